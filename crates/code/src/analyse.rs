@@ -1,0 +1,132 @@
+//! A function's bytes in, its graph or a refusal out.
+
+use crate::decode::Surroundings;
+use crate::explore::Explorer;
+use crate::liveness::{Liveness, Question};
+use crate::table::{self, Known};
+use crate::{Cfg, Refusal, graph, stack_check};
+use addr::{Avma, AvmaRange};
+use rustc_hash::{FxHashMap, FxHashSet};
+use unwind::Row;
+
+/// Bytes a function may have.
+const MAX_BYTES: u64 = 1 << 20;
+/// Rounds of finding tables in code that tables led to. Nests of switches in real code need under ten.
+const MAX_ROUNDS: usize = 64;
+
+/// One fragment of a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Where it is.
+    pub range: AvmaRange,
+    /// Its bytes, as many as the range has.
+    pub bytes: &'a [u8],
+}
+
+/// What a call goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callee {
+    /// Code at this address (or a PLT stub).
+    Direct(Avma),
+    /// The function whose address is in this memory slot.
+    Slot(Avma),
+}
+
+/// What is known about a callee.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CalleeKind {
+    /// Nothing special.
+    Ordinary,
+    /// It never returns.
+    NoReturn,
+    /// It may return twice (setjmp, vfork, getcontext).
+    ReturnsTwice,
+    /// It looks at its return address (dlsym, dlopen).
+    CallerSensitive,
+}
+
+/// A function to analyse.
+pub struct Input<'a> {
+    /// Where it is entered; inside the first part.
+    pub entry: Avma,
+    /// Its fragments, the main one first, none overlapping.
+    pub parts: &'a [Part<'a>],
+    /// The unwind rows of all parts, rising by address.
+    pub rows: &'a [Row],
+    /// Where exceptions land.
+    pub landing_pads: &'a [Avma],
+    /// The bytes of a range, where it is read-only for as long as the process lives.
+    pub constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
+    /// What is known about a called function.
+    pub callee: &'a dyn Fn(Callee) -> CalleeKind,
+}
+
+impl std::fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input").field("entry", &self.entry).finish_non_exhaustive()
+    }
+}
+
+/// Builds a function's graph.
+///
+/// The graph holds what is reached from the entry and the landing pads over direct branches and over the jump tables
+/// that were found. It is closed: control that follows its edges from the entry meets only its blocks; all that was
+/// not understood is an outside destination or a [`crate::Term::Indirect`]. What is proven about a jump table is
+/// proven for control that came along the graph's edges.
+///
+/// # Errors
+/// The reason why a copy of the function could go wrong.
+pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
+    check_parts(input)?;
+    let ranges: Vec<AvmaRange> = input.parts.iter().map(|p| p.range).collect();
+    let around = Surroundings { entry: input.entry, parts: &ranges, callee: input.callee };
+    let mut ex = Explorer::new(around, input.parts, input.rows);
+    ex.explore(input.entry)?;
+    if !ex.is_start(input.entry) {
+        // It begins with something that stays in the original.
+        return Err(Refusal::ReadsOwnAddress);
+    }
+    for &pad in input.landing_pads {
+        if ex.inside(pad) {
+            ex.explore(pad)?;
+        }
+    }
+
+    let mut known: FxHashMap<Avma, Known> = FxHashMap::default();
+    let mut dropped: FxHashSet<Avma> = FxHashSet::default();
+    let mut cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
+    let mut settled = !table::has_candidates(&cfg);
+    let mut rounds = 0;
+    while !settled && rounds < MAX_ROUNDS {
+        rounds += 1;
+        settled = table::round(&cfg, input, &mut ex, &mut known, &mut dropped)?;
+        cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
+    }
+    // Without a fixpoint nothing is proven: some edge may be missing.
+    if settled && !cfg.tables.is_empty() {
+        let live = Liveness::answer(&cfg, Question::Label);
+        table::prove(&mut cfg, &known, &live);
+    }
+    stack_check(&cfg, input.rows)?;
+    Ok(cfg)
+}
+
+fn check_parts(input: &Input<'_>) -> Result<(), Refusal> {
+    let mut total = 0u64;
+    for (n, p) in input.parts.iter().enumerate() {
+        if p.range.is_empty() || p.bytes.len() as u64 != p.range.len() {
+            return Err(Refusal::Unreadable);
+        }
+        if input.parts[..n].iter().any(|q| q.range.overlaps(&p.range)) {
+            return Err(Refusal::OverlappingCode);
+        }
+        total = total.saturating_add(p.range.len());
+    }
+    if total > MAX_BYTES {
+        return Err(Refusal::TooLarge);
+    }
+    if !input.parts.first().is_some_and(|p| p.range.contains(input.entry)) {
+        return Err(Refusal::Unreadable);
+    }
+    Ok(())
+}

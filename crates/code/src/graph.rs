@@ -1,0 +1,84 @@
+//! From decoded instructions to blocks.
+
+use crate::decode::Flow;
+use crate::explore::Explorer;
+use crate::table::Known;
+use crate::{Block, BlockId, Cfg, Dest, Inst, JumpTable, Term};
+use addr::{Avma, AvmaRange};
+use rustc_hash::FxHashMap;
+
+/// Builds the graph of what has been explored. `tables` holds what is known of indirect jumps, by the jump's
+/// address; its tables come out without [`JumpTable::cloneable`].
+pub(crate) fn build(
+    entry: Avma,
+    landing_pads: &[Avma],
+    ex: &Explorer<'_>,
+    tables: &FxHashMap<Avma, Known>,
+) -> Cfg {
+    let order = ex.sorted();
+    let mut runs = split(&order, ex);
+    // INVARIANT: block 0 starts at the entry.
+    if let Some(e) = runs.iter().position(|r| ex.found[r[0] as usize].inst.at == entry) {
+        runs[..=e].rotate_right(1);
+    }
+    let starts: FxHashMap<Avma, BlockId> =
+        runs.iter().zip(0..).map(|(r, b)| (ex.found[r[0] as usize].inst.at, BlockId(b))).collect();
+    let dest = |at: Avma| starts.get(&at).map_or(Dest::Outside(at), |&b| Dest::Block(b));
+
+    let mut cfg = Cfg {
+        entry,
+        parts: ex.parts(),
+        insts: Vec::with_capacity(order.len()),
+        blocks: Vec::with_capacity(runs.len()),
+        tables: Vec::new(),
+    };
+    let mut first = 0u32;
+    for run in &runs {
+        let insts: Vec<Inst> = run.iter().map(|&i| ex.found[i as usize].inst.clone()).collect();
+        let (Some(head), Some(last)) = (insts.first(), insts.last()) else { continue };
+        let range = AvmaRange::new(head.at, last.end());
+        let flow = run.last().map_or(Flow::Trap, |&i| ex.found[i as usize].flow);
+        let term = match flow {
+            Flow::Next | Flow::Call => Term::Fall { next: dest(range.end) },
+            Flow::NoReturnCall => Term::NoReturnCall { next: range.end },
+            Flow::Jump(to) => Term::Jump { to: dest(to) },
+            Flow::Cond(cc, to) => Term::Cond { cc, taken: dest(to), fall: dest(range.end) },
+            Flow::CondShort(to) => Term::CondShort { taken: dest(to), fall: dest(range.end) },
+            Flow::Return => Term::Return,
+            Flow::Trap | Flow::Leave => Term::Trap,
+            Flow::Indirect => match tables.get(&last.at).filter(|k| !k.entries.is_empty()) {
+                Some(k) => {
+                    cfg.tables.push(JumpTable {
+                        at: k.at,
+                        form: k.form,
+                        targets: k.entries.iter().map(|&e| dest(e)).collect(),
+                        cloneable: None,
+                    });
+                    Term::Switch { table: u32::try_from(cfg.tables.len() - 1).unwrap_or(u32::MAX) }
+                }
+                None => Term::Indirect,
+            },
+        };
+        let next = first + u32::try_from(insts.len()).unwrap_or(u32::MAX);
+        cfg.blocks.push(Block { range, insts: first..next, term, landing_pad: landing_pads.contains(&head.at) });
+        first = next;
+        cfg.insts.extend(insts);
+    }
+    cfg
+}
+
+/// Cuts sorted instructions into runs entered only at their start and left only at their end.
+fn split(order: &[u32], ex: &Explorer<'_>) -> Vec<Vec<u32>> {
+    let mut runs: Vec<Vec<u32>> = Vec::new();
+    let mut ended: Option<Avma> = None;
+    for &i in order {
+        let f = &ex.found[i as usize];
+        let goes_on = ended == Some(f.inst.at) && !ex.is_leader(f.inst.at);
+        match runs.last_mut().filter(|_| goes_on) {
+            Some(run) => run.push(i),
+            None => runs.push(vec![i]),
+        }
+        ended = matches!(f.flow, Flow::Next | Flow::Call).then(|| f.inst.end());
+    }
+    runs
+}

@@ -1,0 +1,281 @@
+//! Which registers and flags may still be read: backward dataflow over a graph.
+//!
+//! General registers and status flags only; vector registers are nobody's question here.
+
+use crate::{BlockId, Cfg, Dest, Term};
+use iced_x86::{
+    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+};
+
+/// A set of general registers (bit 0 rax, 1 rcx, ... 15 r15: the order of the encoding) and flags
+/// ([`iced_x86::RflagsBits`]).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Live {
+    /// Registers by number.
+    pub regs: u16,
+    /// Flags by `RflagsBits`.
+    pub flags: u16,
+}
+
+impl Live {
+    /// Everything.
+    pub const ALL: Live = Live { regs: u16::MAX, flags: u16::MAX };
+
+    fn union(self, o: Live) -> Live {
+        Live { regs: self.regs | o.regs, flags: self.flags | o.flags }
+    }
+
+    fn without(self, o: Live) -> Live {
+        Live { regs: self.regs & !o.regs, flags: self.flags & !o.flags }
+    }
+
+    /// Whether something is in both.
+    #[must_use]
+    pub fn meets(self, o: Live) -> bool {
+        self.regs & o.regs != 0 || self.flags & o.flags != 0
+    }
+}
+
+/// The status flags: those that arithmetic sets.
+pub const STATUS_FLAGS: u16 = 0x3f;
+
+/// The registers in which arguments travel (System V psABI 3.2.3), and the static chain pointer r10.
+const ARGUMENTS: u16 = 1 << 7 | 1 << 6 | 1 << 2 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 10;
+
+/// Whose liveness is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// Of any value: whoever takes over control may read all of it. A call leaves no status flag to its callee or
+    /// its caller (psABI 3.2.1), and reads every register.
+    Value,
+    /// Of the address of a code label in this function, and what was computed on the way to it. Control that leaves
+    /// does not depend on such a value: no source language can name it, and the callee, the caller or the other
+    /// function at the end would have to expect it in that register. What remains is what compiled code may do with
+    /// a register without looking at it: pass it where arguments are passed. So a call or a jump out of the graph
+    /// reads the argument registers, and a `ret` nothing.
+    Label,
+}
+
+impl Question {
+    fn at_call(self) -> Live {
+        match self {
+            Question::Value => Live { regs: u16::MAX, flags: u16::MAX & !STATUS_FLAGS },
+            Question::Label => Live { regs: ARGUMENTS, flags: 0 },
+        }
+    }
+
+    /// What is live where control leaves the graph.
+    #[must_use]
+    pub fn at_exit(self) -> Live {
+        match self {
+            Question::Value => Live::ALL,
+            Question::Label => Live { regs: ARGUMENTS, flags: 0 },
+        }
+    }
+
+    fn at_return(self) -> Live {
+        match self {
+            Question::Value => Live::ALL,
+            Question::Label => Live::default(),
+        }
+    }
+}
+
+/// What is live where.
+#[derive(Clone, Debug)]
+pub struct Liveness {
+    block_in: Vec<Live>,
+    before: Vec<Live>,
+}
+
+impl Liveness {
+    /// Liveness of any value ([`Question::Value`]).
+    #[must_use]
+    pub fn compute(cfg: &Cfg) -> Self {
+        Self::answer(cfg, Question::Value)
+    }
+
+    /// Solves the dataflow for one question.
+    #[must_use]
+    pub fn answer(cfg: &Cfg, q: Question) -> Self {
+        let mut factory = InstructionInfoFactory::new();
+        let effects: Vec<Effect> = cfg.insts.iter().map(|i| effect(&i.decoded, &mut factory, q)).collect();
+        let n = cfg.blocks.len();
+        let mut sums = vec![Effect::default(); n];
+        let mut preds: Vec<Vec<u32>> = vec![Vec::new(); n];
+        for (b, id) in cfg.blocks.iter().zip(0u32..) {
+            let mut s = Effect::default();
+            for e in effects[b.insts.start as usize..b.insts.end as usize].iter().rev() {
+                s.reads = e.reads.union(s.reads.without(e.kills));
+                s.kills = s.kills.union(e.kills);
+            }
+            sums[id as usize] = s;
+            cfg.successors(BlockId(id), |d| {
+                if let Dest::Block(t) = d {
+                    preds[t.index()].push(id);
+                }
+            });
+        }
+        let mut block_in = vec![Live::default(); n];
+        let mut queued = vec![true; n];
+        let mut work: Vec<usize> = (0..n).collect();
+        while let Some(b) = work.pop() {
+            queued[b] = false;
+            let out = live_out(cfg, b, &block_in, q);
+            let new = sums[b].reads.union(out.without(sums[b].kills));
+            if new != block_in[b] {
+                block_in[b] = new;
+                for &p in &preds[b] {
+                    if !std::mem::replace(&mut queued[p as usize], true) {
+                        work.push(p as usize);
+                    }
+                }
+            }
+        }
+        let mut before = vec![Live::default(); cfg.insts.len()];
+        for (b, block) in cfg.blocks.iter().enumerate() {
+            let mut live = live_out(cfg, b, &block_in, q);
+            for i in (block.insts.start as usize..block.insts.end as usize).rev() {
+                live = effects[i].reads.union(live.without(effects[i].kills));
+                before[i] = live;
+            }
+        }
+        Self { block_in, before }
+    }
+
+    /// What is live where a block begins.
+    #[must_use]
+    pub fn live_in(&self, b: BlockId) -> Live {
+        self.block_in[b.index()]
+    }
+
+    /// What is live before an instruction (by its place in [`Cfg::insts`]).
+    #[must_use]
+    pub fn live_before(&self, inst: u32) -> Live {
+        self.before[inst as usize]
+    }
+
+    /// The flags that are live before an instruction, as `RflagsBits`.
+    #[must_use]
+    pub fn flags_live_before(&self, inst: u32) -> u16 {
+        self.live_before(inst).flags
+    }
+}
+
+fn live_out(cfg: &Cfg, b: usize, block_in: &[Live], q: Question) -> Live {
+    let block = &cfg.blocks[b];
+    let mut out = match &block.term {
+        Term::Indirect => q.at_exit(),
+        Term::Return => q.at_return(),
+        // Both end or go on in original code.
+        Term::NoReturnCall { .. } | Term::Trap => q.at_exit(),
+        _ => Live::default(),
+    };
+    cfg.successors(BlockId(u32::try_from(b).unwrap_or(u32::MAX)), |d| {
+        out = out.union(match d {
+            Dest::Block(t) => block_in[t.index()],
+            Dest::Outside(_) => q.at_exit(),
+        });
+    });
+    out
+}
+
+/// What one instruction (or a run of them) reads before writing it, and certainly overwrites.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Effect {
+    pub(crate) reads: Live,
+    pub(crate) kills: Live,
+}
+
+/// The number of the general register that `r` is or is part of.
+pub(crate) fn gpr(r: Register) -> Option<usize> {
+    if r.is_gpr() { Some(r.full_register().number()) } else { None }
+}
+
+fn effect(i: &Instruction, factory: &mut InstructionInfoFactory, q: Question) -> Effect {
+    let mut e = effect_of(i, factory);
+    match i.flow_control() {
+        FlowControl::Call | FlowControl::IndirectCall if i.code() != Code::Syscall => {
+            e.reads = e.reads.union(q.at_call());
+            e.kills.flags |= STATUS_FLAGS;
+            if q == Question::Label {
+                // Whoever reads rax after a call reads what the callee returned.
+                e.kills.regs |= 1;
+            }
+        }
+        _ => {}
+    }
+    e
+}
+
+/// The instruction alone, a call without its callee.
+pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -> Effect {
+    let mut e = Effect::default();
+    for u in factory.info(i).used_registers() {
+        let Some(n) = gpr(u.register()) else { continue };
+        let (reads, writes) = access(u.access());
+        if reads {
+            e.reads.regs |= 1 << n;
+        }
+        // A write of 8 or 16 bits keeps the rest.
+        if writes && u.register().size() >= 4 {
+            e.kills.regs |= 1 << n;
+        }
+    }
+    if matches!(i.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
+        // With a zero source the destination stays.
+        if let Some(n) = gpr(i.op0_register()) {
+            e.reads.regs |= 1 << n;
+            e.kills.regs &= !(1 << n);
+        }
+    }
+    if i.mnemonic() == Mnemonic::Sbb && i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register() {
+        // `x - x - carry`: whatever x was.
+        if let Some(n) = gpr(i.op0_register()) {
+            e.reads.regs &= !(1 << n);
+        }
+    }
+    e.reads.flags = flag_bits(i.rflags_read());
+    if flags_certain(i) {
+        e.kills.flags = flag_bits(i.rflags_modified());
+    }
+    e
+}
+
+/// Whether `(reads, certainly overwrites)`.
+fn access(a: OpAccess) -> (bool, bool) {
+    match a {
+        OpAccess::None | OpAccess::NoMemAccess => (false, false),
+        OpAccess::Read | OpAccess::CondRead => (true, false),
+        OpAccess::Write => (false, true),
+        // What is not overwritten stays, so the old value is still wanted by whoever wants the new one.
+        OpAccess::CondWrite => (false, false),
+        OpAccess::ReadWrite => (true, true),
+        OpAccess::ReadCondWrite => (true, false),
+    }
+}
+
+/// `RflagsBits` that matter to user code, in 16 bits.
+pub(crate) fn flag_bits(f: u32) -> u16 {
+    u16::try_from(f & 0xffff).unwrap_or(u16::MAX)
+}
+
+/// Whether the flags an instruction is said to modify are modified always: a shift by a register may be by 0, a
+/// repeated string comparison may run no step.
+pub(crate) fn flags_certain(i: &Instruction) -> bool {
+    match i.mnemonic() {
+        Mnemonic::Rol
+        | Mnemonic::Ror
+        | Mnemonic::Rcl
+        | Mnemonic::Rcr
+        | Mnemonic::Shl
+        | Mnemonic::Sal
+        | Mnemonic::Shr
+        | Mnemonic::Sar
+        | Mnemonic::Shld
+        | Mnemonic::Shrd => {
+            (0..i.op_count()).any(|o| i.op_kind(o) == OpKind::Immediate8) && i.rflags_modified() != RflagsBits::NONE
+        }
+        _ => !i.has_rep_prefix() && !i.has_repne_prefix(),
+    }
+}

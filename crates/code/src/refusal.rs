@@ -1,0 +1,92 @@
+//! Why something was left alone.
+
+/// The reason a function is not cloned, or its clone not reached by its entry. Data, not an error: counted, shown
+/// by `whet explain`, stable in JSON by its [`Refusal::code`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No unwind rule for some instruction: an exception or a profiler could not pass.
+    NoUnwindInfo,
+    /// Unwind rules that cannot be carried over.
+    OddUnwindInfo,
+    /// The unwind rules disagree with what the code does to the stack pointer.
+    UnwindDisagrees,
+    /// An exception table that could not be read in full.
+    OddExceptionTable,
+    /// Bytes that are no instruction where control may go.
+    BadInstruction,
+    /// Two instructions overlap.
+    OverlappingCode,
+    /// Code that loads or computes something from its own place which a copy would change (`call next; pop`, xbegin).
+    ReadsOwnAddress,
+    /// Calls a function that returns twice (setjmp, vfork, getcontext).
+    ReturnsTwice,
+    /// Calls a function that asks who called it (dlsym, dlopen).
+    CallerSensitive,
+    /// A restartable sequence: the kernel knows it by address.
+    RestartableSequence,
+    /// Part of the unwinder, the dynamic loader or a signal trampoline.
+    RuntimeInternal,
+    /// A signal frame by its unwind information.
+    SignalFrame,
+    /// Too few bytes at the entry for a jump.
+    EntryTooShort,
+    /// A branch, a jump table or another function lands inside the bytes the entry jump needs.
+    EntryWindowTargeted,
+    /// A call inside the bytes the entry jump needs: its return address would be overwritten.
+    EntryWindowCall,
+    /// The bytes the entry jump needs lie in two pages: its write could be torn by the death of the writer.
+    EntryCrossesPage,
+    /// Bytes at the entry are already somebody's patch (a hook, a breakpoint, a probe).
+    EntryAlreadyPatched,
+    /// Live bytes differ from the file's, by somebody else's hand.
+    ForeignChange,
+    /// An operand or a destination lies further than a 32-bit displacement reaches.
+    OutOfReach,
+    /// The rebuilt code did not decode back to what was meant.
+    RoundTrip,
+    /// Larger than the analysis is willing to look at.
+    TooLarge,
+    /// The library may be unloaded while its clones live.
+    ModuleMayUnload,
+    /// Its bytes could not be read.
+    Unreadable,
+    /// Not chosen: too cold to pay.
+    Cold,
+    /// Beyond the cap on clone memory.
+    MemoryCap,
+}
+
+impl Refusal {
+    /// The stable name used in JSON.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Refusal::NoUnwindInfo => "no_unwind_info",
+            Refusal::OddUnwindInfo => "odd_unwind_info",
+            Refusal::UnwindDisagrees => "unwind_disagrees",
+            Refusal::OddExceptionTable => "odd_exception_table",
+            Refusal::BadInstruction => "bad_instruction",
+            Refusal::OverlappingCode => "overlapping_code",
+            Refusal::ReadsOwnAddress => "reads_own_address",
+            Refusal::ReturnsTwice => "returns_twice",
+            Refusal::CallerSensitive => "caller_sensitive",
+            Refusal::RestartableSequence => "restartable_sequence",
+            Refusal::RuntimeInternal => "runtime_internal",
+            Refusal::SignalFrame => "signal_frame",
+            Refusal::EntryTooShort => "entry_too_short",
+            Refusal::EntryWindowTargeted => "entry_window_targeted",
+            Refusal::EntryWindowCall => "entry_window_call",
+            Refusal::EntryCrossesPage => "entry_crosses_page",
+            Refusal::EntryAlreadyPatched => "entry_already_patched",
+            Refusal::ForeignChange => "foreign_change",
+            Refusal::OutOfReach => "out_of_reach",
+            Refusal::RoundTrip => "round_trip",
+            Refusal::TooLarge => "too_large",
+            Refusal::ModuleMayUnload => "module_may_unload",
+            Refusal::Unreadable => "unreadable",
+            Refusal::Cold => "cold",
+            Refusal::MemoryCap => "memory_cap",
+        }
+    }
+}

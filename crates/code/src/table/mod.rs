@@ -1,0 +1,223 @@
+//! Jump tables: where an indirect jump may go, and what of that is proven.
+//!
+//! Three levels. *Proven*: the greatest index follows from the code on every way to the jump, the table is constant,
+//! and all its entries are sound; if then nothing can notice that the destination is another
+//! ([`proof`]), the table may be cloned. *Found*: the table is known, its length is a guess; the guess gives blocks
+//! to the graph and nothing else. *Unknown*: the jump is [`crate::Term::Indirect`].
+
+mod eval;
+mod flow;
+mod path;
+mod proof;
+mod value;
+
+use crate::explore::{Explorer, same_cfa};
+use crate::{BlockId, Cfg, Input, Liveness, Refusal, TableForm, Term};
+use addr::{Addr, Avma, AvmaRange};
+use eval::Machine;
+use flow::Facts;
+use iced_x86::OpKind;
+use path::{Resolved, Search, Shape, predecessors};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// How many entries are guessed at most.
+const MAX_GUESS: u64 = 1024;
+
+/// What is known of one indirect jump.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Known {
+    pub(crate) at: Avma,
+    pub(crate) form: TableForm,
+    /// Destinations by index.
+    pub(crate) entries: Vec<Avma>,
+    /// The instruction that reads the table.
+    load: Avma,
+    /// Whether the number of entries is proven.
+    proven: bool,
+    /// Whether each jump reads the table itself, in its own block.
+    local: bool,
+}
+
+fn entry_size(form: TableForm) -> u64 {
+    match form {
+        TableForm::Absolute8 => 8,
+        TableForm::Relative4 { .. } => 4,
+    }
+}
+
+/// The blocks that end with a jump which may read a table. A jump through a fixed slot does not.
+fn candidates(cfg: &Cfg) -> impl Iterator<Item = BlockId> + '_ {
+    cfg.blocks.iter().zip(0u32..).filter_map(|(b, id)| {
+        let last = &cfg.insts.get(b.insts.end.checked_sub(1)? as usize)?.decoded;
+        let maybe = match last.op0_kind() {
+            OpKind::Register => true,
+            OpKind::Memory => !last.is_ip_rel_memory_operand(),
+            _ => false,
+        };
+        (maybe && matches!(b.term, Term::Indirect | Term::Switch { .. })).then_some(BlockId(id))
+    })
+}
+
+/// Whether there is an indirect jump to look at.
+pub(crate) fn has_candidates(cfg: &Cfg) -> bool {
+    candidates(cfg).next().is_some()
+}
+
+/// Looks at every indirect jump of a graph, replaces `known` by what is found, and explores the new destinations.
+/// `true` where nothing changed: then all that is known holds for the graph with all of its edges.
+pub(crate) fn round(
+    cfg: &Cfg,
+    input: &Input<'_>,
+    ex: &mut Explorer<'_>,
+    known: &mut FxHashMap<Avma, Known>,
+    dropped: &mut FxHashSet<Avma>,
+) -> Result<bool, Refusal> {
+    let mut machine = Machine::new();
+    let facts = Facts::compute(cfg, &mut machine);
+    let preds = predecessors(cfg);
+    let mut resolved: Vec<(Avma, Resolved)> = Vec::new();
+    for b in candidates(cfg) {
+        let Some(jump) = cfg.insts_of(b).last() else { continue };
+        if dropped.contains(&jump.at) {
+            continue;
+        }
+        if let Some(r) = Search::new(cfg, &preds, &facts, &mut machine, input.constant).resolve(b) {
+            resolved.push((jump.at, r));
+        }
+    }
+    // A guess ends where another table begins, so all tables must be known before; and the proven ones go first.
+    let starts: FxHashSet<Avma> = resolved.iter().map(|(_, r)| r.shape.at).collect();
+    let mut new: FxHashMap<Avma, Known> = FxHashMap::default();
+    let mut guesses = Vec::new();
+    for (jump, r) in resolved {
+        let load = cfg.insts[r.shape.load as usize].at;
+        // What once could not be proven, or not read, is not believed later with more edges.
+        let lost = known.get(&jump).is_some_and(|k| !k.proven);
+        let full = r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
+            // A bound that leans on the program's promises must agree with where the table visibly ends.
+            let end = r.shape.at.add((r.bound.unwrap_or(0) + 1) * entry_size(r.shape.form));
+            !r.trusting || starts.contains(&end) || entry(input, ex, r.shape, jump, end).is_none()
+        });
+        match full {
+            Some(entries) if explore_all(ex, &entries)? => {
+                new.insert(jump, Known { at: r.shape.at, form: r.shape.form, entries, load, proven: true, local: r.local });
+            }
+            _ => guesses.push((jump, r.shape, load)),
+        }
+    }
+    // Code behind proven tables first: it is certain, and where it contradicts a guess the guess is wrong.
+    let grown = new.iter().any(|(j, k)| known.get(j) != Some(k));
+    if grown {
+        for (jump, k) in known.drain() {
+            new.entry(jump).or_insert(k);
+        }
+        *known = new;
+        return Ok(false);
+    }
+    for (jump, shape, load) in guesses {
+        if let Some(k) = known.get(&jump).filter(|k| !k.proven && k.at == shape.at && k.form == shape.form) {
+            new.insert(jump, k.clone());
+            continue;
+        }
+        let entries = guess(input, ex, shape, jump, &starts)?;
+        if entries.is_empty() {
+            dropped.insert(jump);
+        } else {
+            new.insert(jump, Known { at: shape.at, form: shape.form, entries, load, proven: false, local: false });
+        }
+    }
+    let same = *known == new;
+    *known = new;
+    Ok(same)
+}
+
+/// All entries of a table whose greatest index is proven; `None` where they cannot be what they should be.
+fn full_table(input: &Input<'_>, ex: &Explorer<'_>, shape: Shape, max: u64) -> Option<Vec<Avma>> {
+    let size = entry_size(shape.form);
+    let bytes = (input.constant)(AvmaRange::with_len(shape.at, (max + 1).checked_mul(size)?))?;
+    let entries = decode(&bytes, shape.form);
+    let wanted = usize::try_from(max + 1).ok()?;
+    // gcc leaves gaps that are said to be unreachable: they lead past the end of the function, or nowhere. A table
+    // of nothing else is none.
+    let inside = entries.iter().filter(|&&e| ex.inside(e)).count();
+    (entries.len() == wanted && inside * 2 > wanted).then_some(entries)
+}
+
+fn decode(bytes: &[u8], form: TableForm) -> Vec<Avma> {
+    let word = |c: &[u8]| c.iter().rev().fold(0u64, |w, &b| w << 8 | u64::from(b));
+    match form {
+        TableForm::Absolute8 => bytes.chunks_exact(8).map(|c| Avma(word(c))).collect(),
+        TableForm::Relative4 { base } => bytes
+            .chunks_exact(4)
+            .map(|c| base.offset(i64::from(u32::try_from(word(c)).unwrap_or(0).cast_signed())))
+            .collect(),
+    }
+}
+
+/// Explores every entry that lies inside; `false`, with nothing changed, where one is no instruction.
+fn explore_all(ex: &mut Explorer<'_>, entries: &[Avma]) -> Result<bool, Refusal> {
+    let back = ex.checkpoint();
+    for &e in entries {
+        if ex.inside(e) && !sound(ex.explore(e))? {
+            ex.rollback(back);
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether exploring went well; an error where the function is to be refused whatever led there.
+fn sound(r: Result<(), Refusal>) -> Result<bool, Refusal> {
+    match r {
+        Ok(()) => Ok(true),
+        Err(Refusal::OverlappingCode | Refusal::BadInstruction | Refusal::NoUnwindInfo) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Entries from the start of a table until one is not a place where this jump could go.
+fn guess(
+    input: &Input<'_>,
+    ex: &mut Explorer<'_>,
+    shape: Shape,
+    jump: Avma,
+    starts: &FxHashSet<Avma>,
+) -> Result<Vec<Avma>, Refusal> {
+    let size = entry_size(shape.form);
+    let mut entries = Vec::new();
+    for n in 0..MAX_GUESS {
+        let at = shape.at.add(n * size);
+        if n > 0 && starts.contains(&at) {
+            break;
+        }
+        let Some(to) = entry(input, ex, shape, jump, at) else { break };
+        let back = ex.checkpoint();
+        if !sound(ex.explore(to))? {
+            ex.rollback(back);
+            break;
+        }
+        entries.push(to);
+    }
+    Ok(entries)
+}
+
+/// The destination at a place in or after a table, where it looks like one.
+fn entry(input: &Input<'_>, ex: &Explorer<'_>, shape: Shape, jump: Avma, at: Avma) -> Option<Avma> {
+    let bytes = (input.constant)(AvmaRange::with_len(at, entry_size(shape.form)))?;
+    let to = *decode(&bytes, shape.form).first()?;
+    // A jump leaves the stack as it is, so the frame is found in the same way at both ends.
+    let same_frame = matches!((ex.row(jump), ex.row(to)), (Some(a), Some(b)) if same_cfa(a, b));
+    (ex.inside(to) && same_frame).then_some(to)
+}
+
+/// Marks the tables of a finished graph that may be cloned.
+pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>, live: &Liveness) {
+    for b in 0..cfg.blocks.len() {
+        let block = &cfg.blocks[b];
+        let Term::Switch { table } = block.term else { continue };
+        let Some(jump) = cfg.insts.get(block.insts.end.wrapping_sub(1) as usize) else { continue };
+        let Some(k) = known.get(&jump.at).filter(|k| k.proven && k.local) else { continue };
+        let proven = proof::table_load(cfg, block, table, k.load, k.at, live);
+        cfg.tables[table as usize].cloneable = proven;
+    }
+}

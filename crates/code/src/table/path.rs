@@ -1,0 +1,204 @@
+//! Where one indirect jump goes, by symbolic evaluation of the ways that lead to it.
+//!
+//! A way is a chain of blocks that ends with the jump. What is proven for a chain from any state at its start is
+//! proven for every execution that comes along it; so where a chain does not prove enough, each of its possible
+//! continuations backwards must.
+
+use super::eval::Machine;
+use super::flow::Facts;
+use super::value::{Node, V};
+use crate::{BlockId, Cfg, Dest, TableForm, Term};
+use addr::{Avma, AvmaRange};
+
+/// How long a chain may become, in blocks and in instructions.
+const MAX_BLOCKS: usize = 16;
+const MAX_INSTS: usize = 1500;
+/// How many chains are evaluated for one jump.
+const MAX_CHAINS: u32 = 64;
+/// Entries a table may have.
+pub(super) const MAX_ENTRIES: u64 = 1 << 14;
+
+/// What was found out about an indirect jump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    /// The table.
+    pub(super) at: Avma,
+    pub(super) form: TableForm,
+    /// The instruction that reads it.
+    pub(super) load: u32,
+}
+
+/// A resolved jump.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resolved {
+    pub(super) shape: Shape,
+    /// The greatest index, where it is proven.
+    pub(super) bound: Option<u64>,
+    /// Whether the value that the jump goes by was read in the jump's own block, on this very pass through it.
+    pub(super) local: bool,
+    /// Whether the bound rests on [`Machine::trusting`].
+    pub(super) trusting: bool,
+}
+
+/// The blocks before each block.
+pub(super) fn predecessors(cfg: &Cfg) -> Vec<Vec<BlockId>> {
+    let mut preds = vec![Vec::new(); cfg.blocks.len()];
+    for b in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+        cfg.successors(b, |d| {
+            if let Dest::Block(to) = d {
+                let p: &mut Vec<BlockId> = &mut preds[to.index()];
+                if p.last() != Some(&b) {
+                    p.push(b);
+                }
+            }
+        });
+    }
+    preds
+}
+
+/// The search for one jump.
+pub(super) struct Search<'a> {
+    pub(super) cfg: &'a Cfg,
+    pub(super) preds: &'a [Vec<BlockId>],
+    pub(super) facts: &'a Facts,
+    pub(super) machine: &'a mut Machine,
+    constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
+    shape: Option<Shape>,
+    conflict: bool,
+    local: bool,
+    trusting: bool,
+    chains: u32,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        cfg: &'a Cfg,
+        preds: &'a [Vec<BlockId>],
+        facts: &'a Facts,
+        machine: &'a mut Machine,
+        constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
+    ) -> Self {
+        Self { cfg, preds, facts, machine, constant, shape: None, conflict: false, local: true, trusting: false, chains: 0 }
+    }
+
+    /// Resolves the indirect jump at the end of `block`.
+    pub(super) fn resolve(mut self, block: BlockId) -> Option<Resolved> {
+        let mut chain = vec![block];
+        let bound = self.prove(&mut chain, self.cfg.insts_of(block).len());
+        let shape = self.shape.filter(|_| !self.conflict)?;
+        Some(Resolved { shape, bound, local: self.local, trusting: self.trusting })
+    }
+
+    /// The greatest index over all executions that come along `chain` (its last block first); `None` where there is
+    /// no proof.
+    fn prove(&mut self, chain: &mut Vec<BlockId>, insts: usize) -> Option<u64> {
+        self.chains += 1;
+        let own = self.evaluate(chain);
+        if let Some((bound, tight)) = own
+            && tight
+        {
+            return Some(bound);
+        }
+        let weak = own.map(|o| o.0).filter(|&b| b < MAX_ENTRIES);
+        let first = *chain.last()?;
+        let root = first.0 == 0 || self.cfg.blocks[first.index()].landing_pad;
+        let preds = self.preds;
+        let before = &preds[first.index()];
+        if root || before.is_empty() || chain.len() >= MAX_BLOCKS || self.conflict {
+            return weak;
+        }
+        let mut max = 0;
+        for &p in before {
+            let insts = insts + self.cfg.insts_of(p).len();
+            if self.chains >= MAX_CHAINS || insts > MAX_INSTS {
+                return weak;
+            }
+            chain.push(p);
+            let b = self.prove(chain, insts);
+            chain.pop();
+            match b {
+                Some(b) => max = b.max(max),
+                None => return weak,
+            }
+        }
+        Some(weak.map_or(max, |w| w.min(max)))
+    }
+
+    /// The greatest index by this chain alone, and whether a longer one would hardly say more.
+    fn evaluate(&mut self, chain: &[BlockId]) -> Option<(u64, bool)> {
+        let (&jump, &first) = (chain.first()?, chain.last()?);
+        self.facts.begin(self.machine, first);
+        for pair in chain.windows(2).rev() {
+            let (to, from) = (pair[0], pair[1]);
+            let block = &self.cfg.blocks[from.index()];
+            for n in block.insts.clone() {
+                self.machine.step(&self.cfg.insts[n as usize].decoded, n);
+            }
+            if let Term::Cond { cc, taken, fall } = block.term
+                && taken != fall
+            {
+                self.machine.assume(cc, taken == Dest::Block(to));
+            }
+        }
+        let last = self.cfg.blocks[jump.index()].insts.end.checked_sub(1)?;
+        let loads_before = self.machine.loads.len();
+        for n in self.cfg.blocks[jump.index()].insts.start..last {
+            self.machine.step(&self.cfg.insts[n as usize].decoded, n);
+        }
+        let v = self.machine.destination(&self.cfg.insts[last as usize].decoded, last);
+        let (shape, index, load) = shape(self.machine, v)?;
+        self.trusting |= self.machine.trusting;
+        self.local &= load as usize >= loads_before;
+        if *self.shape.get_or_insert(shape) != shape {
+            self.conflict = true;
+            return None;
+        }
+        self.look_up(index);
+        let bound = self.machine.values.bound(index);
+        let width = self.machine.values.width_bound(index);
+        (bound < MAX_ENTRIES).then_some((bound, bound < width || width < 255))
+    }
+}
+
+impl Search<'_> {
+    /// Where the index itself comes from a constant table of bytes (gcc's two-step switches, `printf`): it is at most
+    /// the greatest of the bytes that can be read.
+    fn look_up(&mut self, index: V) {
+        let Node::Load(id, 1) = self.machine.values.node(index) else { return };
+        let Some(load) = self.machine.loads.get(id as usize) else { return };
+        let Node::Add(i, at) = self.machine.values.node(load.addr) else { return };
+        let last = self.machine.values.bound(i);
+        if last < MAX_ENTRIES
+            && let Some(bytes) = (self.constant)(AvmaRange::with_len(Avma(at), last + 1))
+            && let Some(&max) = bytes.iter().max()
+        {
+            self.machine.values.learn(index, u64::from(max));
+        }
+    }
+}
+
+/// Reads a destination as an entry of a table at a constant address.
+fn shape(m: &Machine, v: V) -> Option<(Shape, V, u32)> {
+    match m.values.node(v) {
+        Node::Load(id, 8) => {
+            let load = m.loads.get(id as usize)?;
+            let (at, index) = indexed(m, load.addr, 3)?;
+            Some((Shape { at, form: TableForm::Absolute8, load: load.inst }, index, id))
+        }
+        Node::Add(x, base) => {
+            let Node::Sext(entry, 32) = m.values.node(x) else { return None };
+            let Node::Load(id, 4) = m.values.node(entry) else { return None };
+            let load = m.loads.get(id as usize)?;
+            let (at, index) = indexed(m, load.addr, 2)?;
+            Some((Shape { at, form: TableForm::Relative4 { base: Avma(base) }, load: load.inst }, index, id))
+        }
+        _ => None,
+    }
+}
+
+/// Reads an address as `table + (index << shift)`.
+fn indexed(m: &Machine, addr: V, shift: u8) -> Option<(Avma, V)> {
+    let Node::Add(x, at) = m.values.node(addr) else { return None };
+    let Node::Shl(index, k) = m.values.node(x) else { return None };
+    (k == shift).then_some((Avma(at), index))
+}

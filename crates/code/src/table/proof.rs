@@ -1,0 +1,106 @@
+//! May this table be cloned: can anything but the jump notice that its entries are others?
+
+use crate::liveness::{Live, Liveness, Question, effect_of, flag_bits, flags_certain, gpr};
+use crate::{Block, Cfg, Dest, TableLoad};
+use addr::{Addr, Avma};
+use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
+
+/// How a clone is to read its own table, if that is sound: the load is in the block of the jump, its address is
+/// changed by its displacement alone, what it read goes nowhere but into registers and flags, and those are dead at
+/// every destination.
+pub(super) fn table_load(
+    cfg: &Cfg,
+    block: &Block,
+    table: u32,
+    load: Avma,
+    at: Avma,
+    live: &Liveness,
+) -> Option<TableLoad> {
+    let jump = block.insts.end.checked_sub(1)?;
+    let inst = block.insts.clone().find(|&n| cfg.insts[n as usize].at == load)?;
+    let base_value = displaced(&cfg.insts[inst as usize].decoded, at)?;
+    let mut changed = Live::default();
+    if inst != jump {
+        changed = written(&cfg.insts[inst as usize].decoded)?;
+        let mut factory = InstructionInfoFactory::new();
+        for n in inst + 1..jump {
+            changed = spread(&cfg.insts[n as usize].decoded, changed, &mut factory)?;
+        }
+        let by = gpr(cfg.insts[jump as usize].decoded.op0_register())?;
+        if changed.regs >> by & 1 == 0 {
+            return None;
+        }
+    }
+    for d in &cfg.tables[table as usize].targets {
+        let there = match d {
+            Dest::Block(b) => live.live_in(*b),
+            Dest::Outside(_) => Question::Label.at_exit(),
+        };
+        if there.meets(changed) {
+            return None;
+        }
+    }
+    Some(TableLoad { inst, base_value, differs: (inst + 1, jump + 1) })
+}
+
+/// The constant to which the load's displacement is added: `Some(None)` where its registers are the index alone.
+/// With `table = constant + displacement`, a new displacement reads another table at the same index.
+#[expect(clippy::option_option, reason = "no such load; a load without base; a load with one")]
+fn displaced(i: &Instruction, table: Avma) -> Option<Option<Avma>> {
+    let wide = |r: Register| r == Register::None || (r.is_gpr() && r.size() == 8);
+    let memory = (0..i.op_count()).any(|o| i.op_kind(o) == OpKind::Memory);
+    if !memory
+        || !wide(i.memory_base())
+        || !wide(i.memory_index())
+        || matches!(i.memory_segment(), Register::FS | Register::GS)
+    {
+        return None;
+    }
+    // Everything in the address that is constant and not the displacement is in registers, whichever they are.
+    let base = table.sub(i.memory_displacement64());
+    Some((base != Avma(0)).then_some(base))
+}
+
+/// What a table load changes: its destination register, in whole.
+fn written(i: &Instruction) -> Option<Live> {
+    let plain = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_r32_rm32 | Code::Movsxd_r64_rm32);
+    let n = gpr(i.op0_register()).filter(|_| plain)?;
+    Some(Live { regs: 1 << n, flags: 0 })
+}
+
+/// What differs after an instruction, given what differs before; `None` where the difference would get out.
+fn spread(i: &Instruction, before: Live, factory: &mut InstructionInfoFactory) -> Option<Live> {
+    // Only what computes: no branch, no call, nothing that touches memory with a changed value.
+    if i.flow_control() != iced_x86::FlowControl::Next {
+        return None;
+    }
+    let e = effect_of(i, factory);
+    let reads = e.reads.meets(before);
+    let info = factory.info(i);
+    let mut after = before;
+    let mut result = 0u16;
+    for u in info.used_registers() {
+        use iced_x86::OpAccess as A;
+        let writes = matches!(u.access(), A::Write | A::CondWrite | A::ReadWrite | A::ReadCondWrite);
+        match gpr(u.register()) {
+            Some(n) if writes => result |= 1 << n,
+            Some(_) => {}
+            // A changed value in a vector register is not followed.
+            None if writes && reads && !u.register().is_segment_register() => return None,
+            None => {}
+        }
+    }
+    if reads {
+        if !info.used_memory().is_empty() {
+            return None;
+        }
+        after.regs |= result;
+        after.flags |= flag_bits(i.rflags_modified());
+    } else {
+        after.regs &= !(e.kills.regs & result);
+        if flags_certain(i) {
+            after.flags &= !flag_bits(i.rflags_modified());
+        }
+    }
+    Some(after)
+}

@@ -1,0 +1,345 @@
+//! Values by number: two places hold the same number only if they hold the same 64-bit value.
+//!
+//! Everything is a value of 64 bits. Narrow values are the zero extensions of their low bits, so `cmp cl, 9` and
+//! `movzx eax, cl` speak of one value. Arithmetic is modulo 2^64 and is brought to one form by stripping from a
+//! truncated operand all that cannot change the bits that are left.
+
+use rustc_hash::FxHashMap;
+
+/// A value's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct V(u32);
+
+/// What a value is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Node {
+    Const(u64),
+    /// Unknown; the number tells it from others.
+    Opaque(u32),
+    /// What the load with this number gave: zero-extended from so many bytes.
+    Load(u32, u8),
+    /// The low bits, zero-extended.
+    Zext(V, u8),
+    /// The low bits, sign-extended.
+    Sext(V, u8),
+    /// The second with its low bits replaced by those of the third.
+    Merge(V, V, u8),
+    Add(V, u64),
+    Sum(V, V),
+    Shl(V, u8),
+    Shr(V, u8),
+    And(V, u64),
+}
+
+/// All values of one evaluation, with what branches said of them.
+#[derive(Default)]
+pub(super) struct Values {
+    nodes: Vec<Node>,
+    numbers: FxHashMap<Node, V>,
+    opaque: u32,
+    /// Upper bounds, unsigned and inclusive, from conditional branches.
+    facts: FxHashMap<V, u64>,
+}
+
+pub(super) fn mask(bits: u8) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+fn sign_extend(x: u64, bits: u8) -> u64 {
+    if bits >= 64 {
+        return x;
+    }
+    let s = 64 - u32::from(bits);
+    ((x << s).cast_signed() >> s).cast_unsigned()
+}
+
+impl Values {
+    pub(super) fn clear(&mut self) {
+        self.nodes.clear();
+        self.numbers.clear();
+        self.facts.clear();
+        self.opaque = 0;
+    }
+
+    pub(super) fn node(&self, v: V) -> Node {
+        self.nodes[v.0 as usize]
+    }
+
+    fn number(&mut self, n: Node) -> V {
+        if let Some(&v) = self.numbers.get(&n) {
+            return v;
+        }
+        // A function has fewer instructions than 2^18 and each makes a handful of values.
+        let v = V(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.nodes.push(n);
+        self.numbers.insert(n, v);
+        v
+    }
+
+    pub(super) fn constant(&mut self, c: u64) -> V {
+        self.number(Node::Const(c))
+    }
+
+    pub(super) fn as_const(&self, v: V) -> Option<u64> {
+        match self.node(v) {
+            Node::Const(c) => Some(c),
+            _ => None,
+        }
+    }
+
+    pub(super) fn unknown(&mut self) -> V {
+        self.opaque += 1;
+        self.number(Node::Opaque(self.opaque))
+    }
+
+    pub(super) fn load(&mut self, id: u32, bytes: u8) -> V {
+        self.number(Node::Load(id, bytes))
+    }
+
+    pub(super) fn zext(&mut self, v: V, bits: u8) -> V {
+        if bits >= 64 {
+            return v;
+        }
+        let v = self.low(v, bits);
+        if let Node::Const(c) = self.node(v) {
+            return self.constant(c & mask(bits));
+        }
+        if self.width_bound(v) <= mask(bits) {
+            return v;
+        }
+        self.number(Node::Zext(v, bits))
+    }
+
+    pub(super) fn sext(&mut self, v: V, bits: u8) -> V {
+        if bits >= 64 {
+            return v;
+        }
+        let v = self.low(v, bits);
+        if let Node::Const(c) = self.node(v) {
+            return self.constant(sign_extend(c, bits));
+        }
+        if self.width_bound(v) <= mask(bits - 1) {
+            return v;
+        }
+        self.number(Node::Sext(v, bits))
+    }
+
+    /// A value that agrees with `v` in its low bits, in one form for all such.
+    fn low(&mut self, v: V, bits: u8) -> V {
+        match self.node(v) {
+            Node::Zext(x, b) | Node::Sext(x, b) if b >= bits => self.low(x, bits),
+            Node::Merge(_, n, b) if b >= bits => self.low(n, bits),
+            Node::Add(x, c) => {
+                let x = self.low(x, bits);
+                self.add(x, sign_extend(c & mask(bits), bits))
+            }
+            Node::Sum(a, b) => {
+                let (a, b) = (self.low(a, bits), self.low(b, bits));
+                self.sum(a, b)
+            }
+            Node::Shl(x, k) => {
+                let x = self.low(x, bits);
+                self.shl(x, k)
+            }
+            Node::And(x, m) => {
+                let x = self.low(x, bits);
+                if m & mask(bits) == mask(bits) { x } else { self.and(x, m & mask(bits)) }
+            }
+            _ => v,
+        }
+    }
+
+    pub(super) fn add(&mut self, v: V, c: u64) -> V {
+        if c == 0 {
+            return v;
+        }
+        match self.node(v) {
+            Node::Const(x) => self.constant(x.wrapping_add(c)),
+            Node::Add(x, d) => self.add(x, d.wrapping_add(c)),
+            _ => self.number(Node::Add(v, c)),
+        }
+    }
+
+    pub(super) fn sum(&mut self, a: V, b: V) -> V {
+        match (self.node(a), self.node(b)) {
+            (Node::Const(c), _) => self.add(b, c),
+            (_, Node::Const(c)) => self.add(a, c),
+            (Node::Add(x, c), _) => {
+                let s = self.sum(x, b);
+                self.add(s, c)
+            }
+            (_, Node::Add(x, c)) => {
+                let s = self.sum(a, x);
+                self.add(s, c)
+            }
+            _ if a == b => self.shl(a, 1),
+            _ => self.number(Node::Sum(a.min(b), a.max(b))),
+        }
+    }
+
+    pub(super) fn shl(&mut self, v: V, k: u8) -> V {
+        match self.node(v) {
+            _ if k == 0 => v,
+            _ if k >= 64 => self.constant(0),
+            Node::Const(c) => self.constant(c << k),
+            Node::Shl(x, j) => self.shl(x, j.saturating_add(k)),
+            _ => self.number(Node::Shl(v, k)),
+        }
+    }
+
+    pub(super) fn shr(&mut self, v: V, k: u8) -> V {
+        match self.node(v) {
+            _ if k == 0 => v,
+            _ if k >= 64 => self.constant(0),
+            Node::Const(c) => self.constant(c >> k),
+            _ => self.number(Node::Shr(v, k)),
+        }
+    }
+
+    pub(super) fn and(&mut self, v: V, m: u64) -> V {
+        match self.node(v) {
+            Node::Const(c) => self.constant(c & m),
+            Node::And(x, n) => self.and(x, n & m),
+            _ if self.width_bound(v) & !m == 0 && (m.wrapping_add(1)).is_power_of_two() => v,
+            _ if m == 0 => self.constant(0),
+            _ => self.number(Node::And(v, m)),
+        }
+    }
+
+    /// `old` with its low bits replaced.
+    pub(super) fn merge(&mut self, old: V, new: V, bits: u8) -> V {
+        let new = self.zext(new, bits);
+        self.number(Node::Merge(old, new, bits))
+    }
+
+    /// Adds what a branch said: `v <= bound`.
+    pub(super) fn learn(&mut self, v: V, bound: u64) {
+        let b = self.facts.entry(v).or_insert(bound);
+        *b = bound.min(*b);
+    }
+
+    /// The greatest value that the form of `v` allows, whatever branches said.
+    pub(super) fn width_bound(&self, v: V) -> u64 {
+        self.bound_by(v, &|_| u64::MAX, 0)
+    }
+
+    /// The greatest value that `v` can have. Unsigned, inclusive.
+    pub(super) fn bound(&self, v: V) -> u64 {
+        self.bound_by(v, &|v| self.facts.get(&v).copied().unwrap_or(u64::MAX), 0)
+    }
+
+    fn bound_by(&self, v: V, fact: &dyn Fn(V) -> u64, depth: u32) -> u64 {
+        if depth > 16 {
+            return u64::MAX;
+        }
+        let of = |x| self.bound_by(x, fact, depth + 1);
+        let by_form = match self.node(v) {
+            Node::Const(c) => c,
+            Node::Opaque(_) | Node::Merge(..) => u64::MAX,
+            Node::Load(_, bytes) => mask(bytes.saturating_mul(8)),
+            Node::Zext(x, b) => Some(of(x)).filter(|&m| m <= mask(b)).unwrap_or(mask(b)),
+            // Not negative where the zero extension is known to be small; then both are the same.
+            Node::Sext(x, b) => self
+                .numbers
+                .get(&Node::Zext(x, b))
+                .map(|&z| of(z))
+                .filter(|&m| m <= mask(b - 1))
+                .unwrap_or_else(|| Some(of(x)).filter(|&m| m <= mask(b - 1)).unwrap_or(u64::MAX)),
+            Node::Add(x, c) => of(x).checked_add(c).unwrap_or(u64::MAX),
+            Node::Sum(a, b) => of(a).checked_add(of(b)).unwrap_or(u64::MAX),
+            Node::Shl(x, k) => of(x).checked_mul(1 << k.min(63)).unwrap_or(u64::MAX),
+            Node::Shr(x, k) => of(x) >> k.min(63),
+            Node::And(x, m) => of(x).min(m),
+        };
+        by_form.min(fact(v))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A little interpreter: the value of a number where each unknown has a given value.
+    fn value(vs: &Values, v: V, unknown: &[u64]) -> u64 {
+        let of = |x| value(vs, x, unknown);
+        match vs.node(v) {
+            Node::Const(c) => c,
+            Node::Opaque(n) => unknown[n as usize % unknown.len()],
+            Node::Load(_, b) => mask(b * 8),
+            Node::Zext(x, b) => of(x) & mask(b),
+            Node::Sext(x, b) => sign_extend(of(x), b),
+            Node::Merge(o, n, b) => (of(o) & !mask(b)) | (of(n) & mask(b)),
+            Node::Add(x, c) => of(x).wrapping_add(c),
+            Node::Sum(a, b) => of(a).wrapping_add(of(b)),
+            Node::Shl(x, k) => of(x) << k,
+            Node::Shr(x, k) => of(x) >> k,
+            Node::And(x, m) => of(x) & m,
+        }
+    }
+
+    #[test]
+    fn forms_keep_their_values() {
+        // Random programs: what the normal forms say is what plain arithmetic gives, and bounds hold.
+        arbtest::arbtest(|u| {
+            let mut vs = Values::default();
+            let unknown: [u64; 3] = u.arbitrary()?;
+            let mut plain: Vec<(V, u64)> = Vec::new();
+            for _ in 0..3 {
+                let v = vs.unknown();
+                plain.push((v, value(&vs, v, &unknown)));
+            }
+            for _ in 0..12 {
+                let &(a, x) = u.choose(&plain)?;
+                let &(b, y) = u.choose(&plain)?;
+                let bits = *u.choose(&[8u8, 16, 32])?;
+                let k = u.int_in_range(0..=9u8)?;
+                let c: u64 = if u.arbitrary()? { u64::from(u.arbitrary::<u8>()?) } else { u.arbitrary()? };
+                plain.push(match u.int_in_range(0..=7u8)? {
+                    0 => (vs.zext(a, bits), x & mask(bits)),
+                    1 => (vs.sext(a, bits), sign_extend(x, bits)),
+                    2 => (vs.add(a, c), x.wrapping_add(c)),
+                    3 => (vs.sum(a, b), x.wrapping_add(y)),
+                    4 => (vs.shl(a, k), x << k),
+                    5 => (vs.shr(a, k), x >> k),
+                    6 => (vs.and(a, c), x & c),
+                    _ => (vs.merge(a, b, bits), (x & !mask(bits)) | (y & mask(bits))),
+                });
+                let &(v, x) = plain.last().unwrap();
+                assert_eq!(value(&vs, v, &unknown), x);
+                assert!(vs.bound(v) >= x, "{:?} {x:#x}", vs.node(v));
+                // A true fact keeps all bounds true.
+                if u.arbitrary()? {
+                    vs.learn(v, x.saturating_add(u64::from(u.arbitrary::<u8>()?)));
+                    for &(v, x) in &plain {
+                        assert!(vs.bound(v) >= x);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .budget_ms(1000);
+    }
+
+    #[test]
+    fn one_value_by_two_ways() {
+        let mut vs = Values::default();
+        let rax = vs.unknown();
+        // lea ecx,[rax-0x30]; cmp cl,9; ja; movzx ecx,cl
+        let ecx = vs.add(rax, 0x30u64.wrapping_neg());
+        let ecx = vs.zext(ecx, 32);
+        let compared = vs.zext(ecx, 8);
+        vs.learn(compared, 9);
+        let index = vs.zext(ecx, 8);
+        assert_eq!(vs.bound(index), 9);
+        // But the 32-bit value is not bounded by it.
+        assert_eq!(vs.bound(ecx), 0xffff_ffff);
+        // movsxd of a value known to be small.
+        let edi = vs.unknown();
+        let low = vs.zext(edi, 32);
+        let wide = vs.sext(edi, 32);
+        assert_eq!(vs.bound(wide), u64::MAX);
+        vs.learn(low, 5);
+        assert_eq!(vs.bound(wide), 5);
+        assert_eq!(vs.bound(edi), u64::MAX);
+    }
+}

@@ -1,0 +1,280 @@
+//! From request to output: places everything, and again without whatever did not fit.
+//!
+//! The state problem: where a clone lies decides whether it fits, whether it fits decides what is cloned, and what is
+//! cloned decides where the others lie and whom they call. Rule: lay out all; take out whatever failed (or stop cloning the
+//! table that was too far away); if there was any, start again. Each round takes at least one thing out, so
+//! it ends; what comes out was made by a round in which nothing failed, so nothing in it refers to what is not there.
+
+use crate::encode::{Clones, Encoded, Misfit, encode};
+use crate::map::AddressMap;
+use crate::plan::{Kind, Op, Plan, plan};
+use crate::relax::relax;
+use crate::request::{CloneInfo, Error, Function, Output, Request, Stats};
+use crate::{frames, table, verify};
+use addr::{Addr, Avma, AvmaRange};
+use code::Refusal;
+use rustc_hash::{FxHashMap, FxHashSet};
+use unwind::{CloneFrame, write_frames};
+
+/// What a jump into the gaps between clones meets: `int3`.
+const GAP: u8 = 0xcc;
+const MAX_ALIGN: u32 = 4096;
+/// Tables, exception tables and unwind tables start at multiples of this. Bytes.
+const DATA_ALIGN: usize = 8;
+
+/// Makes the clones of a request.
+///
+/// # Errors
+/// [`Error`] where the request contradicts itself or its two places are too far apart. What concerns one function
+/// only is a refusal in the output.
+pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
+    check(request)?;
+    let mut refused = Vec::new();
+    let mut jobs = Vec::with_capacity(request.functions.len());
+    for f in &request.functions {
+        match Job::new(f, Vec::new()) {
+            Ok(job) => jobs.push(job),
+            Err(why) => refused.push((f.cfg.entry, why)),
+        }
+    }
+    loop {
+        let before = (refused.len(), jobs.iter().map(|j| j.original_tables.len()).sum::<usize>());
+        let round = Round::new(request, &jobs)?;
+        let mut parts = Vec::with_capacity(jobs.len());
+        let mut kept = Vec::with_capacity(jobs.len());
+        for (i, job) in jobs.into_iter().enumerate() {
+            let entry = job.f.cfg.entry;
+            match round.part(&job, i) {
+                Ok(part) => {
+                    parts.push(part);
+                    kept.push(job);
+                }
+                Err(Misfit::Refused(why)) => refused.push((entry, why)),
+                Err(Misfit::Table(t)) => match job.without_table(t) {
+                    Ok(job) => kept.push(job),
+                    Err(why) => refused.push((entry, why)),
+                },
+            }
+        }
+        jobs = kept;
+        if before == (refused.len(), jobs.iter().map(|j| j.original_tables.len()).sum()) {
+            match round.finish(&jobs, parts)? {
+                Finished::Output(mut out) => {
+                    refused.sort_unstable_by_key(|r| r.0);
+                    out.refused = refused;
+                    return Ok(*out);
+                }
+                Finished::Refused(bad) => {
+                    refused.extend(bad.iter().map(|&at| (at, Refusal::OddUnwindInfo)));
+                    jobs.retain(|j| !bad.contains(&j.f.cfg.entry));
+                }
+            }
+        }
+    }
+}
+
+/// The caller's side of the contract.
+fn check(request: &Request<'_>) -> Result<(), Error> {
+    let mut entries = FxHashSet::default();
+    let mut largest = 1;
+    for f in &request.functions {
+        let entry = f.cfg.entry;
+        let mut seen = vec![false; f.cfg.blocks.len()];
+        let fresh = |b: &code::BlockId| seen.get_mut(b.index()).is_some_and(|s| !std::mem::replace(s, true));
+        let starts = f.order.first().is_some_and(|b| b.0 == 0);
+        if !starts || !entries.insert(entry) || !f.order.iter().all(fresh) {
+            return Err(Error::BadOrder { entry });
+        }
+        for align in f.align_blocks.iter().map(|a| a.1).chain([f.align]) {
+            if !align.is_power_of_two() || align > MAX_ALIGN {
+                return Err(Error::BadAlignment { at: entry, align });
+            }
+            largest = largest.max(align);
+        }
+    }
+    let data_align = 8;
+    for (at, align) in [(request.text_at, largest), (request.data_at, data_align)] {
+        if at.align_down(u64::from(align)) != at {
+            return Err(Error::BadAlignment { at, align });
+        }
+    }
+    Ok(())
+}
+
+/// One function on its way.
+struct Job<'a> {
+    f: &'a Function<'a>,
+    plan: Plan,
+    offsets: Vec<u32>,
+    /// Tables that turned out to be too far from the data.
+    original_tables: Vec<u32>,
+}
+
+impl<'a> Job<'a> {
+    fn new(f: &'a Function<'a>, original_tables: Vec<u32>) -> Result<Self, Refusal> {
+        let mut plan = plan(f, &original_tables)?;
+        let offsets = relax(&mut plan)?;
+        Ok(Self { f, plan, offsets, original_tables })
+    }
+
+    fn without_table(mut self, table: u32) -> Result<Self, Refusal> {
+        self.original_tables.push(table);
+        Self::new(self.f, self.original_tables)
+    }
+
+    fn len(&self) -> u32 {
+        self.offsets.last().copied().unwrap_or(0)
+    }
+}
+
+/// Places for all jobs.
+struct Round<'a> {
+    request: &'a Request<'a>,
+    /// Starts of the clones.
+    starts: Vec<Avma>,
+    /// For each job the places of its tables.
+    tables: Vec<Vec<Avma>>,
+    /// Bytes of the text and of the tables.
+    text_len: usize,
+    tables_len: usize,
+    clones: Clones<'a>,
+}
+
+/// A clone that fits its place.
+struct Part {
+    clone: Encoded,
+    map: AddressMap,
+    rows: Vec<unwind::Row>,
+    lsda: Option<Vec<u8>>,
+}
+
+enum Finished {
+    Output(Box<Output>),
+    /// Entries of the originals whose unwind tables cannot be written.
+    Refused(Vec<Avma>),
+}
+
+impl<'a> Round<'a> {
+    fn new(request: &'a Request<'a>, jobs: &[Job<'_>]) -> Result<Self, Error> {
+        let too_far = Error::TooFarApart { text_at: request.text_at, data_at: request.data_at };
+        let (mut text_len, mut tables_len) = (0usize, 0usize);
+        let mut starts = Vec::with_capacity(jobs.len());
+        let mut tables = Vec::with_capacity(jobs.len());
+        let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
+        for job in jobs {
+            text_len = text_len.next_multiple_of(job.plan.align as usize);
+            let start = request.text_at.add(text_len as u64);
+            starts.push(start);
+            here.insert(job.f.cfg.entry, start);
+            text_len += job.len() as usize;
+            let places = job.plan.tables.iter().map(|t| {
+                let at = request.data_at.add(tables_len as u64);
+                tables_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
+                at
+            });
+            tables.push(places.collect());
+        }
+        // No table nor clone may lie beyond the reach of the first; the unwind tables are checked once they are there.
+        if text_len.max(tables_len) > 1 << 30 {
+            return Err(too_far);
+        }
+        let clones = Clones { here, known: request.known };
+        Ok(Self { request, starts, tables, text_len, tables_len, clones })
+    }
+
+    fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
+        let tables_at = &self.tables[i];
+        let clone = encode(job.f, &job.plan, &job.offsets, self.starts[i], tables_at, &self.clones)?;
+        // INVARIANT(one-to-one)
+        let map = AddressMap::new(clone.range, clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
+        verify::verify(job.f, &job.plan, &clone, &map, tables_at, &self.clones)?;
+        let rows = frames::rows(job.f, &clone)?;
+        let lsda = match job.f.lsda {
+            None => None,
+            Some(l) => {
+                let written = frames::lsda(l, &clone).write(clone.range.start);
+                Some(written.map_err(|_| Refusal::OddExceptionTable)?)
+            }
+        };
+        Ok(Part { clone, map, rows, lsda })
+    }
+
+    fn finish(&self, jobs: &[Job<'_>], parts: Vec<Part>) -> Result<Finished, Error> {
+        let Request { text_at, data_at, .. } = *self.request;
+        let mut text = Vec::with_capacity(self.text_len);
+        let mut data = Vec::with_capacity(self.tables_len);
+        let mut stats = Stats::default();
+        for (job, part) in jobs.iter().zip(&parts) {
+            text.resize(text.len().next_multiple_of(job.plan.align as usize), GAP);
+            text.extend(&part.clone.bytes);
+            for t in &part.clone.tables {
+                data.extend(t);
+                data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
+            }
+            count(&mut stats, job, part);
+        }
+        let (mut clones, mut cfis) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
+        for (job, part) in jobs.iter().zip(parts) {
+            let lsda = part.lsda.map(|bytes| {
+                let at = data_at.add(data.len() as u64);
+                data.extend(bytes);
+                data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
+                at
+            });
+            let range = part.clone.range;
+            let Function { personality, signal_frame, .. } = *job.f;
+            cfis.push(CloneFrame { range, rows: part.rows, personality, lsda, signal_frame });
+            clones.push(CloneInfo { original: job.f.cfg.entry, range, entry: range.start, map: part.map });
+        }
+        // The index lies before the table, as its size is known: 12 bytes and 8 for each clone.
+        let eh_frame_hdr = data_at.add(data.len() as u64);
+        let hdr_len = (12 + 8 * cfis.len()).next_multiple_of(DATA_ALIGN);
+        let frame_at = eh_frame_hdr.add(hdr_len as u64);
+        let frames = match write_frames(&cfis, frame_at, eh_frame_hdr) {
+            Ok(frames) => frames,
+            Err(unwind::Error::TooFar { .. }) => return Err(Error::TooFarApart { text_at, data_at }),
+            Err(e) => {
+                let bad =
+                    |f: &&CloneFrame| write_frames(std::slice::from_ref(*f), frame_at, eh_frame_hdr).is_err();
+                let bad: FxHashSet<Avma> = cfis.iter().filter(bad).map(|f| f.range.start).collect();
+                if bad.is_empty() {
+                    return Err(Error::Frames(e));
+                }
+                let refused = clones.iter().filter(|c| bad.contains(&c.entry)).map(|c| c.original);
+                return Ok(Finished::Refused(refused.collect()));
+            }
+        };
+        data.extend(&frames.hdr);
+        data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
+        let eh_frame = AvmaRange::with_len(data_at.add(data.len() as u64), frames.eh_frame.len() as u64);
+        data.extend(&frames.eh_frame);
+        assert_eq!(eh_frame.start, frame_at, "an .eh_frame_hdr has 12 bytes and 8 for each frame");
+        // INVARIANT(reach): whatever distance from one end of the text to one end of the data.
+        let ends = |at: Avma, len: usize| [at, at.add(len as u64)];
+        let near = ends(text_at, text.len())
+            .iter()
+            .all(|t| ends(data_at, data.len()).iter().all(|d| i32::try_from(t.distance(*d)).is_ok()));
+        if !near {
+            return Err(Error::TooFarApart { text_at, data_at });
+        }
+        let refused = Vec::new();
+        Ok(Finished::Output(Box::new(Output { text, data, eh_frame_hdr, eh_frame, clones, refused, stats })))
+    }
+}
+
+fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
+    for item in &job.plan.items {
+        match item.kind {
+            Kind::Dropped => stats.dropped_jumps += 1,
+            Kind::Align { .. } => stats.nop_bytes += u64::from(item.len),
+            Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
+            _ => {}
+        }
+        stats.instructions += u64::from(item.inst.is_some());
+    }
+    stats.inverted += u64::from(job.plan.inverted);
+    stats.original_bytes += job.f.order.iter().map(|b| job.f.cfg.blocks[b.index()].range.len()).sum::<u64>();
+    stats.clone_bytes += part.clone.bytes.len() as u64;
+    stats.tables += job.plan.tables.len() as u64;
+    stats.tables_out_of_reach += job.original_tables.len() as u64;
+}

@@ -1,0 +1,230 @@
+//! A plan at an address: bytes, map entries and jump tables.
+
+use crate::map::{Entry, Link};
+use crate::nops;
+use crate::plan::{Item, Kind, Op, Plan, Target};
+use crate::reach::{rel8, rel32};
+use crate::request::Function;
+use crate::table;
+use addr::{Addr, Avma, AvmaRange};
+use code::{Dest, Refusal};
+use rustc_hash::FxHashMap;
+use std::fmt;
+
+/// Where clones of other functions are.
+pub(crate) struct Clones<'a> {
+    /// Those of this request, by the original's entry.
+    pub(crate) here: FxHashMap<Avma, Avma>,
+    /// Those that exist already.
+    pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
+}
+
+impl Clones<'_> {
+    /// The places that are as good as `original`, the best first.
+    pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
+        let clone = self.here.get(&original).copied().or_else(|| (self.known)(original));
+        clone.into_iter().chain([original])
+    }
+}
+
+impl fmt::Debug for Clones<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clones").field("here", &self.here).finish_non_exhaustive()
+    }
+}
+
+/// A clone's bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Encoded {
+    pub(crate) range: AvmaRange,
+    pub(crate) bytes: Vec<u8>,
+    /// In clone order.
+    pub(crate) entries: Vec<Entry>,
+    /// For each entry the index of the original instruction of which it is the copy, or which was dropped.
+    pub(crate) insts: Vec<Option<u32>>,
+    /// For each table of the plan its bytes.
+    pub(crate) tables: Vec<Vec<u8>>,
+}
+
+/// Why a plan cannot be had at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Misfit {
+    /// Not in any form.
+    Refused(Refusal),
+    /// This jump table (of `Cfg::tables`) cannot be cloned there; without it the function may fit.
+    Table(u32),
+}
+
+impl From<Refusal> for Misfit {
+    fn from(r: Refusal) -> Self {
+        Misfit::Refused(r)
+    }
+}
+
+/// Encodes a relaxed plan.
+///
+/// `offsets` is what [`crate::relax::relax`] gave, `at` the clone's start, `tables_at` an address for each table of the plan.
+///
+/// # Errors
+/// [`Misfit`] where a displacement does not fit.
+pub(crate) fn encode(
+    f: &Function<'_>,
+    plan: &Plan,
+    offsets: &[u32],
+    at: Avma,
+    tables_at: &[Avma],
+    clones: &Clones<'_>,
+) -> Result<Encoded, Misfit> {
+    let len = offsets.last().copied().unwrap_or(0);
+    let mut e = Encoder {
+        f,
+        plan,
+        offsets,
+        at,
+        clones,
+        out: Encoded {
+            range: AvmaRange::with_len(at, u64::from(len)),
+            bytes: Vec::with_capacity(len as usize),
+            entries: Vec::with_capacity(plan.items.len()),
+            insts: Vec::with_capacity(plan.items.len()),
+            tables: Vec::with_capacity(plan.tables.len()),
+        },
+    };
+    for i in 0..plan.items.len() {
+        e.item(i, tables_at)?;
+    }
+    for t in &plan.tables {
+        let bytes = e.table(t.index).ok_or(Misfit::Table(t.index))?;
+        e.out.tables.push(bytes);
+    }
+    Ok(e.out)
+}
+
+struct Encoder<'a> {
+    f: &'a Function<'a>,
+    plan: &'a Plan,
+    offsets: &'a [u32],
+    at: Avma,
+    clones: &'a Clones<'a>,
+    out: Encoded,
+}
+
+impl Encoder<'_> {
+    fn item(&mut self, index: usize, tables_at: &[Avma]) -> Result<(), Misfit> {
+        let (item, offset) = (&self.plan.items[index], self.offsets[index]);
+        if let Kind::Align { .. } = item.kind {
+            let mut at = offset;
+            for nop in nops::fill(item.len as usize) {
+                self.entry(at, item, Link::Extra);
+                self.out.bytes.extend(nop);
+                at += u32::try_from(nop.len()).map_err(|_| Refusal::TooLarge)?;
+            }
+            return Ok(());
+        }
+        let link = match (item.kind, item.inst) {
+            (Kind::Dropped, _) => Link::Dropped,
+            (_, Some(_)) => Link::Copy,
+            (_, None) => Link::Extra,
+        };
+        self.entry(offset, item, link);
+        let end = self.at.add(u64::from(offset) + u64::from(item.len));
+        let start = self.out.bytes.len();
+        let copied = item.inst.map(|i| &self.f.cfg.insts[i as usize]);
+        if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip, Some(i)) =
+            (item.kind, copied)
+        {
+            self.out.bytes.extend(i.bytes.as_slice());
+        }
+        match item.kind {
+            Kind::Verbatim | Kind::Dropped | Kind::Align { .. } => {}
+            Kind::RipRelative { disp_at } => {
+                let to = Avma(copied.ok_or(Refusal::RoundTrip)?.decoded.ip_rel_memory_address());
+                let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
+                self.patch(start + usize::from(disp_at), &disp)?;
+            }
+            Kind::Call { to } => {
+                let disp = self.outside(end, to).ok_or(Refusal::OutOfReach)?;
+                let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
+                self.patch(at, &disp)?;
+            }
+            Kind::TableLoad { table } => {
+                let t = self.plan.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;
+                let load = self.f.cfg.tables[t.index as usize].cloneable.ok_or(Refusal::RoundTrip)?;
+                let at = *tables_at.get(table as usize).ok_or(Refusal::RoundTrip)?;
+                let disp = table::displacement(&load, at).ok_or(Misfit::Table(t.index))?;
+                self.out.bytes.extend(t.bytes.as_slice());
+                self.patch(start + usize::from(t.disp_at), &disp)?;
+            }
+            Kind::Skip => {
+                // Over the next item, which is the jump for the other arm.
+                let over = self.plan.items.get(index + 1).and_then(|i| u8::try_from(i.len).ok());
+                let at = self.out.bytes.len().checked_sub(1).ok_or(Refusal::RoundTrip)?;
+                self.patch(at, &[over.ok_or(Refusal::RoundTrip)?])?;
+            }
+            Kind::Branch { op, to, long } => self.branch(op, to, long, end)?,
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, op: Op, to: Target, long: bool, end: Avma) -> Result<(), Refusal> {
+        if !long {
+            let Target::Place(p) = to else { return Err(Refusal::RoundTrip) };
+            let disp = rel8(end, self.start_of(p)).ok_or(Refusal::RoundTrip)?;
+            let opcode = match op {
+                Op::Jump => 0xeb,
+                Op::Cond(n) => 0x70 | n,
+            };
+            self.out.bytes.extend([opcode, disp]);
+            return Ok(());
+        }
+        let disp = match to {
+            Target::Place(p) => rel32(end, self.start_of(p)),
+            Target::Original(at) => rel32(end, at),
+            Target::Outside(at) => self.outside(end, at),
+        };
+        match op {
+            Op::Jump => self.out.bytes.push(0xe9),
+            Op::Cond(n) => self.out.bytes.extend([0x0f, 0x80 | n]),
+        }
+        self.out.bytes.extend(disp.ok_or(Refusal::OutOfReach)?);
+        Ok(())
+    }
+
+    /// The displacement to the clone of the function at `to`, or to itself where that is nearer than 2 GiB and the
+    /// clone is not.
+    fn outside(&self, end: Avma, to: Avma) -> Option<[u8; 4]> {
+        self.clones.of(to).find_map(|c| rel32(end, c))
+    }
+
+    fn start_of(&self, place: u32) -> Avma {
+        self.at.add(u64::from(self.offsets[self.plan.starts[place as usize] as usize]))
+    }
+
+    fn table(&self, index: u32) -> Option<Vec<u8>> {
+        let t = &self.f.cfg.tables[index as usize];
+        let mut out = Vec::with_capacity(table::table_len(t));
+        for to in &t.targets {
+            let to = match *to {
+                Dest::Outside(at) => at,
+                Dest::Block(b) => match self.plan.places[b.index()] {
+                    Some(p) => self.start_of(p),
+                    None => self.f.cfg.blocks[b.index()].range.start,
+                },
+            };
+            table::push_entry(&mut out, t.form, to)?;
+        }
+        Some(out)
+    }
+
+    fn entry(&mut self, at: u32, item: &Item, link: Link) {
+        let movable = self.plan.fixed.binary_search(&item.original).is_err();
+        self.out.entries.push(Entry { at, original: item.original, link, movable });
+        self.out.insts.push(item.inst);
+    }
+
+    fn patch(&mut self, at: usize, with: &[u8]) -> Result<(), Refusal> {
+        let place = self.out.bytes.get_mut(at..at + with.len()).ok_or(Refusal::RoundTrip)?;
+        place.copy_from_slice(with);
+        Ok(())
+    }
+}

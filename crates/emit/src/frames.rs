@@ -1,0 +1,93 @@
+//! Unwind rows and exception tables of a clone, by its map.
+//!
+//! The state problem: an unwind rule is about an address, and neighbours in the clone are not neighbours in the
+//! original. So nothing is carried over as a difference: each clone instruction takes the complete rule of the
+//! original instruction for which it stands, and equal neighbours are merged afterwards. The same goes for call sites.
+//! *All* instructions are looked up, not only calls: with `-fnon-call-exceptions` (Go, Ada, some C++) any may throw.
+//!
+//! Landing pads stay in the original: they are cold, and control that leaves to the original is right anyway.
+
+use crate::encode::Encoded;
+use crate::map::Link;
+use crate::request::Function;
+use addr::{Addr, Avma, AvmaRange};
+use code::Refusal;
+use unwind::{CallSite, Lsda, Row};
+
+/// The rows of a clone: without gaps, covering it.
+///
+/// # Errors
+/// [`Refusal::NoUnwindInfo`] where a cloned instruction has no row.
+pub(crate) fn rows(f: &Function<'_>, clone: &Encoded) -> Result<Vec<Row>, Refusal> {
+    let mut out: Vec<Row> = Vec::new();
+    let mut last: Option<usize> = None;
+    for e in clone.entries.iter().filter(|e| e.link != Link::Dropped) {
+        let row = match find(f.rows, e.original, last, |r| r.range) {
+            Some(row) => row,
+            // It leads out of what the original's rows cover; then the state is the one behind the instruction before it.
+            None if e.link == Link::Extra => last.ok_or(Refusal::NoUnwindInfo)?,
+            None => return Err(Refusal::NoUnwindInfo),
+        };
+        let start = clone.range.start.add(u64::from(e.at));
+        if last != Some(row) && !out.last().is_some_and(|l| l.same_rule(&f.rows[row])) {
+            if let Some(l) = out.last_mut() {
+                l.range.end = start;
+            }
+            out.push(Row { range: AvmaRange::new(start, clone.range.end), ..f.rows[row].clone() });
+        }
+        last = Some(row);
+    }
+    Ok(out)
+}
+
+/// The exception table of a clone, in clone addresses but for its landing pads.
+pub(crate) fn lsda(original: &Lsda, clone: &Encoded) -> Lsda {
+    let mut sites: Vec<CallSite> = original.call_sites.clone();
+    sites.sort_by_key(|s| s.range.start);
+    let mut out: Vec<CallSite> = Vec::new();
+    // Whether the last call site out may grow: nothing that has none lies behind it.
+    let mut open = false;
+    let mut last = None;
+    for (i, e) in clone.entries.iter().enumerate() {
+        // Extra jumps and nops do not throw. What they stand in, they neither end nor begin.
+        if e.link != Link::Copy {
+            continue;
+        }
+        let site = find(&sites, e.original, last, |s| s.range);
+        last = site.or(last);
+        let Some(site) = site.map(|s| sites[s]) else {
+            open = false;
+            continue;
+        };
+        let start = clone.range.start.add(u64::from(e.at));
+        let end = end_of(clone, i);
+        match out.last_mut() {
+            Some(l) if open && (l.landing_pad, l.action) == (site.landing_pad, site.action) => {
+                l.range.end = end;
+            }
+            _ => out.push(CallSite { range: AvmaRange::new(start, end), ..site }),
+        }
+        open = true;
+    }
+    Lsda { call_sites: out, ..original.clone() }
+}
+
+/// Where the instruction of the entry at `i` ends.
+fn end_of(clone: &Encoded, i: usize) -> Avma {
+    clone.entries.get(i + 1).map_or(clone.range.end, |next| clone.range.start.add(u64::from(next.at)))
+}
+
+/// The place of the range that holds `at`, in sorted ranges; `near` is where the last search ended.
+fn find<T>(sorted: &[T], at: Avma, near: Option<usize>, range: impl Fn(&T) -> AvmaRange) -> Option<usize> {
+    let holds = |i: usize| sorted.get(i).is_some_and(|r| range(r).contains(at));
+    if let Some(near) = near {
+        if holds(near) {
+            return Some(near);
+        }
+        if holds(near + 1) {
+            return Some(near + 1);
+        }
+    }
+    let i = sorted.partition_point(|r| range(r).start <= at).checked_sub(1)?;
+    holds(i).then_some(i)
+}

@@ -1,0 +1,208 @@
+//! Which original instruction does a clone instruction stand for?
+//!
+//! The state problem: a thread, a return address, a sample or an unwind rule is about one instruction of one copy,
+//! and must be carried to the other. Three things break a plain bijection, and [`Link`] names them: most instructions
+//! are in both copies; jumps and nops may be in the clone only; a jump may be in the original only.
+//!
+//! Rules: going from clone to original, an extra instruction stands for the one it leads to. Going from original to
+//! clone, a dropped jump stands for the place it would lead to. Both hold as the state is the same on either side of a
+//! jump or a nop.
+
+use addr::{Addr, Avma, AvmaRange};
+
+/// How the two sides of an [`Entry`] belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Link {
+    /// The clone instruction is the copy of the original one.
+    Copy,
+    /// A jump or nop of the clone only; `original` is where it leads.
+    Extra,
+    /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it.
+    Dropped,
+}
+
+/// One instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Offset of the clone instruction from the clone's start. Bytes.
+    pub at: u32,
+    /// The original instruction.
+    pub original: Avma,
+    /// How they belong together.
+    pub link: Link,
+    /// Whether a thread may be moved between the two at this instruction. Not so between the read of a cloned jump
+    /// table and the jump: a register holds an address of the one copy.
+    pub movable: bool,
+}
+
+/// The instructions of one clone and of its original.
+///
+/// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them;
+/// no original instruction is in two entries that are not extra. Both the builder and the parser hold it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AddressMap {
+    clone: AvmaRange,
+    entries: Vec<Entry>,
+    /// Places in `entries` of those that are not extra, by rising original address.
+    by_original: Vec<u32>,
+}
+
+impl AddressMap {
+    /// Takes entries in clone order; `None` where they break the invariant above.
+    #[must_use]
+    pub(crate) fn new(clone: AvmaRange, entries: Vec<Entry>) -> Option<Self> {
+        let len = u32::try_from(clone.len()).ok()?;
+        let mut open = true;
+        let mut next = 0;
+        for e in &entries {
+            // `next` is where the previous entry lies: the same place only if no bytes were there.
+            let rises = if open { e.at == next } else { e.at > next };
+            if !rises || e.at >= len {
+                return None;
+            }
+            open = e.link == Link::Dropped;
+            next = e.at;
+        }
+        if open {
+            return None;
+        }
+        let mut by_original: Vec<u32> = Vec::with_capacity(entries.len());
+        for (i, e) in entries.iter().enumerate() {
+            if e.link != Link::Extra {
+                by_original.push(u32::try_from(i).ok()?);
+            }
+        }
+        by_original.sort_unstable_by_key(|&i| entries[i as usize].original);
+        let unique = by_original
+            .windows(2)
+            .all(|w| entries[w[0] as usize].original != entries[w[1] as usize].original);
+        unique.then_some(Self { clone, entries, by_original })
+    }
+
+    /// The clone's bytes.
+    #[must_use]
+    pub fn clone_range(&self) -> AvmaRange {
+        self.clone
+    }
+
+    /// All entries in clone order.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The place in the clone that stands for the original instruction at `original`; `None` where that is no cloned
+    /// instruction.
+    #[must_use]
+    pub fn to_clone(&self, original: Avma) -> Option<Avma> {
+        self.by_original(original).map(|e| self.clone.start.add(u64::from(e.at)))
+    }
+
+    /// The original instruction for which the clone instruction that starts at `clone` stands.
+    #[must_use]
+    pub fn to_original(&self, clone: Avma) -> Option<Avma> {
+        self.at_clone(clone).map(|e| e.original)
+    }
+
+    /// As [`AddressMap::to_original`], for an address anywhere in a clone instruction: what a sample or a symbolizer
+    /// asks.
+    #[must_use]
+    pub fn original_of_interior(&self, clone: Avma) -> Option<Avma> {
+        self.covering(clone).map(|e| e.original)
+    }
+
+    /// Where a thread that is about to execute the original instruction at `original` may go on in the clone; `None`
+    /// where there is no such place.
+    #[must_use]
+    pub fn move_to_clone(&self, original: Avma) -> Option<Avma> {
+        let e = self.by_original(original).filter(|e| e.movable)?;
+        Some(self.clone.start.add(u64::from(e.at)))
+    }
+
+    /// Where a thread that is about to execute the clone instruction at `clone` may go on in the original.
+    #[must_use]
+    pub fn move_to_original(&self, clone: Avma) -> Option<Avma> {
+        self.at_clone(clone).filter(|e| e.movable).map(|e| e.original)
+    }
+
+    fn by_original(&self, original: Avma) -> Option<&Entry> {
+        let i =
+            self.by_original.binary_search_by_key(&original, |&i| self.entries[i as usize].original).ok()?;
+        Some(&self.entries[self.by_original[i] as usize])
+    }
+
+    /// The entry whose bytes hold `clone`. A dropped one never does: another follows at the same place.
+    fn covering(&self, clone: Avma) -> Option<&Entry> {
+        if !self.clone.contains(clone) {
+            return None;
+        }
+        let off = clone.since(self.clone.start)?;
+        let after = self.entries.partition_point(|e| u64::from(e.at) <= off);
+        self.entries.get(after.checked_sub(1)?)
+    }
+
+    fn at_clone(&self, clone: Avma) -> Option<&Entry> {
+        self.covering(clone).filter(|e| self.clone.start.add(u64::from(e.at)) == clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(at: u32, original: u64, link: Link, movable: bool) -> Entry {
+        Entry { at, original: Avma(original), link, movable }
+    }
+
+    fn sample() -> AddressMap {
+        AddressMap::new(
+            AvmaRange::new(Avma(0x9000), Avma(0x900c)),
+            vec![
+                entry(0, 0x100, Link::Copy, true),
+                entry(4, 0x120, Link::Dropped, true),
+                entry(4, 0x110, Link::Copy, false),
+                entry(7, 0x104, Link::Extra, true),
+            ],
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn both_ways() {
+        let m = sample();
+        assert_eq!(m.to_clone(Avma(0x100)), Some(Avma(0x9000)));
+        assert_eq!(m.to_clone(Avma(0x110)), Some(Avma(0x9004)));
+        assert_eq!(m.to_clone(Avma(0x120)), Some(Avma(0x9004)), "a dropped jump is where it leads");
+        assert_eq!(m.to_clone(Avma(0x104)), None, "an extra jump is no copy of what it leads to");
+        assert_eq!(m.to_original(Avma(0x9004)), Some(Avma(0x110)));
+        assert_eq!(m.to_original(Avma(0x9007)), Some(Avma(0x104)));
+        assert_eq!(m.to_original(Avma(0x9005)), None);
+        assert_eq!(m.original_of_interior(Avma(0x9005)), Some(Avma(0x110)));
+        assert_eq!(m.original_of_interior(Avma(0x900b)), Some(Avma(0x104)));
+        assert_eq!(m.original_of_interior(Avma(0x900c)), None);
+        assert_eq!(m.original_of_interior(Avma(0x8fff)), None);
+    }
+
+    #[test]
+    fn what_must_not_be_moved_is_not() {
+        let m = sample();
+        assert_eq!(m.move_to_clone(Avma(0x110)), None);
+        assert_eq!(m.move_to_original(Avma(0x9004)), None);
+        assert_eq!(m.move_to_clone(Avma(0x120)), Some(Avma(0x9004)));
+        assert_eq!(m.move_to_original(Avma(0x9000)), Some(Avma(0x100)));
+    }
+
+    #[test]
+    fn broken_maps_are_not_built() {
+        let r = AvmaRange::new(Avma(0x9000), Avma(0x9008));
+        let c = |at, o| entry(at, o, Link::Copy, true);
+        assert!(AddressMap::new(r, vec![]).is_none(), "bytes without instruction");
+        assert!(AddressMap::new(r, vec![c(1, 0x100)]).is_none(), "a gap at the start");
+        assert!(AddressMap::new(r, vec![c(0, 0x100), c(0, 0x101)]).is_none(), "two at one place");
+        assert!(AddressMap::new(r, vec![c(0, 0x100), c(2, 0x100)]).is_none(), "one original twice");
+        assert!(AddressMap::new(r, vec![c(0, 0x100), c(8, 0x101)]).is_none(), "outside");
+        let dropped = entry(4, 0x101, Link::Dropped, true);
+        assert!(AddressMap::new(r, vec![c(0, 0x100), dropped]).is_none(), "leads nowhere");
+        assert!(AddressMap::new(r, vec![c(0, 0x100), dropped, c(5, 0x102)]).is_none(), "not its place");
+    }
+}

@@ -1,0 +1,236 @@
+//! The address map as bytes, to be kept inside the target.
+//!
+//! ```text
+//! map   := version:u8  start:uleb  length:uleb  count:uleb  entry*
+//! entry := (delta_at << 3 | movable << 2 | link):uleb  delta_original:sleb
+//! ```
+//! Deltas are from the entry before (from 0 at first), those of originals modulo 2^64; `link` is 0 for a copy, 1 for
+//! an extra instruction, 2 for a dropped one. Version 1. About three bytes per instruction.
+
+use crate::map::{AddressMap, Entry, Link};
+use addr::{Addr, Avma, AvmaRange};
+
+const VERSION: u8 = 1;
+/// No entry has fewer bytes.
+const MIN_ENTRY: usize = 2;
+
+/// Bytes that are no address map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MapError {
+    /// Written by a whet that knows another format.
+    #[error("address map of unknown version {0}")]
+    Version(u8),
+    /// Cut off, or longer than what it says.
+    #[error("address map of a wrong length")]
+    Length,
+    /// Numbers that do not make a map.
+    #[error("address map that contradicts itself")]
+    Inconsistent,
+}
+
+impl AddressMap {
+    /// The map as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let range = self.clone_range();
+        let mut out = vec![VERSION];
+        uleb(&mut out, range.start.0);
+        uleb(&mut out, range.len());
+        uleb(&mut out, self.entries().len() as u64);
+        let (mut at, mut original) = (0, Avma(0));
+        for e in self.entries() {
+            let link = match e.link {
+                Link::Copy => 0,
+                Link::Extra => 1,
+                Link::Dropped => 2,
+            };
+            uleb(&mut out, u64::from(e.at - at) << 3 | u64::from(e.movable) << 2 | link);
+            sleb(&mut out, e.original.distance(original));
+            (at, original) = (e.at, e.original);
+        }
+        out
+    }
+
+    /// Reads what [`AddressMap::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// [`MapError`] for any other bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapError> {
+        let mut r = Reader(bytes);
+        match r.byte()? {
+            VERSION => {}
+            v => return Err(MapError::Version(v)),
+        }
+        let start = Avma(r.uleb()?);
+        let end = Avma(start.0.checked_add(r.uleb()?).ok_or(MapError::Inconsistent)?);
+        let count = usize::try_from(r.uleb()?).map_err(|_| MapError::Length)?;
+        // Before room is made for them.
+        if count > r.0.len() / MIN_ENTRY {
+            return Err(MapError::Length);
+        }
+        let mut entries = Vec::with_capacity(count);
+        let (mut at, mut original) = (0u32, Avma(0));
+        for _ in 0..count {
+            let head = r.uleb()?;
+            let delta = u32::try_from(head >> 3).map_err(|_| MapError::Inconsistent)?;
+            at = at.checked_add(delta).ok_or(MapError::Inconsistent)?;
+            original = original.offset(r.sleb()?);
+            let link = match head & 3 {
+                0 => Link::Copy,
+                1 => Link::Extra,
+                2 => Link::Dropped,
+                _ => return Err(MapError::Inconsistent),
+            };
+            entries.push(Entry { at, original, link, movable: head & 4 != 0 });
+        }
+        if !r.0.is_empty() {
+            return Err(MapError::Length);
+        }
+        Self::new(AvmaRange::new(start, end), entries).ok_or(MapError::Inconsistent)
+    }
+}
+
+fn uleb(out: &mut Vec<u8>, mut v: u64) {
+    loop {
+        let [low, ..] = v.to_le_bytes();
+        v >>= 7;
+        if v == 0 {
+            out.push(low & 0x7f);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+fn sleb(out: &mut Vec<u8>, mut v: i64) {
+    loop {
+        let [low, ..] = v.to_le_bytes();
+        v >>= 7;
+        let sign = if low & 0x40 == 0 { 0 } else { -1 };
+        if v == sign {
+            out.push(low & 0x7f);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Result<u8, MapError> {
+        let (b, rest) = self.0.split_first().ok_or(MapError::Length)?;
+        self.0 = rest;
+        Ok(*b)
+    }
+
+    /// The bits of a LEB128 number, how many groups of 7 they were, and the last byte.
+    fn leb(&mut self) -> Result<(u64, u32, u8), MapError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let b = self.byte()?;
+            let bits = u64::from(b & 0x7f);
+            // The tenth byte has room for one bit; in a signed number all seven are that bit.
+            if shift == 63 && !matches!(b, 0 | 1 | 0x7f) {
+                return Err(MapError::Inconsistent);
+            }
+            value |= bits << shift;
+            if b & 0x80 == 0 {
+                return Ok((value, shift + 7, b));
+            }
+        }
+        Err(MapError::Inconsistent)
+    }
+
+    fn uleb(&mut self) -> Result<u64, MapError> {
+        match self.leb()? {
+            (_, 70, 0x7f) => Err(MapError::Inconsistent),
+            (v, ..) => Ok(v),
+        }
+    }
+
+    fn sleb(&mut self) -> Result<i64, MapError> {
+        let (v, bits, last) = self.leb()?;
+        let extend = if last & 0x40 != 0 && bits < 64 { u64::MAX << bits } else { 0 };
+        Ok((v | extend).cast_signed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        for v in [0, 1, 63, 64, 127, 128, 1 << 32, i64::MAX, i64::MIN, -1, -64, -65, i64::MIN + 1] {
+            let mut b = Vec::new();
+            sleb(&mut b, v);
+            assert_eq!(Reader(&b).sleb(), Ok(v), "{v}");
+            b.clear();
+            uleb(&mut b, v.cast_unsigned());
+            assert_eq!(Reader(&b).uleb(), Ok(v.cast_unsigned()), "{v}");
+        }
+    }
+
+    #[test]
+    fn maps_come_back() {
+        arbtest::arbtest(|u| {
+            let mut entries: Vec<Entry> = Vec::new();
+            let mut at = 0u32;
+            for i in 0..u.int_in_range(1..=40u64)? {
+                // Originals in no order, each once.
+                let original = Avma(u.int_in_range(0..=1u64 << 40)? << 8 | i);
+                let link = *u.choose(&[Link::Copy, Link::Copy, Link::Extra, Link::Dropped])?;
+                entries.push(Entry { at, original, link, movable: u.arbitrary()? });
+                if link != Link::Dropped {
+                    at += u.int_in_range(1..=15)?;
+                }
+            }
+            if entries.last().is_some_and(|e| e.link == Link::Dropped) {
+                return Ok(());
+            }
+            let start = Avma(u.int_in_range(0..=1u64 << 47)?);
+            let range = AvmaRange::with_len(start, u64::from(at));
+            let map = AddressMap::new(range, entries).unwrap();
+            let bytes = map.to_bytes();
+            assert_eq!(AddressMap::from_bytes(&bytes), Ok(map));
+            assert!(AddressMap::from_bytes(&bytes[..bytes.len() - 1]).is_err());
+            Ok(())
+        })
+        .budget_ms(500);
+    }
+
+    #[test]
+    fn foreign_bytes_do_no_harm() {
+        arbtest::arbtest(|u| {
+            let mut bytes = vec![VERSION];
+            bytes.extend(u.arbitrary::<Vec<u8>>()?);
+            if let Ok(map) = AddressMap::from_bytes(&bytes) {
+                // What is accepted can be asked and says the same when written again.
+                for e in map.entries() {
+                    let _ = (
+                        map.to_clone(e.original),
+                        map.to_original(e.original),
+                        map.move_to_clone(e.original),
+                    );
+                }
+                assert_eq!(AddressMap::from_bytes(&map.to_bytes()), Ok(map));
+            }
+            Ok(())
+        })
+        .budget_ms(1000);
+    }
+
+    #[test]
+    fn other_versions_and_lengths_are_told_apart() {
+        assert_eq!(AddressMap::from_bytes(&[2, 0, 1, 1, 0, 0]), Err(MapError::Version(2)));
+        assert_eq!(AddressMap::from_bytes(&[]), Err(MapError::Length));
+        assert!(AddressMap::from_bytes(&[1, 0, 1, 1, 0, 0]).is_ok());
+        assert_eq!(AddressMap::from_bytes(&[1, 0, 1, 1, 0, 0, 0]), Err(MapError::Length));
+        assert_eq!(
+            AddressMap::from_bytes(&[1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+            Err(MapError::Length)
+        );
+        assert_eq!(AddressMap::from_bytes(&[1, 0, 1, 1, 3, 0]), Err(MapError::Inconsistent));
+    }
+}

@@ -1,0 +1,356 @@
+//! Which instructions does a clone consist of?
+//!
+//! The state problem: a block's last branch depends on what lies behind the block. In the original that is always the
+//! next address; in the clone it is whatever the order says. So each way out of a block is given anew:
+//!
+//! | original | what lies behind | clone |
+//! |---|---|---|
+//! | no branch, or a call | its successor | nothing |
+//! | | other | `jmp` (extra) |
+//! | `jmp d` | d | nothing (dropped) |
+//! | | other | `jmp d` |
+//! | `jcc t` else f | f | `jcc t` |
+//! | | t | `jncc f` (inverted) |
+//! | | other | `jcc t`, `jmp f` (extra) |
+//! | `loop t`, `jrcxz t` else f | t | `loop .+n`, `jmp f` (extra of n bytes) |
+//! | | other | the same, then `jmp t` (extra) |
+//! | does not go on, as far as is known | anything | the same, then `jmp` to the original's next |
+//!
+//! The last row makes no use of "does not return": should a call return after all, or a debugger step over a trap, then
+//! control goes on where it would in the original.
+//!
+//! All but branches has its final size here; branches and alignment get theirs in `relax`.
+
+use crate::request::Function;
+use crate::table;
+use addr::Avma;
+use code::{Block, BlockId, Dest, InstBytes, Refusal, Term};
+use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
+
+/// Where a branch of the clone goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// To a cloned block, by its place in the order.
+    Place(u32),
+    /// To an original address that is no function's entry.
+    Original(Avma),
+    /// Out of the function: to the clone of the function that has its entry there, if there is one.
+    Outside(Avma),
+}
+
+/// A branch that is encoded anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Op {
+    /// `jmp`.
+    Jump,
+    /// `jcc`, by its condition's number in the opcode.
+    Cond(u8),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The original's bytes.
+    Verbatim,
+    /// The original's bytes but for the disp32 at this offset.
+    RipRelative { disp_at: u8 },
+    /// The original's bytes but for the rel32 at their end.
+    Call { to: Avma },
+    /// Reads a cloned table: [`Plan::tables`] has the bytes.
+    TableLoad { table: u32 },
+    /// The original's bytes, a branch over the next item.
+    Skip,
+    /// A branch; `long` once it is known that an 8-bit displacement does not reach.
+    Branch { op: Op, to: Target, long: bool },
+    /// A jump of the original that leads to what follows anyway.
+    Dropped,
+    /// Nops up to a multiple of `to`.
+    Align { to: u32 },
+}
+
+/// At most one instruction of the clone (nops count as one).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Item {
+    pub(crate) kind: Kind,
+    /// Its size. Bytes.
+    pub(crate) len: u32,
+    /// Index of the original instruction of which it is the copy.
+    pub(crate) inst: Option<u32>,
+    /// Address of the original instruction for which it stands.
+    pub(crate) original: Avma,
+}
+
+/// A jump table to be cloned, and its reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PlannedTable {
+    /// Its place in `Cfg::tables`.
+    pub(crate) index: u32,
+    /// The reading instruction with room for a disp32.
+    pub(crate) bytes: InstBytes,
+    /// Where in the bytes the disp32 is.
+    pub(crate) disp_at: u8,
+}
+
+/// A clone without addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) items: Vec<Item>,
+    /// For each place of the order the item that the block starts with, after its alignment.
+    pub(crate) starts: Vec<u32>,
+    /// For each block of the graph its place in the order.
+    pub(crate) places: Vec<Option<u32>>,
+    pub(crate) tables: Vec<PlannedTable>,
+    /// The largest of the function's own and its blocks' alignments. Bytes.
+    pub(crate) align: u32,
+    /// Addresses of the original's instructions at which no thread may be moved, rising.
+    pub(crate) fixed: Vec<Avma>,
+    pub(crate) inverted: u32,
+}
+
+/// Plans a clone; `original_tables` are the jump tables that are not to be cloned although they could be.
+///
+/// # Errors
+/// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
+pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32]) -> Result<Plan, Refusal> {
+    let mut b = Builder { f, plan: Plan { align: f.align, ..Plan::default() } };
+    b.plan.places = vec![None; f.cfg.blocks.len()];
+    for (place, id) in (0u32..).zip(&f.order) {
+        b.plan.places[id.index()] = Some(place);
+    }
+    b.plan.items.reserve(f.order.iter().map(|&id| f.cfg.insts_of(id).len() + 1).sum());
+    b.plan_tables(original_tables);
+    for (place, &id) in (0u32..).zip(&f.order) {
+        b.block(id, place)?;
+    }
+    Ok(b.plan)
+}
+
+struct Builder<'a> {
+    f: &'a Function<'a>,
+    plan: Plan,
+}
+
+impl Builder<'_> {
+    /// Chooses the tables to clone: those whose reader and jump are cloned and that lead to a cloned block.
+    fn plan_tables(&mut self, original_tables: &[u32]) {
+        let cfg = self.f.cfg;
+        if cfg.tables.iter().all(|t| t.cloneable.is_none()) {
+            return;
+        }
+        let mut cloned = vec![false; cfg.insts.len()];
+        for &id in &self.f.order {
+            let r = &cfg.blocks[id.index()].insts;
+            cloned[r.start as usize..r.end as usize].fill(true);
+        }
+        for (index, t) in (0u32..).zip(&cfg.tables) {
+            let Some(load) = t.cloneable else { continue };
+            let differs = load.differs.0 as usize..load.differs.1 as usize;
+            let all_cloned = cloned.get(load.inst as usize) == Some(&true)
+                && cloned.get(differs.clone()).is_some_and(|c| c.iter().all(|&c| c));
+            let pays = t.targets.iter().any(|&d| matches!(self.target(d), Target::Place(_)));
+            if !all_cloned || !pays || original_tables.contains(&index) {
+                continue;
+            }
+            // A reader that cannot have a disp32 reads the original table.
+            if let Some((bytes, disp_at)) = table::with_disp32(&cfg.insts[load.inst as usize]) {
+                self.plan.tables.push(PlannedTable { index, bytes, disp_at });
+                // INVARIANT(movable)
+                self.plan.fixed.extend(cfg.insts[differs].iter().map(|i| i.at));
+            }
+        }
+        self.plan.fixed.sort_unstable();
+    }
+
+    fn block(&mut self, id: BlockId, place: u32) -> Result<(), Refusal> {
+        let f = self.f;
+        let block = &f.cfg.blocks[id.index()];
+        if let Some(&(_, to)) = f.align_blocks.iter().find(|(b, _)| *b == id) {
+            self.plan.align = self.plan.align.max(to);
+            // Nops also where control does not come from above: so each byte of a clone is in an instruction that
+            // stands for one of the original.
+            let align = Item { kind: Kind::Align { to }, len: 0, inst: None, original: block.range.start };
+            self.plan.items.push(align);
+        }
+        self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
+        let insts = block.insts.clone();
+        let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
+        for i in insts.start..last {
+            self.copy(i)?;
+        }
+        match block.term {
+            Term::Jump { .. } | Term::Cond { .. } | Term::CondShort { .. } => {}
+            _ => self.copy(last)?,
+        }
+        self.leave(block, last, place)
+    }
+
+    /// An instruction that is not a direct jump.
+    fn copy(&mut self, index: u32) -> Result<(), Refusal> {
+        let inst = &self.f.cfg.insts[index as usize];
+        let i = &inst.decoded;
+        let bytes = inst.bytes.as_slice();
+        let mut len = bytes.len();
+        let kind = if let Some(t) = self.table_read_by(index) {
+            len = self.plan.tables[t as usize].bytes.as_slice().len();
+            Kind::TableLoad { table: t }
+        } else if i.code() == Code::Call_rel32_64 {
+            Kind::Call { to: Avma(i.near_branch_target()) }
+        } else if has_code_operand(i) {
+            // `xbegin` and whatever else is relative to its own place; a direct jump inside a block breaks the graph.
+            return Err(Refusal::ReadsOwnAddress);
+        } else if i.is_ip_rel_memory_operand() {
+            Kind::RipRelative { disp_at: disp32_at(bytes).ok_or(Refusal::RoundTrip)? }
+        } else {
+            Kind::Verbatim
+        };
+        let len = u32::try_from(len).map_err(|_| Refusal::TooLarge)?;
+        self.plan.items.push(Item { kind, len, inst: Some(index), original: inst.at });
+        Ok(())
+    }
+
+    fn table_read_by(&self, inst: u32) -> Option<u32> {
+        let reads = |t: &PlannedTable| {
+            self.f.cfg.tables[t.index as usize].cloneable.is_some_and(|load| load.inst == inst)
+        };
+        let t = self.plan.tables.iter().position(reads)?;
+        u32::try_from(t).ok()
+    }
+
+    /// The end of a block: see the table above.
+    fn leave(&mut self, block: &Block, last: u32, place: u32) -> Result<(), Refusal> {
+        let inst = &self.f.cfg.insts[last as usize];
+        let i = &inst.decoded;
+        match block.term {
+            Term::Fall { next } => {
+                if !self.is_next(next, place) {
+                    self.extra_jump(next);
+                }
+            }
+            Term::Jump { to } => {
+                if !i.is_jmp_short_or_near() {
+                    return Err(Refusal::RoundTrip);
+                }
+                if self.is_next(to, place) {
+                    let dropped = Item { kind: Kind::Dropped, len: 0, inst: Some(last), original: inst.at };
+                    self.plan.items.push(dropped);
+                } else {
+                    let to = self.target(to);
+                    self.branch(Op::Jump, to, Some(last), inst.at);
+                }
+            }
+            Term::Cond { cc, taken, fall } => {
+                let number = condition_number(cc).ok_or(Refusal::RoundTrip)?;
+                if !i.is_jcc_short_or_near() {
+                    return Err(Refusal::RoundTrip);
+                }
+                // A branch to what follows on both arms keeps its condition.
+                if self.is_next(taken, place) && !self.is_next(fall, place) {
+                    self.plan.inverted += 1;
+                    let to = self.target(fall);
+                    self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at);
+                } else {
+                    let to = self.target(taken);
+                    self.branch(Op::Cond(number), to, Some(last), inst.at);
+                    if !self.is_next(fall, place) {
+                        self.extra_jump(fall);
+                    }
+                }
+            }
+            Term::CondShort { taken, fall } => {
+                if !(i.is_jcx_short() || i.is_loop() || i.is_loopcc()) {
+                    return Err(Refusal::RoundTrip);
+                }
+                let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
+                self.plan.items.push(Item { kind: Kind::Skip, len, inst: Some(last), original: inst.at });
+                self.extra_jump(fall);
+                if !self.is_next(taken, place) {
+                    self.extra_jump(taken);
+                }
+            }
+            Term::NoReturnCall { next } => self.extra_jump_to_original(next),
+            Term::Trap => self.extra_jump_to_original(block.range.end),
+            Term::Switch { .. } | Term::Indirect | Term::Return => {}
+        }
+        Ok(())
+    }
+
+    fn is_next(&self, to: Dest, place: u32) -> bool {
+        matches!(to, Dest::Block(b) if self.f.order.get(place as usize + 1) == Some(&b))
+    }
+
+    fn target(&self, to: Dest) -> Target {
+        match to {
+            Dest::Outside(at) => Target::Outside(at),
+            Dest::Block(b) => match self.plan.places[b.index()] {
+                Some(place) => Target::Place(place),
+                None => Target::Original(self.f.cfg.blocks[b.index()].range.start),
+            },
+        }
+    }
+
+    fn extra_jump(&mut self, to: Dest) {
+        let original = match to {
+            Dest::Block(b) => self.f.cfg.blocks[b.index()].range.start,
+            Dest::Outside(at) => at,
+        };
+        self.branch(Op::Jump, self.target(to), None, original);
+    }
+
+    fn extra_jump_to_original(&mut self, next: Avma) {
+        self.branch(Op::Jump, Target::Original(next), None, next);
+    }
+
+    fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) {
+        let long = !matches!(to, Target::Place(_));
+        self.plan.items.push(Item {
+            kind: Kind::Branch { op, to, long },
+            len: branch_len(op, long),
+            inst,
+            original,
+        });
+    }
+}
+
+/// Bytes of a branch.
+pub(crate) fn branch_len(op: Op, long: bool) -> u32 {
+    match (op, long) {
+        (_, false) => 2,
+        (Op::Jump, true) => 5,
+        (Op::Cond(_), true) => 6,
+    }
+}
+
+/// A condition's number in the opcodes of `jcc`; its inverse differs in the lowest bit (Intel SDM volume 2, B.1.4.7).
+fn condition_number(cc: ConditionCode) -> Option<u8> {
+    Some(match cc {
+        ConditionCode::None => return None,
+        ConditionCode::o => 0,
+        ConditionCode::no => 1,
+        ConditionCode::b => 2,
+        ConditionCode::ae => 3,
+        ConditionCode::e => 4,
+        ConditionCode::ne => 5,
+        ConditionCode::be => 6,
+        ConditionCode::a => 7,
+        ConditionCode::s => 8,
+        ConditionCode::ns => 9,
+        ConditionCode::p => 10,
+        ConditionCode::np => 11,
+        ConditionCode::l => 12,
+        ConditionCode::ge => 13,
+        ConditionCode::le => 14,
+        ConditionCode::g => 15,
+    })
+}
+
+/// Whether an operand is a code address relative to the instruction.
+fn has_code_operand(i: &Instruction) -> bool {
+    i.op_kinds().any(|k| matches!(k, OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64))
+}
+
+/// Where the disp32 of an instruction with one is.
+fn disp32_at(bytes: &[u8]) -> Option<u8> {
+    let mut d = Decoder::new(64, bytes, DecoderOptions::NONE);
+    let i = d.decode();
+    let offsets = d.get_constant_offsets(&i);
+    (offsets.displacement_size() == 4).then(|| u8::try_from(offsets.displacement_offset()).ok()).flatten()
+}

@@ -1,0 +1,152 @@
+//! How long is each branch, and where does each item lie?
+//!
+//! The state problem: an 8-bit displacement depends on the sizes of the branches it spans, which depend on their
+//! displacements. Rule: all that may be short start short; whichever does not reach becomes long and stays so; repeat.
+//! It ends, as each round but the last makes at least one branch long. Without alignment the result is the least one:
+//! a branch that is made long cannot be short in any solution, by induction over the rounds. With alignment, growing a
+//! branch may bring two places closer, so the result is right but perhaps not the least.
+
+use crate::plan::{Item, Kind, Plan, Target, branch_len};
+use code::Refusal;
+
+/// Makes branches long where they must be and returns the offset of each item from the clone's start (aligned as
+/// the plan says), and behind the last one the clone's size. Bytes.
+///
+/// # Errors
+/// [`Refusal::TooLarge`] beyond 1 GiB.
+pub(crate) fn relax(plan: &mut Plan) -> Result<Vec<u32>, Refusal> {
+    let mut offsets = vec![0; plan.items.len() + 1];
+    place(&mut plan.items, &mut offsets)?;
+    let short = |i: &Item| matches!(i.kind, Kind::Branch { long: false, .. });
+    let mut candidates: Vec<usize> = (0..plan.items.len()).filter(|&i| short(&plan.items[i])).collect();
+    loop {
+        let before = candidates.len();
+        candidates.retain(|&i| {
+            let item = &mut plan.items[i];
+            let Kind::Branch { op, to: Target::Place(p), ref mut long } = item.kind else { return false };
+            let end = i64::from(offsets[i] + item.len);
+            let reaches = i8::try_from(i64::from(offsets[plan.starts[p as usize] as usize]) - end).is_ok();
+            if !reaches {
+                *long = true;
+                item.len = branch_len(op, true);
+            }
+            reaches
+        });
+        if candidates.len() == before {
+            return Ok(offsets);
+        }
+        place(&mut plan.items, &mut offsets)?;
+    }
+}
+
+/// Offsets of items of the sizes that they have now; sets the sizes of alignments.
+fn place(items: &mut [Item], offsets: &mut [u32]) -> Result<(), Refusal> {
+    let mut at = 0u32;
+    for (item, offset) in items.iter_mut().zip(offsets.iter_mut()) {
+        *offset = at;
+        if let Kind::Align { to } = item.kind {
+            item.len = at.next_multiple_of(to) - at;
+        }
+        at = at.checked_add(item.len).filter(|&a| a <= 1 << 30).ok_or(Refusal::TooLarge)?;
+    }
+    if let Some(end) = offsets.last_mut() {
+        *end = at;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Op;
+    use addr::Avma;
+    use proptest::prelude::*;
+
+    fn item(kind: Kind, len: u32) -> Item {
+        Item { kind, len, inst: None, original: Avma(0) }
+    }
+
+    /// Blocks of a body, a branch to a block, and perhaps an alignment before them.
+    fn build(blocks: &[(u32, bool, u32, Option<u32>)]) -> Plan {
+        let mut plan = Plan { align: 64, ..Plan::default() };
+        for &(body, cond, to, align) in blocks {
+            if let Some(to) = align {
+                plan.items.push(item(Kind::Align { to }, 0));
+            }
+            plan.starts.push(u32::try_from(plan.items.len()).unwrap());
+            plan.items.push(item(Kind::Verbatim, body));
+            let op = if cond { Op::Cond(4) } else { Op::Jump };
+            let to = Target::Place(to % u32::try_from(blocks.len()).unwrap());
+            plan.items.push(item(Kind::Branch { op, to, long: false }, 2));
+        }
+        plan
+    }
+
+    /// Whether each short branch reaches, with sizes and offsets that agree.
+    fn sound(plan: &Plan, offsets: &[u32]) -> bool {
+        plan.items.iter().enumerate().all(|(i, item)| {
+            let consistent = offsets[i + 1] - offsets[i] == item.len;
+            consistent
+                && match item.kind {
+                    Kind::Align { to } => offsets[i + 1].is_multiple_of(to) && item.len < to,
+                    Kind::Branch { op, to: Target::Place(p), long } => {
+                        let to = i64::from(offsets[plan.starts[p as usize] as usize]);
+                        item.len == branch_len(op, long)
+                            && (long || (-128..=127).contains(&(to - i64::from(offsets[i + 1]))))
+                    }
+                    _ => true,
+                }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn sound_with_alignment(blocks in prop::collection::vec(
+            (0u32..90, any::<bool>(), 0u32..40, prop::option::weighted(0.3, prop::sample::select(vec![2u32, 16, 32, 64]))), 1..40)) {
+            let mut plan = build(&blocks);
+            let offsets = relax(&mut plan).unwrap();
+            prop_assert!(sound(&plan, &offsets));
+        }
+
+        #[test]
+        fn least_without_alignment(blocks in prop::collection::vec((0u32..70, any::<bool>(), 0u32..8), 1..8)) {
+            let blocks: Vec<_> = blocks.into_iter().map(|(b, c, t)| (b, c, t, None)).collect();
+            let mut plan = build(&blocks);
+            let size = *relax(&mut plan).unwrap().last().unwrap();
+            // Brute force: all choices of long branches.
+            let mut least = u32::MAX;
+            for choice in 0..1u32 << blocks.len() {
+                let mut p = build(&blocks);
+                let mut n = 0;
+                for it in &mut p.items {
+                    if let Kind::Branch { op, long, .. } = &mut it.kind {
+                        *long = choice >> n & 1 == 1;
+                        it.len = branch_len(*op, *long);
+                        n += 1;
+                    }
+                }
+                let mut offsets = vec![0; p.items.len() + 1];
+                place(&mut p.items, &mut offsets).unwrap();
+                if sound(&p, &offsets) {
+                    least = least.min(*offsets.last().unwrap());
+                }
+            }
+            prop_assert_eq!(size, least);
+        }
+    }
+
+    #[test]
+    fn the_edges_of_a_short_branch() {
+        // Over a body of 127 bytes: short; of 128: long. Backward counts the branch itself.
+        for (body, len) in [(127, 2), (128, 6)] {
+            let mut plan = build(&[(0, true, 2, None), (body - 2, false, 1, None), (1, false, 2, None)]);
+            relax(&mut plan).unwrap();
+            assert_eq!(plan.items[1].len, len, "forward over {body}");
+        }
+        for (body, len) in [(126, 2), (127, 5)] {
+            let mut plan = build(&[(body, false, 0, None)]);
+            relax(&mut plan).unwrap();
+            assert_eq!(plan.items[1].len, len, "backward over {body}");
+        }
+    }
+}

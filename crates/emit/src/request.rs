@@ -1,0 +1,140 @@
+//! What is asked for and what is given.
+
+use crate::AddressMap;
+use addr::{Avma, AvmaRange};
+use code::{BlockId, Cfg, Refusal};
+use std::fmt;
+use unwind::{Lsda, Row};
+
+/// One function to clone.
+#[derive(Clone, Debug)]
+pub struct Function<'a> {
+    /// Its graph.
+    pub cfg: &'a Cfg,
+    /// The blocks to clone, in the order in which they are to lie; the entry block first, none twice. Edges to the
+    /// others go to their original addresses.
+    pub order: Vec<BlockId>,
+    /// Blocks of `order` that are to start at a multiple of a number of bytes (a power of two, at most 4096): heads of hot loops.
+    pub align_blocks: Vec<(BlockId, u32)>,
+    /// Unwind rows of all fragments of the original, rising.
+    pub rows: &'a [Row],
+    /// The original's exception table. Where the function has fragments with tables of their own, the call sites of
+    /// all of them: a cloned call that is in no call site ends in `std::terminate` when it throws.
+    pub lsda: Option<&'a Lsda>,
+    /// The original's personality routine.
+    pub personality: Option<Avma>,
+    /// The original's signal-frame mark.
+    pub signal_frame: bool,
+    /// Alignment of the clone's start: a power of two, at most 4096. Bytes.
+    pub align: u32,
+}
+
+/// A set of functions to clone together.
+#[derive(Clone)]
+pub struct Request<'a> {
+    /// Where the text will lie; aligned to the largest alignment in the request.
+    pub text_at: Avma,
+    /// Where the data will lie; aligned to 8.
+    pub data_at: Avma,
+    /// The functions, in the order in which their clones are to lie. Each original at most once.
+    pub functions: Vec<Function<'a>>,
+    /// Clones that exist already: from the entry of an original to the entry of its clone. Asked only about functions that are
+    /// not cloned by this request.
+    pub known: &'a dyn Fn(Avma) -> Option<Avma>,
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("text_at", &self.text_at)
+            .field("data_at", &self.data_at)
+            .field("functions", &self.functions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One clone.
+#[derive(Clone, Debug)]
+pub struct CloneInfo {
+    /// The entry of the original.
+    pub original: Avma,
+    /// The clone's bytes.
+    pub range: AvmaRange,
+    /// Where the clone is entered: the start of `range`.
+    pub entry: Avma,
+    /// Its instructions and the original's.
+    pub map: AddressMap,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The bytes for [`Request::text_at`]; the gaps between clones trap.
+    pub text: Vec<u8>,
+    /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind table.
+    pub data: Vec<u8>,
+    /// Where in the data the `.eh_frame_hdr` starts. It covers all clones.
+    pub eh_frame_hdr: Avma,
+    /// Where in the data the `.eh_frame` lies.
+    pub eh_frame: AvmaRange,
+    /// The clones, by rising address.
+    pub clones: Vec<CloneInfo>,
+    /// The entries of functions that were not cloned, and why.
+    pub refused: Vec<(Avma, Refusal)>,
+    /// Totals over all clones.
+    pub stats: Stats,
+}
+
+/// Totals over the clones of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Original instructions that were cloned, dropped jumps included.
+    pub instructions: u64,
+    /// Jumps that the original does not have.
+    pub inserted_jumps: u64,
+    /// Jumps of the original that are not needed.
+    pub dropped_jumps: u64,
+    /// Conditional jumps whose condition was inverted.
+    pub inverted: u64,
+    /// Bytes of nops for aligned blocks.
+    pub nop_bytes: u64,
+    /// Bytes of cloned blocks in the original.
+    pub original_bytes: u64,
+    /// Bytes of the clones, without the gaps between them.
+    pub clone_bytes: u64,
+    /// Jump tables that were cloned.
+    pub tables: u64,
+    /// Jump tables that could have been cloned but for the distance to the data.
+    pub tables_out_of_reach: u64,
+}
+
+/// A request that cannot be met at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller's mistake: an order that does not start with block 0, names a block twice or a block that is not
+    /// there, or a function asked for twice.
+    #[error("the block order of the function at {entry} is not one")]
+    BadOrder {
+        /// The function's entry.
+        entry: Avma,
+    },
+    /// The caller's mistake: an alignment that is no power of two or over 4096, or a start that is not so aligned.
+    #[error("{align} is no alignment for {at}")]
+    BadAlignment {
+        /// What was to be aligned.
+        at: Avma,
+        /// To what. Bytes.
+        align: u32,
+    },
+    /// Text and data lie further apart than the unwind tables' 32-bit distances reach.
+    #[error("text at {text_at} and data at {data_at} are too far apart")]
+    TooFarApart {
+        /// Where the text was to lie.
+        text_at: Avma,
+        /// Where the data was to lie.
+        data_at: Avma,
+    },
+    /// The unwind tables could not be written although each clone's alone could.
+    #[error("cannot write the unwind tables of the clones")]
+    Frames(#[source] unwind::Error),
+}

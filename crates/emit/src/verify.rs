@@ -1,0 +1,187 @@
+//! The proof: does the finished clone do what the original does?
+//!
+//! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
+//! where the map says so in either direction, or where C is D, or where C is the entry of a clone and D that of its
+//! original. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
+//!
+//! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
+//!    decoded instruction;
+//! 2. INVARIANT(entry): the first is the copy of the original's first;
+//! 3. INVARIANT(simulation), for each entry, where *next* is the place behind it:
+//!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
+//!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's;
+//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's;
+//!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or the
+//!      inverse condition and the two exchanged;
+//!    - an extra `jmp` has a destination ~ its original; an extra nop has next ~ its original;
+//!    - a dropped `jmp` has a destination that its place stands for;
+//! 4. each destination in a cloned table ~ the original table's, and its reader reads it.
+//!
+//! If C ~ D holds when the clone is at C and the original would be at D with equal state, then by 3 and 4 it holds
+//! after one step; by 2 it holds at the entry. That a returning call comes back to next needs no more, as next ~ next. A copy after which
+//! nothing follows need not have a next: `ret`, indirect jumps.
+
+use crate::encode::{Clones, Encoded};
+use crate::map::{AddressMap, Entry, Link};
+use crate::plan::Plan;
+use crate::request::Function;
+use crate::table;
+use addr::{Addr, Avma};
+use code::{Dest, Inst, Refusal};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+/// Checks one clone.
+///
+/// # Errors
+/// [`Refusal::RoundTrip`] where the claim does not hold.
+pub(crate) fn verify(
+    f: &Function<'_>,
+    plan: &Plan,
+    clone: &Encoded,
+    map: &AddressMap,
+    tables_at: &[Avma],
+    clones: &Clones<'_>,
+) -> Result<(), Refusal> {
+    let v = Verifier { f, plan, map, tables_at, clones };
+    v.clone(clone).and_then(|()| v.tables(clone)).ok_or(Refusal::RoundTrip)
+}
+
+struct Verifier<'a> {
+    f: &'a Function<'a>,
+    plan: &'a Plan,
+    map: &'a AddressMap,
+    tables_at: &'a [Avma],
+    clones: &'a Clones<'a>,
+}
+
+impl Verifier<'_> {
+    /// Points 1 to 3; `None` where one fails.
+    fn clone(&self, clone: &Encoded) -> Option<()> {
+        let first = clone.entries.first()?;
+        let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == self.f.cfg.entry
+            && first.original == self.f.cfg.entry
+            && self.stands_for(clone.range.start, self.f.cfg.entry);
+        let sizes_ok = clone.bytes.len() as u64 == clone.range.len() && clone.range == self.map.clone_range();
+        if !entry_ok || !sizes_ok || clone.entries.len() != clone.insts.len() {
+            return None;
+        }
+        let mut decoder = Decoder::with_ip(64, &clone.bytes, clone.range.start.0, DecoderOptions::NONE);
+        let mut got = Instruction::default();
+        for (entry, inst) in clone.entries.iter().zip(&clone.insts) {
+            let original = inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
+            if original.is_some_and(|o| o.at != entry.original) {
+                return None;
+            }
+            let at = clone.range.start.add(u64::from(entry.at));
+            if at.0 != decoder.ip() {
+                return None;
+            }
+            if entry.link == Link::Dropped {
+                self.dropped(at, original?)?;
+                continue;
+            }
+            decoder.decode_out(&mut got);
+            if got.is_invalid() {
+                return None;
+            }
+            let bytes = clone.bytes.get(entry.at as usize..)?.get(..got.len())?;
+            match entry.link {
+                Link::Copy => self.copy(original?, &got, bytes)?,
+                _ => self.extra(entry, &got)?,
+            }
+        }
+        (decoder.ip() == clone.range.end.0).then_some(())
+    }
+
+    fn dropped(&self, at: Avma, original: &Inst) -> Option<()> {
+        let to = Avma(original.decoded.near_branch_target());
+        (original.decoded.is_jmp_short_or_near() && self.stands_for(at, to)).then_some(())
+    }
+
+    fn extra(&self, entry: &Entry, got: &Instruction) -> Option<()> {
+        let leads = match got.mnemonic() {
+            Mnemonic::Nop => Avma(got.next_ip()),
+            Mnemonic::Jmp if got.is_jmp_short_or_near() => Avma(got.near_branch_target()),
+            _ => return None,
+        };
+        self.stands_for(leads, entry.original).then_some(())
+    }
+
+    fn copy(&self, inst: &Inst, got: &Instruction, bytes: &[u8]) -> Option<()> {
+        let was = &inst.decoded;
+        let next = || self.stands_for(Avma(got.next_ip()), inst.end());
+        let goes = |from: &Instruction, to: Avma| self.stands_for(Avma(from.near_branch_target()), to);
+        let target = Avma(was.near_branch_target());
+        let ok = match was.flow_control() {
+            FlowControl::UnconditionalBranch => got.is_jmp_short_or_near() && goes(got, target),
+            FlowControl::ConditionalBranch if was.is_jcc_short_or_near() => {
+                let mut inverse = *was;
+                inverse.negate_condition_code();
+                let same = got.condition_code() == was.condition_code() && goes(got, target) && next();
+                got.is_jcc_short_or_near()
+                    && (same
+                        || got.condition_code() == inverse.condition_code()
+                            && goes(got, inst.end())
+                            && self.stands_for(Avma(got.next_ip()), target))
+            }
+            FlowControl::ConditionalBranch => got.code() == was.code() && goes(got, target) && next(),
+            FlowControl::Call if was.code() == Code::Call_rel32_64 => {
+                got.code() == was.code() && goes(got, target) && next()
+            }
+            FlowControl::Return | FlowControl::IndirectBranch => self.same(inst, got, bytes)?,
+            _ => self.same(inst, got, bytes)? && next(),
+        };
+        ok.then_some(())
+    }
+
+    /// Whether an instruction without code operand is the same.
+    fn same(&self, inst: &Inst, got: &Instruction, bytes: &[u8]) -> Option<bool> {
+        let was = &inst.decoded;
+        if bytes == inst.bytes.as_slice() && !was.is_ip_rel_memory_operand() {
+            return Some(true);
+        }
+        if was.is_ip_rel_memory_operand() {
+            // The decoder keeps such a displacement as the address that it leads to.
+            return Some(bytes.len() == inst.bytes.as_slice().len() && got == was);
+        }
+        let mut tables = self.plan.tables.iter().zip(self.tables_at);
+        let read = tables.find_map(|(t, &at)| {
+            let load = self.f.cfg.tables.get(t.index as usize)?.cloneable?;
+            let reader = self.f.cfg.insts.get(load.inst as usize)?;
+            (reader.at == inst.at).then_some((load, at))
+        });
+        let (load, at) = read?;
+        let reads = Avma(load.base_value.unwrap_or_default().0.wrapping_add(got.memory_displacement64()));
+        Some(reads == at && table::same_but_displacement(got, was))
+    }
+
+    /// Point 4.
+    fn tables(&self, clone: &Encoded) -> Option<()> {
+        for (t, bytes) in self.plan.tables.iter().zip(&clone.tables) {
+            let table = self.f.cfg.tables.get(t.index as usize)?;
+            let mut targets = table.targets.iter();
+            for to in table::destinations(bytes, table.form) {
+                let original = match *targets.next()? {
+                    Dest::Block(b) => self.f.cfg.blocks.get(b.index())?.range.start,
+                    Dest::Outside(at) => at,
+                };
+                if !self.stands_for(to?, original) {
+                    return None;
+                }
+            }
+            if targets.next().is_some() {
+                return None;
+            }
+        }
+        (self.plan.tables.len() == clone.tables.len()).then_some(())
+    }
+
+    /// C ~ D.
+    fn stands_for(&self, clone: Avma, original: Avma) -> bool {
+        if self.map.clone_range().contains(clone) {
+            return self.map.to_original(clone) == Some(original)
+                || self.map.to_clone(original) == Some(clone);
+        }
+        self.clones.of(original).any(|c| c == clone)
+    }
+}

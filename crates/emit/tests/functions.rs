@@ -1,0 +1,417 @@
+//! Functions made by hand and at random: clones against the walking oracle, unwinding and exception tables.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use addr::{Addr, Avma, AvmaRange};
+use code::{BlockId, Cfg, Dest, Refusal, TableForm, TableLoad, Term};
+use common::graph::{graph, random_function};
+use common::walk::{Seen, Walker, clones};
+use common::{Rng, unwinding};
+use emit::{Error, Function, Link, Output, Request, Stats};
+use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
+
+const TEXT: Avma = Avma(0x5000_0000);
+const DATA: Avma = Avma(0x5800_0000);
+
+fn none(_: Avma) -> Option<Avma> {
+    None
+}
+
+/// Rows that change at every instruction boundary in a way that depends on the address.
+fn rows(cfg: &Cfg) -> Vec<Row> {
+    let row = |i: &code::Inst| Row {
+        range: AvmaRange::new(i.at, i.end()),
+        cfa: CfaRule::RegOffset(Reg::RSP, 8 + 8 * i64::try_from(i.at.0 % 3).unwrap()),
+        regs: vec![(Reg::RA, RegRule::Offset(-8))],
+        args_size: 0,
+    };
+    cfg.insts.iter().map(row).collect()
+}
+
+fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
+    Function {
+        cfg,
+        order: order.iter().map(|&b| BlockId(b)).collect(),
+        align_blocks: Vec::new(),
+        rows,
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+        align: 16,
+    }
+}
+
+fn request<'a>(functions: Vec<Function<'a>>) -> Request<'a> {
+    Request { text_at: TEXT, data_at: DATA, functions, known: &none }
+}
+
+/// Emits and walks.
+fn check(functions: Vec<Function<'_>>, seed: u64) -> Output {
+    let cfgs: Vec<Cfg> = functions.iter().map(|f| f.cfg.clone()).collect();
+    let lsdas: Vec<Option<Lsda>> = functions.iter().map(|f| f.lsda.cloned()).collect();
+    let out = emit::emit(&request(functions)).unwrap();
+    let mut seen = Seen::default();
+    let clones = clones(&out);
+    let mut rng = Rng(seed);
+    let cfg_of = |at: Avma| cfgs.iter().position(|c| c.entry == at).unwrap();
+    for info in &out.clones {
+        let walker = Walker::new(&out, &clones, TEXT, DATA, &cfgs[cfg_of(info.original)]);
+        for _ in 0..30 {
+            walker.walk(info, &mut rng, 200, &mut seen);
+        }
+        let map = emit::AddressMap::from_bytes(&info.map.to_bytes()).unwrap();
+        assert_eq!(map, info.map);
+    }
+    unwinding::check_rows(&out, DATA, &|at| rows(&cfgs[cfg_of(at)]), &|at| lsdas[cfg_of(at)].clone());
+    out
+}
+
+/// `test; je L; add; L: ret`, as a graph of three blocks.
+fn diamond() -> Cfg {
+    graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3])
+}
+
+#[test]
+fn the_original_order_is_the_original() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1, 2], &rows)], 1);
+    assert_eq!(out.text, [0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]);
+    assert_eq!(out.stats.inserted_jumps + out.stats.dropped_jumps + out.stats.inverted, 0);
+}
+
+#[test]
+fn a_condition_is_inverted_where_its_target_is_next() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 2);
+    // test; jne 1; 2: ret; 1: add; jmp 2
+    assert_eq!(out.text, [0x85, 0xc0, 0x75, 0x01, 0xc3, 0x48, 0x01, 0xd8, 0xeb, 0xfa]);
+    assert_eq!((out.stats.inverted, out.stats.inserted_jumps), (1, 1));
+    let map = &out.clones[0].map;
+    assert_eq!(map.to_original(TEXT.add(8)), Some(Avma(0x40_0007)), "the jump stands for where it leads");
+}
+
+#[test]
+fn cold_edges_go_to_the_original() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1], &rows)], 3);
+    // test; je original 2; add; jmp original 2
+    let je = emit::branch_displacement(TEXT.add(8), Avma(0x40_0007)).unwrap();
+    let jmp = emit::jump(TEXT.add(11), Avma(0x40_0007)).unwrap();
+    assert_eq!(out.text[..4], [0x85, 0xc0, 0x0f, 0x84]);
+    assert_eq!(out.text[4..8], je);
+    assert_eq!(out.text[11..], jmp);
+    assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0007)), None);
+}
+
+#[test]
+fn both_arms_elsewhere_need_a_jump() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0], &rows)], 4);
+    assert_eq!(out.text.len(), 2 + 6 + 5);
+}
+
+#[test]
+fn a_jump_to_the_next_block_is_dropped_and_still_on_the_map() {
+    // jmp 2; 1: ret; 2: jmp 1
+    let cfg = graph(0x40_0000, &[0xeb, 0x01, 0xc3, 0xeb, 0xfd]);
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 5);
+    assert_eq!(out.text, [0xc3]);
+    let map = &out.clones[0].map;
+    for original in [0x40_0000, 0x40_0002, 0x40_0003] {
+        assert_eq!(map.to_clone(Avma(original)), Some(TEXT));
+    }
+    assert_eq!(map.to_original(TEXT), Some(Avma(0x40_0002)));
+    assert_eq!(out.stats.dropped_jumps, 2);
+}
+
+#[test]
+fn short_loops_get_two_jumps() {
+    // 0: jrcxz 2; 1: inc eax; loop 1; 2: ret
+    let cfg = graph(0x40_0000, &[0xe3, 0x04, 0xff, 0xc0, 0xe2, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    for order in [&[0, 1, 2][..], &[0, 2, 1], &[0, 1], &[0, 2], &[0]] {
+        check(vec![function(&cfg, order, &rows)], 6);
+    }
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 6);
+    // jrcxz .+2 over jmp 1; 2: ret; 1: inc; loop .+2 over jmp 2; jmp 1
+    assert_eq!(out.text, [0xe3, 2, 0xeb, 1, 0xc3, 0xff, 0xc0, 0xe2, 2, 0xeb, 0xf9, 0xeb, 0xf8]);
+    // The address-size prefix stays: it is what tells jecxz from jrcxz.
+    let cfg = graph(0x40_0000, &[0x67, 0xe3, 0x00, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1], &rows)], 6);
+    assert_eq!(out.text[..3], [0x67, 0xe3, 2]);
+}
+
+#[test]
+fn branch_prefixes_are_dropped() {
+    // bnd jmp 1 (over a byte); hinted jcc
+    let cfg = graph(0x40_0000, &[0x2e, 0x74, 0x01, 0x90, 0xf2, 0xeb, 0x00, 0xc3]);
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1, 2, 3], &rows)], 7);
+    assert_eq!(out.text, [0x74, 0x01, 0x90, 0xc3]);
+}
+
+#[test]
+fn traps_and_calls_that_do_not_return_go_on_in_the_original() {
+    let mut cfg = graph(0x40_0000, &[0xe8, 0xfb, 0x0f, 0, 0]);
+    let rows = rows(&cfg);
+    assert!(matches!(cfg.blocks[0].term, Term::NoReturnCall { .. }));
+    let out = check(vec![function(&cfg, &[0], &rows)], 8);
+    assert_eq!(out.text[5..], emit::jump(TEXT.add(5), Avma(0x40_0005)).unwrap());
+    cfg = graph(0x40_0000, &[0xcc, 0x90, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = check(vec![function(&cfg, &[0], &rows)], 8);
+    assert_eq!(out.text[1..], emit::jump(TEXT.add(1), Avma(0x40_0001)).unwrap());
+}
+
+#[test]
+fn blocks_are_aligned_with_nops_that_are_on_the_map() {
+    // 0: xor; 1: inc; jne 1; 2: ret
+    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    let mut f = function(&cfg, &[0, 1, 2], &rows);
+    f.align_blocks = vec![(BlockId(1), 32)];
+    let out = check(vec![f], 9);
+    assert_eq!(out.text[32..], [0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    assert_eq!(out.stats.nop_bytes, 30);
+    let map = &out.clones[0].map;
+    assert_eq!(map.original_of_interior(TEXT.add(20)), Some(Avma(0x40_0002)));
+    assert_eq!(map.to_clone(Avma(0x40_0002)), Some(TEXT.add(32)));
+    assert_eq!(map.entries().iter().filter(|e| e.link == Link::Extra).count(), 4);
+}
+
+#[test]
+fn clones_call_clones() {
+    // f: call g; call h; jmp g. g: ret.
+    let (f_at, g_at, h_at, k_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64, 0x40_0300u64);
+    let mut bytes = Vec::new();
+    for (op, to) in [(0xe8, g_at), (0xe8, h_at), (0xe8, k_at), (0xe9, g_at)] {
+        bytes.extend(op_rel32(op, f_at + bytes.len() as u64, to));
+    }
+    let (f, g) = (graph(f_at, &bytes), graph(g_at, &[0xc3]));
+    let (rf, rg) = (rows(&f), rows(&g));
+    let known = |at: Avma| match at.0 {
+        a if a == h_at => Some(Avma(0x4f00_0000)),
+        a if a == k_at => Some(Avma(0x4f00_0000_0000)),
+        a if a == g_at => panic!("asked about a function of this request"),
+        _ => None,
+    };
+    let functions = vec![function(&f, &[0], &rf), function(&g, &[0], &rg)];
+    let out = emit::emit(&Request { known: &known, ..request(functions) }).unwrap();
+    let g_clone = TEXT.add(32);
+    assert_eq!(out.clones[1].entry, g_clone);
+    assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), g_clone).unwrap());
+    assert_eq!(
+        out.text[6..10],
+        emit::branch_displacement(TEXT.add(10), Avma(0x4f00_0000)).unwrap(),
+        "a known clone"
+    );
+    assert_eq!(
+        out.text[11..15],
+        emit::branch_displacement(TEXT.add(15), Avma(k_at)).unwrap(),
+        "known but too far"
+    );
+    assert_eq!(out.text[15..20], emit::jump(TEXT.add(15), g_clone).unwrap(), "a tail call");
+    assert_eq!(out.text[20..32], [0xcc; 12], "gaps trap");
+}
+
+fn op_rel32(op: u8, at: u64, to: u64) -> Vec<u8> {
+    let rel = i32::try_from(to.cast_signed() - (at + 5).cast_signed()).unwrap();
+    [&[op][..], &rel.to_le_bytes()].concat()
+}
+
+#[test]
+fn who_is_too_far_is_refused_and_nobody_calls_its_clone() {
+    // g reads data that is 2 GiB below it, so out of the clone's reach; f calls g.
+    let (f_at, g_at) = (0x40_0000u64, 0x40_0100u64);
+    let f = graph(f_at, &[&op_rel32(0xe8, f_at, g_at)[..], &[0xc3]].concat());
+    let g = graph(g_at, &[0x8b, 0x05, 0, 0, 0, 0x88, 0xc3]);
+    let (rf, rg) = (rows(&f), rows(&g));
+    let out = emit::emit(&request(vec![function(&g, &[0], &rg), function(&f, &[0], &rf)])).unwrap();
+    assert_eq!(out.refused, [(Avma(g_at), Refusal::OutOfReach)]);
+    assert_eq!(out.clones.len(), 1);
+    assert_eq!(out.clones[0].entry, TEXT, "laid out as if it had never been there");
+    assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), Avma(g_at)).unwrap());
+}
+
+#[test]
+fn functions_without_rows_or_with_odd_branches_are_refused() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = emit::emit(&request(vec![function(&cfg, &[0, 1, 2], &rows[..2])])).unwrap();
+    assert_eq!(out.refused, [(cfg.entry, Refusal::NoUnwindInfo)]);
+    assert!(out.text.is_empty() && out.clones.is_empty());
+    assert_eq!(out.stats, Stats::default());
+    // xbegin
+    let cfg = graph(0x40_0000, &[0xc7, 0xf8, 0, 0, 0, 0, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = emit::emit(&request(vec![function(&cfg, &[0], &rows)])).unwrap();
+    assert_eq!(out.refused, [(cfg.entry, Refusal::ReadsOwnAddress)]);
+}
+
+#[test]
+fn a_graph_that_lies_does_not_pass() {
+    let whole = diamond();
+    let rows = rows(&whole);
+    let refused = |cfg: &Cfg| emit::emit(&request(vec![function(cfg, &[0, 1, 2], &rows)])).unwrap().refused;
+    assert!(refused(&whole).is_empty());
+    let Term::Cond { cc, taken, fall } = whole.blocks[0].term else { panic!() };
+    // The condition, an arm, a fall-through and a fragment's entry that are not what the bytes say.
+    let mut cfg = whole.clone();
+    cfg.blocks[0].term = Term::Cond { cc: iced_x86::ConditionCode::s, taken, fall };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg.blocks[0].term = Term::Cond { cc, taken: fall, fall: taken };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg = whole.clone();
+    cfg.blocks[1].term = Term::Fall { next: Dest::Block(BlockId(0)) };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg = whole.clone();
+    cfg.entry = Avma(0x40_0004);
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+}
+
+#[test]
+fn contradictions_of_the_caller_are_errors() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    for order in [&[][..], &[1, 0], &[0, 1, 1], &[0, 7]] {
+        let r = emit::emit(&request(vec![function(&cfg, order, &rows)]));
+        assert!(matches!(r, Err(Error::BadOrder { .. })), "{order:?}");
+    }
+    let twice = vec![function(&cfg, &[0], &rows), function(&cfg, &[0], &rows)];
+    assert!(matches!(emit::emit(&request(twice)), Err(Error::BadOrder { .. })));
+    for align in [0, 24, 8192] {
+        let f = Function { align, ..function(&cfg, &[0], &rows) };
+        assert!(matches!(emit::emit(&request(vec![f])), Err(Error::BadAlignment { .. })));
+    }
+    let r = Request { text_at: Avma(0x5000_0008), ..request(vec![function(&cfg, &[0], &rows)]) };
+    assert!(matches!(emit::emit(&r), Err(Error::BadAlignment { .. })));
+    let r = Request { data_at: Avma(0x7000_0000_0000), ..request(vec![function(&cfg, &[0], &rows)]) };
+    assert!(matches!(emit::emit(&r), Err(Error::TooFarApart { .. })));
+}
+
+/// `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three one-instruction cases.
+fn switch(form: TableForm) -> Cfg {
+    let at = 0x40_0000u64;
+    let table = Avma(0x41_0000);
+    let mut bytes = vec![0x48, 0x8d, 0x15, 0xf9, 0xff, 0x00, 0x00];
+    let load_then_jump: &[u8] = match form {
+        TableForm::Relative4 { .. } => &[0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xd0, 0xff, 0xe0],
+        TableForm::Absolute8 => &[0x3e, 0xff, 0x24, 0xfa],
+    };
+    bytes.extend(load_then_jump);
+    let cases = at + bytes.len() as u64;
+    bytes.extend([0xc3, 0x90, 0xc3, 0x31, 0xc0, 0xc3]);
+    let mut cfg = graph(at, &bytes);
+    // The cases are blocks of their own: rets end blocks already.
+    assert_eq!(cfg.blocks.len(), 4);
+    assert_eq!(cfg.blocks[1].range.start.0, cases);
+    cfg.blocks[0].term = Term::Switch { table: 0 };
+    let b = |n| Dest::Block(BlockId(n));
+    let jump = cfg.blocks[0].insts.end - 1;
+    cfg.tables.push(code::JumpTable {
+        at: table,
+        form,
+        targets: vec![b(1), b(3), b(2), b(1), Dest::Outside(Avma(0x42_0000))],
+        cloneable: Some(TableLoad { inst: 1, base_value: Some(table), differs: (2.min(jump + 1), jump + 1) }),
+    });
+    cfg
+}
+
+#[test]
+fn switches_jump_through_a_table_of_their_own() {
+    for form in [TableForm::Relative4 { base: Avma(0x41_0000) }, TableForm::Absolute8] {
+        let cfg = switch(form);
+        let rows = rows(&cfg);
+        for order in [&[0, 1, 2, 3][..], &[0, 3, 2, 1], &[0, 2]] {
+            let out = check(vec![function(&cfg, order, &rows)], 10);
+            assert_eq!((out.stats.tables, out.stats.tables_out_of_reach), (1, 0));
+            let len = out.clones[0].range.len();
+            assert!(len > 7 + 8, "the reader has grown");
+        }
+        // No case is cloned: the original table is as good.
+        let out = check(vec![function(&cfg, &[0], &rows)], 10);
+        assert_eq!(out.stats.tables, 0);
+    }
+}
+
+#[test]
+fn a_table_out_of_reach_stays_the_original() {
+    // The table's base is near the original; text reaches both, data lies further from the base than 2 GiB.
+    let cfg = switch(TableForm::Relative4 { base: Avma(0x41_0000) });
+    let rows = rows(&cfg);
+    let r = Request {
+        text_at: Avma(0x7000_0000),
+        data_at: Avma(0x9000_0000),
+        ..request(vec![function(&cfg, &[0, 1, 2, 3], &rows)])
+    };
+    let out = emit::emit(&r).unwrap();
+    assert_eq!((out.stats.tables, out.stats.tables_out_of_reach, out.refused.len()), (0, 1, 0));
+    assert_eq!(out.text[7..16], [0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xd0, 0xff, 0xe0], "as it was");
+}
+
+#[test]
+fn call_sites_follow_their_instructions() {
+    // Five one-byte nops, a branch in the middle so that there are blocks to move.
+    let cfg = graph(0x40_0000, &[0x90, 0x50, 0x74, 0x02, 0x58, 0xc3, 0x51, 0x52, 0xc3]);
+    let rows = rows(&cfg);
+    let site = |a: u64, b: u64, pad: Option<u64>, action| CallSite {
+        range: AvmaRange::new(Avma(0x40_0000 + a), Avma(0x40_0000 + b)),
+        landing_pad: pad.map(|p| Avma(0x40_0000 + p)),
+        action,
+    };
+    let lsda = Lsda {
+        call_sites: vec![
+            site(0, 1, None, 0),
+            site(1, 2, Some(8), 1),
+            site(4, 5, None, 0),
+            site(6, 8, Some(8), 1),
+        ],
+        actions: vec![1, 0],
+        types: vec![None],
+        filters: Vec::new(),
+    };
+    for order in [&[0, 1, 2][..], &[0, 2, 1], &[0, 2], &[0]] {
+        let mut f = function(&cfg, order, &rows);
+        f.lsda = Some(&lsda);
+        f.personality = Some(Avma(0x43_0000));
+        check(vec![f], 11);
+    }
+    // None left: a table that says so, since without a table exceptions would pass.
+    let empty = Lsda { call_sites: vec![site(6, 8, Some(8), 1)], ..lsda };
+    let mut f = function(&cfg, &[0, 1], &rows);
+    f.lsda = Some(&empty);
+    check(vec![f], 12);
+}
+
+#[test]
+fn random_functions_in_random_orders() {
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let entries: Vec<u64> = (0..4).map(|i| 0x40_0000 + i * 0x1_0000).collect();
+        // The last is never cloned.
+        let cfgs: Vec<Cfg> =
+            entries[..3].iter().map(|&at| graph(at, &random_function(&mut rng, at, &entries))).collect();
+        let rows: Vec<Vec<Row>> = cfgs.iter().map(rows).collect();
+        let mut functions = Vec::new();
+        for (cfg, rows) in cfgs.iter().zip(&rows) {
+            let keep = 1 + rng.below(8);
+            let order = rng.order(cfg.blocks.len(), keep);
+            let mut f = function(cfg, &[], rows);
+            for &b in &order {
+                if rng.below(6) == 0 {
+                    f.align_blocks.push((b, [16, 32, 64][rng.below(3)]));
+                }
+            }
+            functions.push(Function { order, ..f });
+        }
+        let out = check(functions, seed);
+        assert_eq!(out.refused, [], "seed {seed}");
+    }
+}

@@ -1,0 +1,213 @@
+//! From chosen functions to code caches: order, place, emit, redirect. Nothing here touches the target.
+
+use crate::candidates::Candidate;
+use crate::file_text::FileText;
+use crate::map_store;
+use crate::program::{FuncId, Program};
+use crate::shuffle::Rng;
+use crate::{Error, neighbourhood, redirects};
+use addr::{Addr, Avma, AvmaRange};
+use code::Refusal;
+use emit::{Function, Output, Request};
+use image::ModuleKind;
+use iced_x86::{FlowControl, OpKind};
+use layout::{CallEdge, FuncNode};
+use rustc_hash::FxHashMap;
+use splice::{BLOB_OFFSET, CachePlan, Hole};
+
+/// A generation, ready to be installed, and what there is to say about it.
+#[derive(Debug, Default)]
+pub struct Built {
+    /// Its caches.
+    pub caches: Vec<CachePlan>,
+    /// Functions that were cloned, with their clones.
+    pub cloned: Vec<(FuncId, AvmaRange)>,
+    /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
+    pub refused: Vec<(FuncId, Refusal)>,
+    /// Whether the reason concerns only the entry, by place in `refused`.
+    pub entry_only: Vec<bool>,
+    /// Bytes of clones.
+    pub code_bytes: u64,
+    /// Where nothing is yet: for the anchor.
+    pub holes: Vec<(AvmaRange, Hole)>,
+    /// The program's own cache, by place in `caches`.
+    pub main_cache: Option<usize>,
+}
+
+/// Builds everything. `files` has a module's file text by the module's place in the image.
+///
+/// # Errors
+/// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
+pub fn build(
+    program: &Program<'_>,
+    chosen: &[Candidate],
+    files: &FxHashMap<usize, FileText>,
+    shuffle: Option<u64>,
+) -> Result<Built, Error> {
+    let mut built = Built { holes: holes(program), ..Built::default() };
+    let groups = groups(program);
+    for modules in &groups {
+        let members: Vec<&Candidate> =
+            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+        if !members.is_empty() {
+            one_cache(program, &members, chosen, modules, files, shuffle, &mut built)?;
+        }
+    }
+    Ok(built)
+}
+
+/// Module places by neighbourhood; only modules that may be optimized count.
+fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
+    let modules = program.image().modules();
+    let usable: Vec<usize> =
+        program.modules().iter().filter(|m| m.refused.is_none()).map(|m| m.in_image).collect();
+    let extents: Vec<AvmaRange> = usable.iter().map(|&i| modules[i].extent).collect();
+    neighbourhood::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
+}
+
+/// Everything mapped, with what grows.
+fn holes(program: &Program<'_>) -> Vec<(AvmaRange, Hole)> {
+    let kind = |path: Option<&str>| match path {
+        Some("[heap]") => Hole::Heap,
+        Some("[stack]") => Hole::Stack,
+        _ => Hole::Plain,
+    };
+    program.image().maps().iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
+}
+
+fn one_cache(
+    program: &Program<'_>,
+    members: &[&Candidate],
+    callers: &[Candidate],
+    modules: &[usize],
+    files: &FxHashMap<usize, FileText>,
+    shuffle: Option<u64>,
+    built: &mut Built,
+) -> Result<(), Error> {
+    let order = function_order(members, shuffle);
+    let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
+    let images = program.image().modules();
+    let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
+    // A non-PIE program reaches its tables by absolute 32-bit addresses.
+    let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
+
+    // Sizes do not depend on the place but for the odd displacement, so a first emission tells how much room to seek.
+    let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
+    let trial = emit_at(&members, guess, guess.add(64 << 20))?;
+    let text_len = CachePlan::text_len(trial.text.len() as u64 + trial.text.len() as u64 / 64);
+    let data_len = (trial.data.len() as u64).saturating_mul(2) + members.len() as u64 * 4096 + (1 << 20);
+    let at = splice::place(&splice::Request { mappings: &built.holes, near: &near, len: text_len + data_len, low })
+        .map_err(splice::Error::from)?;
+    let text_at = at;
+    let data_at = at.add(CachePlan::text_len(trial.text.len() as u64));
+    let out = emit_at(&members, text_at, data_at.add(BLOB_OFFSET))?;
+    if CachePlan::text_len(out.text.len() as u64) != CachePlan::text_len(trial.text.len() as u64) {
+        return Err(Error::Build("the size of the clones depends on their address".to_owned()));
+    }
+
+    let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
+    for (entry, reason) in &out.refused {
+        if let Some(c) = by_entry.get(entry) {
+            built.refused.push((c.id, *reason));
+            built.entry_only.push(false);
+        }
+    }
+    let mut records = Vec::new();
+    let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
+    for clone in &out.clones {
+        let Some(c) = by_entry.get(&clone.original) else { continue };
+        entries.insert(clone.original, clone.entry);
+        built.cloned.push((c.id, clone.range));
+        match redirects::entry(program, c.id, &c.analysed.cfg, clone, file_bytes(program, c, files)) {
+            Ok(r) => records.push(r),
+            Err(reason) => {
+                built.refused.push((c.id, reason));
+                built.entry_only.push(true);
+            }
+        }
+    }
+    records.sort_by_key(|r| r.at);
+    let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
+    records.extend(redirects::calls(program, callers, &entries, &taken));
+
+    if images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main) {
+        built.main_cache = Some(built.caches.len());
+    }
+    built.code_bytes += out.text.len() as u64;
+    let maps = map_store::write(&out.clones);
+    let plan = CachePlan {
+        text_at,
+        text: out.text,
+        data_at,
+        blob: out.data,
+        eh_frame_hdr: out.eh_frame_hdr,
+        records,
+        map: maps,
+        notes: Vec::new(),
+    };
+    built.holes.push((AvmaRange::with_len(text_at, text_len + data_len), Hole::Plain));
+    built.holes.sort_by_key(|(r, _)| r.start);
+    built.caches.push(plan);
+    Ok(())
+}
+
+/// The file's bytes of a function from its entry on.
+fn file_bytes<'a>(program: &Program<'_>, c: &Candidate, files: &'a FxHashMap<usize, FileText>) -> Option<&'a [u8]> {
+    let file = files.get(&program.module(c.id).in_image)?;
+    file.bytes(*program.extent(c.id).parts.first()?)
+}
+
+fn emit_at(members: &[&Candidate], text_at: Avma, data_at: Avma) -> Result<Output, Error> {
+    let functions = members
+        .iter()
+        .map(|c| Function {
+            cfg: &c.analysed.cfg,
+            order: c.order.clone(),
+            align_blocks: Vec::new(),
+            rows: &c.analysed.rows,
+            lsda: c.analysed.lsda.as_ref(),
+            personality: c.analysed.personality,
+            signal_frame: c.analysed.signal_frame,
+            align: 16,
+        })
+        .collect();
+    emit::emit(&Request { text_at, data_at, functions, known: &|_| None }).map_err(|e| Error::Build(e.to_string()))
+}
+
+/// By the call graph, or at random.
+fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Vec<usize> {
+    if let Some(seed) = shuffle {
+        let mut order: Vec<usize> = (0..members.len()).collect();
+        Rng::new(seed ^ 0x5eed).shuffle(&mut order);
+        return order;
+    }
+    let index: FxHashMap<Avma, usize> =
+        members.iter().enumerate().map(|(i, c)| (c.analysed.cfg.entry, i)).collect();
+    let nodes: Vec<FuncNode> = members
+        .iter()
+        .map(|c| {
+            let size = c.order.iter().map(|b| c.analysed.cfg.blocks[b.index()].range.len()).sum();
+            FuncNode { size, samples: c.samples }
+        })
+        .collect();
+    let mut calls = Vec::new();
+    for (caller, c) in members.iter().enumerate() {
+        let mut offset = 0;
+        for &b in &c.order {
+            let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
+            for inst in c.analysed.cfg.insts_of(b) {
+                let d = &inst.decoded;
+                let direct = d.op_count() > 0 && d.op0_kind() == OpKind::NearBranch64;
+                let leads = matches!(d.flow_control(), FlowControl::Call | FlowControl::UnconditionalBranch);
+                if direct && leads && count > 0
+                    && let Some(&callee) = index.get(&Avma(d.near_branch64()))
+                    && callee != caller
+                {
+                    calls.push(CallEdge { caller, callee, count, offset });
+                }
+                offset += inst.bytes.as_slice().len() as u64;
+            }
+        }
+    }
+    layout::function_order(&nodes, &calls)
+}

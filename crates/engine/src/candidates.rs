@@ -1,0 +1,175 @@
+//! Which functions are cloned, with which of their blocks, and in which order the blocks lie.
+
+use crate::program::{Analysed, FuncId, Program};
+use crate::samples::Samples;
+use crate::shuffle::Rng;
+use crate::{Error, OptimizeOptions};
+use addr::Avma;
+use code::{BlockId, Cfg, Dest, Refusal, Term};
+use layout::{Edge, EdgeKind, Graph};
+use profile::{BlockIndex, BlockSamples, Counts, Coverage};
+use rustc_hash::{FxHashMap, FxHashSet};
+use tracee::Pid;
+
+/// One function to be cloned.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Which.
+    pub id: FuncId,
+    /// Its code.
+    pub analysed: Analysed,
+    /// Samples in it.
+    pub samples: u64,
+    /// How often its blocks and edges ran, up to a factor common to all functions.
+    pub counts: Counts,
+    /// The blocks that are cloned, in their new order.
+    pub order: Vec<BlockId>,
+}
+
+/// All that was looked at.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// To be cloned, in the fixed order of the program.
+    pub chosen: Vec<Candidate>,
+    /// Wanted and refused.
+    pub refused: Vec<(FuncId, u64, Refusal)>,
+    /// Samples by function, for all functions with any.
+    pub samples: FxHashMap<FuncId, u64>,
+}
+
+/// Counts samples by function.
+#[must_use]
+pub fn by_function(program: &Program<'_>, samples: &Samples) -> FxHashMap<FuncId, u64> {
+    let mut ips = samples.ips.clone();
+    ips.sort_unstable();
+    let mut by: FxHashMap<FuncId, u64> = FxHashMap::default();
+    for same in ips.chunk_by(|a, b| a == b) {
+        if let Some(f) = same.first().and_then(|&ip| program.find(ip)) {
+            *by.entry(f).or_default() += same.len() as u64;
+        }
+    }
+    by
+}
+
+/// The functions named on the command line: by symbol, or by an address (of the process) inside them.
+///
+/// # Errors
+/// [`Error::NoSuchFunction`].
+pub fn named(program: &Program<'_>, pid: Pid, names: &[String]) -> Result<FxHashSet<FuncId>, Error> {
+    let mut found = FxHashSet::default();
+    for name in names {
+        let before = found.len();
+        match name.strip_prefix("0x").and_then(|h| u64::from_str_radix(h, 16).ok()) {
+            Some(at) => found.extend(program.find(Avma(at))),
+            None => found.extend(program.functions().filter(|&f| program.name(f) == *name)),
+        }
+        if found.len() == before {
+            return Err(Error::NoSuchFunction { pid, name: name.clone() });
+        }
+    }
+    Ok(found)
+}
+
+/// Chooses by samples, or takes everything where the order is to be random.
+///
+/// # Errors
+/// [`Error::NoSuchFunction`].
+pub fn choose(
+    program: &Program<'_>,
+    pid: Pid,
+    samples: &Samples,
+    options: &OptimizeOptions,
+) -> Result<Candidates, Error> {
+    let by = by_function(program, samples);
+    let mut wanted: Vec<FuncId> = match options.shuffle {
+        Some(_) => program.functions().filter(|&f| program.module(f).refused.is_none()).collect(),
+        None => hot(&by),
+    };
+    if !options.only.is_empty() {
+        let only = named(program, pid, &options.only)?;
+        wanted.retain(|f| only.contains(f));
+    }
+    wanted.sort_unstable();
+    let mut out = Candidates::default();
+    for id in wanted {
+        if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
+            break;
+        }
+        let samples = by.get(&id).copied().unwrap_or(0);
+        match program.analyse(id) {
+            Ok(analysed) => {
+                let counts = Counts::default();
+                out.chosen.push(Candidate { id, analysed, samples, counts, order: Vec::new() });
+            }
+            Err(reason) => out.refused.push((id, samples, reason)),
+        }
+    }
+    out.samples = by;
+    match options.shuffle {
+        Some(seed) => random_orders(&mut out.chosen, seed),
+        None => measured_orders(&mut out.chosen, samples),
+    }
+    Ok(out)
+}
+
+/// Every function with a sample: the cold ones among them cost little room and make calls direct.
+fn hot(by: &FxHashMap<FuncId, u64>) -> Vec<FuncId> {
+    let mut ids: Vec<FuncId> = by.keys().copied().collect();
+    ids.sort_unstable();
+    let counts: Vec<u64> = ids.iter().map(|f| by[f]).collect();
+    let coverage = Coverage { per_10k: 9_990, at_least: 1 };
+    profile::choose(&counts, coverage).into_iter().map(|i| ids[i]).collect()
+}
+
+/// The entry first, then any order, with some blocks left out so that edges to the original are taken too.
+fn random_orders(chosen: &mut [Candidate], seed: u64) {
+    let mut rng = Rng::new(seed);
+    for c in chosen {
+        let all = 1..u32::try_from(c.analysed.cfg.blocks.len()).unwrap_or(u32::MAX);
+        let mut rest: Vec<BlockId> = all.map(BlockId).filter(|_| rng.below(8) != 0).collect();
+        rng.shuffle(&mut rest);
+        c.order = [BlockId(0)].into_iter().chain(rest).collect();
+    }
+}
+
+/// Block counts by inference from samples, hot blocks, ext-TSP.
+fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
+    let index = BlockIndex::new(&chosen.iter().map(|c| &c.analysed.cfg).collect::<Vec<_>>());
+    let mut hits = BlockSamples::new(&index);
+    for &ip in &samples.ips {
+        hits.add(&index, ip);
+    }
+    for (i, c) in chosen.iter_mut().enumerate() {
+        let cfg = &c.analysed.cfg;
+        let of = hits.of(i);
+        c.counts = profile::infer(cfg, &profile::weights(cfg, of));
+        let hot = profile::hot_blocks(cfg, &c.counts, of);
+        c.order = order_blocks(cfg, &c.counts, &hot);
+    }
+}
+
+/// The hot blocks in ext-TSP order.
+fn order_blocks(cfg: &Cfg, counts: &Counts, hot: &[bool]) -> Vec<BlockId> {
+    let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
+    let mut edges = Vec::new();
+    for (from, block) in cfg.blocks.iter().enumerate() {
+        let kind = match block.term {
+            Term::Cond { .. } | Term::CondShort { .. } => EdgeKind::Conditional,
+            Term::Switch { .. } => EdgeKind::Indirect,
+            _ => EdgeKind::Unconditional,
+        };
+        let mut counts = counts.edges.get(from).into_iter().flatten();
+        cfg.successors(BlockId(u32::try_from(from).unwrap_or(u32::MAX)), |dest| {
+            let count = counts.next().copied().unwrap_or(0);
+            if let Dest::Block(to) = dest {
+                edges.push(Edge { from, to: to.index(), count, kind });
+            }
+        });
+    }
+    let graph = Graph { sizes: &sizes, counts: &counts.blocks, edges: &edges };
+    layout::ext_tsp(&graph)
+        .into_iter()
+        .filter(|&b| hot.get(b).copied().unwrap_or(false))
+        .filter_map(|b| u32::try_from(b).ok().map(BlockId))
+        .collect()
+}

@@ -1,0 +1,43 @@
+//! `undo` and `redo`: milliseconds, exact, by the journal alone.
+
+use crate::lock::TargetLock;
+use crate::report::{StopMs, TargetState, ToggleAnswer};
+use crate::{Error, Target};
+use splice::{Installed, Policy, ToggleReport};
+use tracee::{Pid, Process};
+
+/// Takes every redirect of every generation away.
+///
+/// # Errors
+/// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
+pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    let (answer, left) = toggle(pid, TargetState::Undone, splice::undo)?;
+    if left == 0 { Ok(answer) } else { Err(Error::UndoIncomplete { pid, left }) }
+}
+
+/// Puts the redirects of the newest generation back.
+///
+/// # Errors
+/// As [`undo`]; redirects that could not be put back are counted in the answer.
+pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    toggle(pid, TargetState::Optimized, splice::redo).map(|(answer, _)| answer)
+}
+
+type Act = fn(&Process, &Installed, &Policy) -> Result<ToggleReport, splice::Error>;
+
+fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize), Error> {
+    tracee::preflight(pid)?;
+    let target = Target::open(pid)?;
+    let _lock = TargetLock::take(&target.process)?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let report = act(&target.process, installed, &Policy::default())?;
+    let left = report.foreign.len() + report.in_use.len();
+    let answer = ToggleAnswer {
+        pid: pid.0,
+        state,
+        redirects: report.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
+        skipped_redirects: left,
+        stop_ms: StopMs::of(&report.stops),
+    };
+    Ok((answer, left))
+}

@@ -1,0 +1,137 @@
+//! `doctor`: what this host offers, and how to mend what is missing.
+
+use serde::Serialize;
+use std::fs;
+
+/// The answer of `doctor`.
+#[derive(Clone, Debug, Serialize)]
+pub struct DoctorReport {
+    /// Whether everything whet needs is there.
+    pub ok: bool,
+    /// One by one.
+    pub checks: Vec<Check>,
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is as whet likes it.
+    pub ok: bool,
+    /// Whether whet cannot work without.
+    pub needed: bool,
+    /// What was found.
+    pub found: String,
+    /// How to mend it; empty where nothing is to be mended.
+    pub mend: String,
+}
+
+/// Looks at the host.
+#[must_use]
+pub fn doctor() -> DoctorReport {
+    let mut checks = vec![kernel(), ptrace(), capabilities()];
+    checks.extend(sampling());
+    checks.push(huge_pages());
+    let ok = checks.iter().all(|c| c.ok || !c.needed);
+    DoctorReport { ok, checks }
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|s| s.trim().to_owned())
+}
+
+fn kernel() -> Check {
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release.split(['.', '-']).map(|p| p.parse::<u32>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    Check {
+        name: "kernel",
+        ok: version >= (4, 17),
+        needed: true,
+        found: release,
+        mend: if version >= (4, 17) { String::new() } else { "Linux 4.17 or later is needed".to_owned() },
+    }
+}
+
+fn ptrace() -> Check {
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    let (ok, mend) = match scope.as_deref() {
+        None | Some("0" | "1" | "2") => (true, ""),
+        Some(_) => (false, "ptrace_scope 3 forbids tracing until the next boot; set kernel.yama.ptrace_scope=1"),
+    };
+    let found = scope.map_or("no restriction by Yama".to_owned(), |s| format!("yama ptrace_scope {s}"));
+    Check { name: "ptrace", ok, needed: true, found, mend: mend.to_owned() }
+}
+
+/// `CAP_SYS_PTRACE` (19) reaches other users' processes, `CAP_SYS_NICE` (23) keeps stops short, `CAP_PERFMON` (38) or
+/// `CAP_SYS_ADMIN` (21) samples them.
+fn capabilities() -> Check {
+    let status = read("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|l| l.strip_prefix("CapEff:"))
+        .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
+        .unwrap_or(0);
+    let wanted = [(19, "CAP_SYS_PTRACE"), (23, "CAP_SYS_NICE")];
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+    Check {
+        name: "capabilities",
+        ok: missing.is_empty(),
+        needed: false,
+        found: if missing.is_empty() { "all".to_owned() } else { format!("without {}", missing.join(", ")) },
+        mend: if missing.is_empty() {
+            String::new()
+        } else {
+            "run as root; without, only processes of the same user, and longer stops".to_owned()
+        },
+    }
+}
+
+fn sampling() -> Vec<Check> {
+    let offered = perf::capability();
+    vec![
+        Check {
+            name: "sampling",
+            ok: offered.cpu_clock || offered.cycles,
+            needed: true,
+            found: format!("perf_event_paranoid {}", offered.paranoid.map_or("?".to_owned(), |p| p.to_string())),
+            mend: if offered.cpu_clock || offered.cycles {
+                String::new()
+            } else {
+                "run as root, or set kernel.perf_event_paranoid=2".to_owned()
+            },
+        },
+        Check {
+            name: "pmu",
+            ok: offered.cycles,
+            needed: false,
+            found: if offered.cycles { "cycle counter" } else { "none (usual in a VM): cpu-clock is used" }.to_owned(),
+            mend: String::new(),
+        },
+        Check {
+            name: "branch-stacks",
+            ok: offered.branch_stacks,
+            needed: false,
+            found: if offered.branch_stacks { "yes" } else { "none: block counts are inferred" }.to_owned(),
+            mend: String::new(),
+        },
+    ]
+}
+
+fn huge_pages() -> Check {
+    let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    let ok = mode.as_deref().is_some_and(|m| !m.contains("[never]"));
+    Check {
+        name: "huge-pages",
+        ok,
+        needed: false,
+        found: mode.unwrap_or("not in this kernel".to_owned()),
+        mend: if ok {
+            String::new()
+        } else {
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled".to_owned()
+        },
+    }
+}

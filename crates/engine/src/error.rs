@@ -1,0 +1,226 @@
+//! Why a command did not do what it was asked, with the exit code and the next step.
+
+use std::path::PathBuf;
+use tracee::Pid;
+
+/// What stopped a command. The target is as it was, or holds only whole redirects that the journal lists.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process could not be worked on.
+    #[error(transparent)]
+    Tracee(#[from] tracee::Error),
+    /// Its threads could not be stopped.
+    #[error(transparent)]
+    Stop(#[from] tracee::StopError),
+    /// Its modules could not be read.
+    #[error(transparent)]
+    Image(#[from] image::Error),
+    /// Sampling did not work.
+    #[error(transparent)]
+    Perf(#[from] perf::Error),
+    /// Installing or taking away did not work.
+    #[error(transparent)]
+    Splice(#[from] splice::Error),
+    /// Clones could not be made.
+    #[error("cannot build the clones: {0}")]
+    Build(String),
+    /// Another whet works on the target.
+    #[error("another whet is working on process {pid}")]
+    Locked {
+        /// The target.
+        pid: Pid,
+    },
+    /// The lock file could not be made.
+    #[error("cannot use the lock file {}", path.display())]
+    LockFile {
+        /// Its path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A kind of program whet leaves alone.
+    #[error("process {pid} is left alone: {why}")]
+    Unsupported {
+        /// The target.
+        pid: Pid,
+        /// A stable name of the reason.
+        code: &'static str,
+        /// The reason.
+        why: String,
+    },
+    /// Nothing ran, or nothing hot could be cloned.
+    #[error("nothing to optimize in process {pid}: {why}")]
+    NothingHot {
+        /// The target.
+        pid: Pid,
+        /// What was seen.
+        why: String,
+    },
+    /// The cap on clone memory is reached.
+    #[error("process {pid} holds {mapped} bytes of clones already; the cap is {cap}")]
+    MemoryCap {
+        /// The target.
+        pid: Pid,
+        /// Bytes mapped by earlier generations.
+        mapped: u64,
+        /// The cap.
+        cap: u64,
+    },
+    /// Nothing of whet is in the target.
+    #[error("process {pid} carries nothing of whet's")]
+    NotInstalled {
+        /// The target.
+        pid: Pid,
+    },
+    /// Some redirects could not be taken away.
+    #[error("{left} redirects of process {pid} could not be taken away")]
+    UndoIncomplete {
+        /// The target.
+        pid: Pid,
+        /// How many are left.
+        left: usize,
+    },
+    /// A command that could not be started.
+    #[error("cannot run {program}")]
+    Spawn {
+        /// The program.
+        program: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A function named on the command line is none.
+    #[error("no function {name:?} in process {pid}")]
+    NoSuchFunction {
+        /// The target.
+        pid: Pid,
+        /// What was asked for.
+        name: String,
+    },
+}
+
+/// Exit codes: part of the command line's stable interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitCode {
+    /// All went well.
+    Ok = 0,
+    /// A fault of whet's own.
+    Bug = 1,
+    /// The command line could not be understood.
+    Usage = 2,
+    /// No such process (or function).
+    NotFound = 3,
+    /// Not permitted.
+    Permission = 4,
+    /// A target that whet leaves alone.
+    Refused = 5,
+    /// Try again: threads did not stop, or another whet is at work.
+    Busy = 6,
+    /// Nothing hot, nothing to undo.
+    Nothing = 7,
+    /// Text is not what file and journal say.
+    VerifyFailed = 8,
+    /// Redirects are left that should be gone.
+    UndoFailed = 9,
+    /// The target ended meanwhile.
+    Gone = 10,
+}
+
+impl Error {
+    /// The process's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        use ExitCode as X;
+        match self {
+            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
+                tracee_code(e).1
+            }
+            Error::Stop(_) | Error::Locked { .. } | Error::Splice(splice::Error::Stop(_)) => X::Busy,
+            Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
+            Error::Perf(_) => X::Permission,
+            Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => X::Refused,
+            Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => X::Bug,
+            Error::NothingHot { .. } | Error::NotInstalled { .. } => X::Nothing,
+            Error::UndoIncomplete { .. } => X::UndoFailed,
+            Error::NoSuchFunction { .. } | Error::Spawn { .. } => X::NotFound,
+        }
+    }
+
+    /// A stable name of the cause, for JSON.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
+                tracee_code(e).0
+            }
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => "busy",
+            Error::Image(_) => "unsupported_image",
+            Error::Perf(_) => "no_sampling",
+            Error::Splice(splice::Error::NoRoom(_)) => "no_room",
+            Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
+            Error::Splice(_) => "install_failed",
+            Error::Build(_) => "build_failed",
+            Error::Locked { .. } => "locked",
+            Error::LockFile { .. } => "lock_file",
+            Error::Unsupported { code, .. } => code,
+            Error::NothingHot { .. } => "nothing_hot",
+            Error::MemoryCap { .. } => "memory_cap",
+            Error::NotInstalled { .. } => "not_installed",
+            Error::UndoIncomplete { .. } => "undo_incomplete",
+            Error::NoSuchFunction { .. } => "no_such_function",
+            Error::Spawn { .. } => "cannot_run",
+        }
+    }
+
+    /// What the operator can do next.
+    #[must_use]
+    pub fn next_step(&self) -> String {
+        match self {
+            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
+                tracee_code(e).2.to_owned()
+            }
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => {
+                "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up".to_owned()
+            }
+            Error::Locked { .. } => "wait until it is done".to_owned(),
+            Error::MemoryCap { .. } => "restart the target at a convenient time to begin anew".to_owned(),
+            Error::NothingHot { .. } => "put the target under its usual load and try again".to_owned(),
+            Error::NotInstalled { .. } => "run `whet optimize PID` first".to_owned(),
+            Error::UndoIncomplete { pid, .. } => {
+                format!("run `whet undo {pid}` again, then `whet verify {pid}`")
+            }
+            Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
+            Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
+            Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
+            Error::Unsupported { .. } | Error::Image(_) => {
+                "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
+            }
+            Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => {
+                "nothing is half done: `whet verify PID` tells what is in place; please report this".to_owned()
+            }
+        }
+    }
+}
+
+/// Code, exit code and next step of a cause in the process itself.
+fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
+    use ExitCode as X;
+    use tracee::Error as E;
+    match e {
+        E::NoSuchProcess(_) => ("no_such_process", X::NotFound, "check the pid; see `pgrep -a NAME`"),
+        E::NotAProcess(..) => ("not_a_process", X::NotFound, "give the process's own pid"),
+        E::Gone(_) | E::Exec(_) => ("gone", X::Gone, "the process has ended or become another program"),
+        E::Ending(_) => ("exiting", X::Refused, "the process is ending by itself"),
+        E::ThreadGone(_) => ("busy", X::Busy, "try again"),
+        E::NoThread(_) => ("busy", X::Busy, "try again in a moment"),
+        E::Itself(_) => ("itself", X::Refused, "give another process's pid"),
+        E::KernelThread { .. } => ("kernel_thread", X::Refused, "kernel threads have no user code"),
+        E::AlreadyTraced { .. } => ("already_traced", X::Refused, "detach the debugger or tracer, then try again"),
+        E::JobStopped(_) => ("stopped", X::Refused, "continue it (kill -CONT PID), then try again"),
+        E::SeccompStrict(_) => ("seccomp_strict", X::Refused, "nothing can be done for such a process"),
+        E::SeccompFilter { .. } => ("seccomp_filter", X::Refused, "run whet with CAP_SYS_ADMIN"),
+        E::NotX86_64 { .. } => ("not_x86_64", X::Refused, "only 64-bit x86 programs are supported"),
+        E::NoPermission { .. } => ("not_permitted", X::Permission, "run as root, or see `whet doctor`"),
+        _ => ("tracee", X::Bug, "`whet verify PID` tells what is in place"),
+    }
+}

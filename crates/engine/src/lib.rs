@@ -1,0 +1,43 @@
+//! One target's life: decides, explains, brings the other crates together.
+//!
+//! You give a process id and what to do; it gives an answer as plain data, or an [`Error`] with cause, exit code and
+//! next step.
+#![forbid(unsafe_code)]
+
+mod build;
+mod callees;
+mod candidates;
+mod control;
+mod doctor;
+mod error;
+mod explain;
+mod file_text;
+mod lock;
+mod map_store;
+mod neighbourhood;
+mod notes;
+mod optimize;
+mod pristine;
+mod program;
+mod redirects;
+mod report;
+mod samples;
+mod shuffle;
+mod status;
+mod target;
+mod verify;
+
+pub use control::{redo, undo};
+pub use doctor::{Check, DoctorReport, doctor};
+pub use error::{Error, ExitCode};
+pub use explain::{ExplainReport, FunctionReport, explain};
+pub use optimize::{OptimizeOptions, Progress, optimize};
+pub use pristine::Pristine;
+pub use report::{
+    FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer, Unexpected,
+    VerifyReport,
+};
+pub use status::status;
+pub use target::Target;
+pub use tracee::Pid;
+pub use verify::verify;

@@ -1,0 +1,338 @@
+//! `optimize`: from a pid to clones in execution.
+
+use crate::build::{self, Built};
+use crate::candidates::{self, Candidates};
+use crate::file_text::FileText;
+use crate::lock::TargetLock;
+use crate::notes::{NotedFunction, Notes};
+use crate::program::{FuncId, Program};
+use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
+use crate::samples::{self, Samples};
+use crate::{Error, Target, map_store};
+use addr::{Avma, AvmaRange, ReadMemory};
+use emit::AddressMap;
+use image::Image;
+use rustc_hash::{FxHashMap, FxHashSet};
+use splice::{FindObject, InstallReport, Plan, Policy};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+use tracee::Pid;
+
+/// Address space that clones of all generations may take in one target. Bytes.
+pub const MEMORY_CAP: u64 = 128 << 20;
+
+/// How to optimize.
+#[derive(Clone, Debug, Default)]
+pub struct OptimizeOptions {
+    /// How long to sample.
+    pub sampling: Duration,
+    /// Clone everything in random order, from this seed.
+    pub shuffle: Option<u64>,
+    /// Only these functions.
+    pub only: Vec<String>,
+    /// Only so many functions that can be cloned.
+    pub max_functions: Option<usize>,
+}
+
+/// What is going on.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress {
+    /// Reading modules and functions.
+    Reading,
+    /// Taking samples.
+    Sampling {
+        /// So far.
+        samples: usize,
+        /// Still to go.
+        left: Duration,
+    },
+    /// Building clones.
+    Building,
+    /// Putting them in place.
+    Installing,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Reading => f.write_str("reading the program"),
+            Progress::Sampling { samples, left } => {
+                write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
+            }
+            Progress::Building => f.write_str("building clones"),
+            Progress::Installing => f.write_str("installing"),
+        }
+    }
+}
+
+/// Profiles a process, rebuilds its hot functions and puts them in place.
+///
+/// # Errors
+/// [`Error`]; until the installation begins the target is untouched.
+pub fn optimize(
+    pid: Pid,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
+    let start = Instant::now();
+    tracee::preflight(pid)?;
+    let target = Target::open(pid)?;
+    let _lock = TargetLock::take(&target.process)?;
+    // Read again under the lock: another whet may have been at work until now.
+    let target = Target::open(pid)?;
+    check_cap(&target)?;
+
+    progress(Progress::Reading);
+    let image = target.image()?;
+    let pristine = target.pristine();
+    check_program(pid, &image, &pristine)?;
+    let lookup = find_lookup(pid, &target, &image)?;
+    let files = file_texts(&target, &image);
+    let samples = match options.shuffle {
+        Some(_) => Samples::default(),
+        None => samples::take(&target.process, options.sampling, &earlier_maps(&target), progress)?,
+    };
+    progress(Progress::Building);
+    let program = Program::new(image, &pristine);
+    let mut candidates = candidates::choose(&program, pid, &samples, options)?;
+    leave_foreign_changes(&program, &files, &mut candidates);
+    if candidates.chosen.is_empty() {
+        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
+    }
+    let mut built = build::build(&program, &candidates.chosen, &files, options.shuffle)?;
+    if built.cloned.is_empty() {
+        return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
+    }
+    let summary = Summary::new(&program, &candidates, &built, &samples);
+    let notes = summary.notes(&program, &candidates, &built, options).write();
+    if let Some(first) = built.caches.first_mut() {
+        first.notes = notes;
+    }
+    let mapped: u64 = built.caches.iter().map(|c| splice::CachePlan::text_len(c.text.len() as u64) + c.data_len()).sum();
+    let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
+    if before + mapped > MEMORY_CAP {
+        return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
+    }
+
+    progress(Progress::Installing);
+    tracee::preflight(pid)?;
+    let near: Vec<AvmaRange> = vec![AvmaRange::with_len(built.caches[0].text_at, 1)];
+    let anchor_at = splice::place(&splice::Request { mappings: &built.holes, near: &near, len: 2 << 20, low: false })
+        .map_err(splice::Error::from)?;
+    let plan = Plan { caches: std::mem::take(&mut built.caches), lookup, anchor_at };
+    let report = splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default())?;
+    Ok(summary.report(&target, &plan, &built, &report, &samples, mapped, start.elapsed()))
+}
+
+fn check_cap(target: &Target) -> Result<(), Error> {
+    match &target.installed {
+        Some(i) if i.mapped_bytes() >= MEMORY_CAP => {
+            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap: MEMORY_CAP })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what whet leaves alone as a whole.
+fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
+    if let Some(runtime) = image::runtime::detect(image, memory) {
+        return Err(Error::Unsupported {
+            pid,
+            code: runtime.code(),
+            why: format!("it holds a runtime ({}) that looks code addresses up in tables of its own", runtime.code()),
+        });
+    }
+    Ok(())
+}
+
+/// How the target's unwinder looks code up: from an earlier anchor, or from libc's stub.
+fn find_lookup(pid: Pid, target: &Target, image: &Image) -> Result<FindObject, Error> {
+    if let Some(installed) = &target.installed {
+        return Ok(FindObject { slot: installed.anchor.slot, value: installed.anchor.original });
+    }
+    let stub = image.modules().iter().find_map(|m| m.symbols.exported("_dl_find_object"));
+    let found = stub.and_then(|s| splice::decode_stub(&target.process, s));
+    // The pointer must lead into the loader's code; anything else is not what it was taken for.
+    let sound = found.filter(|f| {
+        image.mapping_of(Avma(f.value)).is_some_and(|m| m.perms.x)
+            && image.module_of(f.slot).is_some_and(|m| m.symbols.exported("_rtld_global_ro").is_some() || m.kind == image::ModuleKind::Interpreter)
+    });
+    sound.ok_or_else(|| Error::Unsupported {
+        pid,
+        code: "no_unwind_lookup",
+        why: if image.main().static_exe {
+            "it is statically linked: its unwinder cannot be told of new code".to_owned()
+        } else {
+            "its C library has no unwind lookup that can be led to new code (glibc 2.35 or later has)".to_owned()
+        },
+    })
+}
+
+/// The file text of every module that has a file.
+fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
+    let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
+    image.modules().iter().enumerate().filter_map(load).collect()
+}
+
+/// The address maps of clones that may be running now.
+fn earlier_maps(target: &Target) -> Vec<AddressMap> {
+    target
+        .installed
+        .iter()
+        .flat_map(|i| &i.caches)
+        .filter_map(|c| c.map(&target.process).ok())
+        .flat_map(|bytes| map_store::read(&bytes))
+        .map(|(_, map)| map)
+        .collect()
+}
+
+/// Takes out what somebody else has patched: whose code it is then is not for whet to say.
+fn leave_foreign_changes(program: &Program<'_>, files: &FxHashMap<usize, FileText>, candidates: &mut Candidates) {
+    let mut foreign = FxHashSet::default();
+    for c in &candidates.chosen {
+        let Some(file) = files.get(&program.module(c.id).in_image) else { continue };
+        let parts = &program.extent(c.id).parts;
+        if parts.iter().any(|&p| file.bytes(p).is_some_and(|f| program.text(c.id, p) != Some(f))) {
+            foreign.insert(c.id);
+        }
+    }
+    for c in candidates.chosen.extract_if(.., |c| foreign.contains(&c.id)) {
+        candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
+    }
+}
+
+fn nothing(candidates: &Candidates, samples: &Samples) -> String {
+    if samples.ips.is_empty() {
+        "it used no CPU time in user mode while it was sampled".to_owned()
+    } else {
+        format!("none of the {} functions it ran can be cloned", candidates.refused.len())
+    }
+}
+
+/// The figures of one rebuild.
+struct Summary {
+    coverage: f64,
+    coverage_main: f64,
+    refusals: BTreeMap<String, usize>,
+    functions: FunctionCounts,
+}
+
+impl Summary {
+    fn new(program: &Program<'_>, candidates: &Candidates, built: &Built, samples: &Samples) -> Self {
+        let cloned: FxHashSet<FuncId> = built.cloned.iter().map(|(f, _)| *f).collect();
+        let main = |f: &FuncId| program.module_image(*f).kind == image::ModuleKind::Main;
+        let sum = |keep: &dyn Fn(&FuncId) -> bool| -> u64 {
+            candidates.samples.iter().filter(|(f, _)| keep(f)).map(|(_, n)| n).sum()
+        };
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { round(part as f64 / whole as f64) };
+        let in_main = samples.ips.iter().filter(|ip| program.in_main(**ip)).count() as u64;
+        let mut refusals: BTreeMap<String, usize> = BTreeMap::new();
+        let reasons = candidates.refused.iter().map(|r| r.2).chain(built.refused.iter().map(|r| r.1));
+        for reason in reasons {
+            *refusals.entry(reason.code().to_owned()).or_default() += 1;
+        }
+        let dropped = built.entry_only.iter().filter(|e| !**e).count();
+        let functions = FunctionCounts {
+            hot: candidates.chosen.len() + candidates.refused.len(),
+            cloned: built.cloned.len(),
+            refused: candidates.refused.len() + dropped,
+            last: built.cloned.iter().map(|(f, _)| *f).max().map(|f| program.name(f)),
+        };
+        Self {
+            coverage: share(sum(&|f| cloned.contains(f)), samples.ips.len() as u64),
+            coverage_main: share(sum(&|f| cloned.contains(f) && main(f)), in_main),
+            refusals,
+            functions,
+        }
+    }
+
+    fn notes(&self, program: &Program<'_>, c: &Candidates, built: &Built, options: &OptimizeOptions) -> Notes {
+        let clones: FxHashMap<FuncId, AvmaRange> = built.cloned.iter().copied().collect();
+        let mut reasons: FxHashMap<FuncId, &str> = built.refused.iter().map(|(f, r)| (*f, r.code())).collect();
+        reasons.extend(c.refused.iter().map(|(f, _, r)| (*f, r.code())));
+        let wanted = c.chosen.iter().map(|x| (x.id, x.samples)).chain(c.refused.iter().map(|x| (x.0, x.1)));
+        let functions = wanted
+            .map(|(f, samples)| NotedFunction {
+                name: program.name(f),
+                at: program.extent(f).entry.0,
+                samples,
+                clone: clones.get(&f).map(|r| (r.start.0, r.len())),
+                reason: reasons.get(&f).map(|&r| r.to_owned()),
+            })
+            .collect();
+        Notes {
+            shuffle: options.shuffle,
+            samples: c.samples.values().sum(),
+            coverage: self.coverage,
+            coverage_main: self.coverage_main,
+            refusals: self.refusals.clone(),
+            functions,
+            ..Notes::default()
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an answer is made of everything that happened")]
+    fn report(
+        self,
+        target: &Target,
+        plan: &Plan,
+        built: &Built,
+        installed: &InstallReport,
+        samples: &Samples,
+        mapped: u64,
+        took: Duration,
+    ) -> OptimizeReport {
+        let main = built.main_cache.and_then(|i| plan.caches.get(i));
+        let huge = main.is_some_and(|c| {
+            let text = AvmaRange::with_len(c.text_at, splice::CachePlan::text_len(c.text.len() as u64));
+            splice::huge_wanted(c.text.len() as u64)
+                && target.process.anon_huge_bytes(text).is_ok_and(|b| b >= text.len())
+        });
+        OptimizeReport {
+            pid: target.process.pid().0,
+            exe: target.exe(),
+            state: TargetState::Optimized,
+            generation: installed.generation,
+            seconds: round(took.as_secs_f64()),
+            samples: samples.ips.len() as u64,
+            lost_samples: samples.lost,
+            source: samples.source.map_or("none".to_owned(), |s| source_name(s).to_owned()),
+            functions: self.functions,
+            refusals: self.refusals,
+            coverage: self.coverage,
+            coverage_main: self.coverage_main,
+            code_bytes: built.code_bytes,
+            mapped_bytes: mapped,
+            huge_page: huge,
+            redirects: installed.toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
+            skipped_redirects: installed.toggle.foreign.len() + installed.toggle.in_use.len(),
+            stop_ms: StopMs::of(&installed.toggle.stops),
+            map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
+            whet_peak_rss_mb: peak_rss_mb(),
+        }
+    }
+}
+
+/// The stable name of a sample source.
+fn source_name(source: perf::Source) -> &'static str {
+    match source {
+        perf::Source::Cycles => "cycles",
+        perf::Source::CpuClock => "cpu-clock",
+    }
+}
+
+fn round(v: f64) -> f64 {
+    (v * 1e4).round() / 1e4
+}
+
+/// Peak resident memory of this program, in MB of 10^6 bytes.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .and_then(|v| v.trim().strip_suffix(" kB"))
+        .and_then(|v| v.trim().parse::<f64>().ok());
+    round(kib.unwrap_or(0.0) * 1024.0 / 1e6)
+}

@@ -1,0 +1,379 @@
+//! A whole process as code: its modules with their functions, ready to be analysed one by one.
+
+use crate::callees::Callees;
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal};
+use image::{Image, Module, ModuleKind, RelocKind};
+use rustc_hash::FxHashSet;
+use unwind::{CfaRule, Fde, Lsda, Reg, Row};
+
+/// A function of the process: a module's place in the image and the function's place in the module.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FuncId {
+    /// Index into [`Program::modules`].
+    pub module: u32,
+    /// Index into that module's functions.
+    pub index: u32,
+}
+
+/// Code of one module.
+#[derive(Debug)]
+pub struct ModuleCode {
+    /// Its place in the image.
+    pub in_image: usize,
+    /// Why none of its functions is cloned, if so.
+    pub refused: Option<Refusal>,
+    /// Its functions.
+    pub extents: Extents,
+    /// Its direct branches.
+    pub branches: Branches,
+    /// Executable bytes as the loader left them.
+    text: Vec<(AvmaRange, Vec<u8>)>,
+    /// Every fragment with its function, by start.
+    fragments: Vec<(AvmaRange, u32)>,
+}
+
+/// The process.
+pub struct Program<'m> {
+    image: Image,
+    modules: Vec<ModuleCode>,
+    callees: Callees,
+    memory: &'m (dyn ReadMemory + Sync),
+}
+
+impl std::fmt::Debug for Program<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("modules", &self.modules.len()).finish_non_exhaustive()
+    }
+}
+
+/// A function that can be cloned.
+#[derive(Debug)]
+pub struct Analysed {
+    /// Its graph.
+    pub cfg: Cfg,
+    /// Unwind rows of all its fragments.
+    pub rows: Vec<Row>,
+    /// Its exception table, of all fragments.
+    pub lsda: Option<Lsda>,
+    /// Its personality routine.
+    pub personality: Option<Avma>,
+    /// Whether it is a signal frame.
+    pub signal_frame: bool,
+}
+
+impl<'m> Program<'m> {
+    /// Sorts out the code of every module of the image. `memory` is the process without redirects.
+    #[must_use]
+    pub fn new(image: Image, memory: &'m (dyn ReadMemory + Sync)) -> Self {
+        let callees = Callees::new(&image);
+        let modules = (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
+        Self { image, modules, callees, memory }
+    }
+
+    /// What is loaded.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// The code of all modules, as in the image.
+    #[must_use]
+    pub fn modules(&self) -> &[ModuleCode] {
+        &self.modules
+    }
+
+    /// The module a function is in.
+    #[must_use]
+    pub fn module(&self, f: FuncId) -> &ModuleCode {
+        &self.modules[f.module as usize]
+    }
+
+    /// The image's view of that module.
+    #[must_use]
+    pub fn module_image(&self, f: FuncId) -> &Module {
+        &self.image.modules()[self.module(f).in_image]
+    }
+
+    /// The function's fragments.
+    #[must_use]
+    pub fn extent(&self, f: FuncId) -> &Extent {
+        &self.module(f).extents.functions[f.index as usize]
+    }
+
+    /// All functions, by module and address.
+    pub fn functions(&self) -> impl Iterator<Item = FuncId> + '_ {
+        (0u32..).zip(&self.modules).flat_map(|(module, m)| {
+            (0u32..).zip(&m.extents.functions).map(move |(index, _)| FuncId { module, index })
+        })
+    }
+
+    /// The function a program counter is in.
+    #[must_use]
+    pub fn find(&self, pc: Avma) -> Option<FuncId> {
+        let module = self.modules.iter().position(|m| m.text.iter().any(|(r, _)| r.contains(pc)))?;
+        let m = &self.modules[module];
+        let after = m.fragments.partition_point(|(r, _)| r.start <= pc);
+        let (range, index) = *m.fragments.get(after.checked_sub(1)?)?;
+        range.contains(pc).then_some(FuncId { module: u32::try_from(module).ok()?, index })
+    }
+
+    /// Whether a program counter is in code of the main program.
+    #[must_use]
+    pub fn in_main(&self, pc: Avma) -> bool {
+        self.image.main().extent.contains(pc)
+    }
+
+    /// A name for people: the symbol if there is one, else the module and the stated address.
+    #[must_use]
+    pub fn name(&self, f: FuncId) -> String {
+        let entry = self.extent(f).entry;
+        let module = self.module_image(f);
+        match module.symbols.name_at(entry) {
+            Some(name) => name.to_owned(),
+            None => {
+                let file = module.file_name().unwrap_or("?");
+                format!("{file}+{}", module.bias.svma(entry))
+            }
+        }
+    }
+
+    /// Bytes of the process without redirects, for a range inside one executable segment.
+    #[must_use]
+    pub fn text(&self, f: FuncId, range: AvmaRange) -> Option<&[u8]> {
+        self.module(f).text(range)
+    }
+
+    /// Builds the graph of a function and all that its clone needs.
+    ///
+    /// # Errors
+    /// Why it is left alone.
+    pub fn analyse(&self, f: FuncId) -> Result<Analysed, Refusal> {
+        let module = self.module(f);
+        if let Some(reason) = module.refused {
+            return Err(reason);
+        }
+        let extent = self.extent(f);
+        if extent.plt {
+            return Err(Refusal::RuntimeInternal);
+        }
+        // Somebody else computes an address inside: code that compares program counters (cancellation points).
+        for part in &extent.parts {
+            let from_outside = |(from, to): (Avma, Avma)| {
+                to != extent.entry && !extent.parts.iter().any(|p| p.contains(from))
+            };
+            if module.branches.taken_in(*part).any(from_outside) {
+                return Err(Refusal::ReadsOwnAddress);
+            }
+        }
+        let whole = self.analyse_parts(f, extent.parts.len());
+        // Where fragments do not fit together the main one alone may do; the others are left to the original.
+        if whole.is_err() && extent.parts.len() > 1 { self.analyse_parts(f, 1) } else { whole }
+    }
+
+    fn analyse_parts(&self, f: FuncId, parts: usize) -> Result<Analysed, Refusal> {
+        let (module, extent, image) = (self.module(f), self.extent(f), self.module_image(f));
+        let fdes: Vec<&Fde> = extent.fdes[..parts].iter().map(|&i| &image.frames.fdes()[i]).collect();
+        let first = *fdes.first().ok_or(Refusal::NoUnwindInfo)?;
+        if first.signal_frame {
+            return Err(Refusal::SignalFrame);
+        }
+        let mut rows = Vec::new();
+        for fde in &fdes {
+            rows.extend(image.frames.rows(fde).map_err(|_| Refusal::OddUnwindInfo)?);
+        }
+        rows.sort_by_key(|r: &Row| r.range.start);
+        let lsda = self.exception_table(&fdes)?;
+        let ranges = &extent.parts[..parts];
+        let code_parts: Vec<Part<'_>> = ranges
+            .iter()
+            .map(|&range| Some(Part { range, bytes: module.text(range)? }))
+            .collect::<Option<_>>()
+            .ok_or(Refusal::Unreadable)?;
+        let landing_pads: Vec<Avma> =
+            lsda.iter().flat_map(|l| &l.call_sites).filter_map(|s| s.landing_pad).collect();
+        let constant = |range: AvmaRange| {
+            self.image.is_readonly_data(range).then(|| self.memory.bytes(range).ok()).flatten()
+        };
+        let cfg = code::analyse(&Input {
+            entry: extent.entry,
+            parts: &code_parts,
+            rows: &rows,
+            landing_pads: &landing_pads,
+            constant: &constant,
+            callee: &|c| self.callees.kind(c),
+        })?;
+        Ok(Analysed { cfg, rows, lsda, personality: first.personality, signal_frame: false })
+    }
+
+    /// The exception tables of all fragments as one.
+    fn exception_table(&self, fdes: &[&Fde]) -> Result<Option<Lsda>, Refusal> {
+        let mut whole: Option<Lsda> = None;
+        let personality = fdes.first().and_then(|f| f.personality);
+        for fde in fdes {
+            if fde.personality != personality {
+                return Err(Refusal::OddExceptionTable);
+            }
+            let Some(at) = fde.lsda else { continue };
+            let table = Lsda::parse(self.memory, at, fde.range).map_err(|_| Refusal::OddExceptionTable)?;
+            match &mut whole {
+                None => whole = Some(table),
+                Some(w) => join(w, table)?,
+            }
+        }
+        // A fragment without a table of its own in a function that has one lets exceptions pass nowhere and
+        // everywhere: the personality is not called at all. One table cannot say that.
+        if whole.is_some() && fdes.iter().any(|f| f.lsda.is_none()) {
+            return Err(Refusal::OddExceptionTable);
+        }
+        if let Some(w) = &mut whole {
+            w.call_sites.sort_by_key(|s| s.range.start);
+        }
+        Ok(whole)
+    }
+}
+
+/// Adds a fragment's call sites to those of its function. gcc gives every fragment the same actions and types.
+fn join(whole: &mut Lsda, part: Lsda) -> Result<(), Refusal> {
+    let prefix = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+    let shared = whole.types.len().min(part.types.len());
+    if !prefix(&whole.actions, &part.actions)
+        || whole.types[..shared] != part.types[..shared]
+        || !prefix(&whole.filters, &part.filters)
+    {
+        return Err(Refusal::OddExceptionTable);
+    }
+    whole.call_sites.extend(part.call_sites);
+    if part.actions.len() > whole.actions.len() {
+        whole.actions = part.actions;
+    }
+    if part.types.len() > whole.types.len() {
+        whole.types = part.types;
+    }
+    if part.filters.len() > whole.filters.len() {
+        whole.filters = part.filters;
+    }
+    Ok(())
+}
+
+impl ModuleCode {
+    fn new(image: &Image, in_image: usize, memory: &dyn ReadMemory) -> Self {
+        let module = &image.modules()[in_image];
+        let refused = module_refusal(module);
+        let mut text = Vec::new();
+        for range in image.exec_ranges(module) {
+            if let Ok(bytes) = memory.bytes(range) {
+                text.push((range, bytes));
+            }
+        }
+        let mut this = Self {
+            in_image,
+            refused,
+            extents: Extents::default(),
+            branches: Branches::default(),
+            text,
+            fragments: Vec::new(),
+        };
+        if refused.is_none() {
+            this.find_functions(module, memory);
+        }
+        this
+    }
+
+    fn find_functions(&mut self, module: &Module, memory: &dyn ReadMemory) {
+        let fdes = module.frames.fdes();
+        let pieces: Vec<Piece<'_>> = self
+            .text
+            .iter()
+            .flat_map(|(range, bytes)| Piece::cut(*range, bytes, fdes.iter().map(|f| f.range)))
+            .collect();
+        self.branches = code::sweep(&pieces);
+        let held: FxHashSet<Avma> = held_addresses(module, memory);
+        let starts_like_entry = |i: usize| {
+            module.frames.initial_row(&fdes[i]).is_ok()
+                && module
+                    .frames
+                    .rows(&fdes[i])
+                    .ok()
+                    .and_then(|rows| rows.first().cloned())
+                    .is_some_and(|r| {
+                        r.cfa == CfaRule::RegOffset(Reg::RSP, 8) && r.regs.iter().all(|(reg, _)| *reg == Reg::RA)
+                    })
+        };
+        let far_pads: Vec<(usize, Avma)> = fdes
+            .iter()
+            .enumerate()
+            .filter_map(|(i, f)| Some((i, f.range, Lsda::parse(memory, f.lsda?, f.range).ok()?)))
+            .flat_map(|(i, range, lsda)| {
+                let pads = lsda.call_sites.into_iter().filter_map(|s| s.landing_pad);
+                pads.filter(move |p| !range.contains(*p)).map(move |p| (i, p)).collect::<Vec<_>>()
+            })
+            .collect();
+        let plt: Vec<AvmaRange> = module.plt.iter().map(|p| p.range).collect();
+        let exact = |at: Avma| module.symbols.function_at(at).filter(|s| s.at == at).map(|s| s.name);
+        let starts: Vec<Avma> = module.symbols.iter().filter(|s| s.kind.is_code()).map(|s| s.at).collect();
+        let symbols_in = |range: AvmaRange| {
+            let from = starts.partition_point(|&s| s < range.start);
+            let to = starts.partition_point(|&s| s < range.end);
+            starts[from..to].to_vec()
+        };
+        self.extents = code::merge(&MergeInput {
+            fdes,
+            starts_like_entry: &starts_like_entry,
+            branches: &self.branches,
+            name: &exact,
+            is_address_taken: &|at| held.contains(&at),
+            symbols_in: &symbols_in,
+            far_pads: &far_pads,
+            plt: &plt,
+        });
+        self.fragments = (0u32..)
+            .zip(&self.extents.functions)
+            .flat_map(|(i, e)| e.parts.iter().map(move |&p| (p, i)))
+            .collect();
+        self.fragments.sort_unstable_by_key(|(r, _)| r.start);
+    }
+
+    fn text(&self, range: AvmaRange) -> Option<&[u8]> {
+        let (whole, bytes) = self.text.iter().find(|(r, _)| r.covers(&range))?;
+        let from = usize::try_from(range.start.since(whole.start)?).ok()?;
+        let to = usize::try_from(range.end.since(whole.start)?).ok()?;
+        bytes.get(from..to)
+    }
+
+    /// The start of the next function at or after an address.
+    #[must_use]
+    pub fn next_start(&self, after: Avma) -> Option<Avma> {
+        let i = self.fragments.partition_point(|(r, _)| r.start <= after);
+        self.fragments.get(i).map(|(r, _)| r.start)
+    }
+}
+
+/// Why a whole module is left alone.
+fn module_refusal(module: &Module) -> Option<Refusal> {
+    let file = module.file_name().unwrap_or_default();
+    match module.kind {
+        ModuleKind::Interpreter | ModuleKind::Vdso => Some(Refusal::RuntimeInternal),
+        // The unwinder walks its own frames and knows them by address.
+        _ if file.starts_with("libgcc_s") || file.starts_with("libunwind") => Some(Refusal::RuntimeInternal),
+        ModuleKind::Main => None,
+        _ if module.nodelete => None,
+        _ => Some(Refusal::ModuleMayUnload),
+    }
+}
+
+/// Code addresses that data holds or other modules can ask for.
+fn held_addresses(module: &Module, memory: &dyn ReadMemory) -> FxHashSet<Avma> {
+    let mut held: FxHashSet<Avma> = module
+        .relocations
+        .iter()
+        .filter_map(|r| match r.kind {
+            RelocKind::Relative(Some(at)) => Some(at),
+            RelocKind::Relative(None) => memory.u64(r.at).ok().map(Avma),
+            _ => None,
+        })
+        .collect();
+    held.extend(module.symbols.iter().filter(|s| s.exported).map(|s| s.at));
+    held.insert(module.entry.unwrap_or_default());
+    held
+}

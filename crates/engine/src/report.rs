@@ -1,0 +1,202 @@
+//! What commands answer: the stable JSON objects. The human form is made from the same data.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A target's state in words of the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetState {
+    /// Redirects are in force.
+    Optimized,
+    /// They were taken away.
+    Undone,
+    /// An installation was begun and did not come to its end.
+    Interrupted,
+}
+
+impl TargetState {
+    /// The word used in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            TargetState::Optimized => "optimized",
+            TargetState::Undone => "undone",
+            TargetState::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// Milliseconds for which the world stood still, over the stops of one command.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StopMs {
+    /// The middle one.
+    pub median: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl StopMs {
+    /// Of some durations; zeros for none.
+    #[must_use]
+    pub fn of(stops: &[std::time::Duration]) -> Self {
+        let mut ms: Vec<f64> = stops.iter().map(|d| d.as_secs_f64() * 1e3).collect();
+        ms.sort_by(f64::total_cmp);
+        let round = |v: f64| (v * 1e3).round() / 1e3;
+        let median = match ms.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => ms[n / 2],
+            n => f64::midpoint(ms[n / 2 - 1], ms[n / 2]),
+        };
+        Self { median: round(median), max: round(ms.last().copied().unwrap_or(0.0)) }
+    }
+}
+
+/// How many functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionCounts {
+    /// Chosen for cloning: by samples, or all of them when shuffling.
+    pub hot: usize,
+    /// Cloned.
+    pub cloned: usize,
+    /// Chosen and left alone.
+    pub refused: usize,
+    /// The last function cloned, in the fixed order that `--max-functions` counts in.
+    pub last: Option<String>,
+}
+
+/// The answer of `optimize` (and of `run` when it optimized).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OptimizeReport {
+    /// The target.
+    pub pid: i32,
+    /// Its program.
+    pub exe: String,
+    /// Its state now.
+    pub state: TargetState,
+    /// The number of this rebuild.
+    pub generation: u32,
+    /// Wall time from start to end.
+    pub seconds: f64,
+    /// User samples taken of the target.
+    pub samples: u64,
+    /// Samples the kernel had to drop.
+    pub lost_samples: u64,
+    /// Where samples came from.
+    pub source: String,
+    /// How many functions.
+    pub functions: FunctionCounts,
+    /// Why functions, or entries of cloned functions, were left alone: reason to count.
+    pub refusals: BTreeMap<String, usize>,
+    /// Share of the user samples that fall in cloned functions.
+    pub coverage: f64,
+    /// The same for the main program alone.
+    pub coverage_main: f64,
+    /// Bytes of clones.
+    pub code_bytes: u64,
+    /// Bytes of address space mapped in the target for this generation.
+    pub mapped_bytes: u64,
+    /// Whether all of the main program's code cache is backed by huge pages.
+    pub huge_page: bool,
+    /// Redirects in force by kind.
+    pub redirects: BTreeMap<String, usize>,
+    /// Redirects left out since threads or somebody else stood in the way.
+    pub skipped_redirects: usize,
+    /// Stops of the whole target.
+    pub stop_ms: StopMs,
+    /// Stop of one thread for making mappings.
+    pub map_stop_ms: f64,
+    /// whet's own peak memory, MB.
+    pub whet_peak_rss_mb: f64,
+}
+
+/// The answer of `undo` and `redo`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToggleAnswer {
+    /// The target.
+    pub pid: i32,
+    /// Its state now.
+    pub state: TargetState,
+    /// Redirects now as wanted, by kind.
+    pub redirects: BTreeMap<String, usize>,
+    /// Redirects left as they were.
+    pub skipped_redirects: usize,
+    /// Stops of the whole target.
+    pub stop_ms: StopMs,
+}
+
+/// A run of bytes that differs from the file for no reason the journal knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unexpected {
+    /// The module.
+    pub module: String,
+    /// Process address.
+    pub at: String,
+    /// How many bytes.
+    pub len: u64,
+    /// What it means.
+    pub what: String,
+}
+
+/// The answer of `verify`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// The target.
+    pub pid: i32,
+    /// Original text equals the file outside live redirects.
+    pub identical: bool,
+    /// Where it does not.
+    pub unexpected: Vec<Unexpected>,
+    /// Its state.
+    pub state: Option<TargetState>,
+    /// Live redirects found.
+    pub live_redirects: usize,
+    /// Bytes compared.
+    pub compared_bytes: u64,
+    /// Modules whose file could not be had for comparing.
+    pub uncompared: Vec<String>,
+}
+
+/// One target in `status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// The target.
+    pub pid: i32,
+    /// Its program.
+    pub exe: String,
+    /// Its state.
+    pub state: TargetState,
+    /// The newest generation.
+    pub generation: u32,
+    /// When that was installed: RFC 3339, UTC.
+    pub since: String,
+    /// Redirects of that generation.
+    pub redirects: usize,
+    /// Bytes of its clones.
+    pub code_bytes: u64,
+    /// Bytes mapped by all generations.
+    pub mapped_bytes: u64,
+}
+
+/// The answer of `status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Every process that carries a journal.
+    pub targets: Vec<TargetStatus>,
+    /// Processes that could not be looked at for want of permission.
+    pub unreadable: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn stops_are_summed_up() {
+        let d = |ms| Duration::from_millis(ms);
+        assert_eq!(StopMs::of(&[]), StopMs { median: 0.0, max: 0.0 });
+        assert_eq!(StopMs::of(&[d(3), d(1), d(2)]), StopMs { median: 2.0, max: 3.0 });
+        assert_eq!(StopMs::of(&[d(4), d(1)]), StopMs { median: 2.5, max: 4.0 });
+    }
+}

@@ -1,0 +1,74 @@
+//! A process that is about to be worked on: opened, checked, with what whet did to it before.
+
+use crate::{Error, Pristine};
+use addr::AvmaRange;
+use image::{Files, Image, MainHint, Mapping};
+use splice::Installed;
+use tracee::{Pid, Process};
+
+/// An opened target.
+#[derive(Debug)]
+pub struct Target {
+    /// The process.
+    pub process: Process,
+    /// Its mappings when it was opened.
+    pub maps: Vec<Mapping>,
+    /// What an earlier whet left in it.
+    pub installed: Option<Installed>,
+}
+
+impl Target {
+    /// Opens a process for reading what is there.
+    ///
+    /// # Errors
+    /// [`Error::Tracee`] where it is not there or not permitted, [`Error::Splice`] for a journal of another version.
+    pub fn open(pid: Pid) -> Result<Self, Error> {
+        let process = Process::open(pid)?;
+        let maps = image::maps::parse(&process.maps_text()?)?;
+        let installed = splice::discover(&process, &journal_candidates(&maps))?;
+        Ok(Self { process, maps, installed })
+    }
+
+    /// The path of its program.
+    #[must_use]
+    pub fn exe(&self) -> String {
+        self.process.exe().map(|p| p.display().to_string()).unwrap_or_default()
+    }
+
+    /// Its memory without redirects.
+    #[must_use]
+    pub fn pristine(&self) -> Pristine<'_, Process> {
+        Pristine::new(&self.process, self.installed.as_ref())
+    }
+
+    /// Its modules.
+    ///
+    /// # Errors
+    /// [`Error::Image`].
+    pub fn image(&self) -> Result<Image, Error> {
+        let mut hint: MainHint = image::auxv::parse(&self.process.auxv()?);
+        hint.exe_path = Some(self.exe());
+        Ok(Image::load(&self.maps, &self.pristine(), &self.files(), &hint)?)
+    }
+
+    fn files(&self) -> ProcessFiles<'_> {
+        ProcessFiles(&self.process)
+    }
+}
+
+/// Where an anchor may be: private, anonymous, readable and nothing else.
+fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
+    maps.iter()
+        .filter(|m| m.path.is_none() && m.inode == 0 && m.perms.r && !m.perms.w && !m.perms.x && !m.perms.shared)
+        .map(|m| m.range)
+        .collect()
+}
+
+/// The files a process has mapped, as it sees them.
+struct ProcessFiles<'a>(&'a Process);
+
+impl Files for ProcessFiles<'_> {
+    fn open(&self, mapping: &Mapping) -> Option<Vec<u8>> {
+        self.0.open_file(mapping.path.as_deref()?, mapping.range)
+    }
+}

@@ -1,0 +1,125 @@
+//! `verify`: the process's code against its files; what is changed must be exactly what the journal says.
+
+use crate::file_text::FileText;
+use crate::report::{Unexpected, VerifyReport};
+use crate::status::state_of;
+use crate::{Error, Target};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use image::ModuleKind;
+use splice::Record;
+use std::collections::BTreeMap;
+use tracee::Pid;
+
+/// Compares all executable bytes of all modules.
+///
+/// # Errors
+/// [`Error`] where the target cannot be read.
+pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
+    let target = Target::open(pid)?;
+    let image = target.image()?;
+    let mut report = VerifyReport {
+        pid: pid.0,
+        identical: true,
+        unexpected: Vec::new(),
+        state: target.installed.as_ref().map(|i| state_of(i.state())),
+        live_redirects: 0,
+        compared_bytes: 0,
+        uncompared: Vec::new(),
+    };
+    let sites = sites(&target);
+    for module in image.modules().iter().filter(|m| m.kind != ModuleKind::Vdso) {
+        let name = module.path.clone().unwrap_or_default();
+        let Some(file) = FileText::load(&target.process, &image, module) else {
+            report.uncompared.push(name);
+            continue;
+        };
+        for (range, wanted) in file.pieces() {
+            let mut live = target.process.bytes(range).map_err(tracee::Error::from)?;
+            report.compared_bytes += range.len();
+            report.live_redirects += take_out(&sites, range, &mut live, wanted);
+            for (at, len) in differences(&live, wanted) {
+                report.unexpected.push(Unexpected {
+                    module: name.clone(),
+                    at: range.start.add(at as u64).to_string(),
+                    len: len as u64,
+                    what: "differs from the file and is in no journal".to_owned(),
+                });
+            }
+        }
+    }
+    report.identical = report.unexpected.is_empty();
+    Ok(report)
+}
+
+/// What may stand at each place by the journals.
+fn sites(target: &Target) -> BTreeMap<(Avma, u8), Vec<Record>> {
+    let mut sites: BTreeMap<(Avma, u8), Vec<Record>> = BTreeMap::new();
+    for r in target.installed.iter().flat_map(|i| &i.caches).flat_map(|c| &c.records) {
+        sites.entry((r.at, r.len)).or_default().push(*r);
+    }
+    sites
+}
+
+/// Puts the file's bytes where a live redirect stands, byte for byte as journalled; returns how many there were.
+fn take_out(
+    sites: &BTreeMap<(Avma, u8), Vec<Record>>,
+    range: AvmaRange,
+    live: &mut [u8],
+    wanted: &[u8],
+) -> usize {
+    let mut found = 0;
+    for ((at, len), records) in sites.range((range.start, 0)..(range.end, 0)) {
+        let Some(o) = at.since(range.start).and_then(|o| usize::try_from(o).ok()) else { continue };
+        let span = o..o + usize::from(*len);
+        let (Some(now), Some(was)) = (live.get_mut(span.clone()), wanted.get(span)) else { continue };
+        if records.iter().any(|r| now == r.new_bytes() && was == r.old_bytes()) {
+            now.copy_from_slice(was);
+            found += 1;
+        }
+    }
+    found
+}
+
+/// Runs of differing bytes as (offset, length), at most a hundred.
+fn differences(live: &[u8], wanted: &[u8]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    if live == wanted {
+        return runs;
+    }
+    for (i, _) in live.iter().zip(wanted).enumerate().filter(|(_, (a, b))| a != b) {
+        let full = runs.len() == 100;
+        match runs.last_mut() {
+            Some((start, len)) if *start + *len == i => *len += 1,
+            _ if full => break,
+            _ => runs.push((i, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use splice::RedirectKind;
+
+    #[test]
+    fn only_journalled_bytes_are_excused() {
+        let file = *b"aaaaaaaaaaaaaaaa";
+        let record = Record {
+            at: Avma(0x1004),
+            kind: RedirectKind::Entry,
+            len: 5,
+            interior: 0,
+            old: *b"aaaaa\0\0\0",
+            new: *b"jjjjj\0\0\0",
+        };
+        let sites = BTreeMap::from([((record.at, record.len), vec![record])]);
+        let range = AvmaRange::with_len(Avma(0x1000), 16);
+        let mut live = *b"aaaajjjjjaaaaaaa";
+        assert_eq!(take_out(&sites, range, &mut live, &file), 1);
+        assert_eq!(differences(&live, &file), vec![]);
+        let mut torn = *b"aaaajjjaaaaaaaaa";
+        assert_eq!(take_out(&sites, range, &mut torn, &file), 0);
+        assert_eq!(differences(&torn, &file), vec![(4, 3)]);
+    }
+}

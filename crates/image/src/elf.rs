@@ -1,0 +1,227 @@
+//! The fixed parts of an ELF file (System V gABI, chapters 4 and 5): header, program headers, notes; from memory and
+//! from file bytes alike.
+
+use crate::Error;
+use crate::bytes::{array, slice, u16_at, u32_at, u64_at};
+use addr::Avma;
+
+pub(crate) const ET_EXEC: u16 = 2;
+pub(crate) const ET_DYN: u16 = 3;
+const EM_X86_64: u16 = 62;
+
+pub(crate) const PT_LOAD: u32 = 1;
+pub(crate) const PT_DYNAMIC: u32 = 2;
+pub(crate) const PT_INTERP: u32 = 3;
+pub(crate) const PT_NOTE: u32 = 4;
+pub(crate) const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+pub(crate) const PT_GNU_RELRO: u32 = 0x6474_e552;
+
+pub(crate) const PF_X: u32 = 1;
+pub(crate) const PF_W: u32 = 2;
+pub(crate) const PF_R: u32 = 4;
+
+/// Size of the ELF header and of one program header. Bytes.
+pub(crate) const EHDR: usize = 64;
+const PHDR: usize = 56;
+/// More program headers than any linker makes.
+const MAX_PHDRS: u16 = 4096;
+
+/// What of the ELF header is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    /// `ET_EXEC` or `ET_DYN`.
+    pub kind: u16,
+    pub entry: u64,
+    pub phoff: u64,
+    pub phnum: u16,
+    pub shoff: u64,
+    pub shnum: u16,
+    pub shstrndx: u16,
+}
+
+/// One program header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Phdr {
+    pub kind: u32,
+    pub flags: u32,
+    pub offset: u64,
+    pub vaddr: u64,
+    pub filesz: u64,
+    pub memsz: u64,
+}
+
+/// Whether these are the first bytes of any ELF file.
+pub(crate) fn is_elf(b: &[u8]) -> bool {
+    b.starts_with(b"\x7fELF")
+}
+
+/// The ELF header; `at` is only for the error.
+pub(crate) fn header(b: &[u8], at: Avma) -> Result<Header, Error> {
+    let bad = |what| Error::BadElf { at, what };
+    if !is_elf(b) {
+        return Err(bad("no ELF header"));
+    }
+    match b.get(4) {
+        Some(2) => {}
+        Some(1) => return Err(Error::Unsupported32Bit { at }),
+        _ => return Err(bad("unknown ELF class")),
+    }
+    match b.get(5) {
+        Some(1) => {}
+        Some(2) => return Err(Error::UnsupportedByteOrder { at }),
+        _ => return Err(bad("unknown byte order")),
+    }
+    let short = || bad("a cut-off ELF header");
+    let machine = u16_at(b, 18).ok_or_else(short)?;
+    if machine != EM_X86_64 {
+        return Err(Error::UnsupportedMachine { at, machine });
+    }
+    let h = Header {
+        kind: u16_at(b, 16).ok_or_else(short)?,
+        entry: u64_at(b, 24).ok_or_else(short)?,
+        phoff: u64_at(b, 32).ok_or_else(short)?,
+        shoff: u64_at(b, 40).ok_or_else(short)?,
+        phnum: u16_at(b, 56).ok_or_else(short)?,
+        shnum: u16_at(b, 60).ok_or_else(short)?,
+        shstrndx: u16_at(b, 62).ok_or_else(short)?,
+    };
+    if h.kind != ET_EXEC && h.kind != ET_DYN {
+        return Err(bad("neither a program nor a shared object"));
+    }
+    let phentsize = u16_at(b, 54).ok_or_else(short)?;
+    if h.phnum == 0 || h.phnum > MAX_PHDRS || usize::from(phentsize) != PHDR {
+        return Err(bad("no sensible program headers"));
+    }
+    Ok(h)
+}
+
+impl Header {
+    /// Size of the program header table. Bytes.
+    pub fn phdrs_len(&self) -> u64 {
+        u64::from(self.phnum) * PHDR as u64
+    }
+}
+
+/// Program headers from the bytes of their table.
+pub(crate) fn phdrs(table: &[u8]) -> Vec<Phdr> {
+    table.chunks_exact(PHDR).filter_map(phdr).collect()
+}
+
+fn phdr(b: &[u8]) -> Option<Phdr> {
+    Some(Phdr {
+        kind: u32_at(b, 0)?,
+        flags: u32_at(b, 4)?,
+        offset: u64_at(b, 8)?,
+        vaddr: u64_at(b, 16)?,
+        filesz: u64_at(b, 32)?,
+        memsz: u64_at(b, 40)?,
+    })
+}
+
+/// The build-id in the bytes of a note segment, if it is there: note type 3 of owner `GNU`.
+pub(crate) fn build_id(notes: &[u8]) -> Option<Vec<u8>> {
+    let mut at = 0usize;
+    loop {
+        let name_len = usize::try_from(u32_at(notes, at)?).ok()?;
+        let desc_len = usize::try_from(u32_at(notes, at.checked_add(4)?)?).ok()?;
+        let kind = u32_at(notes, at.checked_add(8)?)?;
+        let name_at = at.checked_add(12)?;
+        let desc_at = name_at.checked_add(name_len.checked_next_multiple_of(4)?)?;
+        let desc = notes.get(desc_at..desc_at.checked_add(desc_len)?)?;
+        if kind == 3 && name_len == 4 && array(notes, name_at) == Some(*b"GNU\0") && desc_len > 0 {
+            return Some(desc.to_vec());
+        }
+        at = desc_at.checked_add(desc_len.checked_next_multiple_of(4)?)?;
+    }
+}
+
+/// One section header with its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Section<'a> {
+    pub name: &'a str,
+    pub kind: u32,
+    pub addr: u64,
+    pub size: u64,
+    pub link: u32,
+    /// Its bytes; empty where it has none in the file.
+    pub data: &'a [u8],
+}
+
+pub(crate) const SHT_SYMTAB: u32 = 2;
+const SHT_NOBITS: u32 = 8;
+const SHDR: u64 = 64;
+
+/// The sections of a file. Sections whose bytes lie outside the file have empty data; a file without a section table has
+/// none.
+///
+/// # Errors
+/// [`Error::BadFile`] where the section table lies outside the file.
+pub(crate) fn sections<'a>(file: &'a [u8], h: &Header) -> Result<Vec<Section<'a>>, Error> {
+    if h.shoff == 0 || h.shnum == 0 {
+        return Ok(Vec::new());
+    }
+    let bad = || Error::BadFile { what: "a section table outside the file" };
+    let table = slice(file, h.shoff, u64::from(h.shnum) * SHDR).ok_or_else(bad)?;
+    let data_of = |s: &[u8]| -> &'a [u8] {
+        if u32_at(s, 4) == Some(SHT_NOBITS) {
+            return &[];
+        }
+        u64_at(s, 24).zip(u64_at(s, 32)).and_then(|(o, n)| slice(file, o, n)).unwrap_or(&[])
+    };
+    let shdrs: Vec<&[u8]> = table.chunks_exact(64).collect();
+    let names = shdrs.get(usize::from(h.shstrndx)).map_or(&[][..], |s| data_of(s));
+    let section = |s: &[u8]| {
+        let name = usize::try_from(u32_at(s, 0)?).ok()?;
+        Some(Section {
+            name: crate::bytes::c_str(names, name).unwrap_or(""),
+            kind: u32_at(s, 4)?,
+            addr: u64_at(s, 16)?,
+            size: u64_at(s, 32)?,
+            link: u32_at(s, 40)?,
+            data: data_of(s),
+        })
+    };
+    Ok(shdrs.iter().filter_map(|s| section(s)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &[u8], kind: u32, desc: &[u8]) -> Vec<u8> {
+        let mut b = Vec::new();
+        b.extend(u32::try_from(name.len()).unwrap().to_le_bytes());
+        b.extend(u32::try_from(desc.len()).unwrap().to_le_bytes());
+        b.extend(kind.to_le_bytes());
+        b.extend(name);
+        b.resize(b.len().next_multiple_of(4), 0);
+        b.extend(desc);
+        b.resize(b.len().next_multiple_of(4), 0);
+        b
+    }
+
+    #[test]
+    fn build_id_among_other_notes() {
+        let mut n = note(b"GNU\0", 5, &[1; 16]);
+        n.extend(note(b"stapsdt\0", 3, &[2; 5]));
+        assert_eq!(build_id(&n), None);
+        n.extend(note(b"GNU\0", 3, &[7; 20]));
+        assert_eq!(build_id(&n), Some(vec![7; 20]));
+        n.pop();
+        assert_eq!(build_id(&n), None);
+        assert_eq!(build_id(&[0xff; 64]), None);
+    }
+
+    #[test]
+    fn other_machines_have_their_own_errors() {
+        let mut b = std::fs::read("/proc/self/exe").unwrap();
+        assert!(header(&b, Avma(0)).is_ok());
+        b[18] = 183;
+        assert!(matches!(header(&b, Avma(0)), Err(Error::UnsupportedMachine { machine: 183, .. })));
+        b[5] = 2;
+        assert!(matches!(header(&b, Avma(0)), Err(Error::UnsupportedByteOrder { .. })));
+        b[4] = 1;
+        assert!(matches!(header(&b, Avma(0)), Err(Error::Unsupported32Bit { .. })));
+        assert!(header(&b[..3], Avma(0)).is_err());
+    }
+}

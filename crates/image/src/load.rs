@@ -1,0 +1,318 @@
+//! Reading one module out of memory.
+
+use crate::dynamic::{DynSyms, Dynamic};
+use crate::elf::{self, EHDR, ET_DYN, ET_EXEC, Header, Phdr};
+use crate::file::ModuleFile;
+use crate::module::{Module, ModuleKind, Segment};
+use crate::symbols::Builder;
+use crate::{Error, Files, Mapping, Perms, frames, maps, plt, relocs};
+use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
+use unwind::FrameTable;
+
+/// Page size of x86-64 Linux. Bytes.
+const PAGE: u64 = 4096;
+/// User addresses end here with four-level and, unless asked for, with five-level paging.
+const USER_END: u64 = 1 << 47;
+/// No interpreter path, note segment or dynamic section of a sound module is longer. Bytes.
+const MAX_SMALL: u64 = 1 << 20;
+/// No module needs more libraries.
+const MAX_NEEDED: usize = 4096;
+
+/// A module whose headers fit the memory map; nothing further has been read.
+#[derive(Debug)]
+pub(crate) struct Skeleton<'a> {
+    first: &'a Mapping,
+    header: Header,
+    phdrs: Vec<Phdr>,
+    pub bias: Bias,
+    pub extent: AvmaRange,
+    segments: Vec<Segment>,
+}
+
+/// Looks whether a module starts at `first`. `Ok(None)`: no ELF file, or one that is mapped as data, not loaded.
+///
+/// # Errors
+/// For a loaded module of an unsupported kind or with headers that contradict themselves or the map.
+pub(crate) fn skeleton<'a>(
+    first: &'a Mapping,
+    maps: &[Mapping],
+    mem: &dyn ReadMemory,
+) -> Result<Option<Skeleton<'a>>, Error> {
+    let mut ehdr = [0; EHDR];
+    if !first.perms.r || mem.read(first.range.start, &mut ehdr).is_err() || !elf::is_elf(&ehdr) {
+        return Ok(None);
+    }
+    match headers(first, &ehdr, maps, mem) {
+        // Somebody reads such a file; only one with code in place is a module.
+        Err(_) if !maps.iter().any(|m| m.perms.x && m.same_file(first)) => Ok(None),
+        other => other,
+    }
+}
+
+fn headers<'a>(
+    first: &'a Mapping,
+    ehdr: &[u8],
+    maps: &[Mapping],
+    mem: &dyn ReadMemory,
+) -> Result<Option<Skeleton<'a>>, Error> {
+    let at = first.range.start;
+    let bad = |what| Error::BadElf { at, what };
+    let header = elf::header(ehdr, at)?;
+    // The loader puts program headers where it can see them: in the first page or so of the mapped file.
+    let table = AvmaRange::with_len(at.add(header.phoff), header.phdrs_len());
+    let readable = maps::run_end(maps, at, |m| m.perms.r && m.same_file(first));
+    if header.phoff > first.range.len() || !AvmaRange::new(at, readable).covers(&table) {
+        return Err(bad("program headers outside the first mapping"));
+    }
+    let phdrs = elf::phdrs(&mem.bytes(table)?);
+    let loads = || phdrs.iter().filter(|p| p.kind == elf::PT_LOAD && p.memsz > 0);
+    // The bias comes from the PT_LOAD whose first page is file offset 0, as that is the mapping whose address is known:
+    // stated address of offset 0 is p_vaddr - p_offset. Not from the lowest PT_LOAD: linker scripts may order otherwise.
+    let Some(holder) = loads().find(|p| p.offset < PAGE && p.offset <= p.vaddr) else {
+        return Err(bad("no segment holds the ELF header"));
+    };
+    let bias = Bias(at.0.wrapping_sub(holder.vaddr - holder.offset));
+    if header.kind == ET_EXEC && bias.0 != 0 {
+        return Ok(None);
+    }
+    let segments = segments(loads(), bias).ok_or_else(|| bad("a segment outside the address space"))?;
+    let (Some(lo), Some(hi)) = (segments.first(), segments.iter().map(|s| s.range.end).max()) else {
+        return Err(bad("no segments"));
+    };
+    let extent = AvmaRange::new(lo.range.start.align_down(PAGE), hi.add(PAGE - 1).align_down(PAGE));
+    // A file that is mapped for reading has its code at file offsets and not executable; a second view of a file's first
+    // page (a small program's data segment shares it) has no code at its bias.
+    let in_place = |s: &&Segment| {
+        let last = s.range.end.sub(1);
+        [s.range.start, last].into_iter().all(|a| maps::at(maps, a).is_some_and(|m| m.perms.x))
+    };
+    let code: Vec<&Segment> = segments.iter().filter(|s| s.perms.x).collect();
+    if code.is_empty() || !code.iter().all(in_place) {
+        return Ok(None);
+    }
+    Ok(Some(Skeleton { first, header, phdrs, bias, extent, segments }))
+}
+
+/// The segments in the process, by rising address.
+fn segments<'p>(loads: impl Iterator<Item = &'p Phdr>, bias: Bias) -> Option<Vec<Segment>> {
+    let mut out = Vec::new();
+    for p in loads {
+        let start = bias.avma(Svma(p.vaddr));
+        let end = start.0.checked_add(p.memsz).filter(|e| *e <= USER_END)?;
+        let range = AvmaRange::new(start, Avma(end));
+        let file_backed = AvmaRange::with_len(start, p.filesz.min(p.memsz));
+        let has = |flag| p.flags & flag != 0;
+        let perms = Perms { r: has(elf::PF_R), w: has(elf::PF_W), x: has(elf::PF_X), shared: false };
+        out.push(Segment { range, file_backed, perms });
+    }
+    out.sort_by_key(|s| s.range.start);
+    Some(out)
+}
+
+impl Skeleton<'_> {
+    /// Where the program headers are: `AT_PHDR` of a main program.
+    pub fn phdrs_at(&self) -> Avma {
+        self.first.range.start.add(self.header.phoff)
+    }
+
+    pub fn path(&self) -> Option<&str> {
+        self.first.path.as_deref()
+    }
+
+    /// The memory of the first program header of a kind, where it lies in the module.
+    fn part(&self, kind: u32) -> Option<AvmaRange> {
+        let p = self.phdrs.iter().find(|p| p.kind == kind)?;
+        self.place(p)
+    }
+
+    fn place(&self, p: &Phdr) -> Option<AvmaRange> {
+        let range = AvmaRange::with_len(self.bias.avma(Svma(p.vaddr)), p.memsz);
+        (!range.is_empty() && self.extent.covers(&range)).then_some(range)
+    }
+
+    fn small_part(&self, p: &Phdr, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
+        mem.bytes(self.place(p).filter(|r| r.len() <= MAX_SMALL)?).ok()
+    }
+
+    fn first_small_part(&self, kind: u32, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
+        self.phdrs.iter().find(|p| p.kind == kind).and_then(|p| self.small_part(p, mem))
+    }
+
+    /// `PT_INTERP`.
+    pub fn interpreter(&self, mem: &dyn ReadMemory) -> Option<String> {
+        let bytes = self.first_small_part(elf::PT_INTERP, mem)?;
+        crate::bytes::c_str(&bytes, 0).map(str::to_owned)
+    }
+
+    /// The dynamic section.
+    pub fn dynamic(&self, mem: &dyn ReadMemory) -> Option<Dynamic> {
+        let bytes = self.first_small_part(elf::PT_DYNAMIC, mem)?;
+        Some(Dynamic::parse(&bytes, self.bias, self.extent))
+    }
+
+    /// Whether it is linked as a program, not as a library.
+    pub fn is_program(&self, mem: &dyn ReadMemory) -> bool {
+        self.header.kind == ET_EXEC || self.dynamic(mem).is_some_and(|d| d.pie)
+    }
+
+    /// `PT_GNU_RELRO`, rounded as glibc's `_dl_protect_relro` does: only whole pages get protected.
+    fn relro(&self) -> Option<AvmaRange> {
+        let exact = self.part(elf::PT_GNU_RELRO)?;
+        let r = AvmaRange::new(exact.start.align_down(PAGE), exact.end.align_down(PAGE));
+        (!r.is_empty()).then_some(r)
+    }
+
+    /// Reads the rest of the module. What cannot be read is empty and named in [`Module::faults`].
+    pub fn load(
+        self,
+        kind: ModuleKind,
+        maps: &[Mapping],
+        mem: &dyn ReadMemory,
+        files: &dyn Files,
+    ) -> Result<Module, Error> {
+        let mut faults = Vec::new();
+        let notes = self.phdrs.iter().filter(|p| p.kind == elf::PT_NOTE);
+        let build_id = notes.filter_map(|p| self.small_part(p, mem)).find_map(|bytes| elf::build_id(&bytes));
+        let has_dynamic = self.phdrs.iter().any(|p| p.kind == elf::PT_DYNAMIC);
+        let dynamic = self.dynamic(mem);
+        if has_dynamic && dynamic.is_none() {
+            faults.push(self.bad("no readable dynamic section"));
+        }
+        let dynamic = dynamic.unwrap_or_default();
+        let dynsyms = DynSyms::read(&dynamic, mem, self.extent);
+
+        let bytes = files.open(self.first);
+        let file = bytes.as_deref().and_then(|b| {
+            let file = ModuleFile::verified(b, build_id.as_deref(), &self.phdrs);
+            file.map_err(|e| faults.push(e)).ok()
+        });
+
+        let mut names = Builder::new(self.bias, self.extent);
+        names.dynamic(&dynsyms);
+        if let Some(Err(e)) = file.as_ref().map(|f| f.symbols(&mut names)) {
+            faults.push(e);
+        }
+
+        let (eh_frame, frames) = self.frames(file.as_ref(), maps, mem, &mut faults)?;
+        let mut relocations = relocs::read(&dynamic, mem, self.bias, self.extent);
+        if !has_dynamic && let Some(section) = file.as_ref().and_then(|f| f.section(".rela.plt")) {
+            // A fixed static program has no dynamic section; its start code finds these by symbols. The addends are
+            // stated in the file and the loader never changes them.
+            relocs::rela(section.data, self.bias, self.extent, &mut relocations);
+            relocations.sort_by_key(|r| r.at);
+        }
+        let mut owned = relocs::Names::new(&dynsyms);
+        let slots = relocs::jump_slots(&relocations, &mut owned);
+        let plt = self.plt(&relocations, &mut owned, &frames, mem);
+
+        let string = |offset: u64| dynsyms.string(offset).map(str::to_owned);
+        let interpreter = self.interpreter(mem);
+        Ok(Module {
+            path: self.first.path.clone(),
+            deleted: self.first.deleted,
+            kind,
+            pie: self.header.kind == ET_DYN,
+            static_exe: kind == ModuleKind::Main && interpreter.is_none(),
+            bias: self.bias,
+            extent: self.extent,
+            relro: self.relro(),
+            entry: (self.header.entry != 0).then(|| self.bias.avma(Svma(self.header.entry))),
+            build_id,
+            interpreter,
+            eh_frame,
+            eh_frame_hdr: self.part(elf::PT_GNU_EH_FRAME),
+            frames,
+            symbols: names.finish(),
+            relocations,
+            slots,
+            plt,
+            plt_got: dynamic.pltgot,
+            soname: dynamic.soname.and_then(string),
+            needed: dynamic.needed.iter().take(MAX_NEEDED).filter_map(|o| string(*o)).collect(),
+            bind_now: dynamic.bind_now,
+            nodelete: dynamic.nodelete,
+            faults,
+            dynsyms,
+            segments: self.segments,
+        })
+    }
+
+    fn bad(&self, what: &'static str) -> Error {
+        Error::BadElf { at: self.first.range.start, what }
+    }
+
+    /// `.eh_frame`: where it is, and its contents.
+    fn frames(
+        &self,
+        file: Option<&ModuleFile<'_>>,
+        maps: &[Mapping],
+        mem: &dyn ReadMemory,
+        faults: &mut Vec<Error>,
+    ) -> Result<(Option<AvmaRange>, FrameTable), Error> {
+        let none = || FrameTable::parse(Vec::new(), self.extent.start, mem).map_err(Error::from);
+        let hdr_at = self.part(elf::PT_GNU_EH_FRAME);
+        let (start, last) = match hdr_at.and_then(|r| frames::hdr(mem, r)) {
+            Some(h) => (h.eh_frame, h.last_fde),
+            None => {
+                if hdr_at.is_some() {
+                    faults.push(self.bad("an .eh_frame_hdr of unknown form"));
+                }
+                // A static program needs no header to find its own table: only the section table tells where it is.
+                let section = file.and_then(|f| f.section(".eh_frame"));
+                match section {
+                    Some(s) => (self.bias.avma(Svma(s.addr)), None),
+                    None => return Ok((None, none()?)),
+                }
+            }
+        };
+        let Some(segment) = self.segments.iter().find(|s| s.file_backed.contains(start)) else {
+            faults.push(self.bad("an .eh_frame outside the module"));
+            return Ok((None, none()?));
+        };
+        let readable = maps::run_end(maps, start, |m| m.perms.r);
+        let whole = AvmaRange::new(start, segment.file_backed.end.min(readable));
+        let mut bytes = match mem.bytes(whole) {
+            Ok(b) => b,
+            Err(e) => {
+                faults.push(e.into());
+                return Ok((None, none()?));
+            }
+        };
+        let len = frames::section_len(&bytes, start, last);
+        bytes.truncate(len);
+        let range = AvmaRange::new(start, start.add(bytes.len() as u64));
+        match FrameTable::parse(bytes, start, mem) {
+            Ok(table) => Ok((Some(range), table)),
+            Err(e) => {
+                faults.push(e.into());
+                Ok((Some(range), none()?))
+            }
+        }
+    }
+
+    fn plt(
+        &self,
+        relocations: &[relocs::Reloc],
+        names: &mut relocs::Names<'_>,
+        frames: &FrameTable,
+        mem: &dyn ReadMemory,
+    ) -> Vec<plt::PltStub> {
+        use relocs::RelocKind::{GlobDat, Irelative, JumpSlot};
+        let slots: plt::Slots = relocations
+            .iter()
+            .filter(|r| matches!(r.kind, JumpSlot | GlobDat | Irelative(_)))
+            .map(|r| (r.at, r.symbol))
+            .collect();
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        for s in self.segments.iter().filter(|s| s.perms.x) {
+            if let Ok(bytes) = mem.bytes(s.file_backed) {
+                let fde = |a| frames.find(a).map(|f| f.range);
+                out.extend(plt::stubs(&bytes, s.range.start, &slots, |n| names.of(n), fde));
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,196 @@
+//! Is there a language runtime that knows code by its address?
+//!
+//! Such a runtime looks program counters or return addresses up in tables of its own (to find the references on a stack, to
+//! turn a fault into an exception, to shadow memory), and a clone's addresses are in none of them. Found by what the
+//! runtime cannot do without, so that stripping the program does not hide it, where there is such a thing.
+
+use crate::bytes::{array, u32_at};
+use crate::{Image, Mapping, Module, ModuleKind};
+use addr::{Addr, AvmaRange, ReadMemory};
+
+/// A runtime with tables of code addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Runtime {
+    /// Go, also inside a C program.
+    Go,
+    /// A Java virtual machine.
+    Jvm,
+    /// GraalVM native images.
+    NativeImage,
+    /// V8: node, Chromium and their kin.
+    V8,
+    /// .NET.
+    DotNet,
+    /// Mono.
+    Mono,
+    /// LuaJIT.
+    LuaJit,
+    /// The Erlang machine with its JIT compiler.
+    Erlang,
+    /// OCaml, whose collector finds frames by return address.
+    OCaml,
+    /// PyPy.
+    PyPy,
+    /// AddressSanitizer, also the hardware-assisted one.
+    AddressSanitizer,
+    /// ThreadSanitizer.
+    ThreadSanitizer,
+    /// MemorySanitizer.
+    MemorySanitizer,
+    /// Valgrind: the code that runs is not the code that is mapped.
+    Valgrind,
+    /// DynamoRIO, for the same reason.
+    DynamoRio,
+}
+
+impl Runtime {
+    /// The stable name used in JSON.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Runtime::Go => "go",
+            Runtime::Jvm => "jvm",
+            Runtime::NativeImage => "native_image",
+            Runtime::V8 => "v8",
+            Runtime::DotNet => "dotnet",
+            Runtime::Mono => "mono",
+            Runtime::LuaJit => "luajit",
+            Runtime::Erlang => "erlang",
+            Runtime::OCaml => "ocaml",
+            Runtime::PyPy => "pypy",
+            Runtime::AddressSanitizer => "address_sanitizer",
+            Runtime::ThreadSanitizer => "thread_sanitizer",
+            Runtime::MemorySanitizer => "memory_sanitizer",
+            Runtime::Valgrind => "valgrind",
+            Runtime::DynamoRio => "dynamorio",
+        }
+    }
+}
+
+/// Starts of file names of mapped files.
+const FILES: [(&str, Runtime); 20] = [
+    ("libjvm.so", Runtime::Jvm),
+    ("libcoreclr.so", Runtime::DotNet),
+    ("libclrjit.so", Runtime::DotNet),
+    ("libmono-", Runtime::Mono),
+    ("libmonosgen-", Runtime::Mono),
+    ("libmonoboehm-", Runtime::Mono),
+    ("libv8.so", Runtime::V8),
+    ("libnode.so", Runtime::V8),
+    ("libluajit-", Runtime::LuaJit),
+    ("libpypy", Runtime::PyPy),
+    ("beam.smp", Runtime::Erlang),
+    ("libasan.so", Runtime::AddressSanitizer),
+    ("libhwasan.so", Runtime::AddressSanitizer),
+    ("libclang_rt.asan", Runtime::AddressSanitizer),
+    ("libclang_rt.hwasan", Runtime::AddressSanitizer),
+    ("libtsan.so", Runtime::ThreadSanitizer),
+    ("libclang_rt.tsan", Runtime::ThreadSanitizer),
+    ("libclang_rt.msan", Runtime::MemorySanitizer),
+    ("vgpreload_", Runtime::Valgrind),
+    ("libdynamorio.so", Runtime::DynamoRio),
+];
+
+/// Symbols, from any table.
+const SYMBOLS: [(&str, Runtime); 13] = [
+    ("runtime.gopclntab", Runtime::Go),
+    ("runtime.pclntab", Runtime::Go),
+    ("JNI_CreateJavaVM", Runtime::Jvm),
+    ("graal_create_isolate", Runtime::NativeImage),
+    ("mono_jit_init", Runtime::Mono),
+    ("luaJIT_setmode", Runtime::LuaJit),
+    ("caml_startup", Runtime::OCaml),
+    ("caml_frametable", Runtime::OCaml),
+    ("pypy_main_startup", Runtime::PyPy),
+    ("__asan_init", Runtime::AddressSanitizer),
+    ("__hwasan_init", Runtime::AddressSanitizer),
+    ("__tsan_init", Runtime::ThreadSanitizer),
+    ("__msan_init", Runtime::MemorySanitizer),
+];
+
+/// Starts of symbols.
+const SYMBOL_STARTS: [(&str, Runtime); 1] = [("_ZN2v88internal", Runtime::V8)];
+
+/// The first such runtime found in a process; `None` where there is none.
+#[must_use]
+pub fn detect(image: &Image, mem: &dyn ReadMemory) -> Option<Runtime> {
+    by_file(image.maps())
+        .or_else(|| image.modules().iter().find_map(by_symbol))
+        .or_else(|| image.modules().iter().any(|m| has_go_tables(m, mem)).then_some(Runtime::Go))
+}
+
+fn by_file(maps: &[Mapping]) -> Option<Runtime> {
+    let names = maps.iter().filter_map(|m| m.file()?.rsplit('/').next());
+    names
+        .filter_map(|name| FILES.iter().find(|(start, _)| name.starts_with(start)))
+        .map(|(_, runtime)| *runtime)
+        .next()
+}
+
+fn by_symbol(module: &Module) -> Option<Runtime> {
+    // A definition, not a use: `symbols` has only what the module defines. A sanitizer's weak hook is a use.
+    let whole = SYMBOLS.iter().find(|(name, _)| module.symbols.named(name).next().is_some());
+    let start = || SYMBOL_STARTS.iter().find(|(start, _)| module.symbols.with_prefix(start).is_some());
+    whole.or_else(start).map(|(_, runtime)| *runtime)
+}
+
+/// `go.buildinfo` starts with this, 16-aligned, at the start of the data.
+const BUILD_INFO: &[u8; 14] = b"\xff Go buildinf:";
+/// How far into a segment `go.buildinfo` is looked for, as Go's own reader does. Bytes.
+const BUILD_INFO_WITHIN: u64 = 1 << 20;
+/// How much is read at once. Bytes.
+const CHUNK: u64 = 4 << 20;
+
+fn has_go_tables(m: &Module, mem: &dyn ReadMemory) -> bool {
+    if m.kind == ModuleKind::Vdso {
+        return false;
+    }
+    // The table of program counters is constant data; in a position-independent program it is relocated (RELRO).
+    m.segments.iter().filter(|s| !s.perms.x).any(|s| {
+        let limit = if s.perms.w { m.relro.map_or(0, |r| r.len()) + BUILD_INFO_WITHIN } else { u64::MAX };
+        let range = AvmaRange::with_len(s.range.start, s.file_backed.len().min(limit));
+        let mut from = range.start;
+        while from < range.end {
+            let to = from.add(CHUNK).min(range.end);
+            let Ok(bytes) = mem.bytes(AvmaRange::new(from, to)) else { return false };
+            // Both tables are 16-aligned at least, so no chunk boundary cuts their heads.
+            let skew = usize::try_from(from.0.wrapping_neg() % 16).unwrap_or(0);
+            if bytes.get(skew..).unwrap_or(&[]).chunks_exact(16).any(is_go_head) {
+                return true;
+            }
+            from = to;
+        }
+        false
+    })
+}
+
+/// Whether 16 aligned bytes start one of Go's tables.
+fn is_go_head(b: &[u8]) -> bool {
+    if b.starts_with(BUILD_INFO) {
+        return true;
+    }
+    // .gopclntab: magic of Go 1.2, 1.16, 1.18 or 1.20; two zero bytes; instruction size 1 on x86; pointer size 8; then the
+    // number of functions, never 0 or absurd.
+    let magic = matches!(u32_at(b, 0), Some(0xffff_fffb | 0xffff_fffa | 0xffff_fff0 | 0xffff_fff1));
+    magic
+        && array(b, 4) == Some([0, 0, 1, 8])
+        && array(b, 8).map(u64::from_le_bytes).is_some_and(|n| n > 0 && n < 1 << 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads() {
+        let mut table = 0xffff_fff1_u32.to_le_bytes().to_vec();
+        table.extend([0, 0, 1, 8]);
+        table.extend(1234u64.to_le_bytes());
+        assert!(is_go_head(&table));
+        table[6] = 4;
+        assert!(!is_go_head(&table));
+        assert!(is_go_head(b"\xff Go buildinf:\x08\x02"));
+        assert!(!is_go_head(&[0xff; 16]));
+    }
+}

@@ -1,0 +1,8 @@
+//! The crate against real programs and damaged ones.
+
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+mod live;
+#[cfg(test)]
+mod mutate;

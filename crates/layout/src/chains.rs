@@ -1,0 +1,419 @@
+//! Merging chains of blocks.
+//!
+//! Each hot block begins as a chain. The pair of chains, and the way of joining them, that raises the score most is
+//! joined, until no join raises it. A chain of up to [`SPLIT_LIMIT`] blocks may be cut in two by the other. Gains of
+//! pairs are kept in a heap, and after a join only the joined chain's pairs are computed anew: at once where they are
+//! few, and where they are many (the chain of a large switch) when they come up, as then they have mostly lost by
+//! growing distances.
+//!
+//! The gain of a pair needs no walk over its blocks: cutting X into X1 and X2 with Y between moves X2 by |Y| relative
+//! to X1 wherever the cut is, and swapping X1 and X2 moves X1 by |X| relative to X2 wherever the cut is. So what a
+//! jump inside X loses is the same for all cuts it spans, and the losses of all cuts are one running sum.
+
+use crate::ext_tsp::{EdgeKind, Graph, jump_value};
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Longer chains are not cut.
+const SPLIT_LIMIT: usize = 128;
+/// A chain with jumps to more chains than this has their gains computed when they come up.
+const EAGER_LIMIT: usize = 64;
+
+/// A count as the score's number. Counts beyond 2^53 lose their last digits, which no layout depends on.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+pub(crate) fn weight(count: u64) -> f64 {
+    count as f64
+}
+
+/// A size as a signed offset. No function comes near the limit, whatever the caller says.
+pub(crate) fn bytes(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX).min(1 << 40)
+}
+
+struct Jump {
+    from: usize,
+    to: usize,
+    count: f64,
+    kind: EdgeKind,
+}
+
+#[derive(Default)]
+struct Chain {
+    /// Empty once it has been joined to another.
+    nodes: Vec<usize>,
+    size: i64,
+    count: f64,
+    /// Jumps with both ends here.
+    inside: Vec<usize>,
+    /// Jumps to and from each other chain.
+    across: BTreeMap<usize, Vec<usize>>,
+    /// Raised by each join: heap entries of an older version are out of date.
+    version: u32,
+    /// Whether out-of-date heap entries may be the only ones of some pair.
+    lazy: bool,
+}
+
+impl Chain {
+    fn cuttable(&self) -> bool {
+        (2..=SPLIT_LIMIT).contains(&self.nodes.len())
+    }
+}
+
+/// The ways to join X (cut in two at some node) and Y. Uncut X with Y after it is `Between` with X2 empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Form {
+    /// X1 · Y · X2
+    Between,
+    /// Y · X2 · X1
+    Before,
+    /// X2 · X1 · Y
+    After,
+}
+
+#[derive(Clone, Copy)]
+struct Join {
+    x: usize,
+    y: usize,
+    cut: usize,
+    form: Form,
+}
+
+struct Candidate {
+    gain: f64,
+    join: Join,
+    versions: (u32, u32),
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // The highest gain first; equal gains by place, so that the result never depends on the heap.
+        let key = |c: &Candidate| (c.join.x.min(c.join.y), c.join.x.max(c.join.y));
+        self.gain.total_cmp(&other.gain).then_with(|| key(other).cmp(&key(self)))
+    }
+}
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Candidate {}
+
+struct Merger {
+    sizes: Vec<i64>,
+    jumps: Vec<Jump>,
+    chains: Vec<Chain>,
+    chain_of: Vec<usize>,
+    /// A node's first byte, from its chain's start.
+    offset: Vec<i64>,
+    /// A node's place in its chain.
+    place: Vec<usize>,
+    heap: BinaryHeap<Candidate>,
+    /// Buffers of [`Merger::best`].
+    scratch: (Vec<f64>, Vec<f64>),
+    /// The gains of all joins so far.
+    #[cfg(test)]
+    promised: f64,
+}
+
+/// The order of the hot blocks (ascending, 0 first) that merging finds.
+pub(crate) fn merge(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
+    let mut m = Merger::new(graph, hot);
+    m.run();
+    m.order().into_iter().map(|node| hot[node]).collect()
+}
+
+impl Merger {
+    fn new(graph: &Graph<'_>, hot: &[usize]) -> Self {
+        let mut node_of = vec![usize::MAX; graph.sizes.len()];
+        for (node, &b) in hot.iter().enumerate() {
+            node_of[b] = node;
+        }
+        let sizes: Vec<i64> = hot.iter().map(|&b| bytes(graph.size(b))).collect();
+        let mut chains: Vec<Chain> = hot
+            .iter()
+            .enumerate()
+            .map(|(node, &b)| Chain {
+                nodes: vec![node],
+                size: sizes[node],
+                count: weight(graph.counts.get(b).copied().unwrap_or(0)),
+                ..Chain::default()
+            })
+            .collect();
+        let mut jumps = Vec::new();
+        for e in graph.live_edges() {
+            let (from, to) = (node_of[e.from], node_of[e.to]);
+            // A loop of one block is as long wherever the block is.
+            if from != to {
+                chains[from].across.entry(to).or_default().push(jumps.len());
+                chains[to].across.entry(from).or_default().push(jumps.len());
+                jumps.push(Jump { from, to, count: weight(e.count), kind: e.kind });
+            }
+        }
+        let n = hot.len();
+        Self {
+            sizes,
+            jumps,
+            chains,
+            chain_of: (0..n).collect(),
+            offset: vec![0; n],
+            place: vec![0; n],
+            heap: BinaryHeap::new(),
+            scratch: Default::default(),
+            #[cfg(test)]
+            promised: 0.0,
+        }
+    }
+
+    fn run(&mut self) {
+        for a in 0..self.chains.len() {
+            let others: Vec<usize> = self.chains[a].across.range(a + 1..).map(|(&b, _)| b).collect();
+            for b in others {
+                self.offer(a, b);
+            }
+        }
+        while let Some(best) = self.heap.pop() {
+            let join = best.join;
+            // A chain's number is its first member's, so this finds the chains that were joined away, too.
+            let (x, y) = (self.chain_of[join.x], self.chain_of[join.y]);
+            if x == y {
+                continue;
+            }
+            if best.versions != (self.chains[join.x].version, self.chains[join.y].version) {
+                if self.chains[x].lazy || self.chains[y].lazy {
+                    self.offer(x, y);
+                }
+            } else {
+                #[cfg(test)]
+                {
+                    self.promised += best.gain;
+                }
+                self.join(join);
+            }
+        }
+    }
+
+    /// Puts the best join of two chains on the heap, if any gains.
+    fn offer(&mut self, a: usize, b: usize) {
+        let (a, b) = (a.min(b), a.max(b));
+        let first = self.best(a, b);
+        let second = self.best(b, a);
+        let best = match (first, second) {
+            (Some(p), Some(q)) => Some(if q.0 > p.0 { q } else { p }),
+            (p, q) => p.or(q),
+        };
+        if let Some((gain, join)) = best {
+            let versions = (self.chains[join.x].version, self.chains[join.y].version);
+            self.heap.push(Candidate { gain, join, versions });
+        }
+    }
+
+    /// The best way to join Y with a possibly cut X, and its gain above 0.
+    fn best(&mut self, x: usize, y: usize) -> Option<(f64, Join)> {
+        // What a cut before each node costs in jumps inside X: with Y put between, and with the halves swapped.
+        let (mut between, mut swapped) = std::mem::take(&mut self.scratch);
+        self.cut_costs(x, self.chains[y].size, &mut between, &mut swapped);
+        let best = self.best_given(x, y, &between, &swapped);
+        self.scratch = (between, swapped);
+        best
+    }
+
+    fn best_given(&self, x: usize, y: usize, between: &[f64], swapped: &[f64]) -> Option<(f64, Join)> {
+        let (cx, cy) = (&self.chains[x], &self.chains[y]);
+        let n = cx.nodes.len();
+        let across = cx.across.get(&y)?;
+        // The entry is the first block for ever.
+        let (entry_x, entry_y) = (cx.nodes[0] == 0, cy.nodes[0] == 0);
+
+        let mut best: Option<(f64, Join)> = None;
+        let mut try_join = |cut: usize, form: Form, base: f64, shifts: (i64, i64, i64)| {
+            let gain = base + self.across_value(across, x, cut, shifts);
+            if gain > 1e-9 && best.as_ref().is_none_or(|b| gain > b.0) {
+                best = Some((gain, Join { x, y, cut, form }));
+            }
+        };
+        if !entry_y {
+            try_join(n, Form::Between, 0.0, (0, 0, cx.size));
+        }
+        if cx.cuttable() {
+            for cut in 1..n {
+                let head = self.offset[cx.nodes[cut]];
+                let tail = cx.size - head;
+                if !entry_y {
+                    try_join(cut, Form::Between, between[cut], (0, cy.size, head));
+                }
+                if !entry_x {
+                    try_join(cut, Form::Before, swapped[cut], (cy.size + tail, cy.size - head, 0));
+                }
+                if !entry_x && !entry_y {
+                    try_join(cut, Form::After, swapped[cut], (tail, -head, cx.size));
+                }
+            }
+        }
+        best
+    }
+
+    /// The value of the jumps between X and Y when X1, X2 and Y are moved by `shifts` from where they are now.
+    fn across_value(&self, across: &[usize], x: usize, cut: usize, shifts: (i64, i64, i64)) -> f64 {
+        let at = |node: usize| {
+            let shift = if self.chain_of[node] != x {
+                shifts.2
+            } else if self.place[node] < cut {
+                shifts.0
+            } else {
+                shifts.1
+            };
+            self.offset[node] + shift
+        };
+        across
+            .iter()
+            .map(|&j| {
+                let j = &self.jumps[j];
+                jump_value(j.kind, j.count, at(j.from) + self.sizes[j.from], at(j.to))
+            })
+            .sum()
+    }
+
+    /// By cut: the change in value of jumps inside `chain` when `gap` bytes come between its halves, and when its
+    /// halves are swapped. See the head of this file for why one number per jump is enough.
+    fn cut_costs(&self, chain: usize, gap: i64, between: &mut Vec<f64>, swapped: &mut Vec<f64>) {
+        let chain = &self.chains[chain];
+        if !chain.cuttable() {
+            return;
+        }
+        let n = chain.nodes.len();
+        for costs in [&mut *between, &mut *swapped] {
+            costs.clear();
+            costs.resize(n + 1, 0.0);
+        }
+        for &j in &chain.inside {
+            let j = &self.jumps[j];
+            let (p, q) = (self.place[j.from], self.place[j.to]);
+            let (end, start) = (self.offset[j.from] + self.sizes[j.from], self.offset[j.to]);
+            // The jump's own half is where it leaves; the other half moves relative to it.
+            let (apart, swap) = if p < q { (gap, -chain.size) } else { (-gap, chain.size) };
+            let now = jump_value(j.kind, j.count, end, start);
+            let far = jump_value(j.kind, j.count, end, start + apart) - now;
+            let turned = jump_value(j.kind, j.count, end, start + swap) - now;
+            let (low, high) = (p.min(q) + 1, p.max(q) + 1);
+            between[low] += far;
+            between[high] -= far;
+            swapped[low] += turned;
+            swapped[high] -= turned;
+        }
+        for cut in 1..=n {
+            between[cut] += between[cut - 1];
+            swapped[cut] += swapped[cut - 1];
+        }
+    }
+
+    /// Joins two chains; the joined chain keeps X's place.
+    fn join(&mut self, join: Join) {
+        let Join { x, y, cut, form } = join;
+        let gone = std::mem::take(&mut self.chains[y]);
+        self.chains[y].version = gone.version + 1;
+        let old = std::mem::take(&mut self.chains[x].nodes);
+        let (x1, x2) = old.split_at(cut);
+        let parts: [&[usize]; 3] = match form {
+            Form::Between => [x1, &gone.nodes, x2],
+            Form::Before => [&gone.nodes, x2, x1],
+            Form::After => [x2, x1, &gone.nodes],
+        };
+        let nodes = parts.concat();
+        let mut at = 0;
+        for (place, &node) in nodes.iter().enumerate() {
+            self.chain_of[node] = x;
+            self.offset[node] = at;
+            self.place[node] = place;
+            at += self.sizes[node];
+        }
+        let chain = &mut self.chains[x];
+        chain.nodes = nodes;
+        chain.size = at;
+        chain.count += gone.count;
+        chain.version += 1;
+        chain.inside.extend(gone.inside);
+        chain.inside.extend(chain.across.remove(&y).unwrap_or_default());
+        let mut common = Vec::new();
+        for (other, jumps) in gone.across {
+            if other != x {
+                let ours = self.chains[x].across.entry(other).or_default();
+                if !ours.is_empty() {
+                    common.push(other);
+                }
+                ours.extend(&jumps);
+                let theirs = &mut self.chains[other].across;
+                theirs.remove(&y);
+                theirs.entry(x).or_default().extend(jumps);
+            }
+        }
+        let chain = &mut self.chains[x];
+        chain.lazy = chain.across.len() > EAGER_LIMIT;
+        // A pair that had jumps with both chains may gain more than either gain that is on the heap.
+        let others = if chain.lazy { common } else { chain.across.keys().copied().collect() };
+        for other in others {
+            self.offer(x, other);
+        }
+    }
+
+    /// The chain of the entry, then the others by executions per byte.
+    fn order(&self) -> Vec<usize> {
+        let mut left: Vec<&Chain> = self.chains.iter().filter(|c| !c.nodes.is_empty()).collect();
+        // Chains are in order of age, so the sort being stable makes ties deterministic.
+        left.sort_by(|a, b| {
+            let entry = |c: &Chain| c.nodes[0] == 0;
+            entry(b).cmp(&entry(a)).then_with(|| density(b).total_cmp(&density(a)))
+        });
+        left.iter().flat_map(|c| &c.nodes).copied().collect()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio for sorting")]
+fn density(c: &Chain) -> f64 {
+    c.count / c.size.max(1) as f64
+}
+
+/// The order of greedy fall-through chains (Pettis and Hansen, PLDI 1990): the most frequent edge that can still fall
+/// through does so.
+pub(crate) fn greedy(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
+    let n = graph.sizes.len();
+    let mut edges: Vec<_> =
+        graph.live_edges().filter(|e| e.kind != EdgeKind::Indirect && e.from != e.to && e.to != 0).collect();
+    edges.sort_by_key(|e| (std::cmp::Reverse(e.count), e.from, e.to));
+    let (mut next, mut has_prev) = (vec![None; n], vec![false; n]);
+    // The chain's other end, kept true for both ends of every chain.
+    let mut other_end: Vec<usize> = (0..n).collect();
+    for e in edges {
+        if next[e.from].is_none() && !has_prev[e.to] && other_end[e.from] != e.to {
+            next[e.from] = Some(e.to);
+            has_prev[e.to] = true;
+            let (head, tail) = (other_end[e.from], other_end[e.to]);
+            other_end[head] = tail;
+            other_end[tail] = head;
+        }
+    }
+    let mut order = Vec::with_capacity(hot.len());
+    for &head in hot.iter().filter(|&&b| !has_prev[b]) {
+        let mut at = Some(head);
+        while let Some(b) = at {
+            order.push(b);
+            at = next[b];
+        }
+    }
+    order
+}
+
+/// The sum of the gains that merging counted on, and what the chains' inside jumps are worth when it is done.
+#[cfg(test)]
+pub(crate) fn promise_and_score(graph: &Graph<'_>, hot: &[usize]) -> (f64, f64) {
+    let mut m = Merger::new(graph, hot);
+    m.run();
+    let inside = m.chains.iter().flat_map(|c| &c.inside).map(|&j| {
+        let j = &m.jumps[j];
+        jump_value(j.kind, j.count, m.offset[j.from] + m.sizes[j.from], m.offset[j.to])
+    });
+    (m.promised, inside.sum())
+}

@@ -1,0 +1,91 @@
+//! What a layout asks of the instruction cache and the instruction TLB.
+
+/// Bytes of a cache line on every x86-64.
+pub const LINE_BYTES: u64 = 64;
+/// Bytes of a small page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// A run of bytes somewhere in the code, with how often it ran.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Its first byte, on any scale on which lines and pages are aligned.
+    pub at: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// How often it ran; 0 means that it is not touched.
+    pub count: u64,
+}
+
+/// What the code that ran occupies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrontEnd {
+    /// Distinct 64-byte lines touched.
+    pub lines: u64,
+    /// Distinct 4 KiB pages touched.
+    pub pages: u64,
+    /// Bytes that ran (shared bytes once).
+    pub bytes: u64,
+}
+
+impl FrontEnd {
+    /// Counts what `spans` touch. Spans may come in any order and overlap.
+    #[must_use]
+    pub fn of(spans: &[Span]) -> Self {
+        let mut ran: Vec<(u64, u64)> = spans
+            .iter()
+            .filter(|s| s.count > 0 && s.size > 0)
+            // The last byte, not the end: a span may reach the top of the scale.
+            .map(|s| (s.at, s.at.saturating_add(s.size - 1)))
+            .collect();
+        ran.sort_unstable();
+        Self {
+            lines: distinct(&ran, LINE_BYTES),
+            pages: distinct(&ran, PAGE_BYTES),
+            bytes: distinct(&ran, 1),
+        }
+    }
+}
+
+/// How many units of `unit` bytes sorted `(first, last)` byte runs touch.
+fn distinct(ran: &[(u64, u64)], unit: u64) -> u64 {
+    let mut sum = 0u64;
+    let mut counted: Option<u64> = None;
+    for &(first, last) in ran {
+        let (first, last) = (first / unit, last / unit);
+        let from = counted.map_or(first, |c| first.max(c.saturating_add(1)));
+        if from <= last && counted.is_none_or(|c| last > c) {
+            sum = sum.saturating_add((last - from).saturating_add(1));
+            counted = Some(last);
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn touching_counts_once() {
+        let s = |at, size, count| Span { at, size, count };
+        let f = FrontEnd::of(&[s(60, 8, 1), s(0, 4, 9), s(4096, 1, 1), s(9000, 100, 0), s(62, 2, 5)]);
+        assert_eq!(f, FrontEnd { lines: 3, pages: 2, bytes: 13 });
+        assert_eq!(FrontEnd::of(&[s(u64::MAX, 5, 1)]).lines, 1);
+        assert_eq!(FrontEnd::of(&[]), FrontEnd::default());
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_set(spans in prop::collection::vec((0u64..20_000, 0u64..300, 0u64..3), 0..20)) {
+            let spans: Vec<Span> = spans.into_iter().map(|(at, size, count)| Span { at, size, count }).collect();
+            let set = |unit: u64| {
+                let touched = spans.iter().filter(|s| s.count > 0).flat_map(|s| s.at..s.at + s.size);
+                touched.map(|b| b / unit).collect::<BTreeSet<_>>().len() as u64
+            };
+            let f = FrontEnd::of(&spans);
+            prop_assert_eq!((f.lines, f.pages, f.bytes), (set(LINE_BYTES), set(PAGE_BYTES), set(1)));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Function order by call-chain clustering.
+//!
+//! C3 of Ottoni and Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications" (CGO 2017): each
+//! function, hottest first, is put right after the function that calls it most, unless the cluster would grow past a
+//! page or become much colder per byte; clusters are then laid out by samples per byte. So a caller and its callee
+//! are mostly on one page, and the hottest pages are side by side.
+
+/// A function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FuncNode {
+    /// Bytes of what is laid out of it.
+    pub size: u64,
+    /// Its weight: samples, or executed instructions. On one scale for all functions.
+    pub samples: u64,
+}
+
+/// Calls (or tail calls) from one function to another. Parallel edges add up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallEdge {
+    /// Index of the calling function.
+    pub caller: usize,
+    /// Index of the called function.
+    pub callee: usize,
+    /// How often.
+    pub count: u64,
+    /// Where in the caller the call is, in bytes from its start.
+    pub offset: u64,
+}
+
+/// The bounds of clustering. The defaults are the paper's for huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrderOptions {
+    /// A cluster grows to at most this many bytes: the page that its code should share.
+    pub page: u64,
+    /// A cluster takes in a function only if its samples per byte fall to no less than one in this many.
+    pub dilution: u64,
+}
+
+impl Default for OrderOptions {
+    fn default() -> Self {
+        Self { page: 2 << 20, dilution: 8 }
+    }
+}
+
+/// [`function_order_with`] the default options.
+#[must_use]
+pub fn function_order(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
+    function_order_with(functions, calls, OrderOptions::default())
+}
+
+/// An order of all functions. Functions without samples come last, as they were. Calls that name no function are
+/// ignored.
+#[must_use]
+pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: OrderOptions) -> Vec<usize> {
+    let callers = hottest_callers(functions, calls);
+    let mut clusters: Vec<Cluster> = functions
+        .iter()
+        .enumerate()
+        .map(|(f, node)| Cluster {
+            functions: vec![f],
+            size: node.size.max(1).into(),
+            samples: node.samples.into(),
+        })
+        .collect();
+    let mut cluster_of: Vec<usize> = (0..functions.len()).collect();
+
+    for f in by_heat(functions, &callers) {
+        let Some((_, caller)) = callers[f] else { continue };
+        let (into, from) = (cluster_of[caller], cluster_of[f]);
+        // Only this step moves `f`, so `f` is the head of its cluster; where its caller is in that cluster the calls
+        // go in a circle.
+        if into == from || functions[f].samples == 0 || !fits(&clusters[into], &clusters[from], options) {
+            continue;
+        }
+        let taken = std::mem::take(&mut clusters[from]);
+        for &g in &taken.functions {
+            cluster_of[g] = into;
+        }
+        let cluster = &mut clusters[into];
+        cluster.functions.extend(taken.functions);
+        cluster.size += taken.size;
+        cluster.samples += taken.samples;
+    }
+
+    clusters.retain(|c| !c.functions.is_empty());
+    clusters.sort_by(Cluster::denser_first);
+    clusters.into_iter().flat_map(|c| c.functions).collect()
+}
+
+/// The count-weighted mean distance in bytes from a call to the function it enters, for an order in which all
+/// functions are laid out without gaps: what clustering is to make small. 0 without calls.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a mean for comparison")]
+pub fn call_distance(functions: &[FuncNode], calls: &[CallEdge], order: &[usize]) -> f64 {
+    let mut start = vec![None; functions.len()];
+    let mut at = 0u64;
+    for &f in order {
+        if let Some(s) = start.get_mut(f) {
+            *s = Some(at);
+            at = at.saturating_add(functions[f].size);
+        }
+    }
+    let place = |f: usize| start.get(f).copied().flatten();
+    let (mut sum, mut count) = (0.0, 0.0);
+    for c in calls {
+        if let (Some(from), Some(to)) = (place(c.caller), place(c.callee)) {
+            sum += from.saturating_add(c.offset).abs_diff(to) as f64 * c.count as f64;
+            count += c.count as f64;
+        }
+    }
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cluster {
+    functions: Vec<usize>,
+    size: u128,
+    samples: u128,
+}
+
+impl Cluster {
+    /// By samples per byte, falling; ties by the first function.
+    fn denser_first(a: &Self, b: &Self) -> std::cmp::Ordering {
+        let (left, right) = (a.samples.saturating_mul(b.size), b.samples.saturating_mul(a.size));
+        right.cmp(&left).then_with(|| a.functions.cmp(&b.functions))
+    }
+}
+
+/// Whether `into` may take in `from`.
+fn fits(into: &Cluster, from: &Cluster, options: OrderOptions) -> bool {
+    let size = into.size + from.size;
+    let samples = into.samples + from.samples;
+    // samples / size >= into.samples / into.size / dilution, without fractions.
+    let diluted = samples.saturating_mul(into.size).saturating_mul(options.dilution.max(1).into())
+        < into.samples.saturating_mul(size);
+    size <= options.page.into() && !diluted
+}
+
+/// Functions by samples per byte, falling; ties by how often the hottest caller calls, then by index.
+fn by_heat(functions: &[FuncNode], callers: &[Option<(u64, usize)>]) -> Vec<usize> {
+    let called = |f: usize| callers[f].map_or(0, |(count, _)| count);
+    let mut order: Vec<usize> = (0..functions.len()).collect();
+    order.sort_by(|&a, &b| {
+        let (fa, fb) = (&functions[a], &functions[b]);
+        let left = u128::from(fa.samples) * u128::from(fb.size.max(1));
+        let right = u128::from(fb.samples) * u128::from(fa.size.max(1));
+        right.cmp(&left).then_with(|| called(b).cmp(&called(a))).then(a.cmp(&b))
+    });
+    order
+}
+
+/// By function: who calls it most, other than itself, and how often; ties by index.
+fn hottest_callers(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<Option<(u64, usize)>> {
+    let n = functions.len();
+    let mut arcs: Vec<(usize, usize, u64)> = calls
+        .iter()
+        .filter(|c| c.caller < n && c.callee < n && c.caller != c.callee && c.count > 0)
+        .map(|c| (c.callee, c.caller, c.count))
+        .collect();
+    arcs.sort_unstable_by_key(|a| (a.0, a.1));
+    let mut best: Vec<Option<(u64, usize)>> = vec![None; n];
+    for group in arcs.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+        let (callee, caller, _) = group[0];
+        let count = group.iter().fold(0u64, |sum, a| sum.saturating_add(a.2));
+        if best[callee].is_none_or(|(most, _)| count > most) {
+            best[callee] = Some((count, caller));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests;

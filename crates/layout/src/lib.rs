@@ -1,0 +1,17 @@
+//! What goes where: block order inside a function, function order in the code cache, and what the order costs the
+//! CPU's front end.
+//!
+//! You give plain weighted graphs by index (sizes in bytes, execution counts); it gives permutations and scores. It
+//! knows no instruction, no address and no process, and the same input always gives the same output.
+#![forbid(unsafe_code)]
+
+mod chains;
+mod ext_tsp;
+mod front_end;
+mod function_order;
+
+pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};
+pub use front_end::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span};
+pub use function_order::{
+    CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
+};

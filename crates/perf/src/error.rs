@@ -1,0 +1,81 @@
+//! What can go wrong, and what to do about it.
+
+use crate::record::Malformed;
+use std::io;
+use std::path::PathBuf;
+
+/// Why sampling is not possible.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel lets this user not look at the process.
+    #[error(
+        "not allowed to sample the process (kernel.perf_event_paranoid is {}): run whet as root or give it \
+         CAP_PERFMON and CAP_SYS_PTRACE; in a container the seccomp profile must allow perf_event_open",
+        paranoid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
+    )]
+    Denied {
+        /// The value of `kernel.perf_event_paranoid`, if it could be read.
+        paranoid: Option<i32>,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel has no such system call, or no clock event.
+    #[error("this kernel offers no sampling events: it must be built with CONFIG_PERF_EVENTS")]
+    Unavailable(#[source] io::Error),
+    /// The process has no threads (any more).
+    #[error("process {pid} is gone")]
+    Gone {
+        /// The process.
+        pid: i32,
+    },
+    /// One event per thread and CPU needs more file descriptors than allowed.
+    #[error(
+        "sampling needs {needed} file descriptors (one for each thread and CPU), the hard limit is {limit}: raise it \
+         (ulimit -Hn, LimitNOFILE= in the unit)"
+    )]
+    TooManyFiles {
+        /// How many events were wanted.
+        needed: usize,
+        /// The hard limit of this process.
+        limit: u64,
+    },
+    /// The kernel refused an event for another reason.
+    #[error("cannot open a sampling event for thread {tid} on CPU {cpu}")]
+    Open {
+        /// The thread.
+        tid: i32,
+        /// The CPU.
+        cpu: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An event exists but cannot be used as it must be.
+    #[error("cannot {action} a sampling event")]
+    Control {
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No buffer could be mapped, not even of one page.
+    #[error("cannot map a sample buffer: raise kernel.perf_event_mlock_kb or give whet CAP_IPC_LOCK")]
+    Map(#[source] io::Error),
+    /// A file that says what there is to sample cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A rate outside of 1 to 100,000 samples per second.
+    #[error("{hz} samples per second are out of range: choose 1 to 100000")]
+    BadRate {
+        /// The rate asked for.
+        hz: u32,
+    },
+    /// The kernel wrote what cannot be read. A bug on either side.
+    #[error("the kernel's sample buffer cannot be read")]
+    BadRecord(#[from] Malformed),
+}

@@ -1,0 +1,95 @@
+//! One kernel event: opening it and telling it what to do.
+
+use perf_event_open_sys as sys;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use sys::bindings::{self, perf_event_attr};
+
+/// What samples are taken by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The CPU's cycle counter.
+    Cycles,
+    /// The kernel's per-thread CPU clock (a timer): works without performance counters, as in most VMs.
+    CpuClock,
+}
+
+/// Cycles per second assumed for a rate in samples per second: near enough for CPUs of 2 to 5 GHz, and a fixed period
+/// keeps all samples of equal weight.
+const ASSUMED_HZ: u64 = 3_000_000_000;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The description of an event for user code only: disabled, passed on to new threads, its times CLOCK_MONOTONIC.
+pub(crate) fn attributes(source: Source, hz: u32, sample_type: u64, watermark: u32) -> perf_event_attr {
+    let mut attr = perf_event_attr {
+        size: u32::try_from(size_of::<perf_event_attr>()).unwrap_or(bindings::PERF_ATTR_SIZE_VER0),
+        sample_type,
+        clockid: libc::CLOCK_MONOTONIC,
+        ..perf_event_attr::default()
+    };
+    let (kind, config, unit) = match source {
+        Source::Cycles => (bindings::PERF_TYPE_HARDWARE, bindings::PERF_COUNT_HW_CPU_CYCLES, ASSUMED_HZ),
+        Source::CpuClock => (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_CPU_CLOCK, NANOSECONDS),
+    };
+    attr.type_ = kind;
+    attr.config = config.into();
+    attr.__bindgen_anon_1.sample_period = (unit / u64::from(hz.max(1))).max(1);
+    attr.__bindgen_anon_2.wakeup_watermark = watermark;
+    attr.set_watermark(1);
+    attr.set_disabled(1);
+    attr.set_inherit(1);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.set_use_clockid(1);
+    attr
+}
+
+/// Asks also for the last taken branches of user code.
+pub(crate) fn with_branches(mut attr: perf_event_attr) -> perf_event_attr {
+    attr.sample_type |= crate::record::field::BRANCH_STACK;
+    attr.branch_sample_type = (bindings::PERF_SAMPLE_BRANCH_USER | bindings::PERF_SAMPLE_BRANCH_ANY).into();
+    attr
+}
+
+/// Opens an event for one thread (0: this one) on one CPU (-1: any).
+pub(crate) fn open(attr: &perf_event_attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    let mut attr = *attr;
+    // SAFETY: `attr` is an initialized description of its stated size, and outlives the call; the event only measures.
+    let fd =
+        unsafe { sys::perf_event_open(&raw mut attr, tid, cpu, -1, bindings::PERF_FLAG_FD_CLOEXEC.into()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Starts an event and what has been inherited from it.
+pub(crate) fn enable(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an event's descriptor, and a request without memory operands.
+    checked(unsafe { sys::ioctls::ENABLE(fd.as_raw_fd(), 0) })
+}
+
+/// Stops an event and what has been inherited from it.
+pub(crate) fn disable(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an event's descriptor, and a request without memory operands.
+    checked(unsafe { sys::ioctls::DISABLE(fd.as_raw_fd(), 0) })
+}
+
+/// Lets an event write to the buffer of `owner`, an event on the same CPU.
+pub(crate) fn write_to(fd: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+    // SAFETY: two descriptors of events, and a request without memory operands.
+    checked(unsafe { sys::ioctls::SET_OUTPUT(fd.as_raw_fd(), owner.as_raw_fd()) })
+}
+
+/// The number by which the event's samples name it.
+pub(crate) fn id(fd: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0u64;
+    // SAFETY: the kernel writes one u64 to the address, which is one of ours.
+    checked(unsafe { sys::ioctls::ID(fd.as_raw_fd(), &raw mut id) })?;
+    Ok(id)
+}

@@ -1,0 +1,376 @@
+//! Sampling all threads of one process.
+//!
+//! One event per thread and CPU, passed on to threads born later; one buffer per CPU. The kernel refuses buffers for
+//! inherited events that follow a thread over CPUs, hence the product.
+//!
+//! A thread that is born while events are being opened may be sampled twice: by the event inherited from its parent
+//! and by its own, if a later listing finds it. Samples name the *opened* event, so those of the inherited copy can be
+//! told apart and are dropped.
+
+use crate::capability::paranoid;
+use crate::error::Error;
+use crate::event::{self, Source};
+use crate::limit::RaisedFileLimit;
+use crate::record::{Fields, Record, Records, field};
+use crate::ring::{PAGE, Ring};
+use addr::Avma;
+use perf_event_open_sys::bindings::perf_event_attr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fs, io};
+
+const SAMPLE_TYPE: u64 = field::IP | field::TID | field::TIME | field::ID;
+
+/// How to sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Samples per second of a thread's CPU time, 1 to 100,000.
+    pub hz: u32,
+    /// Pages of 4 KiB of each CPU's buffer, rounded up to a power of two. Fewer are taken where the kernel does not
+    /// allow as many. 128 hold 13,000 samples.
+    pub pages: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { hz: 3000, pages: 128 }
+    }
+}
+
+/// Where a thread was in user code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// The instruction.
+    pub ip: Avma,
+    /// The thread.
+    pub tid: i32,
+    /// CLOCK_MONOTONIC, nanoseconds. Samples of one CPU come in order, those of several do not.
+    pub time_ns: u64,
+}
+
+/// A running sampling of one process. Ends when dropped.
+#[derive(Debug)]
+pub struct Sampler {
+    // Before the events: buffers are unmapped first.
+    rings: Vec<CpuRing>,
+    events: Vec<OwnedFd>,
+    pid: i32,
+    source: Source,
+    fields: Fields,
+    doubled: Doubled,
+    threads: usize,
+    lost: u64,
+    throttled: u64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct CpuRing {
+    cpu: i32,
+    /// Place of the event whose buffer it is.
+    owner: usize,
+    ring: Ring,
+    /// The owner's thread has ended: its descriptor would only ever report that.
+    hung_up: bool,
+}
+
+/// Threads that have an own event and perhaps an inherited one, with the numbers of their own.
+#[derive(Debug, Default)]
+struct Doubled(BTreeMap<i32, Vec<u64>>);
+
+impl Doubled {
+    fn is_duplicate(&self, tid: i32, id: u64) -> bool {
+        self.0.get(&tid).is_some_and(|own| !own.contains(&id))
+    }
+}
+
+impl Sampler {
+    /// Begins to sample the user code of all threads of process `pid`, present and future. Child processes, to which
+    /// the kernel passes events on as well, are left out when reading.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; nothing is left open then.
+    pub fn open(pid: i32, options: &Options) -> Result<Self, Error> {
+        if !(1..=100_000).contains(&options.hz) {
+            return Err(Error::BadRate { hz: options.hz });
+        }
+        let cpus = online_cpus()?;
+        let limit = RaisedFileLimit::raise()
+            .map_err(|source| Error::Control { action: "raise the file limit for", source })?;
+        let pages = options.pages.clamp(1, 1 << 16).next_power_of_two();
+        let watermark = u32::try_from(pages * PAGE / 2).unwrap_or(u32::MAX);
+        let attributes = |source| event::attributes(source, options.hz, SAMPLE_TYPE, watermark);
+        let source = match event::open(&attributes(Source::Cycles), 0, -1) {
+            Ok(_) => Source::Cycles,
+            Err(_) => Source::CpuClock,
+        };
+        let mut sampler = Self {
+            rings: Vec::new(),
+            events: Vec::new(),
+            pid,
+            source,
+            fields: Fields::new(SAMPLE_TYPE, false)?,
+            doubled: Doubled::default(),
+            threads: 0,
+            lost: 0,
+            throttled: 0,
+            bytes: Vec::new(),
+        };
+        sampler.open_all(pid, &cpus, &attributes(source), pages, &limit)?;
+        for event in &sampler.events {
+            event::enable(event).map_err(|source| Error::Control { action: "enable", source })?;
+        }
+        Ok(sampler)
+    }
+
+    /// Opens events for all threads, until a listing shows no new one.
+    fn open_all(
+        &mut self,
+        pid: i32,
+        cpus: &[i32],
+        attr: &perf_event_attr,
+        pages: usize,
+        limit: &RaisedFileLimit,
+    ) -> Result<(), Error> {
+        let mut known = BTreeSet::new();
+        loop {
+            let first = known.is_empty();
+            let fresh: Vec<i32> = threads(pid)?.into_iter().filter(|&tid| known.insert(tid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for tid in fresh {
+                let needed = known.len().saturating_mul(cpus.len());
+                self.open_thread(tid, cpus, attr, pages, !first).map_err(|e| match e {
+                    Error::Open { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
+                        Error::TooManyFiles { needed, limit: limit.hard() }
+                    }
+                    other => other,
+                })?;
+            }
+        }
+        if self.events.is_empty() { Err(Error::Gone { pid }) } else { Ok(()) }
+    }
+
+    /// Opens a thread's events. A thread that has ended meanwhile is no error.
+    fn open_thread(
+        &mut self,
+        tid: i32,
+        cpus: &[i32],
+        attr: &perf_event_attr,
+        pages: usize,
+        late: bool,
+    ) -> Result<(), Error> {
+        let mut opened = false;
+        for &cpu in cpus {
+            let fd = match event::open(attr, tid, cpu) {
+                Ok(fd) => fd,
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => break,
+                Err(source) => return Err(open_error(tid, cpu, source)),
+            };
+            match self.rings.iter().find(|r| r.cpu == cpu) {
+                Some(ring) => match event::write_to(&fd, &self.events[ring.owner]) {
+                    Ok(()) => {}
+                    Err(source) => return Err(Error::Control { action: "redirect", source }),
+                },
+                None => {
+                    let ring = map_what_is_allowed(&fd, pages)?;
+                    self.rings.push(CpuRing { cpu, owner: self.events.len(), ring, hung_up: false });
+                }
+            }
+            if late {
+                let id = event::id(&fd).map_err(|source| Error::Control { action: "identify", source })?;
+                self.doubled.0.entry(tid).or_default().push(id);
+            }
+            self.events.push(fd);
+            opened = true;
+        }
+        self.threads += usize::from(opened);
+        Ok(())
+    }
+
+    /// Waits until some buffer is half full, or for `timeout`; says whether one is. Samples may wait in the buffers in
+    /// either case.
+    ///
+    /// # Errors
+    /// [`Error::Control`], should the kernel refuse to wait.
+    pub fn poll(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let mut waiting: Vec<libc::pollfd> = self
+            .rings
+            .iter()
+            .map(|r| libc::pollfd {
+                // A negative descriptor is passed over.
+                fd: if r.hung_up { -1 } else { self.events[r.owner].as_raw_fd() },
+                events: libc::POLLIN,
+                revents: 0,
+            })
+            .collect();
+        let count = libc::nfds_t::try_from(waiting.len()).unwrap_or(0);
+        let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the kernel reads and writes `count` entries of the array, which has as many.
+        if unsafe { libc::poll(waiting.as_mut_ptr(), count, millis) } < 0 {
+            let source = io::Error::last_os_error();
+            return match source.kind() {
+                io::ErrorKind::Interrupted => Ok(false),
+                _ => Err(Error::Control { action: "wait for", source }),
+            };
+        }
+        let mut ready = false;
+        for (ring, polled) in self.rings.iter_mut().zip(&waiting) {
+            ring.hung_up |= polled.revents & (libc::POLLHUP | libc::POLLERR) != 0;
+            ready |= polled.revents & libc::POLLIN != 0;
+        }
+        Ok(ready)
+    }
+
+    /// Hands over all samples there are; how many.
+    ///
+    /// # Errors
+    /// [`Error::BadRecord`]; the rest of that CPU's records is dropped.
+    pub fn drain(&mut self, mut take: impl FnMut(Sample)) -> Result<u64, Error> {
+        let mut taken = 0;
+        for i in 0..self.rings.len() {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            bytes.clear();
+            self.rings[i].ring.take(&mut bytes);
+            let result = self.read(&bytes, &mut take);
+            self.bytes = bytes;
+            taken += result?;
+        }
+        Ok(taken)
+    }
+
+    fn read(&mut self, bytes: &[u8], take: &mut impl FnMut(Sample)) -> Result<u64, Error> {
+        let mut taken = 0;
+        for record in Records::new(bytes, self.fields) {
+            match record? {
+                Record::Sample(s) if s.pid != self.pid || self.doubled.is_duplicate(s.tid, s.id) => {}
+                Record::Sample(s) => {
+                    take(Sample { ip: s.ip, tid: s.tid, time_ns: s.time });
+                    taken += 1;
+                }
+                Record::Lost(n) | Record::LostSamples(n) => self.lost = self.lost.saturating_add(n),
+                Record::Throttle => self.throttled = self.throttled.saturating_add(1),
+                _ => {}
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Samples that found no room, as far as the kernel has said: it says so with the next sample that does.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// How often the kernel held a thread's sampling back for a while, as there was too much of it.
+    #[must_use]
+    pub fn throttled(&self) -> u64 {
+        self.throttled
+    }
+
+    /// What samples are taken by.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Threads that were there at the start.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Ends sampling. What is in the buffers can still be drained.
+    ///
+    /// # Errors
+    /// [`Error::Control`], should the kernel refuse; all events have been tried.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        let failed = self.events.iter().fold(None, |failed, e| event::disable(e).err().or(failed));
+        failed.map_or(Ok(()), |source| Err(Error::Control { action: "disable", source }))
+    }
+}
+
+/// Maps as many pages as the limit on locked memory lets.
+fn map_what_is_allowed(event: &OwnedFd, pages: usize) -> Result<Ring, Error> {
+    let mut pages = pages;
+    loop {
+        match Ring::map(event, pages) {
+            Ok(ring) => return Ok(ring),
+            Err(e) if pages == 1 => return Err(Error::Map(e)),
+            Err(_) => pages /= 2,
+        }
+    }
+}
+
+fn open_error(tid: i32, cpu: i32, source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => Error::Denied { paranoid: paranoid(), source },
+        Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP) => Error::Unavailable(source),
+        _ => Error::Open { tid, cpu, source },
+    }
+}
+
+/// The threads of a process, now.
+fn threads(pid: i32) -> Result<Vec<i32>, Error> {
+    let path = PathBuf::from(format!("/proc/{pid}/task"));
+    let list = fs::read_dir(&path).and_then(|entries| {
+        entries
+            .map(|e| e.map(|e| e.file_name().to_str().and_then(|name| name.parse().ok())))
+            .filter_map(Result::transpose)
+            .collect()
+    });
+    list.map_err(|source| match (source.kind(), source.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) | (_, Some(libc::ESRCH)) => Error::Gone { pid },
+        _ => Error::Read { path, source },
+    })
+}
+
+/// The CPUs that are switched on.
+fn online_cpus() -> Result<Vec<i32>, Error> {
+    let path = PathBuf::from("/sys/devices/system/cpu/online");
+    let text = fs::read_to_string(&path);
+    text.and_then(|t| parse_cpus(&t).ok_or(io::ErrorKind::InvalidData.into()))
+        .map_err(|source| Error::Read { path, source })
+}
+
+/// A list like `0-3,8`.
+fn parse_cpus(text: &str) -> Option<Vec<i32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        cpus.extend((first..=last).map(i32::from));
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(parse_cpus("0-1\n"), Some(vec![0, 1]));
+        assert_eq!(parse_cpus("0,2-4,9"), Some(vec![0, 2, 3, 4, 9]));
+        assert_eq!(parse_cpus(""), None);
+        assert_eq!(parse_cpus("0-"), None);
+    }
+
+    #[test]
+    fn only_the_inherited_copy_is_a_duplicate() {
+        let doubled = Doubled(BTreeMap::from([(7, vec![100, 101])]));
+        assert!(!doubled.is_duplicate(7, 100) && !doubled.is_duplicate(7, 101));
+        assert!(doubled.is_duplicate(7, 5));
+        assert!(!doubled.is_duplicate(8, 5));
+    }
+
+    #[test]
+    fn bad_requests_have_names() {
+        let bad = Options { hz: 0, ..Options::default() };
+        assert!(matches!(Sampler::open(1, &bad), Err(Error::BadRate { hz: 0 })));
+        assert!(matches!(Sampler::open(i32::MAX, &Options::default()), Err(Error::Gone { .. })));
+    }
+}

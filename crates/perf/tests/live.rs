@@ -1,0 +1,187 @@
+//! Sampling a live process: this test program, started once more as a guest that spins.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use perf::{Options, Sample, Sampler, Source};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const GUEST: &str = "PERF_TEST_GUEST";
+
+/// Not a test by itself: what the guest runs. One thread spins, `births` more are born, one each 100 ms.
+#[test]
+fn guest() {
+    let Ok(births) = std::env::var(GUEST) else { return };
+    let spin = || {
+        let mut x = 1u64;
+        loop {
+            x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    };
+    for _ in 0..births.parse().unwrap() {
+        std::thread::spawn(spin);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    spin();
+}
+
+/// A guest, ended when dropped.
+struct Guest(Child);
+
+impl Guest {
+    fn start(births: u32) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "guest", "--nocapture"])
+            .env(GUEST, births.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Until it runs its threads: the harness has one, the test another.
+        let guest = Self(child);
+        let begun = Instant::now();
+        while guest.tasks().len() < 2 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        guest
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    fn tasks(&self) -> Vec<String> {
+        let dir = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        dir.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// CPU time of all its threads so far, in nanoseconds.
+    fn cpu_ns(&self) -> u64 {
+        let read = |tid: String| {
+            let text = fs::read_to_string(format!("/proc/{}/task/{tid}/schedstat", self.pid())).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        self.tasks().into_iter().filter_map(read).sum()
+    }
+
+    /// Its executable mappings.
+    fn code(&self) -> Vec<(u64, u64)> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let executable = maps.lines().filter(|l| l.split(' ').nth(1).unwrap().contains('x'));
+        let hex = |s| u64::from_str_radix(s, 16).unwrap();
+        executable
+            .map(|l| {
+                let (start, end) = l.split(' ').next().unwrap().split_once('-').unwrap();
+                (hex(start), hex(end))
+            })
+            .collect()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn collect(sampler: &mut Sampler, time: Duration) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        sampler.poll(Duration::from_millis(50)).unwrap();
+        sampler.drain(|s| samples.push(s)).unwrap();
+    }
+    samples
+}
+
+#[test]
+fn threads_old_and_new_are_sampled() {
+    let guest = Guest::start(3);
+    let options = Options { hz: 2000, ..Options::default() };
+    let before = guest.cpu_ns();
+    let mut sampler = Sampler::open(guest.pid(), &options).unwrap();
+    let mut samples = collect(&mut sampler, Duration::from_secs(2));
+    sampler.stop().unwrap();
+    let used = guest.cpu_ns() - before;
+    sampler.drain(|s| samples.push(s)).unwrap();
+
+    let mut by_thread: BTreeMap<i32, u64> = BTreeMap::new();
+    for s in &samples {
+        *by_thread.entry(s.tid).or_default() += 1;
+    }
+    eprintln!("{by_thread:?} in {used} ns, {} threads at start", sampler.threads());
+    // Three born and the one that bore them; the harness's own thread sleeps.
+    assert_eq!(by_thread.values().filter(|&&n| n > 20).count(), 4);
+    assert_eq!(sampler.lost(), 0);
+    if sampler.source() == Source::CpuClock {
+        let expected = used / (1_000_000_000 / 2000);
+        let got = samples.len() as u64;
+        assert!(got * 10 > expected * 9, "{got} of {expected}");
+        assert!(got * 100 < expected * 105, "{got} of {expected}");
+    }
+    let code = guest.code();
+    for s in &samples {
+        assert!(code.iter().any(|&(a, b)| (a..b).contains(&s.ip.0)), "{:?}", s.ip);
+    }
+    // Stopped means stopped.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(sampler.drain(|_| {}).unwrap(), 0);
+}
+
+#[test]
+fn what_finds_no_room_is_counted() {
+    let guest = Guest::start(0);
+    let options = Options { hz: 4000, pages: 1 };
+    let mut sampler = Sampler::open(guest.pid(), &options).unwrap();
+    // 4 KiB hold 102 samples: far fewer than half a second's.
+    let before = guest.cpu_ns();
+    let begun = Instant::now();
+    while guest.cpu_ns() - before < 500_000_000 && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let first = sampler.drain(|_| {}).unwrap();
+    assert!(first >= 50, "{first}");
+    // The kernel tells of a CPU's losses when the guest is next sampled there, which the scheduler decides.
+    while sampler.lost() < 500 && begun.elapsed() < Duration::from_secs(30) {
+        collect(&mut sampler, Duration::from_millis(50));
+    }
+    assert!(sampler.lost() >= 500, "{}", sampler.lost());
+}
+
+#[test]
+fn a_process_that_ends_is_no_error() {
+    let mut guest = Guest::start(1);
+    let mut sampler = Sampler::open(guest.pid(), &Options::default()).unwrap();
+    collect(&mut sampler, Duration::from_millis(200));
+    guest.0.kill().unwrap();
+    guest.0.wait().unwrap();
+    // Waiting is not turned into spinning by descriptors that have hung up.
+    sampler.poll(Duration::from_millis(10)).unwrap();
+    sampler.drain(|_| {}).unwrap();
+    let begun = Instant::now();
+    for _ in 0..4 {
+        sampler.poll(Duration::from_millis(50)).unwrap();
+    }
+    assert!(begun.elapsed() > Duration::from_millis(140), "{:?}", begun.elapsed());
+    sampler.stop().unwrap();
+}
+
+#[test]
+fn threads_born_while_opening_are_sampled_once() {
+    // Opened again and again while threads are born: no thread may have more samples than its CPU time allows.
+    let guest = Guest::start(20);
+    for _ in 0..8 {
+        let mut sampler = Sampler::open(guest.pid(), &Options { hz: 2000, pages: 16 }).unwrap();
+        let begun = Instant::now();
+        let samples = collect(&mut sampler, Duration::from_millis(150));
+        sampler.stop().unwrap();
+        let most = u64::try_from(begun.elapsed().as_millis()).unwrap() * 2 * 11 / 10 + 10;
+        let mut by_thread: BTreeMap<i32, u64> = BTreeMap::new();
+        for s in &samples {
+            *by_thread.entry(s.tid).or_default() += 1;
+        }
+        assert!(by_thread.values().all(|&n| n <= most), "{by_thread:?} {most}");
+    }
+}

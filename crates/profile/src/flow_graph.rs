@@ -1,0 +1,326 @@
+//! Flow inference on a plain graph.
+//!
+//! After He, Mestre, Pupyrev, Wang and Yu, "Profile Inference Revisited" (POPL 2022): of all consistent flows the one
+//! that changes the measured weights least, where lowering a weight costs more than raising it, and a block without a
+//! sample costs a little more to raise than one with. A sampled profile misses more often than it invents.
+
+use crate::min_cost_flow::{Network, UNBOUNDED};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Cost of one execution more than measured.
+const RAISE: i64 = 10;
+/// Cost of one execution less than measured.
+const LOWER: i64 = 20;
+/// Cost of one execution of a block without a sample.
+const RAISE_ZERO: i64 = 11;
+/// Cost of passing an edge, an entrance or an exit that is seldom used.
+pub(crate) const UNLIKELY: i64 = 5;
+/// Cost of an entrance or an exit that was made up, so that every block has a way in and a way out.
+const MADE_UP: i64 = 15;
+/// Weights above are cut to this, so that no sum of them overflows.
+const WEIGHT_LIMIT: u64 = 1 << 36;
+/// Path costs are small integers, so far fewer phases are enough; the limit bounds the time for odd graphs.
+const PHASES: usize = 400;
+
+/// An edge; `to` is a block or the outside.
+#[derive(Clone, Debug)]
+pub(crate) struct Edge {
+    pub(crate) from: usize,
+    pub(crate) to: Option<usize>,
+    pub(crate) cost: i64,
+}
+
+/// A graph with measured weights.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlowGraph {
+    pub(crate) weights: Vec<u64>,
+    pub(crate) edges: Vec<Edge>,
+    /// By block: the cost of entering the graph there, if that can be.
+    pub(crate) entrances: Vec<Option<i64>>,
+    /// By block: the cost of leaving the graph there by no edge, if that can be.
+    pub(crate) exits: Vec<Option<i64>>,
+}
+
+/// A flow: conserved in every block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Flow {
+    pub(crate) blocks: Vec<i64>,
+    pub(crate) edges: Vec<i64>,
+    pub(crate) entrances: Vec<i64>,
+    pub(crate) exits: Vec<i64>,
+}
+
+impl FlowGraph {
+    fn weight(&self, b: usize) -> i64 {
+        i64::try_from(self.weights[b].min(WEIGHT_LIMIT)).unwrap_or(0)
+    }
+
+    /// The consistent flow nearest to the weights.
+    pub(crate) fn infer(mut self) -> Flow {
+        self.open_closed_parts();
+        let mut flow = self.cheapest();
+        self.join_islands(&mut flow);
+        self.share_equal_arms(&mut flow);
+        flow
+    }
+
+    /// Makes up entrances and exits until every block can be reached and left: code that only an unknown indirect
+    /// jump reaches, loops that never end.
+    pub(crate) fn open_closed_parts(&mut self) {
+        let n = self.weights.len();
+        let mut forward = vec![Vec::new(); n];
+        let mut backward = vec![Vec::new(); n];
+        let mut leaves: Vec<bool> = self.exits.iter().map(Option::is_some).collect();
+        for e in &self.edges {
+            match e.to {
+                Some(to) => {
+                    forward[e.from].push(to);
+                    backward[to].push(e.from);
+                }
+                None => leaves[e.from] = true,
+            }
+        }
+        let mut seen = vec![false; n];
+        for b in (0..n).filter(|&b| self.entrances[b].is_some()) {
+            flood(&forward, b, &mut seen);
+        }
+        for b in 0..n {
+            if !seen[b] {
+                self.entrances[b] = Some(MADE_UP);
+                flood(&forward, b, &mut seen);
+            }
+        }
+        seen.fill(false);
+        for b in (0..n).filter(|&b| leaves[b]) {
+            flood(&backward, b, &mut seen);
+        }
+        // The last block of an endless loop is the likeliest to have been meant as its end.
+        for b in (0..n).rev() {
+            if !seen[b] {
+                self.exits[b] = Some(MADE_UP);
+                flood(&backward, b, &mut seen);
+            }
+        }
+    }
+
+    /// The flow of least cost. Every block is an arc; a measured weight is flow that is already there, leaving one
+    /// surplus and one want for the network to match, so that no cost is negative.
+    pub(crate) fn cheapest(&self) -> Flow {
+        let n = self.weights.len();
+        let (enter, leave) = (|b: usize| 2 * b, |b: usize| 2 * b + 1);
+        let (world, source, sink) = (2 * n, 2 * n + 1, 2 * n + 2);
+        let mut net = Network::new(2 * n + 3);
+        let mut raised = Vec::with_capacity(n);
+        let mut lowered = Vec::with_capacity(n);
+        for b in 0..n {
+            let w = self.weight(b);
+            raised.push(net.arc(enter(b), leave(b), UNBOUNDED, if w > 0 { RAISE } else { RAISE_ZERO }));
+            lowered.push((w > 0).then(|| {
+                net.arc(source, leave(b), w, 0);
+                net.arc(enter(b), sink, w, 0);
+                net.arc(leave(b), enter(b), w, LOWER)
+            }));
+        }
+        let door =
+            |net: &mut Network, from, to, cost: Option<i64>| cost.map(|c| net.arc(from, to, UNBOUNDED, c));
+        let edges: Vec<usize> = self
+            .edges
+            .iter()
+            .map(|e| net.arc(leave(e.from), e.to.map_or(world, enter), UNBOUNDED, e.cost))
+            .collect();
+        let entrances: Vec<_> = (0..n).map(|b| door(&mut net, world, enter(b), self.entrances[b])).collect();
+        let exits: Vec<_> = (0..n).map(|b| door(&mut net, leave(b), world, self.exits[b])).collect();
+        net.solve(source, sink, PHASES);
+        let maybe = |arc: &Option<usize>| arc.map_or(0, |a| net.flow(a));
+        Flow {
+            blocks: (0..n).map(|b| self.weight(b) + net.flow(raised[b]) - maybe(&lowered[b])).collect(),
+            edges: edges.iter().map(|&a| net.flow(a)).collect(),
+            entrances: entrances.iter().map(maybe).collect(),
+            exits: exits.iter().map(maybe).collect(),
+        }
+    }
+
+    /// Loops can be consistent in themselves without anything ever entering them: sends one execution from outside
+    /// through each such island and out again.
+    fn join_islands(&self, flow: &mut Flow) {
+        let n = self.weights.len();
+        let mut running = vec![Vec::new(); n];
+        for (e, &f) in self.edges.iter().zip(&flow.edges) {
+            if let (Some(to), true) = (e.to, f > 0) {
+                running[e.from].push(to);
+            }
+        }
+        let mut reached = vec![false; n];
+        for b in (0..n).filter(|&b| flow.entrances[b] > 0) {
+            flood(&running, b, &mut reached);
+        }
+        let islands: Vec<usize> = (0..n).filter(|&b| flow.blocks[b] > 0 && !reached[b]).collect();
+        if islands.is_empty() {
+            return;
+        }
+        let (ways_in, ways_out) = (self.ways(flow, true), self.ways(flow, false));
+        for b in islands {
+            if reached[b] {
+                continue;
+            }
+            flow.blocks[b] += 1;
+            for (ways, inward) in [(&ways_in, true), (&ways_out, false)] {
+                let mut at = b;
+                while let Some(edge) = ways[at] {
+                    flow.edges[edge] += 1;
+                    let e = &self.edges[edge];
+                    let next = if inward { Some(e.from) } else { e.to };
+                    let Some(next) = next else { break };
+                    flow.blocks[next] += 1;
+                    if inward {
+                        running[e.from].extend(e.to);
+                    }
+                    at = next;
+                }
+                // The walk ended at a door: an entrance, or an exit that is no edge.
+                if ways[at].is_none() {
+                    let door = if inward { &mut flow.entrances } else { &mut flow.exits };
+                    door[at] += 1;
+                }
+            }
+            flood(&running, b, &mut reached);
+        }
+    }
+
+    /// By block: the edge by which the cheapest way from outside comes in (or the cheapest way out goes on); none
+    /// where the block itself is the door. Ways that already carry flow are free.
+    fn ways(&self, flow: &Flow, inward: bool) -> Vec<Option<usize>> {
+        let n = self.weights.len();
+        let mut touching = vec![Vec::new(); n];
+        for (id, e) in self.edges.iter().enumerate() {
+            if let Some(to) = e.to {
+                touching[if inward { e.from } else { to }].push(id);
+            }
+        }
+        let price = |used: i64, cost: i64| if used > 0 { 0 } else { RAISE + cost };
+        let mut distance = vec![i64::MAX; n];
+        let mut way = vec![None; n];
+        let mut heap = BinaryHeap::new();
+        let mut offer = |b: usize, d: i64, by: Option<usize>, heap: &mut BinaryHeap<_>, way: &mut Vec<_>| {
+            if d < distance[b] {
+                distance[b] = d;
+                way[b] = by;
+                heap.push(Reverse((d, b)));
+            }
+        };
+        let (doors, used) =
+            if inward { (&self.entrances, &flow.entrances) } else { (&self.exits, &flow.exits) };
+        for b in 0..n {
+            if let Some(cost) = doors[b] {
+                offer(b, price(used[b], cost), None, &mut heap, &mut way);
+            }
+        }
+        if !inward {
+            for (id, e) in self.edges.iter().enumerate().filter(|(_, e)| e.to.is_none()) {
+                offer(e.from, price(flow.edges[id], e.cost), Some(id), &mut heap, &mut way);
+            }
+        }
+        let mut done = vec![false; n];
+        while let Some(Reverse((d, b))) = heap.pop() {
+            if std::mem::replace(&mut done[b], true) {
+                continue;
+            }
+            for &id in &touching[b] {
+                let e = &self.edges[id];
+                let next = if inward { e.to } else { Some(e.from) };
+                if let Some(next) = next.filter(|&b| !done[b]) {
+                    offer(next, d + price(flow.edges[id], e.cost), Some(id), &mut heap, &mut way);
+                }
+            }
+        }
+        way
+    }
+
+    /// Least cost does not say which of two unmeasured arms of a branch ran; the solver picks one. Arms that cost the
+    /// same and meet again in the same block share their flow evenly, as nothing tells them apart.
+    fn share_equal_arms(&self, flow: &mut Flow) {
+        let n = self.weights.len();
+        let mut out = vec![Vec::new(); n];
+        let mut entering = vec![0usize; n];
+        for (id, e) in self.edges.iter().enumerate() {
+            out[e.from].push(id);
+            if let Some(to) = e.to {
+                entering[to] += 1;
+            }
+        }
+        // An arm's inner blocks have one way in, one way out and no sample.
+        let inner = |b: usize, flow: &Flow| {
+            self.weights[b] == 0
+                && entering[b] == 1
+                && out[b].len() == 1
+                && flow.entrances[b] == 0
+                && flow.exits[b] == 0
+        };
+        for b in (0..n).filter(|&b| out[b].len() > 1) {
+            let mut arms: BTreeMap<(Option<usize>, i64), Vec<Vec<usize>>> = BTreeMap::new();
+            for &first in &out[b] {
+                let mut arm = vec![first];
+                let mut cost = self.edges[first].cost;
+                let mut end = self.edges[first].to;
+                while let Some(at) = end.filter(|&at| at != b && inner(at, flow) && arm.len() <= n) {
+                    let edge = out[at][0];
+                    arm.push(edge);
+                    cost += RAISE_ZERO + self.edges[edge].cost;
+                    end = self.edges[edge].to;
+                }
+                arms.entry((end, cost)).or_default().push(arm);
+            }
+            for arms in arms.into_values().filter(|arms| arms.len() > 1) {
+                let total: i64 = arms.iter().map(|arm| flow.edges[arm[0]]).sum();
+                let ways = i64::try_from(arms.len()).unwrap_or(i64::MAX);
+                for (i, arm) in (0i64..).zip(&arms) {
+                    let part = total / ways + i64::from(i < total % ways);
+                    for &edge in arm {
+                        flow.edges[edge] = part;
+                    }
+                    for &edge in &arm[1..] {
+                        flow.blocks[self.edges[edge].from] = part;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a flow costs, beyond the range of `i64` for absurd weights.
+    #[cfg(test)]
+    pub(crate) fn cost(&self, flow: &Flow) -> i128 {
+        let blocks = (0..self.weights.len()).map(|b| {
+            let (w, f) = (self.weight(b), flow.blocks[b]);
+            let unit = if f < w {
+                -LOWER
+            } else if w > 0 {
+                RAISE
+            } else {
+                RAISE_ZERO
+            };
+            i128::from(f - w) * i128::from(unit)
+        });
+        let edges = self.edges.iter().zip(&flow.edges).map(|(e, &f)| i128::from(e.cost) * i128::from(f));
+        let doors = |doors: &[Option<i64>], flows: &[i64]| {
+            doors.iter().zip(flows).map(|(d, &f)| i128::from(d.unwrap_or(0)) * i128::from(f)).sum::<i128>()
+        };
+        blocks.sum::<i128>()
+            + edges.sum::<i128>()
+            + doors(&self.entrances, &flow.entrances)
+            + doors(&self.exits, &flow.exits)
+    }
+}
+
+/// Marks all that can be reached from `start`.
+fn flood(next: &[Vec<usize>], start: usize, seen: &mut [bool]) {
+    let mut stack = vec![start];
+    while let Some(b) = stack.pop() {
+        if !std::mem::replace(&mut seen[b], true) {
+            stack.extend(next[b].iter().filter(|&&b| !seen[b]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,18 @@
+//! How often does each block run, and each edge: samples put on the graphs, made consistent by inference.
+//!
+//! You give control-flow graphs and sampled instruction addresses; it gives block and edge counts in which as much
+//! flows into each block as out of it, and the choice of what is hot. No process, no clock; the same samples always
+//! give the same counts.
+#![forbid(unsafe_code)]
+
+mod choose;
+mod counts;
+mod flow_graph;
+mod min_cost_flow;
+mod samples;
+#[cfg(test)]
+mod test_cfg;
+
+pub use choose::{Coverage, choose, hot_blocks};
+pub use counts::{Counts, infer};
+pub use samples::{BlockIndex, BlockSamples, WEIGHT_SCALE, weights};

@@ -1,0 +1,97 @@
+//! Finding what an earlier whet left in a target.
+
+use crate::{Anchor, Error, Header, Record, State, journal};
+use addr::{Avma, AvmaRange, ReadMemory};
+
+/// One code cache with its journal.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// What the journal says of it.
+    pub header: Header,
+    /// Its redirects.
+    pub records: Vec<Record>,
+}
+
+impl Cache {
+    /// The address map as it was stored.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`].
+    pub fn map(&self, mem: &dyn ReadMemory) -> Result<Vec<u8>, Error> {
+        Ok(mem.bytes(self.header.map)?)
+    }
+
+    /// The installer's notes.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`].
+    pub fn notes(&self, mem: &dyn ReadMemory) -> Result<Vec<u8>, Error> {
+        Ok(mem.bytes(self.header.notes)?)
+    }
+}
+
+/// All that whet did to a target.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// The anchor.
+    pub anchor: Anchor,
+    /// Its code caches, oldest first.
+    pub caches: Vec<Cache>,
+}
+
+impl Installed {
+    /// The newest generation's number; 0 where there is none.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.caches.iter().map(|c| c.header.generation).max().unwrap_or(0)
+    }
+
+    /// The caches of one generation.
+    pub fn of(&self, generation: u32) -> impl Iterator<Item = &Cache> {
+        self.caches.iter().filter(move |c| c.header.generation == generation)
+    }
+
+    /// Where the newest generation is in its life: applied if any of its caches is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let newest = self.generation();
+        let has = |s| self.of(newest).any(|c| c.header.state == s);
+        if has(State::Applied) {
+            State::Applied
+        } else if has(State::Prepared) {
+            State::Prepared
+        } else {
+            State::Undone
+        }
+    }
+
+    /// Bytes of address space that code caches take.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        self.caches.iter().map(|c| c.header.text.len() + c.header.data.len()).sum()
+    }
+}
+
+/// Looks for an anchor among the mappings that could hold one and reads all it lists; `None` for a process that
+/// whet never touched.
+///
+/// `candidates` are the private anonymous read-only mappings.
+///
+/// # Errors
+/// [`Error::Journal`] where there is one that this version cannot read.
+pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option<Installed>, Error> {
+    for c in candidates {
+        if let Some(anchor) = Anchor::read(mem, c.start)? {
+            let mut caches = Vec::new();
+            for region in anchor.regions.iter().filter(|r| r.journal != Avma(0)) {
+                let mut b = [0; journal::HEADER_LEN];
+                mem.read(region.journal, &mut b)?;
+                let header = journal::parse_header(&b, region.journal)?;
+                let records = journal::parse_records(&mem.bytes(header.records)?, header.records.start)?;
+                caches.push(Cache { header, records });
+            }
+            return Ok(Some(Installed { anchor, caches }));
+        }
+    }
+    Ok(None)
+}

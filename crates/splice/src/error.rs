@@ -1,0 +1,64 @@
+//! What can go wrong between clones and a process.
+
+use addr::{Avma, AvmaRange};
+
+/// Why an installation, undo or redo did not happen, or not in full.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process could not be read, written or stopped.
+    #[error(transparent)]
+    Tracee(#[from] tracee::Error),
+    /// Its threads did not stop in time; all of them go on.
+    #[error(transparent)]
+    Stop(#[from] tracee::StopError),
+    /// Part of its memory is gone.
+    #[error("the target's memory changed under whet: {0}")]
+    Unreadable(#[from] addr::Unreadable),
+    /// A journal or anchor that this version cannot read.
+    #[error("the journal at {at} cannot be read ({what}); use the version of whet that wrote it, or restart the target")]
+    Journal {
+        /// Where it is.
+        at: Avma,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The kernel did not give a mapping where it was asked for.
+    #[error("the target could not map {len} bytes at {at}: errno {errno}")]
+    Map {
+        /// Wanted address.
+        at: Avma,
+        /// Wanted size in bytes.
+        len: u64,
+        /// The kernel's answer.
+        errno: i64,
+    },
+    /// No room for a code cache near its module.
+    #[error(transparent)]
+    NoRoom(#[from] crate::NoRoom),
+    /// Bytes written did not read back.
+    #[error("bytes written to {range:?} did not read back; the kernel may forbid forced writes (proc_mem.force_override)")]
+    WriteLost {
+        /// What was written.
+        range: AvmaRange,
+    },
+    /// The anchor has no place for another code cache.
+    #[error("the target holds {0} code caches already; restart it to begin anew")]
+    TooManyCaches(usize),
+    /// A redirect that could not be written without risk (crosses a page, or is of odd size).
+    #[error("redirect at {0} is not one that can be written safely")]
+    UnsoundRedirect(Avma),
+    /// The unwinder's lookup is not where it was expected.
+    #[error("the unwinder's lookup slot at {slot} holds {found:#x} where {expected:#x} was expected")]
+    LookupChanged {
+        /// The pointer in the dynamic loader's data.
+        slot: Avma,
+        /// What it holds.
+        found: u64,
+        /// What it should hold.
+        expected: u64,
+    },
+    /// Frame tables for the lookup routine itself could not be made.
+    #[error(transparent)]
+    Unwind(#[from] unwind::Error),
+}

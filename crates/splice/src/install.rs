@@ -1,0 +1,272 @@
+//! One installation, in the order that makes each prefix of it harmless.
+
+use crate::anchor::{PAGE, region_bytes};
+use crate::toggle::{self, Change, Word};
+use crate::{
+    Anchor, Cache, Error, FindObject, Header, Installed, MAX_REGIONS, Policy, Record, Region, State, ToggleReport, fault,
+    journal,
+};
+use addr::{Addr, Avma, AvmaRange};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tracee::{Process, Remote};
+
+/// Where the blob of a code cache begins in its data mapping; before it is the journal's header.
+pub const BLOB_OFFSET: u64 = 4096;
+
+const HUGE: u64 = 2 << 20;
+
+/// One code cache, ready to be put in place.
+#[derive(Clone, Debug)]
+pub struct CachePlan {
+    /// Where the clones go; a multiple of 2 MiB.
+    pub text_at: Avma,
+    /// The clones' bytes.
+    pub text: Vec<u8>,
+    /// Where the data mapping goes: right after the text mapping (see [`CachePlan::text_len`]).
+    pub data_at: Avma,
+    /// Jump tables, exception tables, frame tables, made for `data_at + BLOB_OFFSET`.
+    pub blob: Vec<u8>,
+    /// The `.eh_frame_hdr` in it.
+    pub eh_frame_hdr: Avma,
+    /// What leads into it.
+    pub records: Vec<Record>,
+    /// The serialised address map.
+    pub map: Vec<u8>,
+    /// What the next whet should know.
+    pub notes: Vec<u8>,
+}
+
+impl CachePlan {
+    /// Size of the text mapping for so many bytes of clones: whole huge pages where that pays, else whole pages.
+    #[must_use]
+    pub fn text_len(code_bytes: u64) -> u64 {
+        let unit = if huge_wanted(code_bytes) { HUGE } else { 4096 };
+        code_bytes.next_multiple_of(unit).max(unit)
+    }
+
+    /// Size of the data mapping.
+    #[must_use]
+    pub fn data_len(&self) -> u64 {
+        self.layout().notes.end.distance(self.data_at).unsigned_abs().next_multiple_of(4096)
+    }
+
+    fn layout(&self) -> Tables {
+        let after = |prev: AvmaRange, len: usize| {
+            AvmaRange::with_len(Avma(prev.end.0.next_multiple_of(16)), len as u64)
+        };
+        let blob = AvmaRange::with_len(self.data_at.add(BLOB_OFFSET), self.blob.len() as u64);
+        let records = after(blob, self.records.len() * journal::RECORD_LEN);
+        let map = after(records, self.map.len());
+        let notes = after(map, self.notes.len());
+        Tables { blob, records, map, notes }
+    }
+}
+
+struct Tables {
+    blob: AvmaRange,
+    records: AvmaRange,
+    map: AvmaRange,
+    notes: AvmaRange,
+}
+
+/// Whether so much code is worth a huge page: below a quarter of one, the memory costs more than the ITLB entries.
+#[must_use]
+pub fn huge_wanted(code_bytes: u64) -> bool {
+    code_bytes >= HUGE / 4
+}
+
+/// A generation, ready to be put in place.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its code caches.
+    pub caches: Vec<CachePlan>,
+    /// How the target's unwinder looks code up.
+    pub lookup: FindObject,
+    /// Where a new anchor's two pages go, if the target has none yet.
+    pub anchor_at: Avma,
+}
+
+/// What an installation did.
+#[derive(Clone, Debug)]
+pub struct InstallReport {
+    /// The generation's number.
+    pub generation: u32,
+    /// What was redirected, and for how long the world stood still.
+    pub toggle: ToggleReport,
+    /// Bytes of the caches' text that the kernel backs with huge pages.
+    pub huge_bytes: u64,
+    /// How long one thread was stopped to make the mappings.
+    pub map_stop: Duration,
+}
+
+/// Installs a generation; redirects of an earlier one are taken away in the same stop.
+///
+/// # Errors
+/// [`Error`]; whatever happens the target is a right program: at worst it holds mappings that nothing refers to.
+pub fn install(
+    process: &Process,
+    earlier: Option<&Installed>,
+    plan: &Plan,
+    policy: &Policy,
+) -> Result<InstallReport, Error> {
+    let generation = earlier.map_or(0, Installed::generation) + 1;
+    let regions = earlier.map_or(1, |e| e.anchor.regions.len());
+    if regions + plan.caches.len() > MAX_REGIONS {
+        return Err(Error::TooManyCaches(regions));
+    }
+    for r in plan.caches.iter().flat_map(|c| &c.records) {
+        if !r.in_one_page() {
+            return Err(Error::UnsoundRedirect(r.at));
+        }
+    }
+    let map_stop = map_all(process, earlier, plan)?;
+    let anchor = match earlier {
+        Some(e) => e.anchor.clone(),
+        None => write_anchor(process, plan)?,
+    };
+    let mut huge_bytes = 0;
+    for (i, cache) in plan.caches.iter().enumerate() {
+        huge_bytes += fill(process, cache, generation, i, plan.caches.len())?;
+    }
+    publish(process, &anchor, regions, &plan.caches)?;
+
+    let old: Vec<Cache> = earlier.map(|e| e.caches.clone()).unwrap_or_default();
+    let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let new_records: Vec<Record> = plan.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<(Avma, State)> = old
+        .iter()
+        .map(|c| (c.header.data.start, State::Undone))
+        .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
+        .collect();
+    let swap = [Word { at: anchor.slot, expected: anchor.original, new: anchor.routine().0 }];
+    let change = Change { words: &swap, revert: &old_records, apply: &new_records, marks: &marks };
+    let toggle = toggle::run(process, &change, policy)?;
+    Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
+}
+
+/// Makes all mappings with one thread stopped once.
+fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<Duration, Error> {
+    let started = std::time::Instant::now();
+    let result: Result<(), Error> = tracee::with_one_stopped(process, |remote| {
+        Ok((|| {
+            if earlier.is_none() {
+                fault::point();
+                map(remote, plan.anchor_at, PAGE, prot::READ_EXEC)?;
+                map(remote, plan.anchor_at.add(PAGE), PAGE, prot::READ)?;
+            }
+            for c in &plan.caches {
+                let text_len = CachePlan::text_len(c.text.len() as u64);
+                debug_assert_eq!(c.text_at.add(text_len), c.data_at);
+                fault::point();
+                map(remote, c.text_at, text_len, prot::READ_EXEC)?;
+                if huge_wanted(c.text.len() as u64) {
+                    // Refused by kernels without huge pages; packing alone is most of the gain then.
+                    remote.syscall(nr::MADVISE, [c.text_at.0, text_len, nr::MADV_HUGEPAGE, 0, 0, 0])?;
+                }
+                fault::point();
+                map(remote, c.data_at, c.data_len(), prot::READ)?;
+            }
+            Ok(())
+        })())
+    })?;
+    result.map(|()| started.elapsed())
+}
+
+/// System call numbers and flags of x86-64 Linux.
+mod nr {
+    pub const MMAP: i64 = 9;
+    pub const MUNMAP: i64 = 11;
+    pub const MADVISE: i64 = 28;
+    pub const MADV_HUGEPAGE: u64 = 14;
+    /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; before it a hint, so the answer is checked).
+    pub const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x10_0000;
+}
+
+/// Protections. Nothing is ever mapped writable.
+mod prot {
+    pub const READ: u64 = 1;
+    pub const READ_EXEC: u64 = 1 | 4;
+}
+
+fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
+    let got = remote.syscall(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0])?;
+    if got == at.0.cast_signed() {
+        return Ok(());
+    }
+    let errno = if (-4095..0).contains(&got) {
+        -got
+    } else {
+        remote.syscall(nr::MUNMAP, [got.cast_unsigned(), len, 0, 0, 0, 0])?;
+        17 // EEXIST, as a newer kernel would have said
+    };
+    Err(Error::Map { at, len, errno })
+}
+
+fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
+    let at = plan.anchor_at.add(PAGE);
+    let (code, data) = Anchor::pages(at, plan.lookup.slot, plan.lookup.value)?;
+    fault::point();
+    write(process, plan.anchor_at, &code)?;
+    // The magic goes last: an anchor that can be found is complete.
+    write(process, at.add(8), &data[8..])?;
+    fault::point();
+    write(process, at, &data[..8])?;
+    Anchor::read(process, at)?.ok_or(Error::WriteLost { range: AvmaRange::with_len(at, PAGE) })
+}
+
+/// Fills one cache; returns how much of it the kernel backs with huge pages.
+fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches: usize) -> Result<u64, Error> {
+    let tables = c.layout();
+    let text = AvmaRange::with_len(c.text_at, CachePlan::text_len(c.text.len() as u64));
+    fault::point();
+    write(process, c.text_at, &c.text)?;
+    write(process, tables.blob.start, &c.blob)?;
+    write(process, tables.records.start, &journal::write_records(&c.records))?;
+    write(process, tables.map.start, &c.map)?;
+    write(process, tables.notes.start, &c.notes)?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = Header {
+        state: State::Prepared,
+        generation,
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        caches: u32::try_from(caches).unwrap_or(u32::MAX),
+        since_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        text,
+        data: AvmaRange::with_len(c.data_at, c.data_len()),
+        eh_frame_hdr: c.eh_frame_hdr,
+        code_bytes: c.text.len() as u64,
+        records: tables.records,
+        map: tables.map,
+        notes: tables.notes,
+    };
+    fault::point();
+    write(process, c.data_at, &header.write())?;
+    if !huge_wanted(c.text.len() as u64) {
+        return Ok(0);
+    }
+    let mut huge = process.anon_huge_bytes(text).unwrap_or(0);
+    if huge < text.len() && process.collapse_huge(text).is_ok() {
+        huge = process.anon_huge_bytes(text).unwrap_or(0);
+    }
+    Ok(huge)
+}
+
+/// Tells the lookup routine of the caches: first the words, then the count that makes them visible.
+fn publish(process: &Process, anchor: &Anchor, first: usize, caches: &[CachePlan]) -> Result<(), Error> {
+    for (i, c) in caches.iter().enumerate() {
+        let region = Region {
+            text: AvmaRange::with_len(c.text_at, CachePlan::text_len(c.text.len() as u64)),
+            eh_frame_hdr: c.eh_frame_hdr,
+            journal: c.data_at,
+        };
+        fault::point();
+        write(process, anchor.region_at(first + i), &region_bytes(&region))?;
+    }
+    fault::point();
+    write(process, anchor.count_at(), &((first + caches.len()) as u64).to_le_bytes())
+}
+
+/// Writes and reads back; nothing where there is nothing to write.
+fn write(process: &Process, at: Avma, bytes: &[u8]) -> Result<(), Error> {
+    if bytes.is_empty() { Ok(()) } else { toggle::write_checked(process, at, bytes) }
+}

@@ -1,0 +1,355 @@
+//! The journal: what one code cache is and which bytes outside it lead into it, kept in the target.
+//!
+//! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). Little-endian:
+//! a header of [`HEADER_LEN`] bytes, and where it says: records, the address map, notes. A change of this format
+//! must change [`VERSION`]; a reader refuses what it does not know and never guesses.
+
+use crate::Error;
+use addr::{Addr, Avma, AvmaRange};
+
+/// First bytes of a journal.
+pub const MAGIC: [u8; 8] = *b"whetjrnl";
+/// Of this format.
+pub const VERSION: u32 = 1;
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 160;
+/// Bytes of a record.
+pub const RECORD_LEN: usize = 32;
+/// Offset of [`Header::state`], the only field that changes after the journal is complete.
+pub const STATE_OFFSET: u64 = 16;
+
+/// Where a generation is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The journal is complete; no redirect was written yet, or the writer died while writing them.
+    Prepared,
+    /// Redirects are in force.
+    Applied,
+    /// Redirects were taken away.
+    Undone,
+}
+
+impl State {
+    /// Its form in the target.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            State::Prepared => 1,
+            State::Applied => 2,
+            State::Undone => 3,
+        }
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        [State::Prepared, State::Applied, State::Undone].into_iter().find(|s| s.code() == code)
+    }
+}
+
+/// What kind of place leads into a clone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum RedirectKind {
+    /// A jump at an original's entry.
+    Entry,
+    /// The displacement of a direct call in original code.
+    Call,
+}
+
+impl RedirectKind {
+    fn code(self) -> u8 {
+        match self {
+            RedirectKind::Entry => 1,
+            RedirectKind::Call => 2,
+        }
+    }
+
+    /// The stable name used in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RedirectKind::Entry => "entry",
+            RedirectKind::Call => "call",
+        }
+    }
+}
+
+/// One redirect: `len` bytes at `at` are `old` without it and `new` with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The first changed byte.
+    pub at: Avma,
+    /// What it is.
+    pub kind: RedirectKind,
+    /// How many bytes change (at most 8, inside one page).
+    pub len: u8,
+    /// Bit `i` set: an original instruction starts at `at + i`, `0 < i < len`. No thread may be about to resume there
+    /// when the redirect is written.
+    pub interior: u8,
+    /// Without the redirect.
+    pub old: [u8; 8],
+    /// With the redirect.
+    pub new: [u8; 8],
+}
+
+impl Record {
+    /// The bytes it changes.
+    #[must_use]
+    pub fn range(&self) -> AvmaRange {
+        AvmaRange::with_len(self.at, u64::from(self.len))
+    }
+
+    /// `old`, cut to length.
+    #[must_use]
+    pub fn old_bytes(&self) -> &[u8] {
+        &self.old[..usize::from(self.len)]
+    }
+
+    /// `new`, cut to length.
+    #[must_use]
+    pub fn new_bytes(&self) -> &[u8] {
+        &self.new[..usize::from(self.len)]
+    }
+
+    /// Addresses of the original instructions that start inside, not at the start.
+    pub fn interior_starts(&self) -> impl Iterator<Item = Avma> + '_ {
+        (1..u64::from(self.len)).filter(|i| self.interior >> i & 1 == 1).map(|i| self.at.add(i))
+    }
+
+    /// Whether it is inside one page, without which its write could be torn by the death of the writer.
+    #[must_use]
+    pub fn in_one_page(&self) -> bool {
+        self.at.align_down(4096) == self.at.add(u64::from(self.len.max(1)) - 1).align_down(4096)
+    }
+
+    fn sound(&self) -> bool {
+        (1..=8).contains(&self.len) && self.in_one_page()
+    }
+}
+
+/// What a journal says of its code cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Where the generation is in its life.
+    pub state: State,
+    /// Counts up from 1 over the life of the target.
+    pub generation: u32,
+    /// This cache among those of its generation.
+    pub index: u32,
+    /// How many caches the generation has.
+    pub caches: u32,
+    /// When it was installed: nanoseconds of the Unix epoch.
+    pub since_ns: u64,
+    /// The `r-x` mapping with the clones.
+    pub text: AvmaRange,
+    /// The `r--` mapping that begins with this header.
+    pub data: AvmaRange,
+    /// The clones' `.eh_frame_hdr`.
+    pub eh_frame_hdr: Avma,
+    /// Bytes of clones, without padding to the mapping's end.
+    pub code_bytes: u64,
+    /// Where the records are.
+    pub records: AvmaRange,
+    /// Where the address map is.
+    pub map: AvmaRange,
+    /// Where the notes are: what the installer wants the next whet to know.
+    pub notes: AvmaRange,
+}
+
+impl Header {
+    /// Its form in the target.
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(HEADER_LEN);
+        b.extend(MAGIC);
+        b.extend(VERSION.to_le_bytes());
+        b.extend(self.generation.to_le_bytes());
+        b.extend(self.state.code().to_le_bytes());
+        b.extend(self.index.to_le_bytes());
+        b.extend(self.caches.to_le_bytes());
+        b.extend(0u32.to_le_bytes());
+        b.extend(self.since_ns.to_le_bytes());
+        b.extend(self.code_bytes.to_le_bytes());
+        b.extend(self.eh_frame_hdr.0.to_le_bytes());
+        for r in [self.text, self.data, self.records, self.map, self.notes] {
+            b.extend(r.start.0.to_le_bytes());
+            b.extend(r.end.0.to_le_bytes());
+        }
+        b.resize(HEADER_LEN, 0);
+        b
+    }
+}
+
+/// Reads a header.
+///
+/// # Errors
+/// [`Error::Journal`] where the bytes are not a journal of this version, or contradict themselves.
+pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
+    let bad = |what: &'static str| Error::Journal { at, what };
+    let b: &[u8; HEADER_LEN] = bytes
+        .get(..HEADER_LEN)
+        .and_then(|b| b.try_into().ok())
+        .ok_or_else(|| bad("shorter than a header"))?;
+    let u32_at = |o: usize| u32::from_le_bytes([b[o], b[o + 1], b[o + 2], b[o + 3]]);
+    let u64_at = |o: usize| u64::from(u32_at(o)) | u64::from(u32_at(o + 4)) << 32;
+    if b[..8] != MAGIC {
+        return Err(bad("no magic"));
+    }
+    if u32_at(8) != VERSION {
+        return Err(bad("written by another version"));
+    }
+    let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));
+    let header = Header {
+        generation: u32_at(12),
+        state: State::from_code(u32_at(16)).ok_or_else(|| bad("no such state"))?,
+        index: u32_at(20),
+        caches: u32_at(24),
+        since_ns: u64_at(32),
+        code_bytes: u64_at(40),
+        eh_frame_hdr: Avma(u64_at(48)),
+        text: range(56),
+        data: range(72),
+        records: range(88),
+        map: range(104),
+        notes: range(120),
+    };
+    if header.data.start != at {
+        return Err(bad("not at the address it says"));
+    }
+    for r in [header.text, header.data, header.records, header.map, header.notes] {
+        if r.end < r.start || r.len() > 1 << 30 {
+            return Err(bad("a range of impossible size"));
+        }
+    }
+    for r in [header.records, header.map, header.notes] {
+        if !r.is_empty() && !header.data.covers(&r) {
+            return Err(bad("a table outside the data mapping"));
+        }
+    }
+    if header.records.len() % RECORD_LEN as u64 != 0 {
+        return Err(bad("records of odd length"));
+    }
+    Ok(header)
+}
+
+/// The records' form in the target.
+#[must_use]
+pub fn write_records(records: &[Record]) -> Vec<u8> {
+    let mut b = Vec::with_capacity(records.len() * RECORD_LEN);
+    for r in records {
+        b.extend(r.at.0.to_le_bytes());
+        b.extend([r.kind.code(), r.len, r.interior, 0, 0, 0, 0, 0]);
+        b.extend(r.old);
+        b.extend(r.new);
+    }
+    b
+}
+
+/// Reads records.
+///
+/// # Errors
+/// [`Error::Journal`] for a record that no whet of this version writes.
+pub fn parse_records(bytes: &[u8], at: Avma) -> Result<Vec<Record>, Error> {
+    let bad = |what: &'static str| Error::Journal { at, what };
+    let (chunks, rest) = bytes.as_chunks::<RECORD_LEN>();
+    if !rest.is_empty() {
+        return Err(bad("records of odd length"));
+    }
+    chunks
+        .iter()
+        .map(|c| {
+            let word = |o: usize| -> [u8; 8] { std::array::from_fn(|i| c[o + i]) };
+            let kind = [RedirectKind::Entry, RedirectKind::Call]
+                .into_iter()
+                .find(|k| k.code() == c[8])
+                .ok_or_else(|| bad("a record of unknown kind"))?;
+            let record = Record {
+                at: Avma(u64::from_le_bytes(word(0))),
+                kind,
+                len: c[9],
+                interior: c[10],
+                old: word(16),
+                new: word(24),
+            };
+            if record.sound() { Ok(record) } else { Err(bad("a record of impossible length")) }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let r = |a: u64, b: u64| AvmaRange::new(Avma(a), Avma(b));
+        Header {
+            state: State::Prepared,
+            generation: 3,
+            index: 1,
+            caches: 2,
+            since_ns: 12_345,
+            text: r(0x20_0000, 0x40_0000),
+            data: r(0x40_0000, 0x50_0000),
+            eh_frame_hdr: Avma(0x40_2000),
+            code_bytes: 77,
+            records: r(0x41_0000, 0x41_0000 + 64),
+            map: r(0x42_0000, 0x42_0001),
+            notes: r(0x43_0000, 0x43_0000),
+        }
+    }
+
+    #[test]
+    fn header_round_trips() {
+        let h = header();
+        assert_eq!(parse_header(&h.write(), h.data.start).unwrap(), h);
+        assert!(parse_header(&h.write(), Avma(0x1000)).is_err(), "moved");
+        assert_eq!(h.write()[usize::try_from(STATE_OFFSET).unwrap()], 1);
+    }
+
+    #[test]
+    fn foreign_headers_are_refused() {
+        let h = header();
+        for byte in [0, 8, 16] {
+            let mut b = h.write();
+            b[byte] = 0x77;
+            assert!(parse_header(&b, h.data.start).is_err(), "byte {byte}");
+        }
+        let mut out = header();
+        out.records = AvmaRange::new(Avma(0x10), Avma(0x30));
+        assert!(parse_header(&out.write(), out.data.start).is_err());
+    }
+
+    #[test]
+    fn records_round_trip_and_know_their_interior() {
+        let r = Record {
+            at: Avma(0x1004),
+            kind: RedirectKind::Entry,
+            len: 5,
+            interior: 0b10010,
+            old: *b"\x55\x48\x89\xe5\x90\0\0\0",
+            new: *b"\xe9\0\0\0\0\0\0\0",
+        };
+        assert_eq!(parse_records(&write_records(&[r, r]), Avma(0)).unwrap(), vec![r, r]);
+        assert_eq!(r.interior_starts().collect::<Vec<_>>(), vec![Avma(0x1005), Avma(0x1008)]);
+        assert_eq!(r.old_bytes().len(), 5);
+        let crossing = Record { at: Avma(0x1ffd), ..r };
+        assert!(!crossing.in_one_page());
+        assert!(parse_records(&write_records(&[crossing]), Avma(0)).is_err());
+    }
+
+    /// The one-second form of the fuzz target: any bytes, no panic.
+    #[test]
+    fn any_bytes_are_parsed_or_refused() {
+        arbtest::arbtest(|u| {
+            let mut h = header().write();
+            for _ in 0..u.int_in_range(0..=8)? {
+                let i = u.choose_index(h.len())?;
+                h[i] = u.arbitrary()?;
+            }
+            let _ = parse_header(&h, Avma(0x40_0000));
+            let junk: Vec<u8> = u.arbitrary()?;
+            let _ = parse_header(&junk, Avma(0));
+            let _ = parse_records(&junk, Avma(0));
+            Ok(())
+        })
+        .budget_ms(1000);
+    }
+}

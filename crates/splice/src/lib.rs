@@ -1,0 +1,31 @@
+//! How do clones get into a process, and out of its way again?
+//!
+//! You give finished bytes, their addresses and the list of redirects; it gives a process that runs them, and takes
+//! them out again. What it did is written down in the target itself: an *anchor* (one per process) that lists the
+//! code caches and answers the unwinder's question, and a *journal* per code cache that lists every changed byte.
+//!
+//! The order of an installation is what makes every prefix of it a right program:
+//! 1. the anchor, the code caches and their journals are mapped and filled; nothing refers to them yet;
+//! 2. the caches' unwind tables are published in the anchor and the unwinder's lookup is led through it;
+//! 3. with the world stopped, redirects are written, each inside one page by one write, each valid alone;
+//! 4. the journal is marked as applied.
+#![forbid(unsafe_code)]
+
+mod anchor;
+mod discover;
+mod error;
+mod fault;
+mod install;
+mod journal;
+mod lookup;
+mod placement;
+mod toggle;
+
+pub use anchor::{Anchor, MAX_REGIONS, Region};
+pub use discover::{Cache, Installed, discover};
+pub use error::Error;
+pub use install::{BLOB_OFFSET, CachePlan, InstallReport, Plan, huge_wanted, install};
+pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
+pub use lookup::{FindObject, decode_stub};
+pub use placement::{Hole, NoRoom, Request, place};
+pub use toggle::{Policy, ToggleReport, redo, undo};

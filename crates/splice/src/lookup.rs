@@ -1,0 +1,141 @@
+//! How the unwinder finds the tables of code that no library brought.
+//!
+//! libgcc (from GCC 12 on glibc 2.35) asks `_dl_find_object`, which in libc is nothing but a load of the address of
+//! `_rtld_global_ro` and a jump through one pointer in it (glibc 2.35, `elf/dl-find_object.c` and
+//! `sysdeps/generic/ldsodefs.h`, `GLRO (dl_find_object)`). Leading that one pointer to a routine of ours makes clones
+//! known to exceptions, `backtrace` and thread cancellation, with no code patched and nothing called in the target.
+
+use addr::{Addr, Avma, ReadMemory};
+
+/// The unwinder's lookup, as found in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FindObject {
+    /// The pointer in the dynamic loader's data.
+    pub slot: Avma,
+    /// What it holds.
+    pub value: u64,
+}
+
+/// Reads libc's exported stub and finds the pointer it jumps through; `None` where it is of another shape.
+///
+/// The shape: an optional `endbr64`, `mov rax, [rip + d]`, `jmp [rax + d]`.
+#[must_use]
+pub fn decode_stub(mem: &dyn ReadMemory, stub: Avma) -> Option<FindObject> {
+    let mut code = [0u8; 32];
+    mem.read(stub, &mut code).ok()?;
+    let skip = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4usize } else { 0 };
+    let body = &code[skip..];
+    if !body.starts_with(&[0x48, 0x8b, 0x05]) {
+        return None;
+    }
+    let disp32 = |o: usize| body.get(o..o + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
+    let got = stub.add(skip as u64 + 7).offset(i64::from(disp32(3)?));
+    let jump = body.get(7..)?;
+    let offset = match jump {
+        [0xff, 0x60, d, ..] => i64::from(d.cast_signed()),
+        [0xff, 0xa0, ..] => i64::from(disp32(9)?),
+        _ => return None,
+    };
+    let global = Avma(mem.u64(got).ok()?);
+    let slot = global.offset(offset);
+    let value = mem.u64(slot).ok()?;
+    (slot.0 % 8 == 0).then_some(FindObject { slot, value })
+}
+
+/// The routine that answers in `_dl_find_object`'s place.
+///
+/// For a program counter inside one of the regions of the anchor at `table` it fills `struct dl_find_object` (glibc
+/// 2.35, `dlfcn/dlfcn.h`) and returns 0; for any other it jumps to `original`, with all argument registers as they
+/// came. It takes no lock, calls nothing, uses no stack; a region becomes visible by the one store that raises
+/// the count after the region's words are in place.
+#[must_use]
+pub fn routine(count_at: Avma, regions_at: Avma, original: u64) -> Vec<u8> {
+    let mut b: Vec<u8> = Vec::with_capacity(128);
+    b.extend([0xf3, 0x0f, 0x1e, 0xfa]); // endbr64
+    b.extend([0x48, 0xb8]); // mov rax, count_at
+    b.extend(count_at.0.to_le_bytes());
+    b.extend([0x48, 0x8b, 0x08]); // mov rcx, [rax]
+    b.extend([0x48, 0xb8]); // mov rax, regions_at
+    b.extend(regions_at.0.to_le_bytes());
+    b.extend([0x48, 0x85, 0xc9]); // test rcx, rcx
+    b.extend([0x74, 0x43]); // jz original
+    let top = b.len();
+    b.extend([0x48, 0x8b, 0x10]); // mov rdx, [rax]
+    b.extend([0x48, 0x39, 0xd7]); // cmp rdi, rdx
+    b.extend([0x72, 0x32]); // jb next
+    b.extend([0x48, 0x3b, 0x78, 0x08]); // cmp rdi, [rax + 8]
+    b.extend([0x73, 0x2c]); // jae next
+    b.extend([0x48, 0xc7, 0x06, 0, 0, 0, 0]); // mov qword [rsi], 0          dlfo_flags
+    b.extend([0x48, 0x89, 0x56, 0x08]); // mov [rsi + 8], rdx                dlfo_map_start
+    b.extend([0x48, 0x8b, 0x50, 0x08]); // mov rdx, [rax + 8]
+    b.extend([0x48, 0x89, 0x56, 0x10]); // mov [rsi + 16], rdx               dlfo_map_end
+    b.extend([0x48, 0xc7, 0x46, 0x18, 0, 0, 0, 0]); // mov qword [rsi + 24], 0   dlfo_link_map
+    b.extend([0x48, 0x8b, 0x50, 0x10]); // mov rdx, [rax + 16]
+    b.extend([0x48, 0x89, 0x56, 0x20]); // mov [rsi + 32], rdx               dlfo_eh_frame
+    b.extend([0x31, 0xc0, 0xc3]); // xor eax, eax; ret
+    patch_rel8(&mut b, top + 7);
+    patch_rel8(&mut b, top + 13);
+    b.extend([0x48, 0x83, 0xc0, 0x20]); // next: add rax, 32
+    b.extend([0x48, 0xff, 0xc9]); // dec rcx
+    let back = u8::try_from(b.len() + 2 - top).unwrap_or(0).wrapping_neg();
+    b.extend([0x75, back]); // jnz top
+    patch_rel8(&mut b, top - 1);
+    b.extend([0x48, 0xb8]); // original: mov rax, original
+    b.extend(original.to_le_bytes());
+    b.extend([0xff, 0xe0]); // jmp rax
+    b
+}
+
+/// Makes the 8-bit displacement at `at` reach the end of what is written so far.
+fn patch_rel8(code: &mut [u8], at: usize) {
+    code[at] = u8::try_from(code.len() - at - 1).unwrap_or(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stub_of_glibc_2_36() {
+        // As in Debian 12's libc: mov rax,[rip+0x100]; jmp [rax+0x360].
+        let mut mem = vec![0u8; 0x1000];
+        mem[..7].copy_from_slice(&[0x48, 0x8b, 0x05, 0xf9, 0, 0, 0]);
+        mem[7..13].copy_from_slice(&[0xff, 0xa0, 0x60, 3, 0, 0]);
+        mem[0x100..0x108].copy_from_slice(&0x1_0400u64.to_le_bytes());
+        mem[0x760..0x768].copy_from_slice(&0xabcdu64.to_le_bytes());
+        let m = (Avma(0x1_0000), &mem[..]);
+        assert_eq!(decode_stub(&m, Avma(0x1_0000)), Some(FindObject { slot: Avma(0x1_0760), value: 0xabcd }));
+        assert_eq!(decode_stub(&m, Avma(0x1_0007)), None);
+        assert_eq!(decode_stub(&m, Avma(0)), None);
+    }
+
+    #[test]
+    fn short_displacement_and_endbr() {
+        let mut mem = vec![0u8; 0x200];
+        mem[..4].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
+        mem[4..11].copy_from_slice(&[0x48, 0x8b, 0x05, 0xf5, 0, 0, 0]);
+        mem[11..14].copy_from_slice(&[0xff, 0x60, 0x10]);
+        mem[0x100..0x108].copy_from_slice(&0x1_0140u64.to_le_bytes());
+        mem[0x150..0x158].copy_from_slice(&7u64.to_le_bytes());
+        let m = (Avma(0x1_0000), &mem[..]);
+        assert_eq!(decode_stub(&m, Avma(0x1_0000)), Some(FindObject { slot: Avma(0x1_0150), value: 7 }));
+    }
+
+    #[test]
+    fn branches_of_the_routine_land_on_instructions() {
+        let code = routine(Avma(0x1000), Avma(0x1008), 0x7777_7777);
+        // jz original
+        let jz = 4 + 10 + 3 + 10 + 3;
+        let original = jz + 2 + usize::from(code[jz + 1]);
+        assert_eq!(code[original..original + 2], [0x48, 0xb8]);
+        assert_eq!(code[original + 2..original + 10], 0x7777_7777u64.to_le_bytes());
+        let top = jz + 2;
+        for jump in [top + 6, top + 12] {
+            let next = jump + 2 + usize::from(code[jump + 1]);
+            assert_eq!(code[next..next + 4], [0x48, 0x83, 0xc0, 0x20], "from {jump}");
+        }
+        let jnz = original - 2;
+        assert_eq!(code[jnz], 0x75);
+        assert_eq!(jnz + 2 - usize::from(code[jnz + 1].wrapping_neg()), top);
+    }
+}

@@ -1,0 +1,179 @@
+//! Where a code cache goes: within reach of its modules, out of everybody's way.
+
+use addr::{Addr, Avma, AvmaRange};
+
+/// Code caches begin at a huge page.
+pub const ALIGN: u64 = 2 << 20;
+
+/// A 32-bit displacement reaches 2 GiB either way; the rest is kept as margin for instruction lengths and bias of
+/// `displacement + operand offset` forms.
+const REACH: u64 = (2 << 30) - (16 << 20);
+
+/// Room left above the program break: `brk` heaps grow upward, and glibc only changes to `mmap` when they cannot.
+const BREAK_ROOM: u64 = 512 << 20;
+
+/// Room left below a stack mapping for its growth beyond what the mapping shows.
+const STACK_ROOM: u64 = 256 << 20;
+
+/// What kind of mapping limits a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hole {
+    /// An ordinary mapping.
+    Plain,
+    /// The program break's mapping (`[heap]`): grows up.
+    Heap,
+    /// The main stack (`[stack]`): grows down.
+    Stack,
+}
+
+/// A wish for room.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// All mappings of the process, by rising address, with their kind.
+    pub mappings: &'a [(AvmaRange, Hole)],
+    /// The modules whose code and data the clones refer to.
+    pub near: &'a [AvmaRange],
+    /// Bytes wanted.
+    pub len: u64,
+    /// Absolute addresses of the cache must fit a sign-extended 32-bit displacement (non-PIE programs).
+    pub low: bool,
+}
+
+/// There is no hole of the wanted size within reach.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no room for {len} bytes within reach of {near:?}")]
+pub struct NoRoom {
+    /// Bytes wanted.
+    pub len: u64,
+    /// The hull of the modules.
+    pub near: AvmaRange,
+}
+
+/// The place for a code cache.
+///
+/// Prefers the hole right below the modules (free in every usual address space: a PIE program has nothing below it,
+/// and the mmap area goes around), then the nearest place above that leaves the heap its room.
+///
+/// # Errors
+/// [`NoRoom`].
+pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
+    let lo = req.near.iter().map(|r| r.start).min().unwrap_or_default();
+    let hi = req.near.iter().map(|r| r.end).max().unwrap_or_default();
+    let hull = AvmaRange::new(lo, hi);
+    let fail = NoRoom { len: req.len, near: hull };
+    if req.near.is_empty() || req.len == 0 || req.len > REACH || hull.len() > REACH {
+        return Err(fail);
+    }
+    // The lowest and the highest address a cache may use so that every byte of it reaches every byte of the hull.
+    let floor = Avma(hi.0.saturating_sub(REACH).max(1 << 20));
+    let mut ceiling = Avma(lo.0.saturating_add(REACH).min(1 << 47));
+    if req.low {
+        ceiling = ceiling.min(Avma(1 << 31));
+    }
+    let mut best: Option<(u64, Avma)> = None;
+    let mut prev_end = Avma(0);
+    let mut prev_kind = Hole::Plain;
+    let last = (AvmaRange::new(Avma(1 << 47), Avma(1 << 47)), Hole::Plain);
+    for &(range, kind) in req.mappings.iter().chain([&last]) {
+        let mut start = prev_end;
+        let mut end = range.start;
+        let full = end.0.saturating_sub(start.0);
+        if prev_kind == Hole::Heap {
+            start = Avma(start.0.saturating_add(BREAK_ROOM.min(full / 2)));
+        }
+        if kind == Hole::Stack {
+            end = Avma(end.0.saturating_sub(STACK_ROOM.min(full / 2)));
+        }
+        // One page stays free on either side, so that a neighbour can never become one mapping with the cache.
+        let start = start.max(floor).0.saturating_add(4096);
+        let end = end.min(ceiling).0.saturating_sub(4096);
+        if let Some(at) = candidate(start, end, req.len, hull) {
+            let distance = at.distance(lo).unsigned_abs();
+            if best.is_none_or(|(d, _)| distance < d) {
+                best = Some((distance, at));
+            }
+        }
+        if range.end > prev_end {
+            prev_end = range.end;
+            prev_kind = kind;
+        }
+    }
+    best.map(|(_, at)| at).ok_or(fail)
+}
+
+/// The aligned place in `start..end` nearest to the hull.
+fn candidate(start: u64, end: u64, len: u64, hull: AvmaRange) -> Option<Avma> {
+    let lowest = start.checked_add(ALIGN - 1)? & !(ALIGN - 1);
+    let highest = end.checked_sub(len)? & !(ALIGN - 1);
+    if lowest > highest {
+        return None;
+    }
+    Some(Avma(if end <= hull.start.0 { highest } else { lowest }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn r(a: u64, b: u64) -> AvmaRange {
+        AvmaRange::new(Avma(a), Avma(b))
+    }
+
+    #[test]
+    fn pie_goes_right_below() {
+        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
+        let maps = [
+            (exe, Hole::Plain),
+            (r(0x5555_5700_0000, 0x5555_5800_0000), Hole::Heap),
+            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Hole::Plain),
+        ];
+        let at = place(&Request { mappings: &maps, near: &[exe], len: 4 << 20, low: false }).unwrap();
+        assert_eq!(at, Avma(0x5555_5500_0000));
+    }
+
+    #[test]
+    fn non_pie_leaves_the_heap_room_and_stays_low() {
+        let exe = r(0x40_0000, 0x80_0000);
+        let maps = [
+            (exe, Hole::Plain),
+            (r(0x120_0000, 0x140_0000), Hole::Heap),
+            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Hole::Plain),
+        ];
+        let at = place(&Request { mappings: &maps, near: &[exe], len: 4 << 20, low: true }).unwrap();
+        assert!(at >= Avma(0x80_0000));
+        let after_heap = at.0 >= 0x140_0000 + BREAK_ROOM;
+        let before_heap = at.0 + (4 << 20) <= 0x120_0000;
+        assert!(after_heap || before_heap, "{at}");
+        assert!(at.0 + (4 << 20) <= 1 << 31);
+    }
+
+    #[test]
+    fn nothing_within_reach_is_said() {
+        let exe = r(0x1_0000_0000, 0x1_1000_0000);
+        let wall = [(r(0x1000, 0x1_0000_0000), Hole::Plain), (exe, Hole::Plain), (r(0x1_1000_0000, 0x10_0000_0000), Hole::Plain)];
+        assert!(place(&Request { mappings: &wall, near: &[exe], len: 4096, low: false }).is_err());
+    }
+
+    proptest! {
+        /// Whatever the address space looks like, the place is free, aligned and within reach.
+        #[test]
+        fn always_sound(gaps in prop::collection::vec((1u64..3000, 1u64..3000), 1..20), pick in 0usize..20, len in 1u64..64) {
+            let mut at = 0x10_0000_0000u64;
+            let maps: Vec<_> = gaps.iter().map(|&(gap, size)| {
+                let start = at + gap * (1 << 20);
+                at = start + size * (1 << 20);
+                (r(start, at), Hole::Plain)
+            }).collect();
+            let near = maps[pick % maps.len()].0;
+            let len = len << 20;
+            if let Ok(at) = place(&Request { mappings: &maps, near: &[near], len, low: false }) {
+                let got = AvmaRange::with_len(at, len);
+                prop_assert_eq!(at.0 % ALIGN, 0);
+                prop_assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)));
+                prop_assert!(got.end.distance(near.start).unsigned_abs() < 2 << 30);
+                prop_assert!(near.end.distance(got.start).unsigned_abs() < 2 << 30);
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Writing redirects and taking them away, with the world stopped for nothing else.
+//!
+//! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without looking at
+//! signals; so the death of whet leaves every redirect either old or new, never torn.
+//! INVARIANT(no interior): an entry jump is written only while no thread is about to run, or may return by a signal
+//! frame to, an instruction that starts inside its bytes. Such a redirect waits for the next stop.
+
+use crate::journal::STATE_OFFSET;
+use crate::{Error, Installed, Record, RedirectKind, State, fault};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tracee::{Process, Seized, StopError, Stopped};
+
+/// How patient to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Longest time to wait for all threads to stop before all are let go.
+    pub deadline: Duration,
+    /// How many stops to try in all, for threads that do not stop in time or stand in the way.
+    pub attempts: u32,
+    /// Pause between attempts.
+    pub pause: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { deadline: Duration::from_millis(50), attempts: 10, pause: Duration::from_millis(20) }
+    }
+}
+
+/// What one undo, redo or installation changed.
+#[derive(Clone, Debug, Default)]
+pub struct ToggleReport {
+    /// Redirects now as wanted, by kind.
+    pub done: BTreeMap<RedirectKind, usize>,
+    /// Redirects that somebody else's bytes stand on: left alone.
+    pub foreign: Vec<Avma>,
+    /// Redirects that threads stood in the way of in every stop: left as they were.
+    pub in_use: Vec<Avma>,
+    /// How long the world stood still, each time.
+    pub stops: Vec<Duration>,
+    /// Stops that were given up because threads did not stop in time.
+    pub busy: u32,
+    /// Waiting system calls that were issued again so that the program did not see the stop.
+    pub cured: usize,
+}
+
+/// Takes away every redirect of every generation.
+///
+/// # Errors
+/// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
+/// did not keep what was written. What was changed until then is valid; a second undo goes on from there.
+pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
+    let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = installed.caches.iter().map(|c| (c.header.data.start, State::Undone)).collect();
+    run(process, &Change { revert: &records, apply: &[], words: &[], marks: &marks }, policy)
+}
+
+/// Puts the newest generation's redirects in force again.
+///
+/// # Errors
+/// As [`undo`].
+pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
+    let newest: Vec<_> = installed.of(installed.generation()).collect();
+    let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
+    let words = [Word::swap(installed)];
+    run(process, &Change { revert: &[], apply: &records, words: &words, marks: &marks }, policy)
+}
+
+/// A pointer-sized word to change at the first stop, before any redirect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    pub at: Avma,
+    pub expected: u64,
+    pub new: u64,
+}
+
+impl Word {
+    /// The unwinder's lookup led through the anchor: in force already unless the installer died before.
+    fn swap(installed: &Installed) -> Self {
+        let a = &installed.anchor;
+        Self { at: a.slot, expected: a.original, new: a.routine().0 }
+    }
+}
+
+/// All that one change of a target consists of, in the order in which it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change<'a> {
+    pub words: &'a [Word],
+    pub revert: &'a [Record],
+    pub apply: &'a [Record],
+    pub marks: &'a [(Avma, State)],
+}
+
+/// A place to write.
+struct Site {
+    /// The newest record of this place.
+    record: Record,
+    to: [u8; 8],
+    /// What may stand there now, other than `to`.
+    accept: Vec<[u8; 8]>,
+    apply: bool,
+}
+
+/// The places of a change, by page, what is taken away before what is put in.
+fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
+    let mut by_place: BTreeMap<(Avma, u8), Site> = BTreeMap::new();
+    for &record in change.revert {
+        let site = Site { record, to: record.old, accept: Vec::new(), apply: false };
+        by_place.entry((record.at, record.len)).or_insert(site).accept.push(record.new);
+    }
+    for &record in change.apply {
+        let before = by_place.remove(&(record.at, record.len)).map(|s| s.accept).unwrap_or_default();
+        let accept = before.into_iter().chain([record.old]).collect();
+        by_place.insert((record.at, record.len), Site { record, to: record.new, accept, apply: true });
+    }
+    let mut sites: Vec<Site> = by_place.into_values().collect();
+    if let Some(s) = sites.iter().find(|s| !s.record.in_one_page()) {
+        return Err(Error::UnsoundRedirect(s.record.at));
+    }
+    sites.sort_by_key(|s| (s.record.at.align_down(4096), s.apply, s.record.at));
+    Ok(sites)
+}
+
+pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Result<ToggleReport, Error> {
+    let sites = sites(change)?;
+    prefault(process, &sites)?;
+    let mut report = ToggleReport::default();
+    let mut left: Vec<usize> = (0..sites.len()).collect();
+    for attempt in 1.. {
+        let last = attempt >= policy.attempts;
+        let mut stopped = match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
+            Ok(stopped) => stopped,
+            Err(StopError::Busy { .. }) if !last => {
+                report.busy += 1;
+                std::thread::sleep(policy.pause);
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let outcome = in_stop(&mut stopped, &sites, &left, change, last, &mut report);
+        let released = stopped.release()?;
+        report.stops.push(released.stopped);
+        report.cured += released.cured;
+        left = outcome?;
+        if left.is_empty() {
+            break;
+        }
+        if last {
+            report.in_use = left.iter().map(|&i| sites[i].record.at).collect();
+            break;
+        }
+        std::thread::sleep(policy.pause);
+    }
+    Ok(report)
+}
+
+/// What happens while nothing moves. Returns the sites that have to wait.
+fn in_stop(
+    stopped: &mut Stopped<'_>,
+    sites: &[Site],
+    left: &[usize],
+    change: &Change<'_>,
+    last: bool,
+    report: &mut ToggleReport,
+) -> Result<Vec<usize>, Error> {
+    let process = stopped.process();
+    for word in change.words {
+        let found = process.u64(word.at)?;
+        if found != word.new {
+            if found != word.expected {
+                return Err(Error::LookupChanged { slot: word.at, found, expected: word.expected });
+            }
+            fault::point();
+            write_checked(process, word.at, &word.new.to_le_bytes())?;
+        }
+    }
+    let blocked = blocked_starts(stopped, sites, left)?;
+    let mut waiting = Vec::new();
+    let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
+    for here in left.chunk_by(|a, b| page_of(a) == page_of(b)) {
+        write_page(process, sites, here, &blocked, &mut waiting, report)?;
+    }
+    if waiting.is_empty() || last {
+        for &(journal, state) in change.marks {
+            fault::point();
+            process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
+        }
+    }
+    Ok(waiting)
+}
+
+/// Changes the sites of one page by one write from the first to the last changed byte.
+fn write_page(
+    process: &Process,
+    sites: &[Site],
+    here: &[usize],
+    blocked: &[Avma],
+    waiting: &mut Vec<usize>,
+    report: &mut ToggleReport,
+) -> Result<(), Error> {
+    let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
+    let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
+    let mut bytes = process.bytes(AvmaRange::new(start, end))?;
+    let mut changed = false;
+    for &i in here {
+        let site = &sites[i];
+        let len = usize::from(site.record.len);
+        let o = usize::try_from(site.record.at.since(start).unwrap_or(0)).unwrap_or(0);
+        let now = &mut bytes[o..o + len];
+        if now == &site.to[..len] {
+            *report.done.entry(site.record.kind).or_default() += 1;
+        } else if !site.accept.iter().any(|a| now == &a[..len]) {
+            report.foreign.push(site.record.at);
+        } else if site.apply && site.record.interior_starts().any(|at| blocked.binary_search(&at).is_ok()) {
+            waiting.push(i);
+        } else {
+            now.copy_from_slice(&site.to[..len]);
+            changed = true;
+            *report.done.entry(site.record.kind).or_default() += 1;
+        }
+    }
+    if changed {
+        fault::point();
+        write_checked(process, start, &bytes)?;
+    }
+    Ok(())
+}
+
+/// The instruction starts inside entry jumps at which a thread stands or to which a signal frame on its stack may
+/// return, sorted.
+///
+/// A thread in a signal handler has the interrupted program counter in the frame the kernel built, on its stack above
+/// the current stack pointer. So any word of the stack that equals such an address blocks it; a false alarm only
+/// costs a second try.
+fn blocked_starts(stopped: &Stopped<'_>, sites: &[Site], left: &[usize]) -> Result<Vec<Avma>, Error> {
+    let mut starts: Vec<Avma> = left
+        .iter()
+        .filter(|&&i| sites[i].apply)
+        .flat_map(|&i| sites[i].record.interior_starts())
+        .collect();
+    starts.sort_unstable();
+    let (Some(&lowest), Some(&highest)) = (starts.first(), starts.last()) else { return Ok(starts) };
+    let mut blocked = Vec::new();
+    let mut look = |word: u64| {
+        let at = Avma(word);
+        if at >= lowest && at <= highest && starts.binary_search(&at).is_ok() {
+            blocked.push(at);
+        }
+    };
+    for tid in stopped.threads() {
+        look(stopped.regs(tid)?.ip().0);
+        for word in stopped.stack(tid, STACK_SEARCH)? {
+            look(word);
+        }
+    }
+    blocked.sort_unstable();
+    blocked.dedup();
+    Ok(blocked)
+}
+
+/// How much of each stack is searched for signal frames. Bytes. The handlers that run above the frame would have to
+/// use more than this to hide it.
+const STACK_SEARCH: usize = 1 << 20;
+
+/// Touches each page by writing one byte as it is, so that copy-on-write happens before the world stops.
+fn prefault(process: &Process, sites: &[Site]) -> Result<(), Error> {
+    let mut done = None;
+    for site in sites {
+        let page = site.record.at.align_down(4096);
+        if done == Some(page) {
+            continue;
+        }
+        done = Some(page);
+        // The last byte: never the start of an instruction that a breakpoint could be set on in between.
+        let at = site.record.range().end.sub(1);
+        let mut byte = [0];
+        process.read(at, &mut byte)?;
+        process.write(at, &byte)?;
+    }
+    Ok(())
+}
+
+/// Writes and reads back.
+pub(crate) fn write_checked(process: &Process, at: Avma, bytes: &[u8]) -> Result<(), Error> {
+    process.write(at, bytes)?;
+    let range = AvmaRange::with_len(at, bytes.len() as u64);
+    if process.bytes(range)? == bytes { Ok(()) } else { Err(Error::WriteLost { range }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(at: u64, new: u8) -> Record {
+        Record { at: Avma(at), kind: RedirectKind::Entry, len: 5, interior: 2, old: [0x55; 8], new: [new; 8] }
+    }
+
+    #[test]
+    fn a_new_generation_replaces_the_old_ones_in_one_pass() {
+        let old = [record(0x1000, 1), record(0x1000, 2), record(0x1010, 1)];
+        let new = [record(0x1000, 3), record(0x1020, 3)];
+        let s = sites(&Change { words: &[], revert: &old, apply: &new, marks: &[] }).unwrap();
+        let got: Vec<_> = s.iter().map(|s| (s.record.at.0, s.apply, s.to[0], s.accept.len())).collect();
+        assert_eq!(got, vec![(0x1010, false, 0x55, 1), (0x1000, true, 3, 3), (0x1020, true, 3, 1)]);
+    }
+
+    #[test]
+    fn a_redirect_over_a_page_end_is_refused() {
+        let r = [record(0x1ffe, 1)];
+        assert!(sites(&Change { words: &[], revert: &[], apply: &r, marks: &[] }).is_err());
+    }
+}

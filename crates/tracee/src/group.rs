@@ -1,0 +1,331 @@
+//! The tracees of one tracing thread.
+//!
+//! Invariant: a thread that is `resting` is in the kernel's stop of that name and nothing is owed to it. Any other
+//! stop (a signal, a clone) is left at once, with what belongs to it, and the interruption that is pending brings the
+//! thread to rest on its way back to user code: there its registers are user code's, it can run system calls for us,
+//! and be let go without anything to remember.
+
+use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
+use crate::restart::cure;
+use crate::{Error, Process, Regs, StopError, StopReport, Stuck, Tid};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) process: Process,
+    threads: BTreeMap<Tid, Thread>,
+    /// Set when the first thread is interrupted.
+    since: Option<Instant>,
+    cured: usize,
+    exec: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Thread {
+    /// Its registers, once it is at rest.
+    resting: Option<Regs>,
+    /// Only to be let go when it comes to rest: not of the process, or too late.
+    dismissed: bool,
+}
+
+const NEW: Thread = Thread { resting: None, dismissed: false };
+
+/// Between two looks at threads that have not stopped yet. A thread is late only if it waits for a CPU.
+pub(crate) const NAP: Duration = Duration::from_micros(20);
+/// How often the state letter of a late thread is looked at.
+const LATE: Duration = Duration::from_millis(2);
+
+impl Group {
+    pub(crate) fn new(process: &Process) -> Self {
+        Self { process: process.clone(), threads: BTreeMap::new(), since: None, cured: 0, exec: false }
+    }
+
+    /// Seizes every thread, without stopping it, until no new one turns up.
+    pub(crate) fn seize_all(&mut self) -> Result<(), Error> {
+        while self.seize_new()? > 0 {
+            self.pump()?;
+        }
+        if self.threads.is_empty() { Err(Error::Gone(self.process.pid())) } else { Ok(()) }
+    }
+
+    /// Seizes the threads not yet known; how many there were.
+    fn seize_new(&mut self) -> Result<usize, Error> {
+        let mut new = 0;
+        for tid in self.process.threads()? {
+            if self.threads.contains_key(&tid) || !self.seize(tid, OPTIONS | TRACE_CLONE)? {
+                continue;
+            }
+            new += 1;
+            self.threads.insert(tid, NEW);
+            if self.since.is_some() {
+                self.interrupt(tid)?;
+            }
+        }
+        Ok(new)
+    }
+
+    /// Seizes one thread; false where there is nothing to seize any more.
+    fn seize(&self, tid: Tid, options: usize) -> Result<bool, Error> {
+        let pid = self.process.pid();
+        let source = match ptrace::seize(tid, options) {
+            // An id can have come to mean a thread of another process since the list was read. It is only seized,
+            // not stopped: the end of the tracing thread frees it.
+            Ok(()) => return Ok(self.process.file(&format!("task/{tid}")).exists()),
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
+            Err(e) => e,
+        };
+        let status = match self.process.thread_status(tid) {
+            Ok(s) if s.is_ending() => return Ok(false),
+            Ok(s) => s,
+            Err(Error::ThreadGone(_)) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        match status.tracer_pid {
+            0 => Err(Error::NoPermission { pid, what: "trace", hint: String::new(), source }),
+            // Born of a thread that was seized.
+            by if Tid(by) == ptrace::own_tid() => Ok(true),
+            by => Err(crate::preflight::already_traced(pid, by)),
+        }
+    }
+
+    fn interrupt(&self, tid: Tid) -> Result<(), Error> {
+        match ptrace::interrupt(tid) {
+            // Ended: the next look tells.
+            Err(source) if source.raw_os_error() != Some(libc::ESRCH) => {
+                Err(Error::Os { what: "interrupt", tid, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops every thread. On failure the caller drops the group, which lets all go.
+    pub(crate) fn stop_all(&mut self, deadline: Duration) -> Result<Vec<(Tid, Regs)>, StopError> {
+        let since = Instant::now();
+        self.since = Some(since);
+        for (&tid, t) in &self.threads {
+            if t.resting.is_none() {
+                self.interrupt(tid)?;
+            }
+        }
+        let mut late = LATE;
+        loop {
+            let running = self.pump()?;
+            let pid = self.process.pid();
+            if self.exec {
+                return Err(Error::Exec(pid).into());
+            }
+            if running == 0 {
+                if self.seize_new()? > 0 {
+                    continue;
+                }
+                if self.threads.is_empty() {
+                    return Err(Error::Gone(pid).into());
+                }
+                return Ok(self.resting().collect());
+            }
+            let waited = since.elapsed();
+            if waited >= deadline {
+                return Err(StopError::Busy { stuck: self.stuck(), waited });
+            }
+            if waited >= late {
+                late = waited + LATE;
+                self.drop_dead_leader();
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Seizes and stops one thread, whichever can be had.
+    pub(crate) fn stop_one(&mut self, each: Duration) -> Result<Tid, Error> {
+        let pid = self.process.pid();
+        // Idle threads come first: whatever is done to them, nobody waits for it.
+        let mut candidates = Vec::new();
+        for tid in self.process.threads()? {
+            match self.process.thread_status(tid).map(|s| s.state) {
+                Ok('S') => candidates.push((0, tid)),
+                Ok('R' | 'T') => candidates.push((1, tid)),
+                _ => {}
+            }
+        }
+        candidates.sort_unstable();
+        let mut dispatching = false;
+        for (_, tid) in candidates {
+            if !self.seize(tid, OPTIONS)? {
+                continue;
+            }
+            self.threads.insert(tid, NEW);
+            self.interrupt(tid)?;
+            let since = *self.since.get_or_insert_with(Instant::now);
+            let until = since.elapsed() + each;
+            loop {
+                self.pump()?;
+                match self.threads.get_mut(&tid) {
+                    // Ended meanwhile.
+                    None => break,
+                    Some(t) if t.resting.is_some() => {
+                        if !ptrace::dispatches_syscalls(tid) {
+                            return Ok(tid);
+                        }
+                        dispatching = true;
+                        self.let_go(tid);
+                        break;
+                    }
+                    Some(t) if since.elapsed() >= until => {
+                        t.dismissed = true;
+                        break;
+                    }
+                    Some(_) => std::thread::sleep(NAP),
+                }
+            }
+        }
+        if !self.process.is_alive() {
+            return Err(Error::Gone(pid));
+        }
+        Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
+    }
+
+    /// Looks once at every thread that is not at rest; how many are left that are not.
+    fn pump(&mut self) -> Result<usize, Error> {
+        let tids: Vec<Tid> =
+            self.threads.iter().filter(|(_, t)| t.resting.is_none()).map(|(&tid, _)| tid).collect();
+        for tid in tids {
+            match ptrace::look(tid).map_err(|source| Error::Os { what: "waitid", tid, source })? {
+                Wait::Running => {}
+                Wait::Ended => self.forget(tid),
+                Wait::NotOurs => {
+                    self.threads.remove(&tid);
+                }
+                Wait::Stopped(stop) => self.stopped(tid, stop)?,
+            }
+        }
+        Ok(self.threads.values().filter(|t| t.resting.is_none() && !t.dismissed).count())
+    }
+
+    fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
+        let go_on = match stop {
+            Stop::Rest => {
+                if self.threads.get(&tid).is_some_and(|t| t.dismissed) {
+                    self.let_go(tid);
+                } else if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
+                    self.threads.insert(tid, Thread { resting: Some(regs), dismissed: false });
+                }
+                return Ok(());
+            }
+            Stop::Clone => {
+                let message = self.alive(tid, "geteventmsg", ptrace::event_message(tid))?;
+                if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
+                    // A clone that is no thread of the process is none of our business.
+                    let dismissed = !self.process.file(&format!("task/{new}")).exists();
+                    self.threads.entry(new).or_insert(Thread { resting: None, dismissed });
+                }
+                ptrace::cont(tid, None)
+            }
+            Stop::Exec => {
+                self.exec = true;
+                ptrace::cont(tid, None)
+            }
+            Stop::Signal(sig) => {
+                // While traced, even ignored signals wake a thread out of its call; see `restart`.
+                if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
+                    self.cure(tid, &regs);
+                }
+                ptrace::cont(tid, Some(sig))
+            }
+            Stop::Syscall | Stop::Other(_) => ptrace::cont(tid, None),
+        };
+        self.alive(tid, "cont", go_on).map(|_| ())
+    }
+
+    /// The value, or nothing where the thread was killed meanwhile (the next look tells).
+    fn alive<T>(&self, tid: Tid, what: &'static str, r: io::Result<T>) -> Result<Option<T>, Error> {
+        match r {
+            Ok(v) => Ok(Some(v)),
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(source) => Err(Error::Os { what, tid, source }),
+        }
+    }
+
+    fn cure(&mut self, tid: Tid, regs: &Regs) {
+        if let Some(cured) = cure(&self.process, regs)
+            && ptrace::set_regs(tid, &cured).is_ok()
+        {
+            self.cured += 1;
+        }
+    }
+
+    pub(crate) fn forget(&mut self, tid: Tid) {
+        self.threads.remove(&tid);
+        // The process's end belongs to its parent, which may be us; a thread's to its tracer, and an exec in the
+        // target waits until it is taken.
+        if tid.0 != self.process.pid().0 {
+            ptrace::reap(tid);
+        }
+    }
+
+    /// A first thread that has ended while others live is never reported by the kernel.
+    fn drop_dead_leader(&mut self) {
+        let leader = Tid(self.process.pid().0);
+        if self.threads.get(&leader).is_some_and(|t| t.resting.is_none())
+            && self.process.thread_status(leader).is_ok_and(|s| s.is_ending())
+        {
+            self.threads.remove(&leader);
+        }
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let late = self.threads.iter().filter(|(_, t)| t.resting.is_none() && !t.dismissed);
+        late.map(|(&tid, _)| Stuck {
+            tid,
+            state: self.process.thread_status(tid).map_or('?', |s| s.state),
+            wchan: self.process.text(&format!("task/{tid}/wchan")).unwrap_or_default(),
+        })
+        .collect()
+    }
+
+    /// The threads at rest.
+    pub(crate) fn resting(&self) -> impl Iterator<Item = (Tid, Regs)> {
+        self.threads.iter().filter_map(|(&tid, t)| Some((tid, t.resting?)))
+    }
+
+    pub(crate) fn regs(&self, tid: Tid) -> Result<Regs, Error> {
+        self.threads.get(&tid).and_then(|t| t.resting).ok_or(Error::NotStopped(tid))
+    }
+
+    /// Changes the registers of a thread at rest.
+    pub(crate) fn set_regs(&mut self, tid: Tid, regs: &Regs) -> Result<(), Error> {
+        let t = self.threads.get_mut(&tid).filter(|t| t.resting.is_some()).ok_or(Error::NotStopped(tid))?;
+        ptrace::set_regs(tid, regs).map_err(|source| match source.raw_os_error() {
+            Some(libc::ESRCH) => Error::ThreadGone(tid),
+            _ => Error::Os { what: "setregs", tid, source },
+        })?;
+        t.resting = Some(*regs);
+        Ok(())
+    }
+
+    fn let_go(&mut self, tid: Tid) {
+        if let Ok(regs) = self.regs(tid).or_else(|_| ptrace::regs(tid)) {
+            self.cure(tid, &regs);
+        }
+        // ESRCH: killed meanwhile. Anything else is mended by the end of the tracing thread.
+        let _ = ptrace::detach(tid);
+        self.threads.remove(&tid);
+    }
+
+    /// Lets every thread at rest go on.
+    pub(crate) fn release(&mut self) -> StopReport {
+        let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
+        for &tid in &resting {
+            self.let_go(tid);
+        }
+        let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
+        StopReport { stopped, threads: resting.len(), cured: self.cured }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

@@ -1,0 +1,33 @@
+//! Numbers the kernel gives to processes, threads and signals.
+
+use std::fmt;
+
+/// A process, by the id of its thread group, as seen from our pid namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub i32);
+
+/// A thread, as seen from our pid namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tid(pub i32);
+
+/// A signal by number; real-time signals (32..=64) are as good as any.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sig(pub i32);
+
+macro_rules! show {
+    ($t:ident) => {
+        impl fmt::Debug for $t {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($t), "({})"), self.0)
+            }
+        }
+        impl fmt::Display for $t {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+show!(Pid);
+show!(Tid);
+show!(Sig);

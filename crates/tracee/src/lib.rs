@@ -1,0 +1,37 @@
+//! The live process: its state, its memory, and its threads stopped, looked at and let go.
+//!
+//! You give a process id; it gives a [`Process`] to read and write, a [`Preflight`] that says beforehand whether
+//! and why not it can be traced, [`Seized`] → [`Stopped`] for a stop of all threads, and [`with_one_stopped`] for
+//! raw system calls run by the target itself.
+//!
+//! All tracing is done by a thread of its own that lives as long as the [`Seized`] or [`Stopped`] value: the kernel
+//! lets every tracee of a thread go on when that thread ends, even those that cannot be detached because they are
+//! not stopped. So nothing that happens here (an error, a panic, a SIGKILL) leaves the target standing.
+//!
+//! While a target is seized nobody else in this process may `wait` for it (not even `std::process::Child::try_wait`
+//! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
+
+mod error;
+mod group;
+mod home;
+mod ids;
+mod preflight;
+mod priority;
+mod process;
+mod ptrace;
+mod regs;
+mod remote;
+mod restart;
+mod status;
+mod stop;
+mod tracer;
+
+pub use error::{Error, StopError, Stuck};
+pub use ids::{Pid, Sig, Tid};
+pub use preflight::{Preflight, Seccomp, preflight};
+pub use process::Process;
+pub use ptrace::kill_self;
+pub use regs::Regs;
+pub use remote::{Remote, with_one_stopped};
+pub use status::Status;
+pub use stop::{Seized, StopReport, Stopped};

@@ -1,0 +1,166 @@
+//! May this process be traced? Asked before anything is touched.
+
+use crate::{Error, Pid, Process, Status};
+use std::fs;
+
+/// The seccomp state of a process that can be worked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seccomp {
+    /// None.
+    None,
+    /// Filters, which are suspended for each system call of ours (and only for it).
+    Filter,
+}
+
+/// What was found in a process that can be worked with.
+#[derive(Debug, Clone)]
+pub struct Preflight {
+    /// Its id.
+    pub pid: Pid,
+    /// Its command name.
+    pub name: String,
+    /// How many threads it has.
+    pub threads: u32,
+    /// Its seccomp state.
+    pub seccomp: Seccomp,
+    /// Its id in each pid namespace from ours inwards: more than one for a process in a container.
+    pub ns_pid: Vec<i32>,
+    /// Whether it may gain no rights by exec (`no_new_privs`).
+    pub no_new_privs: bool,
+}
+
+/// Looks whether a process can be traced, without touching it.
+///
+/// # Errors
+/// The reason why not.
+pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
+    if u32::try_from(pid.0).is_ok_and(|p| p == std::process::id()) {
+        return Err(Error::Itself(pid));
+    }
+    // What it is comes before what we may: the better reason is the one no permission would mend.
+    let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| Error::NoSuchProcess(pid))?;
+    let status = Status::parse(&String::from_utf8_lossy(&text))?;
+    check(pid, &status)?;
+    let process = Process::open(pid).map_err(|e| with_hint(e, &status))?;
+    is_x86_64(&process)?;
+    // A thread other than the first can be traced alone, or have filters alone.
+    let mut seccomp = Seccomp::None;
+    for tid in process.threads()? {
+        let status = match process.thread_status(tid) {
+            Err(Error::ThreadGone(_)) => continue,
+            status => status?,
+        };
+        if status.tracer_pid != 0 {
+            return Err(already_traced(pid, status.tracer_pid));
+        }
+        match status.seccomp {
+            0 => {}
+            1 => return Err(Error::SeccompStrict(pid)),
+            _ => seccomp = Seccomp::Filter,
+        }
+    }
+    if seccomp == Seccomp::Filter {
+        can_suspend_filters(pid)?;
+    }
+    Ok(Preflight {
+        pid,
+        name: status.name,
+        threads: status.threads,
+        seccomp,
+        ns_pid: status.ns_pid,
+        no_new_privs: status.no_new_privs,
+    })
+}
+
+fn check(pid: Pid, status: &Status) -> Result<(), Error> {
+    if status.tgid != pid.0 {
+        return Err(Error::NotAProcess(pid, status.process()));
+    }
+    if matches!(status.state, 'X' | 'x') {
+        return Err(Error::Ending(pid));
+    }
+    // A first thread that has ended looks like a zombie and has no memory, but its process may have other threads.
+    if status.state == 'Z' {
+        if fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2 {
+            return Err(Error::Ending(pid));
+        }
+    } else if !status.has_memory {
+        return Err(Error::KernelThread { pid, name: status.name.clone() });
+    }
+    if status.tracer_pid != 0 {
+        return Err(already_traced(pid, status.tracer_pid));
+    }
+    if status.state == 'T' {
+        return Err(Error::JobStopped(pid));
+    }
+    Ok(())
+}
+
+pub(crate) fn already_traced(pid: Pid, by: i32) -> Error {
+    let comm = fs::read(format!("/proc/{by}/comm")).unwrap_or_default();
+    let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
+    Error::AlreadyTraced { pid, by: Pid(by), comm }
+}
+
+/// `CAP_SYS_PTRACE` and `CAP_SYS_ADMIN` as bits of [`Status::cap_eff`].
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+fn own_status() -> Status {
+    fs::read_to_string("/proc/self/status").ok().and_then(|t| Status::parse(&t).ok()).unwrap_or_default()
+}
+
+fn can_suspend_filters(pid: Pid) -> Result<(), Error> {
+    let own = own_status();
+    let no = |why: &str| Err(Error::SeccompFilter { pid, why: why.into() });
+    if own.cap_eff & CAP_SYS_ADMIN == 0 {
+        return no("that takes the capability CAP_SYS_ADMIN (run as root)");
+    }
+    if own.seccomp != 0 {
+        return no("this program is under seccomp itself");
+    }
+    Ok(())
+}
+
+/// Adds what would help.
+fn with_hint(e: Error, target: &Status) -> Error {
+    let Error::NoPermission { pid, what, source, .. } = e else { return e };
+    let own = own_status();
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let hint = match scope.as_deref().map(str::trim) {
+        Some("3") => "; kernel.yama.ptrace_scope is 3: no tracing until the next boot",
+        Some("2") if own.cap_eff & CAP_SYS_PTRACE == 0 => "; kernel.yama.ptrace_scope is 2: run as root",
+        Some("1") if own.cap_eff & CAP_SYS_PTRACE == 0 => {
+            "; kernel.yama.ptrace_scope is 1: run as root, or start the program by `whet run`"
+        }
+        _ if own.uid[1] != target.uid[1] => "; it belongs to another user: run as that user or as root",
+        _ if own.cap_eff & CAP_SYS_PTRACE == 0 => {
+            "; it is not dumpable or has more rights than we: run as root"
+        }
+        _ => "; a security module or a user namespace forbids it",
+    };
+    Error::NoPermission { pid, what, hint: hint.into(), source }
+}
+
+/// Whether the program is a 64-bit x86 ELF file (x32 and 32-bit ones are not).
+fn is_x86_64(process: &Process) -> Result<(), Error> {
+    use std::io::Read;
+    let pid = process.pid();
+    let no = |what: &str| Err(Error::NotX86_64 { pid, what: what.into() });
+    let mut head = [0; 20];
+    let read = fs::File::open(process.file("exe")).and_then(|mut f| f.read_exact(&mut head));
+    if let Err(source) = read {
+        // Of a process whose first thread has ended the kernel shows no program.
+        if process.status()?.is_ending() {
+            return Ok(());
+        }
+        return Err(Error::ProcFile { path: format!("/proc/{pid}/exe"), source });
+    }
+    match (head[..4] == *b"\x7fELF", head[4], u16::from_le_bytes([head[18], head[19]])) {
+        (false, ..) => no("not ELF"),
+        (true, 2, 62) => Ok(()),
+        (true, 1, 62) => no("x32"),
+        (true, 1, 3) => no("32-bit x86"),
+        (true, _, machine) => no(&format!("ELF machine {machine}")),
+    }
+}

@@ -1,0 +1,383 @@
+//! One process: its files in /proc and its memory.
+
+use crate::remote::Gadgets;
+use crate::{Error, Pid, Status, Tid};
+use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A process, held by handles that cannot come to mean another one when its id is used again.
+#[derive(Debug, Clone)]
+pub struct Process {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pid: Pid,
+    /// The directory /proc/PID; every file is opened through it.
+    dir: File,
+    mem: File,
+    pidfd: OwnedFd,
+    /// What was found in its code last time.
+    gadgets: Mutex<Option<Gadgets>>,
+}
+
+/// `MADV_COLLAPSE` of Linux 6.1.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+impl Process {
+    /// Opens a process for reading and writing its memory. Does not look whether it can be traced:
+    /// [`crate::preflight`] does.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`], [`Error::NotAProcess`] for a thread's id, [`Error::NoPermission`].
+    pub fn open(pid: Pid) -> Result<Self, Error> {
+        let gone = |_| Error::NoSuchProcess(pid);
+        let dir = File::open(format!("/proc/{}", pid.0)).map_err(gone)?;
+        let text = fs::read_to_string(under(&dir, "status")).map_err(gone)?;
+        let status = Status::parse(&text)?;
+        if status.tgid != pid.0 {
+            return Err(Error::NotAProcess(pid, status.process()));
+        }
+        // SAFETY: takes two integers and gives a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.0, 0) };
+        let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or(Error::NoSuchProcess(pid))?;
+        // SAFETY: the descriptor was just made and nobody else has it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // The id may have changed hands between the two; the directory then is of a dead process.
+        if !under(&dir, "stat").exists() {
+            return Err(Error::NoSuchProcess(pid));
+        }
+        let mem = File::options().read(true).write(true).open(under(&dir, "mem"));
+        let mem = mem.map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => Error::NoSuchProcess(pid),
+            _ => {
+                Error::NoPermission { pid, what: "read and write the memory of", hint: String::new(), source }
+            }
+        })?;
+        Ok(Self { inner: Arc::new(Inner { pid, dir, mem, pidfd, gadgets: Mutex::new(None) }) })
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.inner.pid
+    }
+
+    /// Whether it lives; a process whose last thread has ended does not, even before its parent has noticed.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let mut fd = libc::pollfd { fd: self.inner.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd for a count of one; a timeout of 0 returns at once.
+        let n = unsafe { libc::poll(&raw mut fd, 1, 0) };
+        n == 0
+    }
+
+    /// The path of one of its files in /proc, through the open directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        under(&self.inner.dir, name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
+        // Names in maps, comm and cmdline are bytes, not always UTF-8.
+        self.read_file(name).map(|b| String::from_utf8_lossy(&b).into_owned())
+    }
+
+    fn read_file(&self, name: &str) -> Result<Vec<u8>, Error> {
+        fs::read(self.file(name)).map_err(|source| self.file_error(name, source))
+    }
+
+    fn file_error(&self, name: &str, source: io::Error) -> Error {
+        match source.raw_os_error() {
+            Some(libc::ESRCH) => Error::Gone(self.pid()),
+            Some(libc::ENOENT) if !self.is_alive() => Error::Gone(self.pid()),
+            Some(libc::EACCES | libc::EPERM) => {
+                Error::NoPermission { pid: self.pid(), what: "inspect", hint: String::new(), source }
+            }
+            _ => Error::ProcFile { path: format!("/proc/{}/{name}", self.pid()), source },
+        }
+    }
+
+    /// The text of `/proc/PID/maps`.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`]: so do all that read files of /proc.
+    pub fn maps_text(&self) -> Result<String, Error> {
+        self.text("maps")
+    }
+
+    /// The bytes of `/proc/PID/auxv`: pairs of 64-bit words.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn auxv(&self) -> Result<Vec<u8>, Error> {
+        self.read_file("auxv")
+    }
+
+    /// The path of its program; ends in ` (deleted)` where the file is gone.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn exe(&self) -> Result<PathBuf, Error> {
+        fs::read_link(self.file("exe")).map_err(|e| self.file_error("exe", e))
+    }
+
+    /// The state of the process (of its first thread, where threads differ).
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn status(&self) -> Result<Status, Error> {
+        Status::parse(&self.text("status")?)
+    }
+
+    /// The state of one thread.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`]; [`Error::ThreadGone`].
+    pub fn thread_status(&self, tid: Tid) -> Result<Status, Error> {
+        match fs::read(self.file(&format!("task/{tid}/status"))) {
+            Ok(text) => Status::parse(&String::from_utf8_lossy(&text)),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                Err(if self.is_alive() { Error::ThreadGone(tid) } else { Error::Gone(self.pid()) })
+            }
+            Err(e) => Err(self.file_error("task", e)),
+        }
+    }
+
+    /// Its threads at this moment, in ascending order; threads that have ended but cannot go yet among them.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn threads(&self) -> Result<Vec<Tid>, Error> {
+        let list = fs::read_dir(self.file("task")).map_err(|e| self.file_error("task", e))?;
+        let mut tids = Vec::new();
+        for entry in list {
+            let entry = entry.map_err(|e| self.file_error("task", e))?;
+            tids.extend(entry.file_name().to_str().and_then(|n| n.parse().ok()).map(Tid));
+        }
+        if tids.is_empty() {
+            return Err(Error::Gone(self.pid()));
+        }
+        tids.sort_unstable();
+        Ok(tids)
+    }
+
+    /// When the process started, in clock ticks (`sysconf(_SC_CLK_TCK)`) since boot: with the id, it names a
+    /// process for ever.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`]; [`Error::ProcFormat`].
+    pub fn start_time(&self) -> Result<u64, Error> {
+        let text = self.text("stat")?;
+        // Field 22; the fields are counted from after the name, which may contain anything.
+        let after = text.rsplit_once(')').map(|(_, rest)| rest);
+        after.and_then(|rest| rest.split_whitespace().nth(19)).and_then(|f| f.parse().ok()).ok_or_else(|| {
+            Error::ProcFormat { path: format!("/proc/{}/stat", self.pid()), what: "the start time" }
+        })
+    }
+
+    /// CPU time used so far by all its threads, those that have ended included, in nanoseconds.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn cpu_time_ns(&self) -> Result<u64, Error> {
+        // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's posix-timers: what clock_getcpuclockid gives.
+        let clock: libc::clockid_t = (!self.pid().0 << 3) | 2;
+        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `t` is a valid place for one timespec.
+        let rc = unsafe { libc::clock_gettime(clock, &raw mut t) };
+        // The clock goes by number: make sure that the number still is this process.
+        if rc != 0 || !self.is_alive() {
+            return Err(Error::Gone(self.pid()));
+        }
+        let (s, ns) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
+        Ok(s.saturating_mul(1_000_000_000).saturating_add(ns))
+    }
+
+    /// Writes into the process, whatever the protection of its pages (private file pages are copied first, as for a
+    /// debugger). The threads may be running: an 8-byte aligned word is written in one piece, nothing more.
+    ///
+    /// # Errors
+    /// [`Error::Unwritable`], with as much written as the kernel got to; see [`crate::Stopped::write_text`] where
+    /// the kernel forbids writes to protected pages.
+    pub fn write(&self, at: Avma, bytes: &[u8]) -> Result<(), Error> {
+        let fail = |source| Error::Unwritable { at, len: bytes.len(), source };
+        match self.inner.mem.write_all_at(bytes, at.0) {
+            Ok(()) => Ok(()),
+            // Length 0: the address space is gone.
+            Err(e) if e.kind() == io::ErrorKind::WriteZero && !self.is_alive() => {
+                Err(Error::Gone(self.pid()))
+            }
+            Err(e) => Err(fail(e)),
+        }
+    }
+
+    /// The bytes of the file mapped at `range`, the very file where the kernel lets us (even if deleted or replaced
+    /// since), else whatever is at `path` as the process sees it: the caller checks that it is the right one.
+    #[must_use]
+    pub fn open_file(&self, path: &str, range: AvmaRange) -> Option<Vec<u8>> {
+        let mapped = self.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
+        if let Some(bytes) = read_regular(&mapped) {
+            return Some(bytes);
+        }
+        let path = path.strip_prefix('/').filter(|p| !p.ends_with(" (deleted)"))?;
+        read_regular(&self.file("root").join(path))
+    }
+
+    /// Makes huge pages of the 2 MiB-aligned parts of `range`, without the process taking part.
+    ///
+    /// # Errors
+    /// [`Error::Os`] with `EINVAL` before Linux 6.1 or where nothing is aligned, `EAGAIN`/`ENOMEM` where memory is
+    /// short or scattered.
+    pub fn collapse_huge(&self, range: AvmaRange) -> Result<(), Error> {
+        let len = usize::try_from(range.len()).unwrap_or(0);
+        // The address is the target's: for us it is a number in the place of a pointer.
+        let iov =
+            libc::iovec { iov_base: std::ptr::without_provenance_mut(address(range.start)), iov_len: len };
+        let fd = self.inner.pidfd.as_raw_fd();
+        // SAFETY: one valid iovec for a count of one, only read; what it points to is in the other process.
+        let rc = unsafe { libc::syscall(libc::SYS_process_madvise, fd, &raw const iov, 1, MADV_COLLAPSE, 0) };
+        if rc < 0 {
+            let source = io::Error::last_os_error();
+            return Err(Error::Os { what: "process_madvise", tid: Tid(self.pid().0), source });
+        }
+        Ok(())
+    }
+
+    /// How many bytes of the mappings that overlap `range` are in huge pages.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn anon_huge_bytes(&self, range: AvmaRange) -> Result<u64, Error> {
+        Ok(huge_bytes(&self.text("smaps")?, range))
+    }
+
+    /// The descriptor that becomes readable when the process ends.
+    #[must_use]
+    pub fn pidfd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.inner.pidfd)
+    }
+
+    pub(crate) fn gadgets(&self) -> Option<Gadgets> {
+        *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_gadgets(&self, found: Gadgets) {
+        *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+    }
+
+    /// Reads as much as there is from `at`, up to the length of `buf`; the number of bytes read.
+    pub(crate) fn read_some(&self, at: Avma, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
+            match self.inner.mem.read_at(rest, at.0.wrapping_add(done as u64)) {
+                Ok(n) if n > 0 => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+        done
+    }
+}
+
+impl ReadMemory for Process {
+    fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable> {
+        self.inner.mem.read_exact_at(buf, at.0).map_err(|_| Unreadable { at, len: buf.len() as u64 })
+    }
+}
+
+fn address(at: Avma) -> usize {
+    usize::try_from(at.0).unwrap_or(usize::MAX)
+}
+
+fn under(dir: &File, name: &str) -> PathBuf {
+    Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+}
+
+/// The file's bytes, if it is a regular file (the path is the target's word: it may name a device or a pipe).
+fn read_regular(path: &Path) -> Option<Vec<u8>> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    fs::read(path).ok()
+}
+
+fn huge_bytes(smaps: &str, range: AvmaRange) -> u64 {
+    let mut inside = false;
+    let mut sum = 0u64;
+    for line in smaps.lines() {
+        if let Some(r) = mapping_range(line) {
+            inside = r.overlaps(&range);
+        } else if inside && let Some(kb) = line.strip_prefix("AnonHugePages:") {
+            let kb: u64 = kb.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0);
+            sum = sum.saturating_add(kb.saturating_mul(1024));
+        }
+    }
+    sum
+}
+
+/// The range at the start of a line of maps; `None` for other lines.
+pub(crate) fn mapping_range(line: &str) -> Option<AvmaRange> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, _) = rest.split_once(' ')?;
+    let hex = |s| u64::from_str_radix(s, 16).ok().map(Avma);
+    Some(AvmaRange::new(hex(start)?, hex(end)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_huge_pages_of_the_range() {
+        let smaps = "1000-3000 r-xp 0 00:00 0\nSize: 8 kB\nAnonHugePages:      2048 kB\n\
+            3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n";
+        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x2001))), 2048 * 1024);
+        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x3001))), 2052 * 1024);
+        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x4000), Avma(0x5000))), 0);
+    }
+
+    #[test]
+    fn this_very_process() {
+        let me = Process::open(Pid(i32::try_from(std::process::id()).unwrap())).unwrap();
+        assert!(me.is_alive());
+        assert!(me.maps_text().unwrap().contains("[stack]"));
+        assert!(me.threads().unwrap().contains(&Tid(me.pid().0)));
+        assert_eq!(me.status().unwrap().process(), me.pid());
+        assert_eq!(me.exe().unwrap(), std::env::current_exe().unwrap());
+        assert!(me.start_time().unwrap() > 0);
+        assert!(me.auxv().unwrap().len().is_multiple_of(16));
+        let word = 0x1122_3344_5566_7788_u64;
+        let at = Avma((&raw const word).addr() as u64);
+        assert_eq!(ReadMemory::u64(&me, at).unwrap(), word);
+        assert!(me.read(Avma(8), &mut [0; 4]).is_err());
+        assert!(me.write(Avma(8), &[0; 4]).is_err());
+        let before = me.cpu_time_ns().unwrap();
+        while me.cpu_time_ns().unwrap() <= before {}
+    }
+
+    #[test]
+    fn maps_to_files() {
+        let me = Process::open(Pid(i32::try_from(std::process::id()).unwrap())).unwrap();
+        let exe = me.exe().unwrap();
+        let exe = exe.to_str().unwrap();
+        let maps = me.maps_text().unwrap();
+        let range = maps.lines().find(|l| l.ends_with(exe)).and_then(mapping_range).unwrap();
+        let bytes = me.open_file(exe, range).unwrap();
+        assert_eq!(&bytes[..4], b"\x7fELF");
+        // Without the mapping, by path; not at all for what is no file.
+        let none = AvmaRange::new(Avma(0), Avma(1));
+        assert_eq!(me.open_file(exe, none).unwrap().len(), bytes.len());
+        assert!(me.open_file("/dev/zero", none).is_none());
+        assert!(me.open_file("[heap]", none).is_none());
+    }
+
+    #[test]
+    fn no_such_process() {
+        // The highest id the kernel can give is 2^22 - 1.
+        assert!(matches!(Process::open(Pid(1 << 23)), Err(Error::NoSuchProcess(_))));
+    }
+}

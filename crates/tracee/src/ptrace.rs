@@ -1,0 +1,282 @@
+//! The kernel's tracing calls, each as one checked function. Decoding of stops is our own: real-time signals survive.
+
+use crate::{Regs, Sig, Tid};
+use addr::Avma;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+
+/// What every tracee is seized with. No EXITKILL, ever: a target outlives its tracer.
+pub(crate) const OPTIONS: usize = 1 /* TRACESYSGOOD */ | 0x10 /* TRACEEXEC */;
+/// New threads come seized.
+pub(crate) const TRACE_CLONE: usize = 0x8;
+/// Seccomp filters do not apply.
+pub(crate) const SUSPEND_SECCOMP: usize = 1 << 21;
+
+const PTRACE_CONT: usize = 7;
+const PTRACE_POKEDATA: usize = 5;
+const PTRACE_GETREGS: usize = 12;
+const PTRACE_SETREGS: usize = 13;
+const PTRACE_DETACH: usize = 17;
+const PTRACE_SYSCALL: usize = 24;
+const PTRACE_SETOPTIONS: usize = 0x4200;
+const PTRACE_GETEVENTMSG: usize = 0x4201;
+const PTRACE_SEIZE: usize = 0x4206;
+const PTRACE_INTERRUPT: usize = 0x4207;
+const PTRACE_GETSIGMASK: usize = 0x420a;
+const PTRACE_SETSIGMASK: usize = 0x420b;
+const PTRACE_GET_RSEQ_CONFIGURATION: usize = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: usize = 0x4210;
+
+/// The raw call, for requests that neither read nor write our memory.
+fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the requests given here take `addr` and `data` as numbers or as addresses in the tracee.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, data) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Requests that fill a `T`.
+///
+/// # Safety
+/// The request must write at most a whole `T` through `data`, valid for any bytes, and all of it where it succeeds.
+unsafe fn fetch<T: Copy + Default>(request: usize, tid: Tid, addr: usize) -> io::Result<T> {
+    let mut out = T::default();
+    // SAFETY: `out` is valid for writes of a `T`; the caller vouches for the request.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, &raw mut out) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(out) }
+}
+
+pub(crate) fn seize(tid: Tid, options: usize) -> io::Result<()> {
+    request(PTRACE_SEIZE, tid, 0, options)
+}
+
+pub(crate) fn set_options(tid: Tid, options: usize) -> io::Result<()> {
+    request(PTRACE_SETOPTIONS, tid, 0, options)
+}
+
+pub(crate) fn interrupt(tid: Tid) -> io::Result<()> {
+    request(PTRACE_INTERRUPT, tid, 0, 0)
+}
+
+/// Lets a stopped thread go on, with a signal if one was about to be delivered.
+pub(crate) fn cont(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
+    request(PTRACE_CONT, tid, 0, number(sig))
+}
+
+/// Lets a stopped thread go on to its next entry to or return from a system call.
+pub(crate) fn to_syscall(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
+    request(PTRACE_SYSCALL, tid, 0, number(sig))
+}
+
+/// Ends the tracing of a stopped thread, which goes on (or stays stopped by job control).
+pub(crate) fn detach(tid: Tid) -> io::Result<()> {
+    request(PTRACE_DETACH, tid, 0, 0)
+}
+
+fn number(sig: Option<Sig>) -> usize {
+    sig.and_then(|s| usize::try_from(s.0).ok()).unwrap_or(0)
+}
+
+/// Writes one word over any protection.
+pub(crate) fn poke(tid: Tid, at: Avma, word: u64) -> io::Result<()> {
+    let to = |v| usize::try_from(v).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT));
+    request(PTRACE_POKEDATA, tid, to(at.0)?, to(word)?)
+}
+
+pub(crate) fn regs(tid: Tid) -> io::Result<Regs> {
+    let mut out = MaybeUninit::<libc::user_regs_struct>::zeroed();
+    // SAFETY: GETREGS writes one user_regs_struct to `data`.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_GETREGS, tid.0, 0, out.as_mut_ptr()) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain integers, zeroed and then written.
+    Ok(Regs(unsafe { out.assume_init() }))
+}
+
+pub(crate) fn set_regs(tid: Tid, regs: &Regs) -> io::Result<()> {
+    // SAFETY: SETREGS reads one user_regs_struct from `data`.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SETREGS, tid.0, 0, &raw const regs.0) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The signals a thread blocks (the set it goes back to, if it waits with another one).
+pub(crate) fn sigmask(tid: Tid) -> io::Result<u64> {
+    // SAFETY: writes `addr` = 8 bytes of signal set.
+    unsafe { fetch(PTRACE_GETSIGMASK, tid, 8) }
+}
+
+pub(crate) fn set_sigmask(tid: Tid, mask: u64) -> io::Result<()> {
+    // SAFETY: reads `addr` = 8 bytes of signal set.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SETSIGMASK, tid.0, 8, &raw const mask) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What an event is about: for a clone the new thread.
+pub(crate) fn event_message(tid: Tid) -> io::Result<u64> {
+    // SAFETY: writes one unsigned long.
+    unsafe { fetch(PTRACE_GETEVENTMSG, tid, 0) }
+}
+
+/// `struct ptrace_rseq_configuration`: the address of the thread's rseq area, then its size, signature and flags.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Rseq {
+    area: u64,
+    rest: [u32; 4],
+}
+
+/// The thread's area for restartable sequences; `None` where it has none, or the kernel (before 5.13) does not say.
+pub(crate) fn rseq_area(tid: Tid) -> Option<Avma> {
+    // SAFETY: writes at most `addr` bytes of the structure.
+    let r: Rseq = unsafe { fetch(PTRACE_GET_RSEQ_CONFIGURATION, tid, size_of::<Rseq>()) }.ok()?;
+    Some(Avma(r.area)).filter(|a| a.0 != 0)
+}
+
+/// Whether system calls of the thread may be turned into signals (`PR_SET_SYSCALL_USER_DISPATCH`); no where the
+/// kernel (before 6.4) does not say.
+pub(crate) fn dispatches_syscalls(tid: Tid) -> bool {
+    // SAFETY: writes at most `addr` bytes: mode, selector, offset, length.
+    let r: io::Result<[u64; 4]> = unsafe { fetch(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, 32) };
+    r.is_ok_and(|[mode, ..]| mode != 0)
+}
+
+/// Reads a register set; as much as there is.
+fn register_set(tid: Tid, set: usize, buf: &mut [u8]) -> io::Result<usize> {
+    const PTRACE_GETREGSET: usize = 0x4204;
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: the kernel writes at most `iov_len` bytes to `buf`, and the length to `iov`.
+    let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_GETREGSET, tid.0, set, &raw mut iov) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(iov.iov_len.min(buf.len())) }
+}
+
+/// The extended state (x87, SSE, AVX…) in the standard XSAVE format.
+pub(crate) fn xsave(tid: Tid) -> io::Result<Vec<u8>> {
+    const NT_X86_XSTATE: usize = 0x202;
+    let mut buf = vec![0; 32 << 10];
+    let n = register_set(tid, NT_X86_XSTATE, &mut buf)?;
+    buf.truncate(n);
+    Ok(buf)
+}
+
+/// Whether returns are checked against a shadow stack.
+pub(crate) fn has_shadow_stack(tid: Tid) -> bool {
+    const NT_X86_SHSTK: usize = 0x204;
+    register_set(tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
+}
+
+/// Sends a signal to one thread.
+pub(crate) fn send(pid: crate::Pid, tid: Tid, sig: Sig) -> io::Result<()> {
+    // SAFETY: takes three integers.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, pid.0, tid.0, sig.0) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Ends this very program at once, with nothing cleaned up: what a SIGKILL from anywhere does. For fault injection.
+pub fn kill_self() {
+    // SAFETY: takes one integer.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
+/// The calling thread.
+pub(crate) fn own_tid() -> Tid {
+    // SAFETY: takes nothing and cannot fail.
+    Tid(unsafe { libc::gettid() })
+}
+
+/// How a thread stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// By interruption, by job control, or because it has just been born: a rest from which it can be let go with
+    /// nothing lost, registers as user code sees them.
+    Rest,
+    /// At the entry to or return from a system call.
+    Syscall,
+    /// A new thread was made.
+    Clone,
+    /// Another program was started.
+    Exec,
+    /// Some other event that was not asked for.
+    Other(i32),
+    /// A signal is about to be delivered.
+    Signal(Sig),
+}
+
+/// Bits of a stop code: the signal in the low byte, the event above.
+pub(crate) fn decode(code: i32) -> Stop {
+    let sig = code & 0xff;
+    match code >> 8 {
+        0 if sig == libc::SIGTRAP | 0x80 => Stop::Syscall,
+        0 => Stop::Signal(Sig(sig)),
+        128 => Stop::Rest,
+        3 => Stop::Clone,
+        4 => Stop::Exec,
+        _ => Stop::Other(code),
+    }
+}
+
+/// What became of a thread since it was let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing yet.
+    Running,
+    /// It stopped.
+    Stopped(Stop),
+    /// It ended.
+    Ended,
+    /// It is no tracee of ours (any more).
+    NotOurs,
+}
+
+/// Looks, without waiting. The report stays with the kernel (`WNOWAIT`): if we are killed right now, a signal that
+/// was about to be delivered still is; a report that was taken would take it along.
+pub(crate) fn look(tid: Tid) -> io::Result<Wait> {
+    const __WNOTHREAD: libc::c_int = 0x2000_0000;
+    let flags = libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED | libc::__WALL | __WNOTHREAD;
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let id = libc::id_t::try_from(tid.0).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // SAFETY: `info` is valid for writes of a siginfo_t.
+    let rc = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), flags) };
+    if rc < 0 {
+        let e = io::Error::last_os_error();
+        return match e.raw_os_error() {
+            Some(libc::ECHILD) => Ok(Wait::NotOurs),
+            Some(libc::EINTR) => Ok(Wait::Running),
+            _ => Err(e),
+        };
+    }
+    // SAFETY: plain integers, zeroed and perhaps written.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: waitid fills the child variant; all zero where there is nothing to tell.
+    if unsafe { info.si_pid() } == 0 {
+        return Ok(Wait::Running);
+    }
+    // SAFETY: as above.
+    let status = unsafe { info.si_status() };
+    Ok(match info.si_code {
+        libc::CLD_TRAPPED | libc::CLD_STOPPED => Wait::Stopped(decode(status)),
+        _ => Wait::Ended,
+    })
+}
+
+/// Takes the report of an ended thread, so that the kernel can free it.
+pub(crate) fn reap(tid: Tid) {
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(tid.0, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_by_code() {
+        assert_eq!(decode(libc::SIGTRAP | 128 << 8), Stop::Rest);
+        assert_eq!(decode(libc::SIGSTOP | 128 << 8), Stop::Rest);
+        assert_eq!(decode(libc::SIGSTOP), Stop::Signal(Sig(libc::SIGSTOP)));
+        assert_eq!(decode(libc::SIGTRAP | 0x80), Stop::Syscall);
+        assert_eq!(decode(libc::SIGTRAP), Stop::Signal(Sig(libc::SIGTRAP)));
+        assert_eq!(decode(libc::SIGTRAP | 3 << 8), Stop::Clone);
+        assert_eq!(decode(libc::SIGTRAP | 4 << 8), Stop::Exec);
+        assert_eq!(decode(64), Stop::Signal(Sig(64)));
+    }
+}

@@ -1,0 +1,58 @@
+// A process in some state, by its argument, with a thread that counts.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile unsigned long count;
+static void *counter(void *p) { for (;;) { count++; __asm__ volatile("pause"); } }
+static void ready(void) {
+  printf("READY %p\n", &count);
+  fflush(stdout);
+}
+int main(int argc, char **argv) {
+  char *what = argv[1];
+  pthread_t t;
+  pthread_create(&t, 0, counter, 0);
+  if (!strcmp(what, "leader")) {
+    ready();
+    pthread_exit(0);
+  } else if (!strcmp(what, "strict")) {
+    ready();
+    getchar();
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+    for (;;) ;
+  } else if (!strcmp(what, "filter")) {
+    // Whoever maps memory dies.
+    struct sock_filter f[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog p = {4, f};
+    ready();
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &p);
+    for (;;) pause();
+  } else if (!strcmp(what, "vfork")) {
+    ready();
+    if (vfork() == 0) {
+      // The parent waits, uninterruptible, until this ends.
+      usleep(400000);
+      _exit(0);
+    }
+    for (;;) count += 1000000000000, sleep(1);
+  } else if (!strcmp(what, "exec")) {
+    ready();
+    getchar();
+    execl("/bin/sleep", "sleep", "100", (char *)0);
+  }
+  ready();
+  for (;;) pause();
+}

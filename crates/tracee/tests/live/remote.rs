@@ -1,0 +1,85 @@
+//! System calls run by the target, and writes into it.
+
+use crate::guest::{Guest, alone, stop};
+use addr::{Avma, AvmaRange, ReadMemory};
+use tracee::{Error, with_one_stopped};
+
+const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
+
+#[test]
+fn maps_and_unmaps_and_leaves_the_thread_as_it_was() {
+    let _alone = alone();
+    for args in [&[][..], &["sleep"]] {
+        let g = Guest::start("registers", args);
+        let since = std::time::Instant::now();
+        for _ in 0..300 {
+            let at = with_one_stopped(&g.process, |r| r.mmap(None, 1 << 16, RX, 0)).unwrap();
+            let line = format!("{:x}-", at.0);
+            let maps = g.process.maps_text().unwrap();
+            assert!(maps.lines().any(|l| l.starts_with(&line) && l.contains(" r-xp ")), "{maps}");
+            // Executable memory is filled from outside.
+            g.process.write(at, &[0xc3; 5000]).unwrap();
+            assert_eq!(g.process.bytes(AvmaRange::with_len(at, 5000)).unwrap(), [0xc3; 5000]);
+            with_one_stopped(&g.process, |r| r.munmap(at, 1 << 16)).unwrap();
+            assert!(g.process.u64(at).is_err());
+        }
+        println!("300 maps and unmaps, one stop each: {:?}", since.elapsed());
+        g.progress(0, 10);
+        assert_eq!(g.word(1), 0, "{args:?}");
+        let since = std::time::Instant::now();
+        with_one_stopped(&g.process, |r| {
+            for _ in 0..100 {
+                r.syscall(libc::SYS_getpid, [0; 6])?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        println!("one remote call: {:?}", since.elapsed() / 100);
+        g.progress(0, 10);
+        assert_eq!(g.word(1), 0);
+    }
+}
+
+#[test]
+fn failures_of_the_call_are_told() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["0", "1", "1"]);
+    let e = with_one_stopped(&g.process, |r| r.munmap(Avma(1), 1)).unwrap_err();
+    assert!(matches!(e, Error::Remote { nr: libc::SYS_munmap, errno: libc::EINVAL }), "{e}");
+    let at = with_one_stopped(&g.process, |r| {
+        let a = r.mmap(None, 4096, RX, 0)?;
+        assert_eq!(r.process().pid(), g.pid());
+        let again = r.mmap(Some(a), 4096, RX, libc::MAP_FIXED_NOREPLACE);
+        assert!(matches!(again, Err(Error::Remote { errno: libc::EEXIST, .. })));
+        Ok(a)
+    })
+    .unwrap();
+    let mut stopped = stop(&g.process).unwrap();
+    stopped.write_text(at, b"hello").unwrap();
+    assert_eq!(stopped.process().bytes(AvmaRange::with_len(at, 6)).unwrap(), b"hello\0");
+    assert!(matches!(stopped.write_text(Avma(64), b"x"), Err(Error::Unwritable { .. })));
+    assert_eq!(stopped.syscall(libc::SYS_munmap, [at.0, 4096, 0, 0, 0, 0]).unwrap(), 0);
+    stopped.release().unwrap();
+    // A panic in the middle.
+    let panicked = std::panic::catch_unwind(|| {
+        let _: Result<(), Error> = with_one_stopped(&g.process, |_| panic!("on purpose"));
+    });
+    assert!(panicked.is_err());
+    g.progress(1, 1000);
+}
+
+#[test]
+fn huge_pages_from_outside() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["0", "1", "1"]);
+    let at = with_one_stopped(&g.process, |r| r.mmap(None, 4 << 20, RX, 0)).unwrap();
+    let start = Avma(at.0.next_multiple_of(2 << 20));
+    let range = AvmaRange::with_len(start, 2 << 20);
+    g.process.write(start, &vec![0x90; 2 << 20]).unwrap();
+    assert_eq!(g.process.anon_huge_bytes(range).unwrap(), 0);
+    match g.process.collapse_huge(range) {
+        Ok(()) => assert_eq!(g.process.anon_huge_bytes(range).unwrap(), 2 << 20),
+        Err(e) => println!("no huge pages here: {e}"),
+    }
+    assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
+}

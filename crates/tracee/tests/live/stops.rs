@@ -1,0 +1,407 @@
+//! Stops of all threads, under everything that makes them hard.
+
+use crate::guest::{Guest, alone, stop, stop_and_go, until};
+use addr::{Addr, Avma, ReadMemory};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tracee::{Error, Seized, StopError, Tid};
+
+#[test]
+fn a_thousand_stops_of_churning_threads() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["4", "2", "4"]);
+    let mut most = 0;
+    let since = Instant::now();
+    for i in 0..1000 {
+        let stopped = stop(&g.process).unwrap();
+        let threads = stopped.threads();
+        assert!(threads.len() >= 11, "{}", threads.len());
+        most = most.max(threads.len());
+        if i % 50 == 0 {
+            // Nothing moves.
+            let seen = (g.word(0), g.word(1));
+            for &t in &threads {
+                assert_eq!(g.process.thread_status(t).unwrap().state, 't');
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(seen, (g.word(0), g.word(1)));
+            assert!(g.process.threads().unwrap().iter().all(|t| threads.contains(t)));
+        }
+        stopped.release().unwrap();
+        if i % 50 == 0 {
+            g.progress(0, 10);
+            g.progress(1, 1000);
+        }
+    }
+    println!("1000 stops in {:?}, at most {most} threads", since.elapsed());
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+    g.progress(0, 100);
+}
+
+#[test]
+fn dropped_instead_of_released() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["1", "1", "1"]);
+    drop(Seized::seize(&g.process).unwrap());
+    g.progress(1, 1000);
+    drop(stop(&g.process).unwrap());
+    g.progress(1, 1000);
+    let panicked = std::panic::catch_unwind(|| {
+        let _stopped = stop(&g.process).unwrap();
+        panic!("on purpose");
+    });
+    assert!(panicked.is_err());
+    g.progress(0, 10);
+    g.progress(1, 1000);
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+}
+
+#[test]
+fn stop_times_with_many_threads() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["0", "8", "55"]);
+    until("threads", || g.process.threads().unwrap().len() == 64);
+    let (mut whole, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let since = Instant::now();
+        let report = stop_and_go(&g.process);
+        whole.push(since.elapsed());
+        own.push(report.stopped);
+        assert_eq!(report.threads, 64);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    whole.sort_unstable();
+    own.sort_unstable();
+    println!(
+        "64 threads, 8 spinning: stopped for {:?} (median), {:?} (max); seize to end {:?}, {:?}",
+        own[100], own[199], whole[100], whole[199]
+    );
+    assert!(own[100] < Duration::from_millis(50));
+}
+
+#[test]
+fn registers_stack_and_moving_the_instruction_pointer() {
+    let _alone = alone();
+    let g = Guest::start("registers", &[]);
+    for _ in 0..100 {
+        let mut stopped = stop(&g.process).unwrap();
+        let tid = Tid(g.pid().0);
+        let regs = stopped.regs(tid).unwrap();
+        let words = stopped.stack(tid, 4096).unwrap();
+        assert!(words.len() > 16 && words.len() <= 512);
+        let first = regs.sp().sub(128).align_down(8);
+        assert_eq!(words[0], g.process.u64(first).unwrap());
+        assert_eq!(words[words.len() - 1], g.process.u64(first.add(8 * (words.len() as u64 - 1))).unwrap());
+        let all = stopped.stack(tid, 1 << 30).unwrap();
+        assert!(all.starts_with(&words[..1]) && all.len() > words.len() || words.len() < 512);
+        // To where it is: nothing changes.
+        if regs.syscall().is_none() {
+            stopped.set_ip(tid, regs.ip()).unwrap();
+        }
+        assert!(matches!(stopped.regs(Tid(1)), Err(Error::NotStopped(_))));
+        stopped.release().unwrap();
+    }
+    g.progress(0, 100);
+    assert_eq!(g.word(1), 0);
+
+    // Inside a call the instruction pointer is not ours to move.
+    let g = Guest::start("churn", &["0", "0", "1"]);
+    until("rest", || g.state() == 'S');
+    let mut stopped = stop(&g.process).unwrap();
+    let tid = Tid(g.pid().0);
+    assert_eq!(stopped.regs(tid).unwrap().syscall(), Some(libc::SYS_pause));
+    assert!(matches!(stopped.set_ip(tid, Avma(0)), Err(Error::InSyscall(_))));
+}
+
+#[test]
+fn no_signal_is_lost() {
+    let _alone = alone();
+    let g = Guest::start("signals", &[]);
+    g.progress(0, 100);
+    for i in 0..300 {
+        let mut stopped = stop(&g.process).unwrap();
+        if i % 3 == 0 {
+            stopped.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+        }
+        stopped.release().unwrap();
+        if i % 10 == 0 {
+            g.progress(0, 10);
+        }
+    }
+    g.progress(0, 1000);
+    println!("{} signals taken during 300 stops", g.word(0));
+    assert_eq!(g.word(1), 0, "lost, doubled, out of order or without their number");
+}
+
+#[test]
+fn no_wait_is_cut_short() {
+    const NAMES: [&str; 24] = [
+        "epoll_wait",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "semtimedop",
+        "recv tcp",
+        "recvmsg unix",
+        "read unix",
+        "readv tcp",
+        "accept",
+        "accept4",
+        "rt_sigtimedwait",
+        "io_getevents",
+        "nanosleep",
+        "clock_nanosleep",
+        "futex",
+        "poll",
+        "select",
+        "ppoll",
+        "send unix",
+        "write unix",
+        "recvmmsg",
+        "connect",
+        "io_uring_enter",
+        "sendmsg unix",
+    ];
+    let _alone = alone();
+    let mut g = Guest::start("waits", &[]);
+    assert_eq!(g.words[1], 24);
+    println!("io_uring: {}", g.words[2] == 1);
+    let counts = || {
+        let mut all = Vec::new();
+        for i in 0..24u64 {
+            all.push([0, 8, 16, 24].map(|o| g.process.u64(Avma(g.words[0] + 32 * i + o)).unwrap()));
+        }
+        all
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    let mut cured = 0;
+    for round in 0..20 {
+        for _ in 0..10 {
+            let mut stopped = stop(&g.process).unwrap();
+            if round % 2 == 1 {
+                // Also the thread that is made to do something else in between.
+                stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
+            }
+            cured += stopped.release().unwrap().cured;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Relative timeouts begin anew with each stop: let them run out now and then.
+        std::thread::sleep(Duration::from_millis(90));
+    }
+    let seen = counts();
+    for (name, [calls, eintr, odd, longest]) in NAMES.iter().zip(&seen) {
+        println!("{name:16} calls {calls:4} EINTR {eintr} odd {odd:#x} longest {longest} us");
+    }
+    println!("cured {cured}");
+    for (name, [calls, eintr, odd, longest]) in NAMES.iter().zip(&seen) {
+        assert!(*calls >= 10, "{name}");
+        assert_eq!((*eintr, *odd), (0, 0), "{name}");
+        assert!(*longest < 60_000 + 250_000, "{name}");
+    }
+    assert!(cured > 0);
+    g.tell("\n");
+    g.child.wait().unwrap();
+}
+
+#[test]
+fn a_handler_still_ends_a_wait() {
+    let _alone = alone();
+    let g = Guest::start("handler", &[]);
+    for i in 0..500 {
+        stop_and_go(&g.process);
+        std::thread::sleep(Duration::from_micros(i * 7 % 900));
+    }
+    g.progress(0, 50);
+    g.progress(1, 50);
+    assert_eq!(g.word(2), 0);
+}
+
+#[test]
+fn a_stop_by_job_control_stays_one() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["0", "2", "2"]);
+    for early in [true, false] {
+        // Before the stop, between seizing and stopping, and while stopped.
+        let seized = Seized::seize(&g.process).unwrap();
+        if early {
+            g.signal("-STOP");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut stopped = seized.stop(Duration::from_secs(5)).unwrap();
+        if !early {
+            g.signal("-STOP");
+        }
+        stopped.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+        stopped.release().unwrap();
+        until("stop", || g.state() == 'T');
+        for t in g.process.threads().unwrap() {
+            until("stop", || g.process.thread_status(t).unwrap().state == 'T');
+        }
+        let spun = g.word(1);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(spun, g.word(1));
+        assert!(matches!(tracee::preflight(g.pid()), Err(Error::JobStopped(_))));
+        g.signal("-CONT");
+        g.progress(1, 1000);
+    }
+    // Continued while we have it.
+    g.signal("-STOP");
+    until("stop", || g.state() == 'T');
+    let stopped = stop(&g.process).unwrap();
+    g.signal("-CONT");
+    let spun = g.word(1);
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(spun, g.word(1));
+    stopped.release().unwrap();
+    g.progress(1, 1000);
+}
+
+#[test]
+fn the_first_thread_may_have_ended() {
+    let _alone = alone();
+    let g = Guest::start("states", &["leader"]);
+    until("end of the first thread", || g.state() == 'Z');
+    assert!(tracee::preflight(g.pid()).is_ok());
+    for _ in 0..20 {
+        let mut stopped = stop(&g.process).unwrap();
+        assert_eq!(stopped.threads().len(), 1);
+        assert_eq!(stopped.syscall(libc::SYS_getpid, [0; 6]).unwrap(), i64::from(g.pid().0));
+        stopped.release().unwrap();
+        g.progress(0, 10);
+    }
+}
+
+#[test]
+fn forks_and_execs_go_on() {
+    let _alone = alone();
+    for kind in ["f", "v", "s", "c"] {
+        let g = Guest::start("forks", &[kind]);
+        let (mut good, mut busy) = (0, 0);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(3) && good < 200 {
+            match Seized::seize(&g.process).unwrap().stop(Duration::from_millis(50)) {
+                Ok(s) => {
+                    s.release().unwrap();
+                    good += 1;
+                }
+                Err(StopError::Busy { .. }) => busy += 1,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        g.progress(0, 20);
+        println!("{kind}: {good} stops, {busy} times busy, {} children", g.word(0));
+        assert!(good > 10);
+        assert_eq!(g.word(1), 0);
+    }
+}
+
+#[test]
+fn busy_in_time_and_all_go_on() {
+    let _alone = alone();
+    let g = Guest::start("states", &["vfork"]);
+    until("vfork", || g.state() == 'D');
+    let since = Instant::now();
+    let e = stop_for(&g, Duration::from_millis(50)).unwrap_err();
+    let took = since.elapsed();
+    let StopError::Busy { stuck, .. } = &e else { panic!("{e}") };
+    println!("{e} after {took:?}");
+    assert_eq!((stuck.len(), stuck[0].tid, stuck[0].state), (1, Tid(g.pid().0), 'D'));
+    assert!(took < Duration::from_millis(100));
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+    g.progress(0, 1000);
+    // Another thread can run calls for us.
+    let pid = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+    assert_eq!(pid, i64::from(g.pid().0));
+    // The parent itself gets out of it.
+    until("end of the vfork", || g.word(0) > 1_000_000_000_000);
+    stop_and_go(&g.process);
+}
+
+fn stop_for(g: &Guest, deadline: Duration) -> Result<(), StopError> {
+    Seized::seize(&g.process)?.stop(deadline).map(drop)
+}
+
+#[test]
+fn exec_and_end_have_names() {
+    let _alone = alone();
+    let mut g = Guest::start("states", &["exec"]);
+    let seized = Seized::seize(&g.process).unwrap();
+    g.tell("\n");
+    std::thread::sleep(Duration::from_millis(50));
+    let e = seized.stop(Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(e, StopError::Failed(Error::Exec(_) | Error::Gone(_))), "{e}");
+    until("the new program", || g.process.status().unwrap().name == "sleep" && g.state() == 'S');
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+    // The memory that was opened is not the new program's.
+    assert!(g.process.write(Avma(g.words[0]), &[1]).is_err());
+
+    let mut g = Guest::start("churn", &["1", "1", "1"]);
+    let stopped = stop(&g.process).unwrap();
+    g.child.kill().unwrap();
+    // Dead while stopped: released all the same.
+    stopped.release().unwrap();
+    g.child.wait().unwrap();
+    assert!(!g.process.is_alive());
+    assert!(matches!(Seized::seize(&g.process), Err(Error::Gone(_))));
+    let gone = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+    assert!(gone.is_err());
+}
+
+/// Not a test: what the tracer does that is killed below.
+#[test]
+fn victim() {
+    let Ok(pid) = std::env::var("TRACEE_VICTIM") else { return };
+    let (pid, how) = pid.split_once(' ').unwrap();
+    let p = tracee::Process::open(tracee::Pid(pid.parse().unwrap())).unwrap();
+    match how {
+        "stand" => {
+            let _stopped = stop(&p).unwrap();
+            tracee::kill_self();
+        }
+        _ => loop {
+            tracee::with_one_stopped(&p, |r| {
+                for _ in 0..50 {
+                    r.syscall(libc::SYS_getpid, [0; 6])?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        },
+    }
+}
+
+#[test]
+fn a_killed_tracer_leaves_no_harm() {
+    let _alone = alone();
+    let exe = std::env::current_exe().unwrap();
+    let victim = |g: &Guest, how: &str| {
+        Command::new(&exe)
+            .args(["--exact", "stops::victim"])
+            .env("TRACEE_VICTIM", format!("{} {how}", g.pid()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let g = Guest::start("churn", &["1", "1", "1"]);
+    let mut v = victim(&g, "stand");
+    v.wait().unwrap();
+    g.progress(0, 100);
+    g.progress(1, 1000);
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+
+    // At any instant of a system call made for us, in a thread that spins and in one that waits.
+    for args in [&[][..], &["sleep"]] {
+        let g = Guest::start("registers", args);
+        for i in 0..150u64 {
+            let mut v = victim(&g, "call");
+            until("the tracer at work", || g.process.status().unwrap().tracer_pid != 0);
+            std::thread::sleep(Duration::from_micros(i * 37 % 2000));
+            v.kill().unwrap();
+            v.wait().unwrap();
+            g.progress(0, 2);
+            assert_eq!(g.word(1), 0, "after {i} kills");
+        }
+        stop_and_go(&g.process);
+        g.progress(0, 5);
+        assert_eq!(g.word(1), 0);
+    }
+}

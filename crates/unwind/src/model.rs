@@ -1,0 +1,121 @@
+//! The plain data everything here is read into and written from.
+
+use addr::{Avma, AvmaRange};
+use std::sync::Arc;
+
+/// A DWARF register number (System V x86-64 psABI, figure 3.36): 7 is rsp, 16 the return address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Reg(pub u16);
+
+impl Reg {
+    /// The stack pointer.
+    pub const RSP: Reg = Reg(7);
+    /// The frame pointer.
+    pub const RBP: Reg = Reg(6);
+    /// The return address column.
+    pub const RA: Reg = Reg(16);
+}
+
+/// How the canonical frame address is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CfaRule {
+    /// CFA = register + offset.
+    RegOffset(Reg, i64),
+    /// CFA = the value of a DWARF expression (its bytes; expressions of CFI name no code addresses).
+    Expr(Arc<[u8]>),
+}
+
+/// Where the caller's value of one register is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegRule {
+    /// Lost.
+    Undefined,
+    /// Unchanged in this frame.
+    SameValue,
+    /// In memory at CFA + offset.
+    Offset(i64),
+    /// It *is* CFA + offset.
+    ValOffset(i64),
+    /// In another register.
+    Register(Reg),
+    /// In memory at the address an expression gives.
+    Expr(Arc<[u8]>),
+    /// It *is* the value of an expression.
+    ValExpr(Arc<[u8]>),
+}
+
+/// The complete frame rule of the instructions that start in `range`: absolute, no history needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Where it holds.
+    pub range: AvmaRange,
+    /// The frame address.
+    pub cfa: CfaRule,
+    /// Register rules, by rising register; a register that is absent has the ABI's default (callee-saved: same
+    /// value; others: undefined) and needs no opcode.
+    pub regs: Vec<(Reg, RegRule)>,
+    /// `DW_CFA_GNU_args_size`: bytes of outgoing arguments on the stack.
+    pub args_size: u64,
+}
+
+impl Row {
+    /// Whether two rows give the same rule, wherever they hold.
+    #[must_use]
+    pub fn same_rule(&self, other: &Row) -> bool {
+        self.cfa == other.cfa && self.regs == other.regs && self.args_size == other.args_size
+    }
+}
+
+/// One function fragment as `.eh_frame` describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fde {
+    /// The code it covers.
+    pub range: AvmaRange,
+    /// The personality routine, resolved (an indirect pointer has been followed).
+    pub personality: Option<Avma>,
+    /// Its exception table.
+    pub lsda: Option<Avma>,
+    /// A signal trampoline (augmentation `S`): return addresses are exact, not one past a call.
+    pub signal_frame: bool,
+    /// Offset of the FDE in its section: the key by which its rows are read again. Bytes.
+    pub offset: u64,
+}
+
+/// What is called when an exception passes a call inside `range`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallSite {
+    /// The instructions it is about. A call whose address is in no call site ends in `std::terminate`.
+    pub range: AvmaRange,
+    /// Where control lands; `None`: the exception passes by.
+    pub landing_pad: Option<Avma>,
+    /// 0: cleanup only; otherwise 1 + offset of the first action record.
+    pub action: u64,
+}
+
+/// A function's exception table (`.gcc_except_table`; Itanium C++ ABI, exception handling, "LSDA").
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lsda {
+    /// Call sites in the order of the table (rising by address).
+    pub call_sites: Vec<CallSite>,
+    /// Action records, as they are in the original.
+    pub actions: Vec<u8>,
+    /// Type table by index: `types[0]` has filter value 1. Resolved addresses of `type_info` objects; `None` catches all.
+    pub types: Vec<Option<Avma>>,
+    /// The exception specifications that negative filters point into, as they are in the original.
+    pub filters: Vec<u8>,
+}
+
+/// What the frame table needs to know of one clone fragment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CloneFrame {
+    /// The clone's bytes.
+    pub range: AvmaRange,
+    /// Its rows, rising, without gaps, covering `range`.
+    pub rows: Vec<Row>,
+    /// The original's personality routine.
+    pub personality: Option<Avma>,
+    /// Where the clone's exception table was put.
+    pub lsda: Option<Avma>,
+    /// The original's signal-frame mark.
+    pub signal_frame: bool,
+}

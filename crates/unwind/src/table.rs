@@ -1,0 +1,280 @@
+//! All FDEs of one `.eh_frame`.
+//!
+//! Sound tables are read completely; in unsound ones what cannot be understood is left out and counted, and the work
+//! stays linear in the section whatever its bytes claim: each entry is visited once, each CIE decoded once, and an
+//! FDE may only name a CIE that the walk has met before it (linkers write them in that order).
+
+use crate::rows::{State, evaluate};
+use crate::{Error, Fde, Row};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use gimli::{
+    BaseAddresses, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection,
+};
+use std::collections::HashMap;
+use std::fmt;
+
+pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+pub(crate) type Cie<'a> = CommonInformationEntry<Bytes<'a>>;
+
+/// The longest CIE that is believed, in bytes (real ones have about 30). A CIE is decoded anew for each FDE whose rows
+/// are asked for.
+const MAX_CIE: usize = 4096;
+
+/// One module's `.eh_frame`, indexed by address.
+#[derive(Clone, Default)]
+pub struct FrameTable {
+    bytes: Vec<u8>,
+    at: Avma,
+    fdes: Vec<Fde>,
+    skipped: usize,
+    overlaps: usize,
+}
+
+impl fmt::Debug for FrameTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameTable")
+            .field("at", &self.at)
+            .field("len", &self.bytes.len())
+            .field("fdes", &self.fdes.len())
+            .field("skipped", &self.skipped)
+            .field("overlaps", &self.overlaps)
+            .finish()
+    }
+}
+
+/// What all FDEs of one CIE share.
+struct Shared<'a> {
+    cie: Cie<'a>,
+    personality: Option<Avma>,
+}
+
+impl FrameTable {
+    /// Reads the section `eh_frame` that lies at `at`. It ends at its zero terminator or with the bytes, so more bytes
+    /// than the section has may be given. `mem` is asked only for the slots of indirect pointers.
+    ///
+    /// FDEs that cannot be understood (also: empty ones, ones with another return address column than 16, ones
+    /// whose personality cannot be read) are left out and counted by [`skipped`](Self::skipped).
+    ///
+    /// # Errors
+    /// [`Error::OutsideAddressSpace`] if the bytes do not fit at `at`.
+    pub fn parse(eh_frame: Vec<u8>, at: Avma, mem: &dyn ReadMemory) -> Result<FrameTable, Error> {
+        let len = eh_frame.len() as u64;
+        if at.raw().checked_add(len).is_none() {
+            return Err(Error::OutsideAddressSpace { at, len });
+        }
+        let mut table = FrameTable { at, ..FrameTable::default() };
+        let used = table.walk(&eh_frame, mem);
+        table.bytes = eh_frame;
+        table.bytes.truncate(used);
+        table.bytes.shrink_to_fit();
+        table.fdes.sort_by_key(|f| (f.range.start, f.offset));
+        table.overlaps = table.fdes.windows(2).filter(|w| w[0].range.overlaps(&w[1].range)).count();
+        Ok(table)
+    }
+
+    /// Collects the FDEs of `bytes`; gives the size of the section without its terminator.
+    fn walk(&mut self, bytes: &[u8], mem: &dyn ReadMemory) -> usize {
+        let (section, bases) = section(bytes, self.at);
+        let mut cies: HashMap<usize, Option<Shared<'_>>> = HashMap::new();
+        let mut at = 0;
+        while let Some(entry) = Entry::at(bytes, at) {
+            let Entry::Whole { id, end } = entry else {
+                // A length that leaves the section: whatever follows cannot be found.
+                self.skipped += usize::from(matches!(entry, Entry::Cut));
+                break;
+            };
+            if id == Some(0) {
+                let shared = (end - at <= MAX_CIE).then(|| share(&section, &bases, at, mem)).flatten();
+                cies.insert(at, shared);
+            } else {
+                match fde(&section, &bases, at, &cies, mem) {
+                    Some(fde) => self.fdes.push(fde),
+                    None => self.skipped += 1,
+                }
+            }
+            at = end;
+        }
+        at
+    }
+
+    /// All FDEs by rising start.
+    #[must_use]
+    pub fn fdes(&self) -> &[Fde] {
+        &self.fdes
+    }
+
+    /// How many FDEs were left out because they could not be understood.
+    #[must_use]
+    pub fn skipped(&self) -> usize {
+        self.skipped
+    }
+
+    /// How many FDEs overlap the next one.
+    #[must_use]
+    pub fn overlaps(&self) -> usize {
+        self.overlaps
+    }
+
+    /// The FDE of an instruction. Where FDEs overlap: the last that starts at or before it, as unwinders choose.
+    #[must_use]
+    pub fn find(&self, pc: Avma) -> Option<&Fde> {
+        let after = self.fdes.partition_point(|f| f.range.start <= pc);
+        self.fdes.get(after.checked_sub(1)?).filter(|f| f.range.contains(pc))
+    }
+
+    /// The rules of all instructions of `fde` (one of this table's): rising, without gaps, covering its range;
+    /// neighbours differ.
+    ///
+    /// # Errors
+    /// [`Error::NoFde`], [`Error::Entry`] or [`Error::Program`]: the frame cannot be carried over.
+    pub fn rows(&self, fde: &Fde) -> Result<Vec<Row>, Error> {
+        let (section, bases) = section(&self.bytes, self.at);
+        let (entry, cie) = self.entries(&section, &bases, fde)?;
+        let state = State::initial(&self.bytes, fde, &cie, cie.instructions(&section, &bases))?;
+        evaluate(&self.bytes, fde, &cie, &state, entry.instructions(&section, &bases))
+    }
+
+    /// The rule that holds where `fde` begins as far as its CIE alone says: on x86-64 CFA = rsp + 8 and the return
+    /// address just below, if the CIE is a usual one.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn initial_row(&self, fde: &Fde) -> Result<Row, Error> {
+        let (section, bases) = section(&self.bytes, self.at);
+        let (_, cie) = self.entries(&section, &bases, fde)?;
+        State::initial(&self.bytes, fde, &cie, cie.instructions(&section, &bases))?.row(fde, fde.range)
+    }
+
+    fn entries<'a>(
+        &self,
+        section: &EhFrame<Bytes<'a>>,
+        bases: &BaseAddresses,
+        fde: &Fde,
+    ) -> Result<(gimli::FrameDescriptionEntry<Bytes<'a>>, Cie<'a>), Error> {
+        let none = Error::NoFde { offset: fde.offset };
+        let offset = usize::try_from(fde.offset).map_err(|_| none.clone())?;
+        // A foreign key could point anywhere; this also keeps what `parse` found out about the entry.
+        if self.find_exact(fde).is_none() {
+            return Err(none);
+        }
+        let entry = section
+            .fde_from_offset(bases, EhFrameOffset(offset), EhFrame::cie_from_offset)
+            .map_err(|source| Error::Entry { offset: fde.offset, source })?;
+        let cie = entry.cie().clone();
+        Ok((entry, cie))
+    }
+
+    fn find_exact(&self, fde: &Fde) -> Option<&Fde> {
+        let key = (fde.range.start, fde.offset);
+        let at = self.fdes.binary_search_by_key(&key, |f| (f.range.start, f.offset)).ok()?;
+        self.fdes.get(at).filter(|f| *f == fde)
+    }
+}
+
+fn section(bytes: &[u8], at: Avma) -> (EhFrame<Bytes<'_>>, BaseAddresses) {
+    let mut section = EhFrame::new(bytes, LittleEndian);
+    section.set_address_size(8);
+    (section, BaseAddresses::default().set_eh_frame(at.raw()))
+}
+
+/// The extent of one entry.
+enum Entry {
+    /// A length of zero.
+    Terminator,
+    /// It runs past the end of the section.
+    Cut,
+    /// `id` is 0 for a CIE; `None` if the entry is too short to have one. `end` is the next entry's offset.
+    Whole { id: Option<u32>, end: usize },
+}
+
+impl Entry {
+    fn at(bytes: &[u8], at: usize) -> Option<Entry> {
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let short = word(at)?;
+        if short == 0 {
+            return Some(Entry::Terminator);
+        }
+        let (head, len) = if short == u32::MAX {
+            match bytes.get(at + 4..).and_then(|b| b.first_chunk()) {
+                Some(long) => (12, u64::from_le_bytes(*long)),
+                None => return Some(Entry::Cut),
+            }
+        } else {
+            (4, u64::from(short))
+        };
+        let body = at + head;
+        match usize::try_from(len).ok().and_then(|l| body.checked_add(l)).filter(|&e| e <= bytes.len()) {
+            Some(end) => Some(Entry::Whole { id: (len >= 4).then(|| word(body)).flatten(), end }),
+            None => Some(Entry::Cut),
+        }
+    }
+}
+
+/// Decodes the CIE at `offset`; `None` if its FDEs cannot be used.
+fn share<'a>(
+    section: &EhFrame<Bytes<'a>>,
+    bases: &BaseAddresses,
+    offset: usize,
+    mem: &dyn ReadMemory,
+) -> Option<Shared<'a>> {
+    let cie = section.cie_from_offset(bases, EhFrameOffset(offset)).ok()?;
+    if cie.return_address_register() != gimli::X86_64::RA {
+        return None;
+    }
+    let own = entry_range(bases, offset, cie.entry_len());
+    let personality = match cie.personality() {
+        Some(pointer) => resolve(pointer, own, mem)?,
+        None => None,
+    };
+    Some(Shared { cie, personality })
+}
+
+fn fde<'a>(
+    section: &EhFrame<Bytes<'a>>,
+    bases: &BaseAddresses,
+    offset: usize,
+    cies: &HashMap<usize, Option<Shared<'a>>>,
+    mem: &dyn ReadMemory,
+) -> Option<Fde> {
+    let partial = section.partial_fde_from_offset(bases, EhFrameOffset(offset)).ok()?;
+    let shared = cies.get(&partial.cie_offset().0)?.as_ref()?;
+    let entry = partial.parse(|_, _, _| Ok(shared.cie.clone())).ok()?;
+    let end = entry.initial_address().checked_add(entry.len())?;
+    if entry.len() == 0 {
+        return None;
+    }
+    let own = entry_range(bases, offset, entry.entry_len());
+    let lsda = match entry.lsda() {
+        Some(pointer) => resolve(pointer, own, mem)?,
+        None => None,
+    };
+    Some(Fde {
+        range: AvmaRange::new(Avma(entry.initial_address()), Avma(end)),
+        personality: shared.personality,
+        lsda,
+        signal_frame: entry.is_signal_trampoline(),
+        offset: offset as u64,
+    })
+}
+
+/// Where an entry's own bytes lie (`len` as the entry states it, without its head).
+fn entry_range(bases: &BaseAddresses, offset: usize, len: usize) -> AvmaRange {
+    let at = bases.eh_frame.section.unwrap_or(0).saturating_add(offset as u64);
+    AvmaRange::with_len(Avma(at), (len as u64).saturating_add(12))
+}
+
+/// The pointer that is meant: `Some(None)` for a null one, `None` if it cannot be read.
+///
+/// A stored zero means null whatever it is relative to, but the decoder has added the base already. What is left of
+/// a pc-relative null is the address of its own field, and nothing real lies inside the entry that names it.
+fn resolve(pointer: gimli::Pointer, own: AvmaRange, mem: &dyn ReadMemory) -> Option<Option<Avma>> {
+    let raw = Avma(pointer.pointer());
+    if raw.raw() == 0 || own.contains(raw) {
+        return Some(None);
+    }
+    let to = match pointer {
+        gimli::Pointer::Direct(_) => raw,
+        gimli::Pointer::Indirect(_) => Avma(mem.u64(raw).ok()?),
+    };
+    Some((to.raw() != 0).then_some(to))
+}

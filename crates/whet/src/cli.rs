@@ -1,0 +1,191 @@
+//! The words of the command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::OptimizeOptions;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  whet optimize $(pidof mariadbd)     profile it under its present load and rebuild its hot code
+  whet status                         what is optimized on this host
+  whet undo $(pidof mariadbd)         take it all out again (milliseconds)
+  whet verify $(pidof mariadbd)       prove what is changed and what is not
+  whet run -- mysqld --defaults-file=my.cnf
+                                      start a command and optimize it
+
+Exit codes:
+  0 done   1 fault in whet   2 usage   3 no such process   4 not permitted   5 refused (reason given)
+  6 busy, try again   7 nothing to do   8 verification failed   9 undo incomplete   10 target ended meanwhile";
+
+/// Sharpen programs while they run: rebuild the hot machine code of a live process with a better layout.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// How the answer is written to standard output.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Human)]
+    pub format: Format,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How answers are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// For people; may change from release to release.
+    Human,
+    /// One JSON object; stable.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Profile and optimize a process now.
+    #[command(after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order")]
+    Optimize {
+        /// The process.
+        pid: i32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Take all redirects away: the process runs its original code.
+    #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --all")]
+    Undo {
+        /// The process.
+        #[arg(required_unless_present = "all")]
+        pid: Option<i32>,
+        /// Every process that carries a journal.
+        #[arg(long, conflicts_with = "pid")]
+        all: bool,
+    },
+    /// Put the redirects of the newest generation back.
+    #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --all")]
+    Redo {
+        /// The process.
+        #[arg(required_unless_present = "all")]
+        pid: Option<i32>,
+        /// Every process that carries a journal.
+        #[arg(long, conflicts_with = "pid")]
+        all: bool,
+    },
+    /// What is optimized on this host, found by the journals in the processes themselves.
+    #[command(after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --format json")]
+    Status {
+        /// Only this process.
+        pid: Option<i32>,
+        /// Again every second.
+        #[arg(long)]
+        watch: bool,
+    },
+    /// What was done to a process and why the rest was left alone.
+    #[command(after_help = "Examples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 0x55d0c1a2b3c0")]
+    Explain {
+        /// The process.
+        pid: i32,
+        /// One function: its name, or an address inside it.
+        function: Option<String>,
+    },
+    /// Compare the process's code with its files: what is changed is exactly what the journal says.
+    #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]
+    Verify {
+        /// The process.
+        pid: i32,
+    },
+    /// What this host offers, and how to mend what is missing.
+    Doctor,
+    /// Start a command and optimize it; exits with the command's exit code.
+    #[command(after_help = "Examples:\n  whet run -- python3 app.py\n  whet run --delay 60 -- mysqld --defaults-file=my.cnf\n  whet run --shuffle 7 -- ./selftest")]
+    Run {
+        #[command(flatten)]
+        how: How,
+        /// Seconds to wait after the start before the profile is taken.
+        #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+        delay: f64,
+        /// Write the answer of the optimization (JSON) to this file; standard output is the command's.
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// How to optimize.
+#[derive(Debug, Args)]
+pub struct How {
+    /// How long to take samples.
+    #[arg(long, default_value_t = 8.0, value_parser = seconds)]
+    seconds: f64,
+    /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
+    #[arg(long, value_name = "SEED")]
+    shuffle: Option<u64>,
+    /// Only these functions (names, or addresses inside them).
+    #[arg(long, value_name = "FUNC", num_args = 1..)]
+    only: Vec<String>,
+    /// Only the first N functions that can be cloned, in a fixed order: for bisecting.
+    #[arg(long, value_name = "N")]
+    max_functions: Option<usize>,
+}
+
+impl How {
+    /// As the engine takes it.
+    pub fn options(&self) -> OptimizeOptions {
+        OptimizeOptions {
+            sampling: Duration::from_secs_f64(self.seconds),
+            shuffle: self.shuffle,
+            only: self.only.clone(),
+            max_functions: self.max_functions,
+        }
+    }
+}
+
+fn seconds(s: &str) -> Result<f64, String> {
+    let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
+    if (0.0..=3600.0).contains(&v) { Ok(v) } else { Err("seconds must lie between 0 and 3600".to_owned()) }
+}
+
+/// The single-dash spellings that documents of older tools use, turned into today's words.
+pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    if let Some(first) = args.get_mut(1) {
+        for word in ["status", "undo", "redo", "help"] {
+            if *first == *format!("-{word}") {
+                *first = if word == "help" { "--help".into() } else { word.into() };
+                break;
+            }
+        }
+    }
+    // `-undo` alone meant all targets.
+    if args.len() == 2 && (args[1] == "undo" || args[1] == "redo") {
+        args.push("--all".into());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn old_spellings() {
+        let words = |a: &[&str]| {
+            with_old_spellings(a.iter().map(OsString::from))
+                .into_iter()
+                .map(|s| s.into_string().unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&["whet", "-status"]), ["whet", "status"]);
+        assert_eq!(words(&["whet", "-undo"]), ["whet", "undo", "--all"]);
+        assert_eq!(words(&["whet", "undo", "7"]), ["whet", "undo", "7"]);
+        assert_eq!(words(&["whet", "-help"]), ["whet", "--help"]);
+    }
+}

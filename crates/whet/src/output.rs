@@ -1,0 +1,67 @@
+//! Where answers, warnings and errors go.
+
+use crate::cli::Format;
+use engine::Error;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// The two streams and the format of the first.
+#[derive(Debug)]
+pub struct Output {
+    format: Format,
+}
+
+/// An answer about several targets.
+#[derive(Debug, Serialize)]
+pub struct Targets<'a, T> {
+    /// One answer each.
+    pub targets: &'a [T],
+}
+
+impl Output {
+    pub fn new(format: Format) -> Self {
+        Self { format }
+    }
+
+    /// Whether progress may be drawn.
+    pub fn is_interactive(&self) -> bool {
+        std::io::stderr().is_terminal()
+    }
+
+    /// The answer, in the wanted format. A reader that went away is no error.
+    pub fn answer<T: Serialize>(&self, value: &T, human: impl FnOnce(&T) -> String) {
+        let text = match self.format {
+            Format::Json => serde_json::to_string(value).unwrap_or_default(),
+            Format::Human => human(value),
+        };
+        let mut stdout = std::io::stdout().lock();
+        let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    }
+
+    /// Something the user should know.
+    pub fn warn(&self, text: &str) {
+        let _ = writeln!(std::io::stderr().lock(), "whet: warning: {text}");
+    }
+
+    /// An error with its causes and the next step.
+    pub fn error(&self, e: &Error) {
+        let mut message = e.to_string();
+        let mut cause = std::error::Error::source(e);
+        while let Some(c) = cause {
+            let text = c.to_string();
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = c.source();
+        }
+        let next = e.next_step();
+        if self.format == Format::Json {
+            let object = serde_json::json!({
+                "error": { "code": e.code(), "message": message, "next": next, "exit_code": e.exit_code() as u8 }
+            });
+            let mut stdout = std::io::stdout().lock();
+            let _ = writeln!(stdout, "{object}").and_then(|()| stdout.flush());
+        }
+        let _ = writeln!(std::io::stderr().lock(), "whet: {message}\nwhet: hint: {next}");
+    }
+}

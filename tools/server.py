@@ -1,0 +1,417 @@
+#!/usr/bin/env python3
+"""A private MariaDB server for tests, and a sysbench load for it.
+
+The server is Debian's own stripped /usr/sbin/mariadbd on a new, throw-away data directory: its own unix socket, no
+network, and settings that keep the disk out of the way so that the load is bound by the CPU. It and its directory
+are gone afterwards, whatever happens; nothing else on the host is touched.
+
+As a module:   with Server() as server: server.prepare(4, 100_000); load = Load(server.socket, "oltp_read_only")
+As a command:  server.py run                       start one, print where it is as JSON, end it at a signal
+               server.py prepare --socket S        make sysbench's tables
+               server.py load --socket S           run sysbench until --seconds are over or a signal comes
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mysql_wire import Connection, MysqlError
+
+MARIADBD = "/usr/sbin/mariadbd"
+USER = "sbtest"
+DATABASE = "sbtest"
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+class ServerError(Exception):
+    """The server or sysbench did not do what the test needs; the text says what and shows their own words."""
+
+
+def exit_on_signals() -> None:
+    """Makes SIGTERM and SIGHUP end this program as Ctrl-C does: through the context managers, which clean up."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)
+
+
+def die_with_parent() -> None:
+    """In a new child: end with this program even where it gets no chance to clean up (kill -9)."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The end of a log, for error messages."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError as e:
+        return f"({e})"
+
+
+class Server:
+    """One running mariadbd. `pid`, `socket` and `error_log` are valid while it runs."""
+
+    def __init__(self, max_connections: int = 200):
+        self.max_connections = max_connections
+        self.pid = 0
+        self.exit_code: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Server":
+        # mariadbd refuses to run as root; Debian's package has a user for it.
+        self.user = "mysql" if os.geteuid() == 0 else None
+        self.dir = Path(tempfile.mkdtemp(prefix="whet-server-"))
+        self.data = self.dir / "data"
+        self.socket = str(self.dir / "server.sock")
+        self.error_log = self.dir / "error.log"
+        try:
+            if self.user:
+                entry = pwd.getpwnam(self.user)
+                os.chown(self.dir, entry.pw_uid, entry.pw_gid)
+            self._create_data()
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _child(self, args: list[str], **more: object) -> "subprocess.Popen[bytes]":
+        # A process group of its own: a Ctrl-C at the terminal is for us, and we end the server in order. The user
+        # is changed before die_with_parent runs; the other way round the kernel would drop the death signal.
+        return subprocess.Popen(
+            args,
+            stdin=subprocess.DEVNULL,
+            cwd=self.dir,
+            user=self.user,
+            group=self.user,
+            extra_groups=[] if self.user else None,
+            process_group=0,
+            preexec_fn=die_with_parent,
+            **more,
+        )
+
+    def _create_data(self) -> None:
+        log = self.dir / "install.log"
+        with log.open("wb") as out:
+            # "normal": root comes in without a password, from whatever unix user the test runs as.
+            install = self._child(
+                [
+                    "mariadb-install-db",
+                    "--no-defaults",
+                    f"--datadir={self.data}",
+                    f"--tmpdir={self.dir}",
+                    "--auth-root-authentication-method=normal",
+                    "--skip-test-db",
+                    "--skip-name-resolve",
+                ],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                code = install.wait(timeout=120)
+            except BaseException:
+                os.killpg(install.pid, signal.SIGKILL)
+                install.wait()
+                raise
+        if code != 0:
+            raise ServerError(f"mariadb-install-db ended with {code}:\n{tail(log)}")
+
+    def _start(self) -> None:
+        self._process = self._child(
+            [
+                MARIADBD,
+                "--no-defaults",
+                f"--datadir={self.data}",
+                f"--tmpdir={self.dir}",
+                f"--socket={self.socket}",
+                f"--pid-file={self.dir / 'server.pid'}",
+                f"--log-error={self.error_log}",
+                "--skip-networking",
+                "--skip-name-resolve",
+                "--skip-log-bin",
+                f"--max-connections={self.max_connections}",
+                # All data in memory, and nobody waits for the disk: what is left is CPU work.
+                "--innodb-buffer-pool-size=256M",
+                "--innodb-log-file-size=128M",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-flush-method=nosync",
+                "--innodb-doublewrite=0",
+                # The data is thrown away: a shutdown needs not write it out.
+                "--innodb-fast-shutdown=2",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.pid = self._process.pid
+        deadline = time.monotonic() + 60
+        while True:
+            if not self.alive():
+                raise ServerError(f"mariadbd ended at its start:\n{tail(self.error_log)}")
+            try:
+                with self.connect() as db:
+                    db.query(f"CREATE DATABASE {DATABASE}")
+                    db.query(f"CREATE USER {USER}@localhost IDENTIFIED BY ''")
+                    db.query(f"GRANT ALL ON {DATABASE}.* TO {USER}@localhost")
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ServerError(f"mariadbd did not open its socket:\n{tail(self.error_log)}") from None
+                time.sleep(0.1)
+
+    def connect(self) -> Connection:
+        """A session as root."""
+        return Connection(self.socket)
+
+    def alive(self) -> bool:
+        """Whether the server has not ended."""
+        if self._process is not None and self.exit_code is None:
+            self.exit_code = self._process.poll()
+        return self._process is not None and self.exit_code is None
+
+    def wait(self, timeout: float) -> int | None:
+        """Waits for the server to end by itself; its exit code (minus the signal's number), None if it has not."""
+        assert self._process is not None
+        try:
+            self.exit_code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.exit_code
+
+    def shut_down(self, timeout: float = 60) -> int | None:
+        """Asks the server to end; its exit code, None if it has not ended in time."""
+        if self.alive():
+            assert self._process is not None
+            self._process.terminate()
+            self.wait(timeout)
+        return self.exit_code
+
+    def stop(self) -> None:
+        """Ends the server, by force if it must be, and removes its directory."""
+        try:
+            if self.shut_down() is None and self._process is not None:
+                self._process.kill()
+                self.wait(30)
+        finally:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def prepare(self, tables: int, rows: int) -> None:
+        """Makes sysbench's tables."""
+        prepare(self.socket, tables, rows)
+
+    def error_lines(self) -> list[str]:
+        """What the error log holds that no healthy run writes."""
+        text = self.error_log.read_text(errors="replace")
+        return [line for line in text.splitlines() if "[ERROR]" in line or "got signal" in line]
+
+
+def sysbench_command(socket: str, test: str, tables: int, rows: int, threads: int) -> list[str]:
+    """sysbench's words up to the command."""
+    return [
+        "sysbench",
+        test,
+        "--db-driver=mysql",
+        f"--mysql-socket={socket}",
+        f"--mysql-user={USER}",
+        f"--mysql-db={DATABASE}",
+        f"--tables={tables}",
+        f"--table-size={rows}",
+        f"--threads={threads}",
+    ]
+
+
+def prepare(socket: str, tables: int, rows: int) -> None:
+    """Makes sysbench's tables on the server at `socket`."""
+    threads = min(tables, os.cpu_count() or 1)
+    command = sysbench_command(socket, "oltp_read_only", tables, rows, threads) + ["prepare"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise ServerError(f"sysbench prepare ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+@dataclass
+class LoadResult:
+    """What a load did and what went wrong with it."""
+
+    exit_code: int
+    seconds: float
+    queries: int
+    ignored_errors: int
+    reconnects: int
+    complaints: list[str]
+
+    @property
+    def clean(self) -> bool:
+        """No query failed and no connection was lost."""
+        return self.exit_code == 0 and self.ignored_errors == 0 and self.reconnects == 0 and not self.complaints
+
+
+INTERVAL = re.compile(r"^\[ \d+s \].* qps: ([\d.]+) .* err/s: ([\d.]+) reconn/s: ([\d.]+)", re.M)
+
+
+def figure(text: str, name: str) -> int | None:
+    """A total of sysbench's closing report."""
+    found = re.search(rf"^\s+{name}:\s+(\d+)", text, re.M)
+    return int(found[1]) if found else None
+
+
+class Load:
+    """sysbench in the background, with a report of each second."""
+
+    # sysbench has no "until told to stop"; this is longer than any use of it.
+    FOREVER = 24 * 3600
+
+    def __init__(
+        self,
+        socket: str,
+        test: str,
+        threads: int = 8,
+        seconds: int | None = None,
+        tables: int = 4,
+        rows: int = 100_000,
+    ):
+        self._bounded = seconds is not None
+        # A file and not a pipe: nobody needs to read it while the load runs.
+        self._output = tempfile.TemporaryFile("w+", prefix="whet-sysbench-")
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            sysbench_command(socket, test, tables, rows, threads)
+            + [f"--time={seconds or self.FOREVER}", "--report-interval=1", "run"],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            preexec_fn=die_with_parent,
+        )
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running():
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def running(self) -> bool:
+        """Whether sysbench has not ended; it ends by itself at the first query that fails for good."""
+        return self._process.poll() is None
+
+    def text(self) -> str:
+        """What sysbench has said so far."""
+        self._output.seek(0)
+        return self._output.read()
+
+    def finish(self) -> LoadResult:
+        """The result: of a load with an end, when it has come; of one without, by ending it now."""
+        if self._bounded:
+            code = self._process.wait()
+        elif self.running():
+            # One whole interval after whatever the caller did last, so that its errors would be in the report.
+            time.sleep(1.5)
+            ended_early = not self.running()
+            self._process.terminate()
+            code = self._process.wait()
+            code = code if ended_early else 0
+        else:
+            code = self._process.returncode or 1
+        return self._result(code)
+
+    def _result(self, code: int) -> LoadResult:
+        text = self.text()
+        intervals = [tuple(map(float, found)) for found in INTERVAL.findall(text)]
+        queries, errors, reconnects = (sum(column) for column in zip(*intervals)) if intervals else (0.0, 0.0, 0.0)
+        # The closing report is exact where there is one; the last interval is often a part of a second.
+        total = re.search(r"^\s+total:\s+(\d+)", text, re.M)
+        return LoadResult(
+            exit_code=code,
+            seconds=round(time.monotonic() - self._began, 1),
+            queries=int(total[1]) if total else round(queries),
+            ignored_errors=figure(text, "ignored errors") or round(errors),
+            reconnects=figure(text, "reconnects") or round(reconnects),
+            complaints=[line for line in text.splitlines() if line.startswith(("FATAL", "ALERT"))],
+        )
+
+
+def run_command(_options: argparse.Namespace) -> int:
+    """`server.py run`"""
+    with Server() as server:
+        print(
+            json.dumps({"pid": server.pid, "socket": server.socket, "error_log": str(server.error_log)}),
+            flush=True,
+        )
+        while server.alive():
+            time.sleep(0.2)
+        raise ServerError(f"mariadbd ended with {server.exit_code}:\n{tail(server.error_log)}")
+
+
+def prepare_command(options: argparse.Namespace) -> int:
+    """`server.py prepare`"""
+    prepare(options.socket, options.tables, options.rows)
+    return 0
+
+
+def load_command(options: argparse.Namespace) -> int:
+    """`server.py load`"""
+    with Load(options.socket, options.test, options.threads, options.seconds, options.tables, options.rows) as load:
+        try:
+            while load.running():
+                time.sleep(0.2)
+        except (KeyboardInterrupt, SystemExit):
+            # The signal is the order to end the load, not to be short of its result.
+            pass
+        result = load.finish()
+        if not result.clean:
+            print(load.text(), file=sys.stderr)
+    print(json.dumps(asdict(result)))
+    return 0 if result.clean else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="a private MariaDB for tests, and a sysbench load for it")
+    commands = parser.add_subparsers(required=True)
+
+    run = commands.add_parser("run", help="start a server, print its pid and socket, end it at a signal")
+    run.set_defaults(act=run_command)
+
+    for name, act in (("prepare", prepare_command), ("load", load_command)):
+        command = commands.add_parser(name)
+        command.set_defaults(act=act)
+        command.add_argument("--socket", required=True)
+        command.add_argument("--tables", type=int, default=4)
+        command.add_argument("--rows", type=int, default=100_000)
+        if name == "load":
+            command.add_argument("--test", default="oltp_read_only")
+            command.add_argument("--threads", type=int, default=8)
+            command.add_argument("--seconds", type=int, help="default: until a signal comes")
+
+    options = parser.parse_args()
+    exit_on_signals()
+    try:
+        return options.act(options)
+    except KeyboardInterrupt:
+        return 130
+    except (ServerError, MysqlError, OSError) as e:
+        print(f"server.py: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
