@@ -32,7 +32,8 @@
 static volatile uint64_t guest_seed = 0x9e3779b97f4a7c15u;
 
 __attribute__((unused)) static inline uint64_t mix(uint64_t digest, uint64_t value) {
-    digest = (digest ^ value) * 0xff51afd7ed558ccdu;
+    // The turn and the sum: no state may absorb what follows, not even where the value is the digest itself.
+    digest = (((digest << 5) | (digest >> 59)) ^ value) * 0xff51afd7ed558ccdu + 0x2545f4914f6cdd1du;
     return digest ^ (digest >> 29);
 }
 

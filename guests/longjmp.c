@@ -51,7 +51,7 @@ static uint64_t round_once(void) {
     r = guest_seed;
     volatile uint64_t x = 1;
     for (volatile int i = 0; i < 600; i++) {
-        x = mix(x, catching((unsigned)(next_random(&r) % 12), r));
+        x = mix(x, catching((unsigned)i % 12, next_random(&r)));
         x = mix(x, round_and_round(x));
         if (i % 10 == 0) {
             int code = sigsetjmp(from_signal, 1);

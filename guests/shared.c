@@ -1,6 +1,6 @@
 // A shared library of the program: calls both ways through PLT and GOT, by pointer, and to its data.
 //#Lang: c
-//#Library: lib/shared.c
+//#Linked: lib/shared.c
 //#Link: -rdynamic
 #include "guest.h"
 

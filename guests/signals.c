@@ -47,9 +47,6 @@ static void on_alarm(int signal, siginfo_t *info, void *context) {
 
 static void *writer(void *arg) {
     (void)arg;
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
     for (uint8_t i = 0; i < 4; i++) {
         usleep(400);
         CHECK(write(to_main[1], &i, 1) == 1);
@@ -59,7 +56,12 @@ static void *writer(void *arg) {
 
 static uint64_t round_once(void) {
     pthread_t thread;
+    sigset_t all, old;
+    // The writer has no alternate stack: it takes no signals.
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
     CHECK(pthread_create(&thread, NULL, writer, NULL) == 0);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     uint64_t x = 1;
     for (int i = 0; i < 4; i++) {
         uint8_t byte;

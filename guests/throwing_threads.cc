@@ -32,7 +32,8 @@ APART uint64_t work(uint64_t seed) {
     uint64_t digest = seed;
     for (unsigned i = 0; i < 120; i++) {
         try {
-            digest = mix(digest, descend(i % 10, digest, digest));
+            uint64_t x = descend(i % 10, digest, digest);
+            digest = mix(digest, x);
         } catch (const std::exception &e) {
             digest = mix(digest, strlen(e.what()));
         } catch (uint64_t x) {

@@ -150,7 +150,7 @@ APART uint64_t quiet(uint64_t x) noexcept {
 static uint64_t round_once() {
     uint64_t r = guest_seed, x = 1;
     cleanups = 1;
-    for (unsigned i = 0; i < 250; i++) {
+    for (unsigned i = 0; i < 60; i++) {
         x = mix(x, catching(i % 14, next_random(&r)));
         x = mix(x, inside(r));
         x = mix(x, carried(r));

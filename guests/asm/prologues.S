@@ -326,8 +326,6 @@ ret_imm:
     lea 1f(%rip), %rax
     lea p_own_label(%rip), %rdx
     sub %rdx, %rax
-    jmp 1f
-    ud2
 1:  add %rdi, %rax
     ret
     end p_own_label

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Mixes a value into a digest.
 #[inline]
 pub fn mix(digest: u64, value: u64) -> u64 {
-    let digest = (digest ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let digest = (digest.rotate_left(5) ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_add(0x2545_f491_4f6c_dd1d);
     digest ^ (digest >> 29)
 }
 

@@ -2,7 +2,6 @@
 
 use crate::decode::Surroundings;
 use crate::explore::Explorer;
-use crate::liveness::{Liveness, Question};
 use crate::table::{self, Known};
 use crate::{Cfg, Refusal, graph, stack_check};
 use addr::{Avma, AvmaRange};
@@ -102,10 +101,10 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
         settled = table::round(&cfg, input, &mut ex, &mut known, &mut dropped)?;
         cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
     }
+    graph::prune(&mut cfg);
     // Without a fixpoint nothing is proven: some edge may be missing.
     if settled && !cfg.tables.is_empty() {
-        let live = Liveness::answer(&cfg, Question::Label);
-        table::prove(&mut cfg, &known, &live);
+        table::prove(&mut cfg, &known);
     }
     stack_check(&cfg, input.rows)?;
     Ok(cfg)

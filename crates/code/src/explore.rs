@@ -3,7 +3,7 @@
 use crate::decode::{Flow, Surroundings, classify};
 use crate::{Inst, InstBytes, Part, Refusal};
 use addr::{Addr, Avma, AvmaRange};
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use unwind::{CfaRule, Row};
 
 /// Instructions a function may have.
@@ -68,6 +68,11 @@ impl<'a> Explorer<'a> {
     /// Whether an instruction was decoded from `at`.
     pub(crate) fn is_start(&self, at: Avma) -> bool {
         self.mark(at) & START != 0
+    }
+
+    /// Whether `at` is inside a decoded instruction.
+    pub(crate) fn is_interior(&self, at: Avma) -> bool {
+        self.mark(at) & INSIDE != 0
     }
 
     pub(crate) fn is_leader(&self, at: Avma) -> bool {
@@ -135,7 +140,15 @@ impl<'a> Explorer<'a> {
         let Some((p, mut o)) = self.locate(start) else { return Ok(()) };
         // What follows a call without any branch between may be junk: then the call does not return.
         let mut call: Option<usize> = None;
+        // Only padding since the call: where then the frame is another, this is another piece of code.
+        let mut padding = false;
         loop {
+            if let Some(c) = call.filter(|_| padding)
+                && !self.same_frame(self.found[c].inst.at, self.maps[p].part.range.start.add(o as u64))
+            {
+                self.no_return(c);
+                return Ok(());
+            }
             let map = &mut self.maps[p];
             match map.marks.get(o) {
                 None => break,
@@ -149,8 +162,7 @@ impl<'a> Explorer<'a> {
                 Err(e) => {
                     let junk = matches!(e, Refusal::BadInstruction | Refusal::OverlappingCode | Refusal::NoUnwindInfo);
                     let Some(c) = call.filter(|_| junk) else { return Err(e) };
-                    self.forget(c + 1);
-                    self.found[c].flow = Flow::NoReturnCall;
+                    self.no_return(c);
                     return Ok(());
                 }
             };
@@ -167,11 +179,15 @@ impl<'a> Explorer<'a> {
             if self.found.len() >= MAX_INSTS {
                 return Err(Refusal::TooLarge);
             }
+            padding &= found.inst.decoded.mnemonic() == Mnemonic::Nop;
             self.found.push(found);
             o += len;
             match flow {
                 Flow::Next => {}
-                Flow::Call => call = Some(self.found.len() - 1),
+                Flow::Call => {
+                    call = Some(self.found.len() - 1);
+                    padding = true;
+                }
                 Flow::Cond(_, to) | Flow::CondShort(to) => {
                     call = None;
                     self.target(to);
@@ -184,6 +200,16 @@ impl<'a> Explorer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a call of the present run for one that does not return.
+    fn no_return(&mut self, call: usize) {
+        self.forget(call + 1);
+        self.found[call].flow = Flow::NoReturnCall;
+    }
+
+    fn same_frame(&self, a: Avma, b: Avma) -> bool {
+        matches!((self.row(a), self.row(b)), (Some(a), Some(b)) if same_cfa(a, b))
     }
 
     fn judge(&self, p: usize, o: usize, decoded: Instruction) -> Result<Found, Refusal> {

@@ -82,3 +82,61 @@ fn split(order: &[u32], ex: &Explorer<'_>) -> Vec<Vec<u32>> {
     }
     runs
 }
+
+/// Takes out what nothing reaches: code that a guessed table led to before the guess was dropped.
+pub(crate) fn prune(cfg: &mut Cfg) {
+    let mut keep = vec![false; cfg.blocks.len()];
+    let mut work: Vec<usize> =
+        cfg.blocks.iter().enumerate().filter(|(n, b)| *n == 0 || b.landing_pad).map(|(n, _)| n).collect();
+    while let Some(b) = work.pop() {
+        if std::mem::replace(&mut keep[b], true) {
+            continue;
+        }
+        cfg.successors(BlockId(u32::try_from(b).unwrap_or(u32::MAX)), |d| {
+            if let Dest::Block(to) = d {
+                work.push(to.index());
+            }
+        });
+    }
+    if keep.iter().all(|&k| k) {
+        return;
+    }
+    let mut next = 0u32;
+    let ids: Vec<BlockId> = keep
+        .iter()
+        .map(|&k| {
+            let id = BlockId(next);
+            next += u32::from(k);
+            id
+        })
+        .collect();
+    let moved = |d: &mut Dest| {
+        if let Dest::Block(b) = d {
+            *b = ids[b.index()];
+        }
+    };
+    let (blocks, insts) = (std::mem::take(&mut cfg.blocks), std::mem::take(&mut cfg.insts));
+    let mut tables = Vec::new();
+    for (mut b, _) in blocks.into_iter().zip(keep).filter(|(_, k)| *k) {
+        let first = u32::try_from(cfg.insts.len()).unwrap_or(u32::MAX);
+        cfg.insts.extend_from_slice(&insts[b.insts.start as usize..b.insts.end as usize]);
+        b.insts = first..first + (b.insts.end - b.insts.start);
+        match &mut b.term {
+            Term::Fall { next } => moved(next),
+            Term::Jump { to } => moved(to),
+            Term::Cond { taken, fall, .. } | Term::CondShort { taken, fall } => {
+                moved(taken);
+                moved(fall);
+            }
+            Term::Switch { table } => {
+                let mut t = cfg.tables[*table as usize].clone();
+                t.targets.iter_mut().for_each(moved);
+                *table = u32::try_from(tables.len()).unwrap_or(u32::MAX);
+                tables.push(t);
+            }
+            Term::Indirect | Term::Return | Term::NoReturnCall { .. } | Term::Trap => {}
+        }
+        cfg.blocks.push(b);
+    }
+    cfg.tables = tables;
+}

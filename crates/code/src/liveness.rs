@@ -41,6 +41,8 @@ pub const STATUS_FLAGS: u16 = 0x3f;
 
 /// The registers in which arguments travel (System V psABI 3.2.3), and the static chain pointer r10.
 const ARGUMENTS: u16 = 1 << 7 | 1 << 6 | 1 << 2 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 10;
+/// The registers in which results travel: rax and rdx.
+const RESULTS: u16 = 1 | 1 << 2;
 
 /// Whose liveness is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,19 +50,20 @@ pub enum Question {
     /// Of any value: whoever takes over control may read all of it. A call leaves no status flag to its callee or
     /// its caller (psABI 3.2.1), and reads every register.
     Value,
-    /// Of the address of a code label in this function, and what was computed on the way to it. Control that leaves
-    /// does not depend on such a value: no source language can name it, and the callee, the caller or the other
-    /// function at the end would have to expect it in that register. What remains is what compiled code may do with
-    /// a register without looking at it: pass it where arguments are passed. So a call or a jump out of the graph
-    /// reads the argument registers, and a `ret` nothing.
-    Label,
+    /// Of the destination of a `switch` and what was computed on the way to it. The source has no name for such a
+    /// value, so no callee, caller or other function can expect it in a register: what is not read by an instruction
+    /// of this graph is not read. (Were it one to one in every dead register, a clone could have no table.)
+    SwitchTarget,
+    /// Of a value that may be a label's address in the source (`&&label` of GNU C): it may be passed on and
+    /// returned, in the registers for that.
+    LabelValue,
 }
 
 impl Question {
     fn at_call(self) -> Live {
         match self {
             Question::Value => Live { regs: u16::MAX, flags: u16::MAX & !STATUS_FLAGS },
-            Question::Label => Live { regs: ARGUMENTS, flags: 0 },
+            _ => self.at_exit(),
         }
     }
 
@@ -69,14 +72,16 @@ impl Question {
     pub fn at_exit(self) -> Live {
         match self {
             Question::Value => Live::ALL,
-            Question::Label => Live { regs: ARGUMENTS, flags: 0 },
+            Question::SwitchTarget => Live::default(),
+            Question::LabelValue => Live { regs: ARGUMENTS, flags: 0 },
         }
     }
 
     fn at_return(self) -> Live {
         match self {
             Question::Value => Live::ALL,
-            Question::Label => Live::default(),
+            Question::SwitchTarget => Live::default(),
+            Question::LabelValue => Live { regs: RESULTS, flags: 0 },
         }
     }
 }
@@ -198,7 +203,7 @@ fn effect(i: &Instruction, factory: &mut InstructionInfoFactory, q: Question) ->
         FlowControl::Call | FlowControl::IndirectCall if i.code() != Code::Syscall => {
             e.reads = e.reads.union(q.at_call());
             e.kills.flags |= STATUS_FLAGS;
-            if q == Question::Label {
+            if q != Question::Value {
                 // Whoever reads rax after a call reads what the callee returned.
                 e.kills.regs |= 1;
             }

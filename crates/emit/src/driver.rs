@@ -12,7 +12,7 @@ use crate::relax::relax;
 use crate::request::{CloneInfo, Error, Function, Output, Request, Stats};
 use crate::{frames, table, verify};
 use addr::{Addr, Avma, AvmaRange};
-use code::Refusal;
+use code::{BlockId, Refusal};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
@@ -32,7 +32,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
     let mut refused = Vec::new();
     let mut jobs = Vec::with_capacity(request.functions.len());
     for f in &request.functions {
-        match Job::new(f, Vec::new()) {
+        match Job::new(with_window(f), Vec::new()) {
             Ok(job) => jobs.push(job),
             Err(why) => refused.push((f.cfg.entry, why)),
         }
@@ -80,7 +80,7 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
     for f in &request.functions {
         let entry = f.cfg.entry;
         let mut seen = vec![false; f.cfg.blocks.len()];
-        let fresh = |b: &code::BlockId| seen.get_mut(b.index()).is_some_and(|s| !std::mem::replace(s, true));
+        let fresh = |b: &BlockId| seen.get_mut(b.index()).is_some_and(|s| !std::mem::replace(s, true));
         let starts = f.order.first().is_some_and(|b| b.0 == 0);
         if !starts || !entries.insert(entry) || !f.order.iter().all(fresh) {
             return Err(Error::BadOrder { entry });
@@ -101,9 +101,21 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// INVARIANT(window): adds the blocks that cannot be left to the original.
+fn with_window<'a>(f: &Function<'a>) -> Function<'a> {
+    let mut f = f.clone();
+    if f.window.is_some() {
+        let overwritten = |b: &BlockId| f.is_overwritten(f.cfg.blocks[b.index()].range.start);
+        let all = (0u32..).take(f.cfg.blocks.len()).map(BlockId);
+        let missing: Vec<BlockId> = all.filter(|b| overwritten(b) && !f.order.contains(b)).collect();
+        f.order.extend(missing);
+    }
+    f
+}
+
 /// One function on its way.
 struct Job<'a> {
-    f: &'a Function<'a>,
+    f: Function<'a>,
     plan: Plan,
     offsets: Vec<u32>,
     /// Tables that turned out to be too far from the data.
@@ -111,8 +123,8 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(f: &'a Function<'a>, original_tables: Vec<u32>) -> Result<Self, Refusal> {
-        let mut plan = plan(f, &original_tables)?;
+    fn new(f: Function<'a>, original_tables: Vec<u32>) -> Result<Self, Refusal> {
+        let mut plan = plan(&f, &original_tables)?;
         let offsets = relax(&mut plan)?;
         Ok(Self { f, plan, offsets, original_tables })
     }
@@ -184,11 +196,11 @@ impl<'a> Round<'a> {
 
     fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
         let tables_at = &self.tables[i];
-        let clone = encode(job.f, &job.plan, &job.offsets, self.starts[i], tables_at, &self.clones)?;
+        let clone = encode(&job.f, &job.plan, &job.offsets, self.starts[i], tables_at, &self.clones)?;
         // INVARIANT(one-to-one)
         let map = AddressMap::new(clone.range, clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
-        verify::verify(job.f, &job.plan, &clone, &map, tables_at, &self.clones)?;
-        let rows = frames::rows(job.f, &clone)?;
+        verify::verify(&job.f, &job.plan, &clone, &map, tables_at, &self.clones)?;
+        let rows = frames::rows(&job.f, &clone)?;
         let lsda = match job.f.lsda {
             None => None,
             Some(l) => {
@@ -222,7 +234,7 @@ impl<'a> Round<'a> {
                 at
             });
             let range = part.clone.range;
-            let Function { personality, signal_frame, .. } = *job.f;
+            let Function { personality, signal_frame, .. } = job.f;
             cfis.push(CloneFrame { range, rows: part.rows, personality, lsda, signal_frame });
             clones.push(CloneInfo { original: job.f.cfg.entry, range, entry: range.start, map: part.map });
         }

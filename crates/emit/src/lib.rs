@@ -29,6 +29,7 @@
 //! - `entry`: the clone's first instruction is the copy of the original's first.
 //! - `one-to-one`: each cloned original instruction has one place in the clone, each clone byte is in one instruction.
 //! - `simulation`: wherever control goes on from a clone instruction stands for where it goes on from its original.
+//! - `window`: no clone leads to original bytes that the entry's redirect overwrites.
 //! - `reach`: each displacement is computed exactly and checked to fit; none is ever cut off.
 //! - `movable`: between the read of a cloned table and its jump a register differs from the original's; the map says so.
 #![forbid(unsafe_code)]

@@ -19,6 +19,9 @@
 //! The last row makes no use of "does not return": should a call return after all, or a debugger step over a trap, then
 //! control goes on where it would in the original.
 //!
+//! INVARIANT(window): no jump leads to an original instruction that the entry's redirect overwrites. A short first block
+//! would leave its fall-through there, so blocks that start in the window are always cloned.
+//!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
 use crate::request::Function;
@@ -222,7 +225,7 @@ impl Builder<'_> {
         match block.term {
             Term::Fall { next } => {
                 if !self.is_next(next, place) {
-                    self.extra_jump(next);
+                    self.extra_jump(next)?;
                 }
             }
             Term::Jump { to } => {
@@ -234,7 +237,7 @@ impl Builder<'_> {
                     self.plan.items.push(dropped);
                 } else {
                     let to = self.target(to);
-                    self.branch(Op::Jump, to, Some(last), inst.at);
+                    self.branch(Op::Jump, to, Some(last), inst.at)?;
                 }
             }
             Term::Cond { cc, taken, fall } => {
@@ -246,12 +249,12 @@ impl Builder<'_> {
                 if self.is_next(taken, place) && !self.is_next(fall, place) {
                     self.plan.inverted += 1;
                     let to = self.target(fall);
-                    self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at);
+                    self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at)?;
                 } else {
                     let to = self.target(taken);
-                    self.branch(Op::Cond(number), to, Some(last), inst.at);
+                    self.branch(Op::Cond(number), to, Some(last), inst.at)?;
                     if !self.is_next(fall, place) {
-                        self.extra_jump(fall);
+                        self.extra_jump(fall)?;
                     }
                 }
             }
@@ -261,13 +264,13 @@ impl Builder<'_> {
                 }
                 let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
                 self.plan.items.push(Item { kind: Kind::Skip, len, inst: Some(last), original: inst.at });
-                self.extra_jump(fall);
+                self.extra_jump(fall)?;
                 if !self.is_next(taken, place) {
-                    self.extra_jump(taken);
+                    self.extra_jump(taken)?;
                 }
             }
-            Term::NoReturnCall { next } => self.extra_jump_to_original(next),
-            Term::Trap => self.extra_jump_to_original(block.range.end),
+            Term::NoReturnCall { next } => self.extra_jump_to_original(next)?,
+            Term::Trap => self.extra_jump_to_original(block.range.end)?,
             Term::Switch { .. } | Term::Indirect | Term::Return => {}
         }
         Ok(())
@@ -287,19 +290,23 @@ impl Builder<'_> {
         }
     }
 
-    fn extra_jump(&mut self, to: Dest) {
+    fn extra_jump(&mut self, to: Dest) -> Result<(), Refusal> {
         let original = match to {
             Dest::Block(b) => self.f.cfg.blocks[b.index()].range.start,
             Dest::Outside(at) => at,
         };
-        self.branch(Op::Jump, self.target(to), None, original);
+        self.branch(Op::Jump, self.target(to), None, original)
     }
 
-    fn extra_jump_to_original(&mut self, next: Avma) {
-        self.branch(Op::Jump, Target::Original(next), None, next);
+    fn extra_jump_to_original(&mut self, next: Avma) -> Result<(), Refusal> {
+        self.branch(Op::Jump, Target::Original(next), None, next)
     }
 
-    fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) {
+    fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) -> Result<(), Refusal> {
+        // INVARIANT(window)
+        if matches!(to, Target::Original(at) | Target::Outside(at) if self.f.is_overwritten(at)) {
+            return Err(Refusal::EntryWindowTargeted);
+        }
         let long = !matches!(to, Target::Place(_));
         self.plan.items.push(Item {
             kind: Kind::Branch { op, to, long },
@@ -307,6 +314,7 @@ impl Builder<'_> {
             inst,
             original,
         });
+        Ok(())
     }
 }
 

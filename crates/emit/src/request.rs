@@ -16,6 +16,9 @@ pub struct Function<'a> {
     pub order: Vec<BlockId>,
     /// Blocks of `order` that are to start at a multiple of a number of bytes (a power of two, at most 4096): heads of hot loops.
     pub align_blocks: Vec<(BlockId, u32)>,
+    /// The bytes of the original that its entry's redirect takes or took, whether or not it is in force. Nothing of the
+    /// clone leads strictly inside: blocks that start there are cloned even if `order` leaves them out.
+    pub window: Option<AvmaRange>,
     /// Unwind rows of all fragments of the original, rising.
     pub rows: &'a [Row],
     /// The original's exception table. Where the function has fragments with tables of their own, the call sites of
@@ -41,6 +44,14 @@ pub struct Request<'a> {
     /// Clones that exist already: from the entry of an original to the entry of its clone. Asked only about functions that are
     /// not cloned by this request.
     pub known: &'a dyn Fn(Avma) -> Option<Avma>,
+}
+
+impl Function<'_> {
+    /// Whether the original's instruction at `at` is gone once the entry is redirected. Its first byte is not: whoever
+    /// lands there meets the whole redirect.
+    pub(crate) fn is_overwritten(&self, at: Avma) -> bool {
+        self.window.is_some_and(|w| w.start < at && at < w.end)
+    }
 }
 
 impl fmt::Debug for Request<'_> {

@@ -182,6 +182,11 @@ impl Verifier<'_> {
             return self.map.to_original(clone) == Some(original)
                 || self.map.to_clone(original) == Some(clone);
         }
-        self.clones.of(original).any(|c| c == clone)
+        // INVARIANT(window)
+        !self.f.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)
     }
 }
+
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

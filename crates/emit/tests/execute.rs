@@ -7,7 +7,7 @@
 mod common;
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Dest, WindowInput, entry_window};
+use code::{Cfg, Dest};
 use common::Rng;
 use common::program::Program;
 use emit::{Function, Output, Request};
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn guest(compiler: &str, flags: &[&str], seeds: u64) {
-    let dir = tempfile::Builder::new().prefix("dbgemit").tempdir().unwrap(); let dirp = dir.path().to_owned(); std::mem::forget(dir); struct D(std::path::PathBuf); impl D { fn path(&self) -> &Path { &self.0 } } let dir = D(dirp);
+    let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("guest");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/everything.cc");
     // Position-dependent: the clones' tables hold absolute addresses, which are final only then.
@@ -33,7 +33,13 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
     };
     assert!(built.success());
     let run = |path: &Path| {
-        let out = Command::new(path).output().unwrap();
+        // A file that was just written may still be open in a child that another test is about to start.
+        let out = loop {
+            match Command::new(path).output() {
+                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                out => break out.unwrap(),
+            }
+        };
         (
             out.status,
             String::from_utf8_lossy(&out.stdout).into_owned(),
@@ -76,37 +82,13 @@ fn rewrite(file: &[u8], p: &Program, out: &Output, text_at: Avma, data_at: Avma)
         usize::try_from(at.0 - s.address() + s.file_range().0).unwrap()
     };
     let mut new = file.to_vec();
-    let mut targets: Vec<Avma> = p
-        .functions
-        .iter()
-        .flat_map(|f| f.cfg.tables.iter().flat_map(|t| &t.targets).map(move |d| (f, *d)))
-        .map(|(f, d)| match d {
-            Dest::Block(b) => f.cfg.blocks[b.index()].range.start,
-            Dest::Outside(at) => at,
-        })
-        .collect();
-    let sites = p.functions.iter().filter_map(|f| f.lsda.as_ref()).flat_map(|l| &l.call_sites);
-    targets.extend(sites.filter_map(|c| c.landing_pad));
-    targets.sort_unstable();
     let mut redirected = 0;
     for clone in &out.clones {
         let f = p.functions.iter().find(|f| f.cfg.entry == clone.original).unwrap();
-        let part = f.cfg.parts[0];
-        let bytes = p.bytes(AvmaRange::new(part.start, part.end)).unwrap();
-        let near = targets.partition_point(|&t| t < part.start);
-        let window = entry_window(&WindowInput {
-            entry: f.cfg.entry,
-            part,
-            bytes: &bytes,
-            file_bytes: Some(&bytes),
-            next_start: None,
-            branches: &p.branches,
-            targets: &targets[near..targets.len().min(near + 64)],
-        });
-        let Ok(window) = window else { continue };
-        let Some(to) = clone.map.to_clone(window.jump_at) else { continue };
-        let jump = emit::jump(window.jump_at, to).unwrap();
-        new[place(window.jump_at)..][..jump.len()].copy_from_slice(&jump);
+        let Some(window) = f.window.filter(|w| !table_target_in(&f.cfg, *w)) else { continue };
+        let Some(to) = clone.map.to_clone(window.start) else { continue };
+        let jump = emit::jump(window.start, to).unwrap();
+        new[place(window.start)..][..jump.len()].copy_from_slice(&jump);
         redirected += 1;
     }
 
@@ -153,6 +135,15 @@ fn rewrite(file: &[u8], p: &Program, out: &Output, text_at: Avma, data_at: Avma)
     let index_file = at_file as u64 + (index_at.0 - text_at.0);
     header(hdr, elf::PT_GNU_EH_FRAME, elf::PF_R, index_file, index_at.0, index_len);
     (new, redirected)
+}
+
+/// Whether a jump table leads into the bytes.
+fn table_target_in(cfg: &Cfg, window: AvmaRange) -> bool {
+    let at = |d: &Dest| match *d {
+        Dest::Block(b) => cfg.blocks[b.index()].range.start,
+        Dest::Outside(at) => at,
+    };
+    cfg.tables.iter().flat_map(|t| &t.targets).any(|d| window.contains(at(d)) && at(d) != window.start)
 }
 
 /// The entries of an `.eh_frame_hdr` as addresses: of code and of its FDE.

@@ -34,6 +34,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
         cfg,
         order: order.iter().map(|&b| BlockId(b)).collect(),
         align_blocks: Vec::new(),
+        window: None,
         rows,
         lsda: None,
         personality: None,
@@ -414,4 +415,23 @@ fn random_functions_in_random_orders() {
         let out = check(functions, seed);
         assert_eq!(out.refused, [], "seed {seed}");
     }
+}
+
+#[test]
+fn nothing_is_left_to_bytes_that_the_redirect_overwrites() {
+    // 0: test; je 2. 1: add; 2: ret. Of 0 alone the arms are at +4 and +7, and the redirect takes five bytes.
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let window = Some(AvmaRange::with_len(cfg.entry, 5));
+    let out = check(vec![Function { window, ..function(&cfg, &[0], &rows) }], 13);
+    let map = &out.clones[0].map;
+    assert!(map.to_clone(Avma(0x40_0004)).is_some(), "cloned though it is cold");
+    assert_eq!(map.to_clone(Avma(0x40_0007)), None);
+    // A place in the window that is no block of the graph cannot be cloned.
+    let cfg = graph(0x40_0000, &[0x0f, 0x0b, 0x90, 0x90, 0x90, 0xc3]);
+    let rows = self::rows(&cfg);
+    let mut cut = cfg.clone();
+    cut.blocks.truncate(1);
+    let f = Function { window: Some(AvmaRange::with_len(cfg.entry, 5)), ..function(&cut, &[0], &rows) };
+    assert_eq!(emit::emit(&request(vec![f])).unwrap().refused, [(cfg.entry, Refusal::EntryWindowTargeted)]);
 }

@@ -7,7 +7,7 @@ use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
-use code::Refusal;
+use code::{EntryWindow, Refusal};
 use emit::{Function, Output, Request};
 use image::ModuleKind;
 use iced_x86::{FlowControl, OpKind};
@@ -91,23 +91,28 @@ fn one_cache(
     // A non-PIE program reaches its tables by absolute 32-bit addresses.
     let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
 
+    let windows: Vec<Result<EntryWindow, Refusal>> = members
+        .iter()
+        .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files)))
+        .collect();
     // Sizes do not depend on the place but for the odd displacement, so a first emission tells how much room to seek.
     let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
-    let trial = emit_at(&members, guess, guess.add(64 << 20))?;
+    let trial = emit_at(&members, &windows, guess, guess.add(64 << 20))?;
     let text_len = CachePlan::text_len(trial.text.len() as u64 + trial.text.len() as u64 / 64);
     let data_len = (trial.data.len() as u64).saturating_mul(2) + members.len() as u64 * 4096 + (1 << 20);
     let at = splice::place(&splice::Request { mappings: &built.holes, near: &near, len: text_len + data_len, low })
         .map_err(splice::Error::from)?;
     let text_at = at;
     let data_at = at.add(CachePlan::text_len(trial.text.len() as u64));
-    let out = emit_at(&members, text_at, data_at.add(BLOB_OFFSET))?;
+    let out = emit_at(&members, &windows, text_at, data_at.add(BLOB_OFFSET))?;
     if CachePlan::text_len(out.text.len() as u64) != CachePlan::text_len(trial.text.len() as u64) {
         return Err(Error::Build("the size of the clones depends on their address".to_owned()));
     }
 
-    let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
+    let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
+        members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
     for (entry, reason) in &out.refused {
-        if let Some(c) = by_entry.get(entry) {
+        if let Some((c, _)) = by_entry.get(entry) {
             built.refused.push((c.id, *reason));
             built.entry_only.push(false);
         }
@@ -115,11 +120,15 @@ fn one_cache(
     let mut records = Vec::new();
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
-        let Some(c) = by_entry.get(&clone.original) else { continue };
+        let Some((c, window)) = by_entry.get(&clone.original) else { continue };
         entries.insert(clone.original, clone.entry);
         built.cloned.push((c.id, clone.range));
-        match redirects::entry(program, c.id, &c.analysed.cfg, clone, file_bytes(program, c, files)) {
-            Ok(r) => records.push(r),
+        let record = match window {
+            Ok(window) => redirects::entry(program, c.id, window, clone).ok_or(Refusal::OutOfReach),
+            Err(reason) => Err(*reason),
+        };
+        match record {
+            Ok(record) => records.push(record),
             Err(reason) => {
                 built.refused.push((c.id, reason));
                 built.entry_only.push(true);
@@ -157,10 +166,17 @@ fn file_bytes<'a>(program: &Program<'_>, c: &Candidate, files: &'a FxHashMap<usi
     file.bytes(*program.extent(c.id).parts.first()?)
 }
 
-fn emit_at(members: &[&Candidate], text_at: Avma, data_at: Avma) -> Result<Output, Error> {
+fn emit_at(
+    members: &[&Candidate],
+    windows: &[Result<EntryWindow, Refusal>],
+    text_at: Avma,
+    data_at: Avma,
+) -> Result<Output, Error> {
     let functions = members
         .iter()
-        .map(|c| Function {
+        .zip(windows)
+        .map(|(c, window)| Function {
+            window: window.as_ref().ok().map(EntryWindow::range),
             cfg: &c.analysed.cfg,
             order: c.order.clone(),
             align_blocks: Vec::new(),

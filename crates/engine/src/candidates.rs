@@ -2,6 +2,7 @@
 
 use crate::program::{Analysed, FuncId, Program};
 use crate::samples::Samples;
+use crate::seldom;
 use crate::shuffle::Rng;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
@@ -143,7 +144,12 @@ fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
         let cfg = &c.analysed.cfg;
         let of = hits.of(i);
         c.counts = profile::infer(cfg, &profile::weights(cfg, of));
-        let hot = profile::hot_blocks(cfg, &c.counts, of);
+        let seldom = seldom::seldom(cfg);
+        let hot: Vec<bool> = profile::hot_blocks(cfg, &c.counts, of)
+            .into_iter()
+            .zip(seldom)
+            .map(|(hot, seldom)| hot || !seldom)
+            .collect();
         c.order = order_blocks(cfg, &c.counts, &hot);
     }
 }

@@ -22,6 +22,7 @@ mod program;
 mod redirects;
 mod report;
 mod samples;
+mod seldom;
 mod shuffle;
 mod status;
 mod target;

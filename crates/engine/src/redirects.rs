@@ -3,50 +3,68 @@
 use crate::candidates::Candidate;
 use crate::program::{FuncId, Program};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Cfg, EntryWindow, Refusal, WindowInput};
+use code::{Cfg, Dest, EntryWindow, Refusal, WindowInput};
 use emit::CloneInfo;
 use iced_x86::{FlowControl, OpKind};
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
-/// The jump at a function's entry.
+/// The bytes of the original that its entry's jump takes.
 ///
 /// # Errors
-/// Why there is none; the clone is still reached by redirected calls.
-pub fn entry(
+/// Why there can be no jump; the clone is still reached by redirected calls.
+pub fn window(
     program: &Program<'_>,
     id: FuncId,
     cfg: &Cfg,
-    clone: &CloneInfo,
     file_bytes: Option<&[u8]>,
-) -> Result<Record, Refusal> {
+) -> Result<EntryWindow, Refusal> {
     let extent = program.extent(id);
     let part = extent.parts.first().copied().ok_or(Refusal::Unreadable)?;
     let bytes = program.text(id, part).ok_or(Refusal::Unreadable)?;
     let module = program.module(id);
-    let starts: Vec<Avma> = cfg.blocks.iter().map(|b| b.range.start).collect();
     let first_other = extent.other_entries.iter().copied().filter(|&e| e > extent.entry).min();
-    let next = [module.next_start(extent.entry), first_other].into_iter().flatten().min();
-    let window: EntryWindow = code::entry_window(&WindowInput {
+    let window = code::entry_window(&WindowInput {
         entry: extent.entry,
         part,
         bytes,
         file_bytes,
-        next_start: next,
+        next_start: [module.next_start(extent.entry), first_other].into_iter().flatten().min(),
         branches: &module.branches,
-        targets: &starts,
+        targets: &jump_targets(cfg),
     })?;
-    let to = clone.map.to_clone(window.jump_at).unwrap_or(clone.entry);
-    let new = emit::jump(window.jump_at, to).ok_or(Refusal::OutOfReach)?;
     let range = window.range();
-    let old = program.text(id, range).ok_or(Refusal::Unreadable)?;
+    if range.start.align_down(4096) == range.end.sub(1).align_down(4096) {
+        Ok(window)
+    } else {
+        Err(Refusal::EntryCrossesPage)
+    }
+}
+
+/// Where control of the original can get to other than by direct branches (those the sweep knows) and by running on:
+/// through jump tables and exceptions, and after calls that were taken not to return.
+fn jump_targets(cfg: &Cfg) -> Vec<Avma> {
+    let tables = cfg.tables.iter().flat_map(|t| &t.targets).map(|d| match d {
+        Dest::Block(b) => cfg.blocks[b.index()].range.start,
+        Dest::Outside(at) => *at,
+    });
+    let pads = cfg.blocks.iter().filter(|b| b.landing_pad).map(|b| b.range.start);
+    tables.chain(pads).collect()
+}
+
+/// The jump at a function's entry, to its clone.
+#[must_use]
+pub fn entry(program: &Program<'_>, id: FuncId, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
+    let to = clone.map.to_clone(window.jump_at)?;
+    let new = emit::jump(window.jump_at, to)?;
+    let old = program.text(id, window.range())?;
     let interior = window
         .interior
         .iter()
         .filter_map(|a| a.since(window.jump_at))
         .fold(0u8, |mask, i| mask | 1u8.checked_shl(u32::try_from(i).unwrap_or(32)).unwrap_or(0));
-    let record = Record { at: window.jump_at, kind: RedirectKind::Entry, len: window.len, interior, old: word(old), new: word(&new) };
-    if record.in_one_page() { Ok(record) } else { Err(Refusal::EntryCrossesPage) }
+    let (len, at) = (window.len, window.jump_at);
+    Some(Record { at, kind: RedirectKind::Entry, len, interior, old: word(old), new: word(&new) })
 }
 
 /// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.

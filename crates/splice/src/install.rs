@@ -69,10 +69,11 @@ struct Tables {
     notes: AvmaRange,
 }
 
-/// Whether so much code is worth a huge page: below a quarter of one, the memory costs more than the ITLB entries.
+/// Whether so much code is worth a huge page: below a thirty-second of one
+/// (16 small pages) the memory costs more than the ITLB entries.
 #[must_use]
 pub fn huge_wanted(code_bytes: u64) -> bool {
-    code_bytes >= HUGE / 4
+    code_bytes >= HUGE / 32
 }
 
 /// A generation, ready to be put in place.

@@ -204,7 +204,7 @@ impl Group {
     }
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
-        let go_on = match stop {
+        let signal = match stop {
             Stop::Rest => {
                 if self.threads.get(&tid).is_some_and(|t| t.dismissed) {
                     self.let_go(tid);
@@ -220,22 +220,26 @@ impl Group {
                     let dismissed = !self.process.file(&format!("task/{new}")).exists();
                     self.threads.entry(new).or_insert(Thread { resting: None, dismissed });
                 }
-                ptrace::cont(tid, None)
+                None
             }
             Stop::Exec => {
                 self.exec = true;
-                ptrace::cont(tid, None)
+                None
             }
             Stop::Signal(sig) => {
                 // While traced, even ignored signals wake a thread out of its call; see `restart`.
                 if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
                     self.cure(tid, &regs);
                 }
-                ptrace::cont(tid, Some(sig))
+                Some(sig)
             }
-            Stop::Syscall | Stop::Other(_) => ptrace::cont(tid, None),
+            Stop::Syscall | Stop::Other(_) => None,
         };
-        self.alive(tid, "cont", go_on).map(|_| ())
+        // Any stop takes a pending interruption along.
+        if self.since.is_some() {
+            self.interrupt(tid)?;
+        }
+        self.alive(tid, "cont", ptrace::cont(tid, signal)).map(|_| ())
     }
 
     /// The value, or nothing where the thread was killed meanwhile (the next look tells).

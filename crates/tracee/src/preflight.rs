@@ -148,14 +148,8 @@ fn is_x86_64(process: &Process) -> Result<(), Error> {
     let pid = process.pid();
     let no = |what: &str| Err(Error::NotX86_64 { pid, what: what.into() });
     let mut head = [0; 20];
-    let read = fs::File::open(process.file("exe")).and_then(|mut f| f.read_exact(&mut head));
-    if let Err(source) = read {
-        // Of a process whose first thread has ended the kernel shows no program.
-        if process.status()?.is_ending() {
-            return Ok(());
-        }
-        return Err(Error::ProcFile { path: format!("/proc/{pid}/exe"), source });
-    }
+    let read = fs::File::open(process.memory_file("exe")).and_then(|mut f| f.read_exact(&mut head));
+    read.map_err(|source| Error::ProcFile { path: format!("/proc/{pid}/exe"), source })?;
     match (head[..4] == *b"\x7fELF", head[4], u16::from_le_bytes([head[18], head[19]])) {
         (false, ..) => no("not ELF"),
         (true, 2, 62) => Ok(()),

@@ -53,7 +53,7 @@ impl Process {
         if !under(&dir, "stat").exists() {
             return Err(Error::NoSuchProcess(pid));
         }
-        let mem = File::options().read(true).write(true).open(under(&dir, "mem"));
+        let mem = File::options().read(true).write(true).open(with_memory(&dir, "mem"));
         let mem = mem.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::NoSuchProcess(pid),
             _ => {
@@ -83,13 +83,23 @@ impl Process {
         under(&self.inner.dir, name)
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
-        // Names in maps, comm and cmdline are bytes, not always UTF-8.
-        self.read_file(name).map(|b| String::from_utf8_lossy(&b).into_owned())
+    /// The path of a file in /proc that tells of its memory, its program or its descriptors.
+    pub(crate) fn memory_file(&self, name: &str) -> PathBuf {
+        with_memory(&self.inner.dir, name)
     }
 
-    fn read_file(&self, name: &str) -> Result<Vec<u8>, Error> {
-        fs::read(self.file(name)).map_err(|source| self.file_error(name, source))
+    pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
+        let bytes = fs::read(self.file(name)).map_err(|source| self.file_error(name, source))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn memory_text(&self, name: &str) -> Result<String, Error> {
+        // Paths are bytes, not always UTF-8.
+        self.memory_bytes(name).map(|b| String::from_utf8_lossy(&b).into_owned())
+    }
+
+    fn memory_bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
+        fs::read(self.memory_file(name)).map_err(|source| self.file_error(name, source))
     }
 
     fn file_error(&self, name: &str, source: io::Error) -> Error {
@@ -108,7 +118,7 @@ impl Process {
     /// # Errors
     /// [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`]: so do all that read files of /proc.
     pub fn maps_text(&self) -> Result<String, Error> {
-        self.text("maps")
+        self.memory_text("maps")
     }
 
     /// The bytes of `/proc/PID/auxv`: pairs of 64-bit words.
@@ -116,7 +126,7 @@ impl Process {
     /// # Errors
     /// As [`Process::maps_text`].
     pub fn auxv(&self) -> Result<Vec<u8>, Error> {
-        self.read_file("auxv")
+        self.memory_bytes("auxv")
     }
 
     /// The path of its program; ends in ` (deleted)` where the file is gone.
@@ -124,7 +134,7 @@ impl Process {
     /// # Errors
     /// As [`Process::maps_text`].
     pub fn exe(&self) -> Result<PathBuf, Error> {
-        fs::read_link(self.file("exe")).map_err(|e| self.file_error("exe", e))
+        fs::read_link(self.memory_file("exe")).map_err(|e| self.file_error("exe", e))
     }
 
     /// The state of the process (of its first thread, where threads differ).
@@ -226,7 +236,7 @@ impl Process {
             return Some(bytes);
         }
         let path = path.strip_prefix('/').filter(|p| !p.ends_with(" (deleted)"))?;
-        read_regular(&self.file("root").join(path))
+        read_regular(&self.memory_file("root").join(path))
     }
 
     /// Makes huge pages of the 2 MiB-aligned parts of `range`, without the process taking part.
@@ -254,7 +264,7 @@ impl Process {
     /// # Errors
     /// As [`Process::maps_text`].
     pub fn anon_huge_bytes(&self, range: AvmaRange) -> Result<u64, Error> {
-        Ok(huge_bytes(&self.text("smaps")?, range))
+        Ok(huge_bytes(&self.memory_text("smaps")?, range))
     }
 
     /// The descriptor that becomes readable when the process ends.
@@ -297,6 +307,23 @@ fn address(at: Avma) -> usize {
 
 fn under(dir: &File, name: &str) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+}
+
+/// As [`under`], for files that tell of memory. A first thread that has ended has none, while its process may live on
+/// in other threads: then it is one of those that is asked.
+fn with_memory(dir: &File, name: &str) -> PathBuf {
+    let ended = |task: &Path| {
+        let stat = fs::read(task.join("stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X', 'x']))
+    };
+    let own = under(dir, "");
+    let living =
+        || fs::read_dir(own.join("task")).ok()?.flatten().map(|e| e.path()).find(|task| !ended(task));
+    match ended(&own).then(living).flatten() {
+        Some(task) => task.join(name),
+        None => own.join(name),
+    }
 }
 
 /// The file's bytes, if it is a regular file (the path is the target's word: it may name a device or a pipe).

@@ -12,6 +12,7 @@
 
 use crate::group::{Group, NAP};
 use crate::home::Home;
+use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
 use crate::stop::write_text;
@@ -193,10 +194,10 @@ impl Group {
                     if let Stop::Signal(sig) = stop {
                         held.push(sig);
                     }
-                    let on = if wanted == Stop::Rest {
-                        ptrace::cont(tid, None)
-                    } else {
-                        ptrace::to_syscall(tid, None)
+                    // Any stop takes a pending interruption along.
+                    let on = match wanted {
+                        Stop::Rest => ptrace::interrupt(tid).and_then(|()| ptrace::cont(tid, None)),
+                        _ => ptrace::to_syscall(tid, None),
                     };
                     on.map_err(|e| os("cont", tid, e))?;
                 }
@@ -335,6 +336,7 @@ pub fn with_one_stopped<R>(
     f: impl FnOnce(&mut Remote<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let gadgets = Gadgets::of(process)?;
+    let _raised = Raised::own();
     let tracer = Tracer::start(Group::new(process))?;
     let tid = tracer.run(|group| group.stop_one(EACH))?;
     f(&mut Remote { process, tracer: &tracer, tid, gadgets })

@@ -54,7 +54,8 @@ fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         | libc::SYS_io_getevents
         // A submission is a result, not EINTR.
         | libc::SYS_io_uring_enter
-        // Sockets with a timeout: bytes moved are a result, not EINTR. A second connect goes on with the first.
+        // Sockets with a timeout: bytes moved are a result, not EINTR. A second connect goes on with
+        // the first (and gives EALREADY instead of EINPROGRESS if the time runs out on it).
         | libc::SYS_accept
         | libc::SYS_accept4
         | libc::SYS_connect
@@ -70,6 +71,6 @@ fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
 }
 
 fn is_socket(process: &Process, fd: u64) -> bool {
-    let link = fs::read_link(process.file(&format!("fd/{}", fd & 0xffff_ffff)));
+    let link = fs::read_link(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff)));
     link.is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with("socket:")))
 }

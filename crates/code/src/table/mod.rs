@@ -12,7 +12,7 @@ mod proof;
 mod value;
 
 use crate::explore::{Explorer, same_cfa};
-use crate::{BlockId, Cfg, Input, Liveness, Refusal, TableForm, Term};
+use crate::{BlockId, Cfg, Input, Liveness, Question, Refusal, TableForm, Term};
 use addr::{Addr, Avma, AvmaRange};
 use eval::Machine;
 use flow::Facts;
@@ -36,6 +36,8 @@ pub(crate) struct Known {
     proven: bool,
     /// Whether each jump reads the table itself, in its own block.
     local: bool,
+    /// Whether the bound is a `switch`'s.
+    checked: bool,
 }
 
 fn entry_size(form: TableForm) -> u64 {
@@ -100,7 +102,7 @@ pub(crate) fn round(
         });
         match full {
             Some(entries) if explore_all(ex, &entries)? => {
-                new.insert(jump, Known { at: r.shape.at, form: r.shape.form, entries, load, proven: true, local: r.local });
+                new.insert(jump, Known { at: r.shape.at, form: r.shape.form, entries, load, proven: true, local: r.local, checked: r.checked });
             }
             _ => guesses.push((jump, r.shape, load)),
         }
@@ -123,7 +125,7 @@ pub(crate) fn round(
         if entries.is_empty() {
             dropped.insert(jump);
         } else {
-            new.insert(jump, Known { at: shape.at, form: shape.form, entries, load, proven: false, local: false });
+            new.insert(jump, Known { at: shape.at, form: shape.form, entries, load, proven: false, local: false, checked: false });
         }
     }
     let same = *known == new;
@@ -207,17 +209,20 @@ fn entry(input: &Input<'_>, ex: &Explorer<'_>, shape: Shape, jump: Avma, at: Avm
     let to = *decode(&bytes, shape.form).first()?;
     // A jump leaves the stack as it is, so the frame is found in the same way at both ends.
     let same_frame = matches!((ex.row(jump), ex.row(to)), (Some(a), Some(b)) if same_cfa(a, b));
-    (ex.inside(to) && same_frame).then_some(to)
+    (ex.inside(to) && !ex.is_interior(to) && same_frame).then_some(to)
 }
 
 /// Marks the tables of a finished graph that may be cloned.
-pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>, live: &Liveness) {
+pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>) {
+    let mut answers: [Option<Liveness>; 2] = [None, None];
     for b in 0..cfg.blocks.len() {
         let block = &cfg.blocks[b];
         let Term::Switch { table } = block.term else { continue };
         let Some(jump) = cfg.insts.get(block.insts.end.wrapping_sub(1) as usize) else { continue };
         let Some(k) = known.get(&jump.at).filter(|k| k.proven && k.local) else { continue };
-        let proven = proof::table_load(cfg, block, table, k.load, k.at, live);
+        let q = if k.checked { Question::SwitchTarget } else { Question::LabelValue };
+        let live = answers[usize::from(k.checked)].get_or_insert_with(|| Liveness::answer(cfg, q));
+        let proven = proof::table_load(cfg, block, table, (k.load, k.at), live, q);
         cfg.tables[table as usize].cloneable = proven;
     }
 }

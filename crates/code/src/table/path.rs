@@ -38,6 +38,18 @@ pub(super) struct Resolved {
     pub(super) local: bool,
     /// Whether the bound rests on [`Machine::trusting`].
     pub(super) trusting: bool,
+    /// Whether the bound comes from a compare and a branch, as that of a `switch` does. A table of label values is
+    /// rather read with a masked or narrow index.
+    pub(super) checked: bool,
+}
+
+/// What one chain proves.
+#[derive(Clone, Copy)]
+struct Bound {
+    max: u64,
+    /// Whether a longer chain would hardly say more.
+    tight: bool,
+    checked: bool,
 }
 
 /// The blocks before each block.
@@ -67,6 +79,7 @@ pub(super) struct Search<'a> {
     conflict: bool,
     local: bool,
     trusting: bool,
+    checked: bool,
     chains: u32,
 }
 
@@ -78,7 +91,7 @@ impl<'a> Search<'a> {
         machine: &'a mut Machine,
         constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
     ) -> Self {
-        Self { cfg, preds, facts, machine, constant, shape: None, conflict: false, local: true, trusting: false, chains: 0 }
+        Self { cfg, preds, facts, machine, constant, shape: None, conflict: false, local: true, trusting: false, checked: true, chains: 0 }
     }
 
     /// Resolves the indirect jump at the end of `block`.
@@ -86,7 +99,7 @@ impl<'a> Search<'a> {
         let mut chain = vec![block];
         let bound = self.prove(&mut chain, self.cfg.insts_of(block).len());
         let shape = self.shape.filter(|_| !self.conflict)?;
-        Some(Resolved { shape, bound, local: self.local, trusting: self.trusting })
+        Some(Resolved { shape, bound, local: self.local, trusting: self.trusting, checked: self.checked })
     }
 
     /// The greatest index over all executions that come along `chain` (its last block first); `None` where there is
@@ -94,23 +107,26 @@ impl<'a> Search<'a> {
     fn prove(&mut self, chain: &mut Vec<BlockId>, insts: usize) -> Option<u64> {
         self.chains += 1;
         let own = self.evaluate(chain);
-        if let Some((bound, tight)) = own
-            && tight
+        if let Some(own) = own
+            && own.tight
         {
-            return Some(bound);
+            self.checked &= own.checked;
+            return Some(own.max);
         }
-        let weak = own.map(|o| o.0).filter(|&b| b < MAX_ENTRIES);
+        let weak = own.map(|o| o.max);
         let first = *chain.last()?;
         let root = first.0 == 0 || self.cfg.blocks[first.index()].landing_pad;
         let preds = self.preds;
         let before = &preds[first.index()];
         if root || before.is_empty() || chain.len() >= MAX_BLOCKS || self.conflict {
+            self.checked = false;
             return weak;
         }
         let mut max = 0;
         for &p in before {
             let insts = insts + self.cfg.insts_of(p).len();
             if self.chains >= MAX_CHAINS || insts > MAX_INSTS {
+                self.checked = false;
                 return weak;
             }
             chain.push(p);
@@ -118,14 +134,17 @@ impl<'a> Search<'a> {
             chain.pop();
             match b {
                 Some(b) => max = b.max(max),
-                None => return weak,
+                None => {
+                    self.checked = false;
+                    return weak;
+                }
             }
         }
         Some(weak.map_or(max, |w| w.min(max)))
     }
 
-    /// The greatest index by this chain alone, and whether a longer one would hardly say more.
-    fn evaluate(&mut self, chain: &[BlockId]) -> Option<(u64, bool)> {
+    /// The greatest index by this chain alone.
+    fn evaluate(&mut self, chain: &[BlockId]) -> Option<Bound> {
         let (&jump, &first) = (chain.first()?, chain.last()?);
         self.facts.begin(self.machine, first);
         for pair in chain.windows(2).rev() {
@@ -153,10 +172,11 @@ impl<'a> Search<'a> {
             self.conflict = true;
             return None;
         }
-        self.look_up(index);
-        let bound = self.machine.values.bound(index);
         let width = self.machine.values.width_bound(index);
-        (bound < MAX_ENTRIES).then_some((bound, bound < width || width < 255))
+        let checked = self.machine.values.bound(index) < width;
+        self.look_up(index);
+        let max = self.machine.values.bound(index);
+        (max < MAX_ENTRIES).then_some(Bound { max, tight: max < width || width < 255, checked })
     }
 }
 

@@ -7,14 +7,14 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 
 /// How a clone is to read its own table, if that is sound: the load is in the block of the jump, its address is
 /// changed by its displacement alone, what it read goes nowhere but into registers and flags, and those are dead at
-/// every destination.
+/// every destination. `load` and `at` are the reading instruction and the table.
 pub(super) fn table_load(
     cfg: &Cfg,
     block: &Block,
     table: u32,
-    load: Avma,
-    at: Avma,
+    (load, at): (Avma, Avma),
     live: &Liveness,
+    q: Question,
 ) -> Option<TableLoad> {
     let jump = block.insts.end.checked_sub(1)?;
     let inst = block.insts.clone().find(|&n| cfg.insts[n as usize].at == load)?;
@@ -34,7 +34,7 @@ pub(super) fn table_load(
     for d in &cfg.tables[table as usize].targets {
         let there = match d {
             Dest::Block(b) => live.live_in(*b),
-            Dest::Outside(_) => Question::Label.at_exit(),
+            Dest::Outside(_) => q.at_exit(),
         };
         if there.meets(changed) {
             return None;

@@ -1,4 +1,5 @@
 //! A program read from its file as if it were loaded where it says, for tests of the analysis.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of this, and a test may fail")]
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use code::{

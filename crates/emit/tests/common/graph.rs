@@ -66,7 +66,7 @@ pub fn graph(entry: u64, bytes: &[u8]) -> Cfg {
 }
 
 /// Puts random functions together: blocks of harmless instructions, each ended by a branch to some block.
-pub fn random_function(rng: &mut super::Rng, at: u64, callees: &[u64]) -> Vec<u8> {
+pub fn random_function(rng: &mut super::rng::Rng, at: u64, callees: &[u64]) -> Vec<u8> {
     const BODY: [&[u8]; 8] = [
         &[0x48, 0x01, 0xd8],
         &[0x31, 0xc0],

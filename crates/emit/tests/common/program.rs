@@ -1,8 +1,11 @@
 //! A program or library as its file states it, every function of it analysed.
 
-use super::Rng;
+use super::rng::Rng;
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
-use code::{CalleeKind, Cfg, Input, MergeInput, Part, Piece, Refusal, analyse, merge, sweep};
+use code::{
+    CalleeKind, Cfg, Input, MergeInput, Part, Piece, Refusal, WindowInput, analyse, entry_window, merge,
+    sweep,
+};
 use emit::Function;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
@@ -17,6 +20,8 @@ pub struct Source {
     pub personality: Option<Avma>,
     pub signal_frame: bool,
     pub name: String,
+    /// What an entry redirect would overwrite.
+    pub window: Option<AvmaRange>,
 }
 
 impl Source {
@@ -31,6 +36,7 @@ impl Source {
             cfg: &self.cfg,
             order,
             align_blocks,
+            window: self.window,
             rows: &self.rows,
             lsda: self.lsda.as_ref(),
             personality: self.personality,
@@ -180,7 +186,17 @@ impl Program {
                 let cfg = analyse(&input)?;
                 let Fde { personality, signal_frame, .. } = fdes[e.fdes[0]];
                 let name = names.get(&e.entry).cloned().unwrap_or_default();
-                Ok(Source { cfg, rows, lsda, personality, signal_frame, name })
+                let window = entry_window(&WindowInput {
+                    entry: e.entry,
+                    part: e.parts[0],
+                    bytes: &bytes[0],
+                    file_bytes: Some(&bytes[0]),
+                    next_start: None,
+                    branches: &branches,
+                    targets: &landing_pads,
+                });
+                let window = window.ok().map(|w| w.range());
+                Ok(Source { window, cfg, rows, lsda, personality, signal_frame, name })
             };
             match source() {
                 Ok(s) => functions.push(s),

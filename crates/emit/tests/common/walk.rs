@@ -4,7 +4,7 @@
 //! instructions mean for control flow. Direct jumps and nops change nothing but the place, so both sides skip them;
 //! what remains must be the same sequence of instructions. The map is checked against what the walk finds.
 
-use super::Rng;
+use super::rng::Rng;
 use addr::{Avma, ReadMemory};
 use code::{Cfg, Dest, Inst, TableForm, Term};
 use emit::{CloneInfo, Output};

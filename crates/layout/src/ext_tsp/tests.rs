@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use std::time::Instant;
+use std::time::Duration;
 
 fn edge(from: usize, to: usize, count: u64, kind: EdgeKind) -> Edge {
     Edge { from, to, count, kind }
@@ -189,6 +189,12 @@ fn better_than_greedy_where_nearness_matters() {
     assert!(merged > greedy);
 }
 
+/// CPU time of this thread: other work on the machine does not count.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
 #[test]
 fn large_functions_are_quick() {
     let mut rng = Rng(7);
@@ -216,13 +222,13 @@ fn large_functions_are_quick() {
         }),
     ] {
         let g = f.graph();
-        let begun = Instant::now();
+        let begun = cpu_time();
         let order = ext_tsp(&g);
-        let took = begun.elapsed();
+        let took = cpu_time() - begun;
         eprintln!("3000 blocks, {name}: {took:?}, score {:.0}", score(&g, &order));
         assert!(is_permutation(&order, 3000));
-        // Generous: the machine may be busy and the build unoptimized. Something quadratic per join takes a minute.
-        assert!(took.as_secs() < 5, "{name}: {took:?}");
+        // Generous, for builds that are not optimized: something quadratic per join takes a minute.
+        assert!(took.as_secs() < 2, "{name}: {took:?}");
     }
 }
 

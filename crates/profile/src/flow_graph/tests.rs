@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use std::time::Instant;
+use std::time::Duration;
 
 fn edge(from: usize, to: usize) -> Edge {
     Edge { from, to: Some(to), cost: 0 }
@@ -295,6 +295,12 @@ fn edges_are_recovered_from_samples() {
     }
 }
 
+/// CPU time of this thread: other work on the machine does not count.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
 #[test]
 fn large_functions_are_quick() {
     let mut rng = Rng(99);
@@ -309,13 +315,13 @@ fn large_functions_are_quick() {
                 g.weights[e.to.unwrap()] += u64::try_from(t).unwrap() * (80 + rng.below(40));
             }
         }
-        let begun = Instant::now();
+        let begun = cpu_time();
         let f = g.clone().infer();
-        let took = begun.elapsed();
+        let took = cpu_time() - begun;
         eprintln!("3000 blocks, noisy {noisy}: {took:?}");
         let mut opened = g.clone();
         opened.open_closed_parts();
         assert!(conserved(&opened, &f) && all_entered(&opened, &f));
-        assert!(took.as_secs() < 10, "{took:?}");
+        assert!(took.as_secs() < 4, "{took:?}");
     }
 }

@@ -1,4 +1,6 @@
 // Threads that make and end threads all the time. Arguments: makers, spinners, sleepers.
+#include <sys/prctl.h>
+#include <signal.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,8 @@ static void *maker(void *p) {
 }
 static void *spinner(void *p) { for (;;) spun++; }
 static void *sleeper(void *p) { for (;;) pause(); }
+// The guest ends with the test.
+__attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 int main(int argc, char **argv) {
   pthread_t t;
   for (int i = atoi(argv[1]); i-- > 0;) pthread_create(&t, 0, maker, 0);

@@ -1,5 +1,6 @@
 // A waiting call that a signal with a handler ends: EINTR must come through, however often the target is stopped.
 // A child sends a signal every few milliseconds; epoll_wait has no timeout.
+#include <sys/prctl.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -7,6 +8,8 @@
 #include <unistd.h>
 static volatile unsigned long handled, ended, bad;
 static void handler(int s) { handled++; }
+// The guest ends with the test.
+__attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 int main(void) {
   struct sigaction a = {.sa_handler = handler};
   sigaction(SIGUSR1, &a, 0);

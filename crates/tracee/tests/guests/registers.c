@@ -1,5 +1,6 @@
 // Checks its own general and vector registers, flags and red zone, over and over, in one thread.
 // Argument "sleep": rests in a waiting call most of the time instead, and checks what that gives.
+#include <sys/prctl.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,8 @@ static int wait_well(void) {
   sigprocmask(SIG_SETMASK, 0, &now);
   return ok && sigismember(&now, SIGUSR2) == 1 && sigismember(&now, SIGUSR1) == 0;
 }
+// The guest ends with the test.
+__attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 int main(int argc, char **argv) {
   int sleepy = argc > 1 && !strcmp(argv[1], "sleep");
   printf("READY %p %p\n", &rounds, &bad);

@@ -1,4 +1,5 @@
 // A process in some state, by its argument, with a thread that counts.
+#include <signal.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -15,6 +16,8 @@ static void ready(void) {
   printf("READY %p\n", &count);
   fflush(stdout);
 }
+// The guest ends with the test.
+__attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 int main(int argc, char **argv) {
   char *what = argv[1];
   pthread_t t;

@@ -28,7 +28,7 @@ impl Guest {
         let exe = dir.path().join(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
         let gcc = Command::new("gcc")
-            .args(["-O1", "-g", "-Wall", "-D_GNU_SOURCE", "-pthread", "-o"])
+            .args(["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE", "-pthread", "-o"])
             .args([&exe, &source])
             .status()
             .unwrap();

@@ -62,7 +62,7 @@ fn one_that_is_traced() {
 #[test]
 fn under_seccomp() {
     let _alone = alone();
-    let mut g = Guest::start("states", &["strict"]);
+    let g = Guest::start("states", &["strict"]);
     g.tell("\n");
     until("seccomp", || g.process.status().unwrap().seccomp == 1);
     assert!(matches!(preflight(g.pid()), Err(Error::SeccompStrict(_))));

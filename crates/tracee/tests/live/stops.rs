@@ -260,7 +260,9 @@ fn the_first_thread_may_have_ended() {
     let _alone = alone();
     let g = Guest::start("states", &["leader"]);
     until("end of the first thread", || g.state() == 'Z');
-    assert!(tracee::preflight(g.pid()).is_ok());
+    tracee::preflight(g.pid()).unwrap();
+    assert!(g.process.exe().unwrap().ends_with("states"));
+    assert!(g.process.maps_text().unwrap().contains("libc"));
     for _ in 0..20 {
         let mut stopped = stop(&g.process).unwrap();
         assert_eq!(stopped.threads().len(), 1);
@@ -323,7 +325,7 @@ fn stop_for(g: &Guest, deadline: Duration) -> Result<(), StopError> {
 #[test]
 fn exec_and_end_have_names() {
     let _alone = alone();
-    let mut g = Guest::start("states", &["exec"]);
+    let g = Guest::start("states", &["exec"]);
     let seized = Seized::seize(&g.process).unwrap();
     g.tell("\n");
     std::thread::sleep(Duration::from_millis(50));

@@ -1,0 +1,30 @@
+# The two commands of the README need nothing prepared: each installs what is missing.
+
+.PHONY: demo test stress bench lint setup
+
+# The main job on a real server: start a private MariaDB, drive it, optimize it live, print the measured gain.
+demo:
+	tools/demo.sh
+
+# All tests, in under fifteen minutes on two cores.
+test: setup
+	cargo test --workspace --no-fail-fast
+	WHET=target/debug/whet tools/acceptance.sh short
+
+# The long forms: every guest in every build, three seeds, minutes of load.
+stress: setup
+	WHET_STRESS=1 cargo test --workspace --no-fail-fast
+	cargo build --release -p whet
+	WHET=target/release/whet tools/acceptance.sh long
+
+# The gain on MariaDB, by paired windows, with a nothing-against-nothing run beside it.
+bench: setup
+	cargo build --release -p whet
+	WHET=target/release/whet tools/bench.sh
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+setup:
+	tools/setup.sh

@@ -1,0 +1,71 @@
+//! No bytes make the analysis panic: random ones, and real functions with bytes changed.
+
+use addr::{Avma, AvmaRange, ReadMemory};
+use code::{CalleeKind, Input, Liveness, Part, analyse};
+use std::process::Command;
+use unwind::{CfaRule, Reg, Row};
+
+fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
+    let at = Avma(0x1000);
+    let range = AvmaRange::with_len(at, bytes.len() as u64);
+    let row = Row { range, cfa: CfaRule::RegOffset(Reg::RBP, 16), regs: Vec::new(), args_size: 0 };
+    let input = Input {
+        entry: at,
+        parts: &[Part { range, bytes }],
+        rows: &[row],
+        landing_pads: pads,
+        constant: &|r| {
+            // Everything is a table.
+            let n = usize::try_from(r.len()).ok().filter(|&n| n < 1 << 20)?;
+            (!table.is_empty()).then(|| table.iter().copied().cycle().take(n).collect())
+        },
+        callee: &|_| CalleeKind::Ordinary,
+    };
+    if let Ok(cfg) = analyse(&input) {
+        let known = |r: AvmaRange| (at, bytes).bytes(r).ok();
+        let sound = code::verify(&cfg, &|r| if range.covers(&r) { known(r) } else { None });
+        assert!(sound.is_ok(), "{sound:?} {bytes:02x?}");
+        let live = Liveness::compute(&cfg);
+        assert!(cfg.insts.len() >= cfg.blocks.len());
+        let _ = live.flags_live_before(0);
+    }
+}
+
+#[test]
+fn random_bytes() {
+    arbtest::arbtest(|u| {
+        let table: Vec<u8> = u.arbitrary()?;
+        let bytes: Vec<u8> = u.arbitrary()?;
+        if !bytes.is_empty() {
+            run(&bytes, &[Avma(0x1000 + bytes.len() as u64 / 2)], &table);
+        }
+        Ok(())
+    })
+    .budget_ms(1000);
+}
+
+#[test]
+fn changed_functions() {
+    use object::{Object, ObjectSection};
+    let dir = tempfile::tempdir().unwrap();
+    let (source, o) = (dir.path().join("a.c"), dir.path().join("a.o"));
+    std::fs::write(&source, "int g(int); int f(int x, int k) { for (;;) switch (k) { case 0: x = g(x); k = x; break; case 1: return x; case 2: k = 5; break; case 3: x ^= k; k = g(k); break; case 4: case 5: k--; x += g(x); break; case 6: return g(9); case 7: k = 2; x--; } }").unwrap();
+    if !Command::new("gcc").args(["-O2", "-c", "-o"]).arg(&o).arg(&source).status().is_ok_and(|s| s.success()) {
+        return;
+    }
+    let data = std::fs::read(&o).unwrap();
+    let text = object::File::parse(&data[..]).unwrap().section_by_name(".text").unwrap().data().unwrap().to_vec();
+    arbtest::arbtest(|u| {
+        let mut bytes = text.clone();
+        for _ in 0..u.int_in_range(0..=4)? {
+            let n = u.choose_index(bytes.len())?;
+            bytes[n] = u.arbitrary()?;
+        }
+        // Offsets from a base anywhere.
+        let table: Vec<u8> =
+            (0..u.int_in_range(0..=12)?).flat_map(|n: i32| (n * 7 - 40).to_le_bytes()).collect();
+        run(&bytes, &[], &table);
+        Ok(())
+    })
+    .budget_ms(1000);
+}

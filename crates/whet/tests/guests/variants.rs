@@ -1,0 +1,111 @@
+//! The ways to build a guest: compilers, optimization levels, position-independent or not.
+
+use crate::directives::{Guest, Lang};
+use crate::modes::Mode;
+use std::process::{Command, Stdio};
+
+/// One way to build a guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Variant {
+    /// Clang instead of GCC; without meaning for Rust.
+    pub(crate) clang: bool,
+    /// The letter of the optimization level.
+    pub(crate) level: char,
+    /// A position-independent program.
+    pub(crate) pic: bool,
+    rust: bool,
+}
+
+impl Variant {
+    /// Its part of a trial's name.
+    pub(crate) fn name(self) -> String {
+        let compiler = match (self.rust, self.clang) {
+            (true, _) => "rustc",
+            (false, true) => "clang",
+            (false, false) => "gcc",
+        };
+        format!("{compiler}-O{}-{}", self.level, if self.pic { "pie" } else { "nopie" })
+    }
+
+    /// The command that builds this guest.
+    pub(crate) fn compiler(self, guest: &Guest) -> &'static str {
+        match (guest.lang, self.clang) {
+            (Lang::Rust, _) => "rustc",
+            (Lang::C, false) => "gcc",
+            (Lang::C, true) => "clang",
+            (Lang::Cxx, false) => "g++",
+            (Lang::Cxx, true) => "clang++",
+        }
+    }
+}
+
+/// The modes of the second variant in the short form.
+const SECOND: [Mode; 3] = [Mode::Plain, Mode::Optimized, Mode::Shuffled];
+
+/// Every way to build a guest.
+pub(crate) fn all(guest: &Guest) -> Vec<Variant> {
+    let rust = guest.lang == Lang::Rust;
+    let mut variants = Vec::new();
+    for clang in [false, true] {
+        let family = if clang { "clang" } else { "gcc" };
+        let wanted = guest.compilers.is_empty() || guest.compilers.iter().any(|c| c == family);
+        if !wanted || (rust && clang) {
+            continue;
+        }
+        for level in ['2', 's', '0'] {
+            for pic in [true, false] {
+                if guest.pic.is_none_or(|p| p == pic) {
+                    variants.push(Variant { clang, level, pic, rust });
+                }
+            }
+        }
+    }
+    variants
+}
+
+/// A few ways to build a guest, with the modes to run: the usual one in full, and another one that goes round with the
+/// guest's place in the list, so that each way is met by some guests.
+pub(crate) fn selection(guest: &Guest, place: usize) -> Vec<(Variant, &'static [Mode])> {
+    let all = all(guest);
+    let mut chosen: Vec<(Variant, &'static [Mode])> = Vec::new();
+    let Some((&first, rest)) = all.split_first() else { return chosen };
+    chosen.push((first, &Mode::ALL[..]));
+    if !rest.is_empty() {
+        // 5 shares no divisor with the 11 others of a guest that can be built in every way: each comes up.
+        chosen.push((rest[(place * 5 + 7) % rest.len()], &SECOND[..]));
+    }
+    chosen
+}
+
+/// The compilers of this machine and their versions.
+pub(crate) struct Compilers(Vec<(&'static str, Result<String, String>)>);
+
+impl Compilers {
+    /// Asks each for its version.
+    pub(crate) fn find() -> Self {
+        let version = |name: &str| {
+            let out = Command::new(name).arg("--version").stdin(Stdio::null()).output();
+            match out {
+                Ok(o) if o.status.success() => Ok(String::from_utf8_lossy(&o.stdout).into_owned()),
+                Ok(o) => Err(format!("{name} --version: {}", o.status)),
+                Err(e) => Err(format!("{name} cannot be run: {e}")),
+            }
+        };
+        Self(["gcc", "g++", "clang", "clang++", "rustc"].into_iter().map(|n| (n, version(n))).collect())
+    }
+
+    /// The version of one; `None` where it is missing.
+    pub(crate) fn version(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| *n == name).and_then(|(_, v)| v.as_deref().ok())
+    }
+
+    /// Why a compiler cannot be used; `None` where it can.
+    pub(crate) fn lacks(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| *n == name).and_then(|(_, v)| v.as_ref().err()).map(String::as_str)
+    }
+
+    /// The reasons of all that are missing.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|(_, v)| v.as_ref().err()).map(String::as_str)
+    }
+}

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""What an optimized MariaDB gains, measured so that the answer holds on a noisy machine.
+
+Two short windows make a pair: one with whet's code, one without, in random order, `whet redo` and `whet undo` in
+between. Whatever drifts (the host's other guests, the buffer pool, the clock rate) is nearly the same for both
+halves of a pair, so the ratio within a pair is good even where single runs differ by half. The answer is the median
+of the ratios with a 95% bootstrap interval. `--null` leaves whet out and so measures the method itself: its
+interval must hold 1.
+
+The load must be running already, and the target be optimized. It is left in the state in which it was found.
+
+The figures, all of them 1.00 for "no difference" and more for a gain:
+  CPU per query        the server's CPU time per query, without / with     (the one to quote: the client is not in it)
+  throughput           queries per second, with / without
+  user CPU per query   as the first, user mode alone, pooled over all windows of a side (the kernel splits user from
+                       system by sampling ticks, too coarse for single windows)
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from mysql_wire import Connection, MysqlError
+from server import exit_on_signals
+from whet_cli import Whet, WhetError
+
+RESAMPLES = 10_000
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class MeasureError(Exception):
+    """There is no honest answer; the text says why."""
+
+
+@dataclass
+class Window:
+    """One window of one side."""
+
+    pair: int
+    side: str
+    queries: int
+    seconds: float
+    cpu: float
+    user: float
+    system: float
+
+
+@dataclass
+class Estimate:
+    """A ratio and its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+def cpu_clock(pid: int) -> float:
+    """Seconds of CPU that the process has used.
+
+    The process's CPU clock, read from outside: the same nanoseconds as the sum of /proc/PID/task/*/schedstat, but in
+    one system call, and with the threads that have ended. The number is the kernel's MAKE_PROCESS_CPUCLOCK with
+    CPUCLOCK_SCHED (include/linux/posix-timers.h), which is what clock_getcpuclockid(3) computes.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def cpu_ticks(pid: int) -> tuple[float, float]:
+    """User and system seconds of the process, in the kernel's coarse split."""
+    # The name in the second field may hold blanks and parentheses; what follows the last one is regular.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) * TICK, int(fields[12]) * TICK
+
+
+class Gauge:
+    """Reads the server's counters."""
+
+    def __init__(self, pid: int, connection: Connection):
+        self.pid = pid
+        self.connection = connection
+
+    def read(self) -> tuple[int, float, float]:
+        """Queries so far, time, CPU time; the latter two as of the middle of the question about the first."""
+        time_before, cpu_before = time.monotonic(), cpu_clock(self.pid)
+        queries = self.connection.status("Questions")
+        time_after, cpu_after = time.monotonic(), cpu_clock(self.pid)
+        return queries, (time_before + time_after) / 2, (cpu_before + cpu_after) / 2
+
+    def window(self, pair: int, side: str, seconds: float) -> Window:
+        """Takes one window."""
+        user, system = cpu_ticks(self.pid)
+        queries, began, cpu = self.read()
+        time.sleep(seconds)
+        queries_after, ended, cpu_after = self.read()
+        user_after, system_after = cpu_ticks(self.pid)
+        return Window(
+            pair=pair,
+            side=side,
+            # The server counts the question itself before it answers, so exactly one of ours is in the difference.
+            queries=queries_after - queries - 1,
+            seconds=ended - began,
+            cpu=cpu_after - cpu,
+            user=user_after - user,
+            system=system_after - system,
+        )
+
+
+class Sides:
+    """Brings the target to the wanted side, and at the end back to the state in which it was found."""
+
+    def __init__(self, whet: Whet, pid: int):
+        self.whet = whet
+        self.pid = pid
+
+    def __enter__(self) -> "Sides":
+        self.found = self.now = self.whet.state(self.pid)
+        if self.found not in ("optimized", "undone"):
+            state = self.found or "not optimized"
+            raise MeasureError(f"process {self.pid} is {state}; run `whet optimize {self.pid}` under load first")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go(self.found)
+
+    def go(self, state: str | None) -> None:
+        """Undo or redo, unless that is the state already. In random order both sides need it equally often."""
+        if state != self.now:
+            # Set only after success: a toggle that was broken off is done again at the end.
+            self.now = None
+            self.whet.run("redo" if state == "optimized" else "undo", self.pid)
+            self.now = state
+
+
+class NoSides:
+    """For `--null`: both sides are the target as it is."""
+
+    def __enter__(self) -> "NoSides":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def go(self, _state: str) -> None:
+        """Nothing."""
+
+
+def take_windows(
+    gauge: Gauge, sides: Sides | NoSides, pairs: int, window: float, settle: float, rng: random.Random
+) -> list[Window]:
+    """All windows, in the order in which they were taken."""
+    state = {"with": "optimized", "without": "undone"}
+    windows = []
+    for pair in range(pairs):
+        order = ["with", "without"]
+        rng.shuffle(order)
+        for side in order:
+            sides.go(state[side])
+            time.sleep(settle)
+            windows.append(gauge.window(pair, side, window))
+        if sys.stderr.isatty():
+            print(f"\rmeasuring: pair {pair + 1} of {pairs} ", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    return windows
+
+
+def bootstrap(ratios: list[float], rng: random.Random) -> Estimate:
+    """The median, with the percentile bootstrap's 95% interval."""
+    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    at = lambda share: medians[round(share * (RESAMPLES - 1))]  # noqa: E731
+    return Estimate(median(ratios), at(0.025), at(0.975))
+
+
+def evaluate(windows: list[Window], rng: random.Random) -> dict:
+    """The figures of the windows. Pairs with a window in which the server did nothing are left out, and counted."""
+    pairs: dict[int, dict[str, Window]] = {}
+    for w in windows:
+        pairs.setdefault(w.pair, {})[w.side] = w
+    whole = [p for p in pairs.values() if len(p) == 2 and all(w.queries > 0 and w.cpu > 0 for w in p.values())]
+    if len(whole) < max(2, len(pairs) // 2):
+        raise MeasureError(f"only {len(whole)} of {len(pairs)} pairs saw queries; is the load running?")
+
+    def per_query(w: Window) -> float:
+        return w.cpu / w.queries
+
+    def rate(w: Window) -> float:
+        return w.queries / w.seconds
+
+    def side(name: str) -> dict:
+        mine = [p[name] for p in whole]
+        queries = sum(w.queries for w in mine)
+        user, system = sum(w.user for w in mine), sum(w.system for w in mine)
+        return {
+            "queries": queries,
+            "queries_per_second": median(map(rate, mine)),
+            "cpu_us_per_query": median(map(per_query, mine)) * 1e6,
+            "user_cpu_us_per_query": user / queries * 1e6,
+            "user_share": user / (user + system) if user + system else 0.0,
+        }
+
+    with_, without = side("with"), side("without")
+    user_with, user_without = with_["user_cpu_us_per_query"], without["user_cpu_us_per_query"]
+    return {
+        "cpu_per_query": asdict(bootstrap([per_query(p["without"]) / per_query(p["with"]) for p in whole], rng)),
+        "throughput": asdict(bootstrap([rate(p["with"]) / rate(p["without"]) for p in whole], rng)),
+        # No interval: one number of each side. None where windows were too few for a single tick.
+        "user_cpu_per_query": user_without / user_with if user_with else None,
+        "with": with_,
+        "without": without,
+        "pairs_used": len(whole),
+        "pairs_void": len(pairs) - len(whole),
+    }
+
+
+def machine() -> dict:
+    """What the figures were taken on."""
+    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cpu": found[0].partition(":")[2].strip() if found else platform.machine(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+    }
+
+
+def measure(
+    pid: int,
+    socket: str,
+    *,
+    pairs: int = 150,
+    window: float = 0.2,
+    settle: float = 0.03,
+    seed: int | None = None,
+    null: bool = False,
+    whet: Whet | None = None,
+    user: str = "root",
+) -> dict:
+    """Takes the windows and evaluates them."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    rng = random.Random(seed)
+    began = time.monotonic()
+    sides = NoSides() if null else Sides(whet or Whet(), pid)
+    with Connection(socket, user) as connection, sides:
+        windows = take_windows(Gauge(pid, connection), sides, pairs, window, settle, rng)
+    result = evaluate(windows, rng)
+    result["method"] = {
+        "pairs": pairs,
+        "window_seconds": window,
+        "settle_seconds": settle,
+        "null": null,
+        "seed": seed,
+        "estimate": "median of paired ratios",
+        "interval": f"95%, percentile bootstrap, {RESAMPLES} resamples",
+        "took_seconds": round(time.monotonic() - began, 1),
+    }
+    result["machine"] = machine()
+    result["windows"] = [asdict(w) for w in windows]
+    return result
+
+
+def table(result: dict) -> str:
+    """The figures for people."""
+    method, here = result["method"], result["machine"]
+    left, right = ("A", "B") if method["null"] else ("without", "with")
+
+    def line(name: str, key: str, digits: int, ratio: str) -> str:
+        return f"  {name:<22}{result['without'][key]:>10,.{digits}f}{result['with'][key]:>10,.{digits}f}   {ratio}"
+
+    def interval(e: dict) -> str:
+        return f"x{e['ratio']:.3f}  (95%: {e['low']:.3f} to {e['high']:.3f})"
+
+    user = result["user_cpu_per_query"]
+    lines = [
+        f"  {'':<22}{left:>10}{right:>10}   gain" if not method["null"] else f"  {'nothing vs. nothing':<22}{left:>10}{right:>10}",
+        line("CPU per query, us", "cpu_us_per_query", 2, interval(result["cpu_per_query"])),
+        line("queries per second", "queries_per_second", 0, interval(result["throughput"])),
+        line("user CPU per query, us", "user_cpu_us_per_query", 2, f"x{user:.3f}  (pooled)" if user else "-"),
+        f"  {result['pairs_used']} pairs of {method['window_seconds']} s windows in random order (seed {method['seed']})"
+        + (f", {result['pairs_void']} void" if result["pairs_void"] else "")
+        + f"; {here['cpu']}, {here['cores']} cores, Linux {here['kernel']}",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pid", type=int, required=True, help="the server")
+    parser.add_argument("--socket", required=True, help="its unix socket")
+    parser.add_argument("--user", default="root", help="a database account without a password, or one by unix_socket")
+    parser.add_argument("--pairs", type=int, default=150)
+    parser.add_argument("--window", type=float, default=0.2, help="seconds")
+    parser.add_argument("--settle", type=float, default=0.03, help="seconds before each window")
+    parser.add_argument("--whet", help="the binary (default: $WHET, else target/release/whet)")
+    parser.add_argument("--seed", type=int, help="of the order and the bootstrap (default: drawn, and printed)")
+    parser.add_argument("--null", action="store_true", help="never toggle: measure the method itself")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and raw windows there")
+    options = parser.parse_args()
+    if options.pairs < 2 or options.window <= 0 or options.settle < 0:
+        parser.error("at least 2 pairs, and windows longer than nothing")
+
+    exit_on_signals()
+    try:
+        result = measure(
+            options.pid,
+            options.socket,
+            pairs=options.pairs,
+            window=options.window,
+            settle=options.settle,
+            seed=options.seed,
+            null=options.null,
+            whet=Whet(options.whet),
+            user=options.user,
+        )
+    except KeyboardInterrupt:
+        return 130
+    except (MeasureError, MysqlError, WhetError, OSError) as e:
+        print(f"measure.py: {e}", file=sys.stderr)
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""The acceptance test on a real server: Debian's stripped mariadbd under sysbench.
+
+Default: the server is optimized under load, the code is taken out and put back many times, and at last everything
+is undone and verified. No query may fail and nothing may appear in the server's error log. Prints how long the
+server stood still.
+
+  --shuffle SEED   every clonable function, in random order, under oltp_read_write: correctness, not speed
+  --crash          an optimized server is killed by SIGSEGV in a busy thread; the stack trace that it writes to its
+                   own error log must be whole, through the clones
+
+Closes with "N passed, N failed".
+"""
+
+import argparse
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from mysql_wire import MysqlError
+from server import LIBC, Load, LoadResult, Server, ServerError, exit_on_signals, tail
+from whet_cli import Whet, WhetError
+
+TABLES, ROWS = 4, 100_000
+OPTIMIZE_WITHIN = 30.0
+COVERAGE = 0.85
+WARM_UP = 3.0
+SYS_TGKILL = 234
+
+
+class Checks:
+    """Counts what held and what did not, and says so at once."""
+
+    def __init__(self) -> None:
+        self.passed = self.failed = 0
+
+    def check(self, holds: bool, what: str, evidence: object = "") -> bool:
+        """One check; the evidence is shown where it does not hold."""
+        if holds:
+            self.passed += 1
+        else:
+            self.failed += 1
+        print(f"{'ok    ' if holds else 'FAILED'} {what}" + (f": {evidence}" if evidence and not holds else ""), flush=True)
+        return holds
+
+    def works(self, what: str, act: Callable[[], dict]) -> dict:
+        """One check that a whet command succeeds; its answer, {} if it does not."""
+        try:
+            answer = act()
+        except WhetError as e:
+            self.check(False, what, e)
+            return {}
+        self.check(True, what)
+        return answer
+
+
+def show_stops(name: str, answers: list[dict]) -> None:
+    """The stops of some commands in one line."""
+    stops = [a["stop_ms"] for a in answers if "stop_ms" in a]
+    if stops:
+        print(f"       {name:<8} stop: median {median(s['median'] for s in stops):.2f} ms, max {max(s['max'] for s in stops):.2f} ms")
+
+
+def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
+    """Optimizes the server under its load."""
+    words = ["optimize", pid] + (["--shuffle", shuffle] if shuffle is not None else [])
+    began = time.monotonic()
+    answer = checks.works("optimize", lambda: whet.run(*words))
+    took = time.monotonic() - began
+    if answer:
+        functions = answer["functions"]
+        print(
+            f"       {functions['cloned']} functions cloned, {functions['refused']} refused, {took:.1f} s, "
+            f"coverage of mariadbd {answer['coverage_main']:.3f}, of all {answer['coverage']:.3f}, "
+            f"whet's peak memory {answer['whet_peak_rss_mb']:.0f} MB"
+        )
+        checks.check(took <= OPTIMIZE_WITHIN, f"optimized within {OPTIMIZE_WITHIN:.0f} s", f"{took:.1f} s")
+        if shuffle is None:
+            coverage = answer["coverage_main"]
+            checks.check(coverage >= COVERAGE, f"at least {COVERAGE} of mariadbd's samples are in clones", coverage)
+    return answer
+
+
+def toggle(checks: Checks, whet: Whet, pid: int, toggles: int, until: float) -> None:
+    """Undo and redo, evenly over the time that is left."""
+    undone, redone = [], []
+    try:
+        for i in range(toggles):
+            for word, answers in (("undo", undone), ("redo", redone)):
+                answers.append(whet.run(word, pid))
+                steps_left = 2 * toggles - len(undone) - len(redone) + 1
+                time.sleep(max(0.0, (until - time.monotonic()) / steps_left))
+        checks.check(True, f"{toggles} times undo and redo")
+    except WhetError as e:
+        checks.check(False, f"{toggles} times undo and redo", f"toggle {i + 1}: {e}")
+    show_stops("undo", undone)
+    show_stops("redo", redone)
+
+
+def undo_and_verify(checks: Checks, whet: Whet, pid: int) -> None:
+    """Takes everything out; the server's code must be the file's again."""
+    checks.works("undo", lambda: whet.run("undo", pid))
+    answer = checks.works("verify", lambda: whet.run("verify", pid))
+    identical = answer.get("identical") is True and not answer.get("unexpected")
+    checks.check(identical, "after undo all code is identical to the files", json.dumps(answer)[:2000])
+
+
+def no_failed_query(checks: Checks, load: Load, result: LoadResult, deadlocks: int) -> None:
+    """sysbench's own account. A deadlock between two writers is the data's doing; sysbench tries those again."""
+    print(f"       {result.queries} queries in {result.seconds:.0f} s")
+    checks.check(result.exit_code == 0, "sysbench ended well", f"exit code {result.exit_code}\n{load.text()[-2000:]}")
+    failed = max(0, result.ignored_errors - deadlocks)
+    checks.check(
+        result.queries > 0 and failed == 0 and result.reconnects == 0 and not result.complaints,
+        "no failed query, no lost connection",
+        f"{failed} failed besides {deadlocks} deadlocks, {result.reconnects} reconnects, {result.complaints}",
+    )
+
+
+def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
+    """Optimize, toggle, undo, verify, all of it under load."""
+    test = "oltp_read_only" if options.shuffle is None else "oltp_read_write"
+    with Server() as server:
+        server.prepare(TABLES, ROWS)
+        errors_before = server.error_lines()
+        began = time.monotonic()
+        with Load(server.socket, test, options.connections, options.seconds, TABLES, ROWS) as load:
+            time.sleep(WARM_UP)
+            installed = optimize(checks, whet, server.pid, options.shuffle)
+            if installed:
+                show_stops("install", [installed])
+                # The last undo and verify are to happen under load as well.
+                toggle(checks, whet, server.pid, options.toggles, began + options.seconds - 5)
+                undo_and_verify(checks, whet, server.pid)
+                checks.check(load.running(), "all of it happened under load", "sysbench ended before")
+            result = load.finish()
+            with server.connect() as db:
+                deadlocks = db.status("Innodb_deadlocks")
+            no_failed_query(checks, load, result, deadlocks)
+        code = server.shut_down()
+        checks.check(code == 0, "the server shuts down in order", f"exit code {code}\n{tail(server.error_log)}")
+        errors = server.error_lines()[len(errors_before) :]
+        checks.check(not errors, "nothing in the error log", "\n".join(errors))
+
+
+# A frame in the server's own stack trace: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`, and only the address where
+# no file is mapped: in a clone.
+FRAME = re.compile(r"^(?P<place>\S*)\[(?P<address>0x[0-9a-f]+)\]$", re.M)
+
+
+def busiest_thread(pid: int) -> int:
+    """The thread that used most CPU in the last moment: one that serves queries."""
+
+    def used() -> dict[int, int]:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return {int(t.name): int((t / "schedstat").read_text().split()[0]) for t in tasks}
+
+    before = used()
+    time.sleep(0.5)
+    return max((ns - before.get(tid, ns), tid) for tid, ns in used().items())[1]
+
+
+def crash(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
+    """A crash report through clones. The server is meant to die here, so the load's errors do not count."""
+    with Server() as server:
+        server.prepare(1, 10_000)
+        with Load(server.socket, "oltp_read_only", options.connections, None, 1, 10_000) as load:
+            time.sleep(WARM_UP)
+            if not optimize(checks, whet, server.pid, options.shuffle):
+                return
+            time.sleep(1)
+            checks.check(load.running() and server.alive(), "the server serves queries until it is killed")
+            LIBC.syscall(SYS_TGKILL, server.pid, busiest_thread(server.pid), signal.SIGSEGV)
+            code = server.wait(60)
+        checks.check(code == -signal.SIGSEGV, "the server ended by the signal", f"exit code {code}")
+        log = server.error_log.read_text(errors="replace")
+        trace = log.partition("Attempting backtrace")[2].partition("Trying to get some variables")[0]
+        frames = list(FRAME.finditer(trace))
+        clones = [f for f in frames if not f["place"]]
+        print("\n".join(f"       {f[0]}" for f in frames))
+        checks.check(len(frames) >= 8, "the stack trace has at least 8 frames", f"{len(frames)}\n{log[-3000:]}")
+        checks.check(bool(clones), "it goes through clones")
+        # The outermost frames are libc's start_thread and clone, which have no exported names.
+        outermost = [f["place"] for f in frames[-2:]]
+        checks.check(
+            len(outermost) == 2 and all("libc.so" in place for place in outermost),
+            "it goes down to the start of the thread",
+            outermost,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=40, help="length of the load (default 40; the long form is 180)")
+    parser.add_argument("--toggles", type=int, default=10, help="pairs of undo and redo (default 10; the long form is 50)")
+    parser.add_argument("--connections", type=int, default=8, help="sysbench threads (default 8)")
+    parser.add_argument("--shuffle", type=int, metavar="SEED", help="stress mode, under oltp_read_write")
+    parser.add_argument("--crash", action="store_true", help="the crash report instead of the acceptance")
+    parser.add_argument("--whet", help="the binary (default: $WHET, else target/release/whet)")
+    options = parser.parse_args()
+    exit_on_signals()
+
+    checks = Checks()
+    try:
+        (crash if options.crash else acceptance)(checks, Whet(options.whet), options)
+    except KeyboardInterrupt:
+        return 130
+    except (MysqlError, ServerError, WhetError, OSError) as e:
+        checks.check(False, "the test came to its end", e)
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
