@@ -67,7 +67,9 @@ pub(crate) fn classify(i: &Instruction, bytes: &[u8], s: &Surroundings<'_>) -> R
             let to = Avma(i.near_branch_target());
             if i.is_jcc_short_or_near() && i.op0_kind() == OpKind::NearBranch64 {
                 Ok(Flow::Cond(i.condition_code(), to))
-            } else if (i.is_jcx_short() || i.is_loop() || i.is_loopcc()) && i.op0_kind() == OpKind::NearBranch64 {
+            } else if (i.is_jcx_short() || i.is_loop() || i.is_loopcc())
+                && i.op0_kind() == OpKind::NearBranch64
+            {
                 Ok(Flow::CondShort(to))
             } else {
                 Err(Refusal::BadInstruction)
@@ -146,8 +148,15 @@ fn check_memory(i: &Instruction, s: &Surroundings<'_>) -> Result<(), Refusal> {
         _ => return Ok(()),
     }
     // `lea` and `nop` compute an address, and it is the original's.
-    if matches!(i.code(), Code::Lea_r64_m | Code::Lea_r32_m | Code::Lea_r16_m | Code::Nop_rm64 | Code::Nop_rm32 | Code::Nop_rm16)
-    {
+    if matches!(
+        i.code(),
+        Code::Lea_r64_m
+            | Code::Lea_r32_m
+            | Code::Lea_r16_m
+            | Code::Nop_rm64
+            | Code::Nop_rm32
+            | Code::Nop_rm16
+    ) {
         return Ok(());
     }
     let at = Avma(i.ip_rel_memory_address());

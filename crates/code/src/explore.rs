@@ -160,7 +160,10 @@ impl<'a> Explorer<'a> {
             let found = match decode_at(map, o).and_then(|i| self.judge(p, o, i)) {
                 Ok(f) => f,
                 Err(e) => {
-                    let junk = matches!(e, Refusal::BadInstruction | Refusal::OverlappingCode | Refusal::NoUnwindInfo);
+                    let junk = matches!(
+                        e,
+                        Refusal::BadInstruction | Refusal::OverlappingCode | Refusal::NoUnwindInfo
+                    );
                     let Some(c) = call.filter(|_| junk) else { return Err(e) };
                     self.no_return(c);
                     return Ok(());
@@ -196,7 +199,9 @@ impl<'a> Explorer<'a> {
                     self.target(to);
                     return Ok(());
                 }
-                Flow::NoReturnCall | Flow::Indirect | Flow::Return | Flow::Trap | Flow::Leave => return Ok(()),
+                Flow::NoReturnCall | Flow::Indirect | Flow::Return | Flow::Trap | Flow::Leave => {
+                    return Ok(());
+                }
             }
         }
         Ok(())

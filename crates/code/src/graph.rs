@@ -60,7 +60,12 @@ pub(crate) fn build(
             },
         };
         let next = first + u32::try_from(insts.len()).unwrap_or(u32::MAX);
-        cfg.blocks.push(Block { range, insts: first..next, term, landing_pad: landing_pads.contains(&head.at) });
+        cfg.blocks.push(Block {
+            range,
+            insts: first..next,
+            term,
+            landing_pad: landing_pads.contains(&head.at),
+        });
         first = next;
         cfg.insts.extend(insts);
     }

@@ -62,7 +62,7 @@ pub enum Question {
 impl Question {
     fn at_call(self) -> Live {
         match self {
-            Question::Value => Live { regs: u16::MAX, flags: u16::MAX & !STATUS_FLAGS },
+            Question::Value => Live { regs: u16::MAX, flags: !STATUS_FLAGS },
             _ => self.at_exit(),
         }
     }
@@ -234,7 +234,10 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
             e.kills.regs &= !(1 << n);
         }
     }
-    if i.mnemonic() == Mnemonic::Sbb && i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register() {
+    if i.mnemonic() == Mnemonic::Sbb
+        && i.op1_kind() == OpKind::Register
+        && i.op0_register() == i.op1_register()
+    {
         // `x - x - carry`: whatever x was.
         if let Some(n) = gpr(i.op0_register()) {
             e.reads.regs &= !(1 << n);
@@ -279,7 +282,8 @@ pub(crate) fn flags_certain(i: &Instruction) -> bool {
         | Mnemonic::Sar
         | Mnemonic::Shld
         | Mnemonic::Shrd => {
-            (0..i.op_count()).any(|o| i.op_kind(o) == OpKind::Immediate8) && i.rflags_modified() != RflagsBits::NONE
+            (0..i.op_count()).any(|o| i.op_kind(o) == OpKind::Immediate8)
+                && i.rflags_modified() != RflagsBits::NONE
         }
         _ => !i.has_rep_prefix() && !i.has_repne_prefix(),
     }

@@ -15,7 +15,10 @@ fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
         rows: &[row],
         landing_pads: pads,
         constant: &|r| {
-            // Everything is a table.
+            // Everything else is a table.
+            if range.overlaps(&r) {
+                return (at, bytes).bytes(r).ok();
+            }
             let n = usize::try_from(r.len()).ok().filter(|&n| n < 1 << 20)?;
             (!table.is_empty()).then(|| table.iter().copied().cycle().take(n).collect())
         },
@@ -50,11 +53,13 @@ fn changed_functions() {
     let dir = tempfile::tempdir().unwrap();
     let (source, o) = (dir.path().join("a.c"), dir.path().join("a.o"));
     std::fs::write(&source, "int g(int); int f(int x, int k) { for (;;) switch (k) { case 0: x = g(x); k = x; break; case 1: return x; case 2: k = 5; break; case 3: x ^= k; k = g(k); break; case 4: case 5: k--; x += g(x); break; case 6: return g(9); case 7: k = 2; x--; } }").unwrap();
-    if !Command::new("gcc").args(["-O2", "-c", "-o"]).arg(&o).arg(&source).status().is_ok_and(|s| s.success()) {
+    if !Command::new("gcc").args(["-O2", "-c", "-o"]).arg(&o).arg(&source).status().is_ok_and(|s| s.success())
+    {
         return;
     }
     let data = std::fs::read(&o).unwrap();
-    let text = object::File::parse(&data[..]).unwrap().section_by_name(".text").unwrap().data().unwrap().to_vec();
+    let text =
+        object::File::parse(&data[..]).unwrap().section_by_name(".text").unwrap().data().unwrap().to_vec();
     arbtest::arbtest(|u| {
         let mut bytes = text.clone();
         for _ in 0..u.int_in_range(0..=4)? {

@@ -140,7 +140,8 @@ fn corpus() {
                 let mut sorted = (sizes.clone(), wanted.to_vec());
                 sorted.0.sort_unstable();
                 sorted.1.sort_unstable();
-                let same = sizes.len() == wanted.len() && sorted.0.iter().zip(&sorted.1).all(|(&n, &m)| less(n, m));
+                let same =
+                    sizes.len() == wanted.len() && sorted.0.iter().zip(&sorted.1).all(|(&n, &m)| less(n, m));
                 check(same, format!("{what} {name}: {sizes:?}"));
             }
         }
@@ -151,7 +152,8 @@ fn corpus() {
                 check(t.cloneable.is_none(), format!("{what} {name}: {t:?}"));
             }
         }
-        let got = tables(&p.analyse(p.function("unreachable")).unwrap()).iter().map(|t| t.targets.len()).max();
+        let got =
+            tables(&p.analyse(p.function("unreachable")).unwrap()).iter().map(|t| t.targets.len()).max();
         check(got.is_none_or(|n| n >= 10), format!("{what} unreachable: {got:?}"));
     }
     assert!(report.len() > 100, "no compilers");

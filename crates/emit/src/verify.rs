@@ -126,7 +126,12 @@ impl Verifier<'_> {
             }
             FlowControl::ConditionalBranch => got.code() == was.code() && goes(got, target) && next(),
             FlowControl::Call if was.code() == Code::Call_rel32_64 => {
-                got.code() == was.code() && goes(got, target) && next()
+                let old = inst.bytes.as_slice();
+                let prefixes = old.len().checked_sub(4)?;
+                bytes.len() == old.len()
+                    && bytes[..prefixes] == old[..prefixes]
+                    && goes(got, target)
+                    && next()
             }
             FlowControl::Return | FlowControl::IndirectBranch => self.same(inst, got, bytes)?,
             _ => self.same(inst, got, bytes)? && next(),

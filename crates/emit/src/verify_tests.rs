@@ -61,9 +61,15 @@ fn every_flipped_bit_is_found() {
                 found += 1;
                 continue;
             }
-            // Some bits mean nothing, like REX.X without an index register.
+            // Some bits mean nothing, like REX.X without an index register; and a branch may go to an extra jump
+            // that goes where the branch went.
             let all = |e: &Encoded| Decoder::with_ip(64, &e.bytes, AT.0, 0).into_iter().collect::<Vec<_>>();
-            assert_eq!(all(&bad), all(&good), "seed {seed}: bit at {at} was not found");
+            let map = AddressMap::new(good.range, good.entries.clone()).unwrap();
+            let means = |i: &Instruction| map.to_original(Avma(i.near_branch_target()));
+            for (a, b) in all(&bad).iter().zip(&all(&good)) {
+                let same_branch = a.code() == b.code() && means(a).is_some() && means(a) == means(b);
+                assert!(a == b || same_branch, "seed {seed}: {a:?} for {b:?}");
+            }
             same += 1;
         }
     }

@@ -285,7 +285,7 @@ impl Summary {
     ) -> OptimizeReport {
         let main = built.main_cache.and_then(|i| plan.caches.get(i));
         let huge = main.is_some_and(|c| {
-            let text = AvmaRange::with_len(c.text_at, splice::CachePlan::text_len(c.text.len() as u64));
+            let text = c.text_range();
             splice::huge_wanted(c.text.len() as u64)
                 && target.process.anon_huge_bytes(text).is_ok_and(|b| b >= text.len())
         });

@@ -24,14 +24,14 @@ pub enum Error {
         what: &'static str,
     },
     /// The kernel did not give a mapping where it was asked for.
-    #[error("the target could not map {len} bytes at {at}: errno {errno}")]
+    #[error("the target could not map {len} bytes at {at}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {
         /// Wanted address.
         at: Avma,
         /// Wanted size in bytes.
         len: u64,
         /// The kernel's answer.
-        errno: i64,
+        errno: i32,
     },
     /// No room for a code cache near its module.
     #[error(transparent)]

@@ -4,7 +4,7 @@ use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, Error, FindObject, Header, Installed, MAX_REGIONS, Policy, Record, Region, State, ToggleReport, fault,
-    journal,
+    huge, journal,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,6 +42,12 @@ impl CachePlan {
     pub fn text_len(code_bytes: u64) -> u64 {
         let unit = if huge_wanted(code_bytes) { HUGE } else { 4096 };
         code_bytes.next_multiple_of(unit).max(unit)
+    }
+
+    /// The text mapping.
+    #[must_use]
+    pub fn text_range(&self) -> AvmaRange {
+        AvmaRange::with_len(self.text_at, Self::text_len(self.text.len() as u64))
     }
 
     /// Size of the data mapping.
@@ -125,10 +131,10 @@ pub fn install(
         Some(e) => e.anchor.clone(),
         None => write_anchor(process, plan)?,
     };
-    let mut huge_bytes = 0;
     for (i, cache) in plan.caches.iter().enumerate() {
-        huge_bytes += fill(process, cache, generation, i, plan.caches.len())?;
+        fill(process, cache, generation, i, plan.caches.len())?;
     }
+    let huge_bytes = huge::collapse(process, &plan.caches);
     publish(process, &anchor, regions, &plan.caches)?;
 
     let old: Vec<Cache> = earlier.map(|e| e.caches.clone()).unwrap_or_default();
@@ -161,8 +167,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
                 fault::point();
                 map(remote, c.text_at, text_len, prot::READ_EXEC)?;
                 if huge_wanted(c.text.len() as u64) {
-                    // Refused by kernels without huge pages; packing alone is most of the gain then.
-                    remote.syscall(nr::MADVISE, [c.text_at.0, text_len, nr::MADV_HUGEPAGE, 0, 0, 0])?;
+                    huge::advise(remote, AvmaRange::with_len(c.text_at, text_len));
                 }
                 fault::point();
                 map(remote, c.data_at, c.data_len(), prot::READ)?;
@@ -177,8 +182,6 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
 mod nr {
     pub const MMAP: i64 = 9;
     pub const MUNMAP: i64 = 11;
-    pub const MADVISE: i64 = 28;
-    pub const MADV_HUGEPAGE: u64 = 14;
     /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; before it a hint, so the answer is checked).
     pub const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x10_0000;
 }
@@ -190,18 +193,20 @@ mod prot {
 }
 
 fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
-    let got = remote.syscall(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0])?;
-    if got == at.0.cast_signed() {
-        return Ok(());
+    let failed = |errno: i32| Error::Map { at, len, errno };
+    match remote.syscall(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0]) {
+        Ok(got) if got == at.0.cast_signed() => Ok(()),
+        Ok(elsewhere) => {
+            remote.syscall(nr::MUNMAP, [elsewhere.cast_unsigned(), len, 0, 0, 0, 0])?;
+            Err(failed(EEXIST))
+        }
+        Err(tracee::Error::Remote { errno, .. }) => Err(failed(errno)),
+        Err(e) => Err(e.into()),
     }
-    let errno = if (-4095..0).contains(&got) {
-        -got
-    } else {
-        remote.syscall(nr::MUNMAP, [got.cast_unsigned(), len, 0, 0, 0, 0])?;
-        17 // EEXIST, as a newer kernel would have said
-    };
-    Err(Error::Map { at, len, errno })
 }
+
+/// What a kernel that knows `MAP_FIXED_NOREPLACE` says where something is mapped already.
+const EEXIST: i32 = 17;
 
 fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     let at = plan.anchor_at.add(PAGE);
@@ -215,10 +220,9 @@ fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     Anchor::read(process, at)?.ok_or(Error::WriteLost { range: AvmaRange::with_len(at, PAGE) })
 }
 
-/// Fills one cache; returns how much of it the kernel backs with huge pages.
-fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches: usize) -> Result<u64, Error> {
+/// Fills one cache.
+fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches: usize) -> Result<(), Error> {
     let tables = c.layout();
-    let text = AvmaRange::with_len(c.text_at, CachePlan::text_len(c.text.len() as u64));
     fault::point();
     write(process, c.text_at, &c.text)?;
     write(process, tables.blob.start, &c.blob)?;
@@ -232,7 +236,7 @@ fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches:
         index: u32::try_from(index).unwrap_or(u32::MAX),
         caches: u32::try_from(caches).unwrap_or(u32::MAX),
         since_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
-        text,
+        text: c.text_range(),
         data: AvmaRange::with_len(c.data_at, c.data_len()),
         eh_frame_hdr: c.eh_frame_hdr,
         code_bytes: c.text.len() as u64,
@@ -241,22 +245,14 @@ fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches:
         notes: tables.notes,
     };
     fault::point();
-    write(process, c.data_at, &header.write())?;
-    if !huge_wanted(c.text.len() as u64) {
-        return Ok(0);
-    }
-    let mut huge = process.anon_huge_bytes(text).unwrap_or(0);
-    if huge < text.len() && process.collapse_huge(text).is_ok() {
-        huge = process.anon_huge_bytes(text).unwrap_or(0);
-    }
-    Ok(huge)
+    write(process, c.data_at, &header.write())
 }
 
 /// Tells the lookup routine of the caches: first the words, then the count that makes them visible.
 fn publish(process: &Process, anchor: &Anchor, first: usize, caches: &[CachePlan]) -> Result<(), Error> {
     for (i, c) in caches.iter().enumerate() {
         let region = Region {
-            text: AvmaRange::with_len(c.text_at, CachePlan::text_len(c.text.len() as u64)),
+            text: c.text_range(),
             eh_frame_hdr: c.eh_frame_hdr,
             journal: c.data_at,
         };

@@ -15,6 +15,7 @@ mod anchor;
 mod discover;
 mod error;
 mod fault;
+mod huge;
 mod install;
 mod journal;
 mod lookup;

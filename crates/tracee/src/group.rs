@@ -137,48 +137,47 @@ impl Group {
         }
     }
 
-    /// Seizes and stops one thread, whichever can be had.
-    pub(crate) fn stop_one(&mut self, each: Duration) -> Result<Tid, Error> {
+    /// Seizes and stops one thread, whichever can be had: one after the other is tried, and the first to stop is it.
+    pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
         let pid = self.process.pid();
         // Idle threads come first: whatever is done to them, nobody waits for it.
         let mut candidates = Vec::new();
         for tid in self.process.threads()? {
             match self.process.thread_status(tid).map(|s| s.state) {
-                Ok('S') => candidates.push((0, tid)),
-                Ok('R' | 'T') => candidates.push((1, tid)),
+                Ok('R' | 'T') => candidates.push((0, tid)),
+                Ok('S') => candidates.push((1, tid)),
                 _ => {}
             }
         }
         candidates.sort_unstable();
+        let since = Instant::now();
+        self.since = Some(since);
+        let mut next = Duration::ZERO;
         let mut dispatching = false;
-        for (_, tid) in candidates {
-            if !self.seize(tid, OPTIONS)? {
-                continue;
+        loop {
+            if (since.elapsed() >= next || self.threads.is_empty())
+                && let Some((_, tid)) = candidates.pop()
+                && self.seize(tid, OPTIONS)?
+            {
+                next = since.elapsed() + each;
+                self.threads.insert(tid, NEW);
+                self.interrupt(tid)?;
             }
-            self.threads.insert(tid, NEW);
-            self.interrupt(tid)?;
-            let since = *self.since.get_or_insert_with(Instant::now);
-            let until = since.elapsed() + each;
-            loop {
-                self.pump()?;
-                match self.threads.get_mut(&tid) {
-                    // Ended meanwhile.
-                    None => break,
-                    Some(t) if t.resting.is_some() => {
-                        if !ptrace::dispatches_syscalls(tid) {
-                            return Ok(tid);
-                        }
-                        dispatching = true;
-                        self.let_go(tid);
-                        break;
-                    }
-                    Some(t) if since.elapsed() >= until => {
-                        t.dismissed = true;
-                        break;
-                    }
-                    Some(_) => std::thread::sleep(NAP),
+            self.pump()?;
+            let rested: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
+            for tid in rested {
+                if !ptrace::dispatches_syscalls(tid) {
+                    self.dismiss_all_but(tid);
+                    return Ok(tid);
                 }
+                dispatching = true;
+                self.let_go(tid);
             }
+            if since.elapsed() >= deadline || candidates.is_empty() && self.threads.is_empty() {
+                break;
+            }
+            self.drop_dead_leader();
+            std::thread::sleep(NAP);
         }
         if !self.process.is_alive() {
             return Err(Error::Gone(pid));
@@ -186,8 +185,18 @@ impl Group {
         Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
 
+    fn dismiss_all_but(&mut self, chosen: Tid) {
+        for (&tid, t) in &mut self.threads {
+            t.dismissed |= tid != chosen;
+        }
+        let rested: Vec<Tid> = self.resting().map(|(tid, _)| tid).filter(|&tid| tid != chosen).collect();
+        for tid in rested {
+            self.let_go(tid);
+        }
+    }
+
     /// Looks once at every thread that is not at rest; how many are left that are not.
-    fn pump(&mut self) -> Result<usize, Error> {
+    pub(crate) fn pump(&mut self) -> Result<usize, Error> {
         let tids: Vec<Tid> =
             self.threads.iter().filter(|(_, t)| t.resting.is_none()).map(|(&tid, _)| tid).collect();
         for tid in tids {

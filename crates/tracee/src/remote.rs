@@ -123,6 +123,8 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
+        // Threads that came too late to be chosen go on.
+        self.pump()?;
         let saved = leave_rseq(&self.process, tid, self.regs(tid)?);
         let mask = ptrace::sigmask(tid).map_err(|e| os("getsigmask", tid, e))?;
         let seccomp = self.process.thread_status(tid)?.seccomp;
@@ -324,8 +326,10 @@ impl Remote<'_> {
     }
 }
 
-/// How long one thread gets to stop before the next is tried.
-const EACH: Duration = Duration::from_millis(50);
+/// How long one thread gets to stop before the next is tried too.
+const EACH: Duration = Duration::from_millis(20);
+/// How long all of them together get: on a machine with more to do than it can, a thread waits long for its CPU.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Stops one thread, for as long as `f` runs, to have system calls run on it. All other threads run on.
 ///
@@ -338,6 +342,6 @@ pub fn with_one_stopped<R>(
     let gadgets = Gadgets::of(process)?;
     let _raised = Raised::own();
     let tracer = Tracer::start(Group::new(process))?;
-    let tid = tracer.run(|group| group.stop_one(EACH))?;
+    let tid = tracer.run(|group| group.stop_one(EACH, DEADLINE))?;
     f(&mut Remote { process, tracer: &tracer, tid, gadgets })
 }

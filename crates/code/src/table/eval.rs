@@ -55,7 +55,15 @@ impl Machine {
     pub(super) fn new() -> Self {
         let mut values = Values::default();
         let regs = std::array::from_fn(|_| values.unknown());
-        Self { values, regs, loads: Vec::new(), trusting: false, flags: None, words: Vec::new(), factory: InstructionInfoFactory::new() }
+        Self {
+            values,
+            regs,
+            loads: Vec::new(),
+            trusting: false,
+            flags: None,
+            words: Vec::new(),
+            factory: InstructionInfoFactory::new(),
+        }
     }
 
     /// Forgets all: nothing is known of any register.
@@ -180,7 +188,8 @@ impl Machine {
             {
                 let (v, bits) = self.operand(i, 0, inst);
                 let k = u8::try_from(i.immediate(1) & if bits == 64 { 63 } else { 31 }).unwrap_or(0);
-                let v = if i.mnemonic() == Mnemonic::Shr { self.values.shr(v, k) } else { self.values.shl(v, k) };
+                let v =
+                    if i.mnemonic() == Mnemonic::Shr { self.values.shr(v, k) } else { self.values.shl(v, k) };
                 self.assign(i, v, bits);
                 self.flags = None;
             }
@@ -194,7 +203,8 @@ impl Machine {
                     OpKind::Register => self.regs[gpr(i.op0_register()).unwrap_or(0)],
                     _ => self.values.unknown(),
                 };
-                self.regs[4] = self.values.add(self.regs[4], i64::from(i.stack_pointer_increment()).cast_unsigned());
+                self.regs[4] =
+                    self.values.add(self.regs[4], i64::from(i.stack_pointer_increment()).cast_unsigned());
                 self.store(self.regs[4], 8, v, true);
             }
             Mnemonic::Pop if i.op0_kind() == OpKind::Register && width(i, 0) == 64 => {
@@ -242,8 +252,11 @@ impl Machine {
         for u in info.used_registers() {
             if let (true, Some(n)) = (writes(u.access()), gpr(u.register())) {
                 let v = values.unknown();
-                regs[n] =
-                    if u.register().size() == 4 && u.access() == OpAccess::Write { values.zext(v, 32) } else { v };
+                regs[n] = if u.register().size() == 4 && u.access() == OpAccess::Write {
+                    values.zext(v, 32)
+                } else {
+                    v
+                };
             }
         }
         let mut stores = info.used_memory().iter().filter(|m| writes(m.access()));
@@ -321,7 +334,8 @@ impl Machine {
             return self.values.constant(i.ip_rel_memory_address());
         }
         let mut v = self.values.constant(i.memory_displacement64());
-        let narrow = [i.memory_base(), i.memory_index()].iter().any(|r| *r != Register::None && r.size() != 8);
+        let narrow =
+            [i.memory_base(), i.memory_index()].iter().any(|r| *r != Register::None && r.size() != 8);
         if i.memory_base() != Register::None {
             let base = self.register(i.memory_base());
             v = self.values.sum(base, v);

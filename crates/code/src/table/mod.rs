@@ -95,14 +95,26 @@ pub(crate) fn round(
         let load = cfg.insts[r.shape.load as usize].at;
         // What once could not be proven, or not read, is not believed later with more edges.
         let lost = known.get(&jump).is_some_and(|k| !k.proven);
-        let full = r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
-            // A bound that leans on the program's promises must agree with where the table visibly ends.
-            let end = r.shape.at.add((r.bound.unwrap_or(0) + 1) * entry_size(r.shape.form));
-            !r.trusting || starts.contains(&end) || entry(input, ex, r.shape, jump, end).is_none()
-        });
+        let full =
+            r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
+                // A bound that leans on the program's promises must agree with where the table visibly ends.
+                let end = r.shape.at.add((r.bound.unwrap_or(0) + 1) * entry_size(r.shape.form));
+                !r.trusting || starts.contains(&end) || entry(input, ex, r.shape, jump, end).is_none()
+            });
         match full {
             Some(entries) if explore_all(ex, &entries)? => {
-                new.insert(jump, Known { at: r.shape.at, form: r.shape.form, entries, load, proven: true, local: r.local, checked: r.checked });
+                new.insert(
+                    jump,
+                    Known {
+                        at: r.shape.at,
+                        form: r.shape.form,
+                        entries,
+                        load,
+                        proven: true,
+                        local: r.local,
+                        checked: r.checked,
+                    },
+                );
             }
             _ => guesses.push((jump, r.shape, load)),
         }
@@ -125,7 +137,18 @@ pub(crate) fn round(
         if entries.is_empty() {
             dropped.insert(jump);
         } else {
-            new.insert(jump, Known { at: shape.at, form: shape.form, entries, load, proven: false, local: false, checked: false });
+            new.insert(
+                jump,
+                Known {
+                    at: shape.at,
+                    form: shape.form,
+                    entries,
+                    load,
+                    proven: false,
+                    local: false,
+                    checked: false,
+                },
+            );
         }
     }
     let same = *known == new;

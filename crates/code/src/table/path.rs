@@ -91,7 +91,19 @@ impl<'a> Search<'a> {
         machine: &'a mut Machine,
         constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
     ) -> Self {
-        Self { cfg, preds, facts, machine, constant, shape: None, conflict: false, local: true, trusting: false, checked: true, chains: 0 }
+        Self {
+            cfg,
+            preds,
+            facts,
+            machine,
+            constant,
+            shape: None,
+            conflict: false,
+            local: true,
+            trusting: false,
+            checked: true,
+            chains: 0,
+        }
     }
 
     /// Resolves the indirect jump at the end of `block`.

@@ -245,9 +245,9 @@ impl Values {
                 .map(|&z| of(z))
                 .filter(|&m| m <= mask(b - 1))
                 .unwrap_or_else(|| Some(of(x)).filter(|&m| m <= mask(b - 1)).unwrap_or(u64::MAX)),
-            Node::Add(x, c) => of(x).checked_add(c).unwrap_or(u64::MAX),
-            Node::Sum(a, b) => of(a).checked_add(of(b)).unwrap_or(u64::MAX),
-            Node::Shl(x, k) => of(x).checked_mul(1 << k.min(63)).unwrap_or(u64::MAX),
+            Node::Add(x, c) => of(x).saturating_add(c),
+            Node::Sum(a, b) => of(a).saturating_add(of(b)),
+            Node::Shl(x, k) => of(x).saturating_mul(1 << k.min(63)),
             Node::Shr(x, k) => of(x) >> k.min(63),
             Node::And(x, m) => of(x).min(m),
         };

@@ -185,7 +185,8 @@ fn no_wait_is_cut_short() {
             std::thread::sleep(Duration::from_millis(2));
         }
         // Relative timeouts begin anew with each stop: let them run out now and then.
-        std::thread::sleep(Duration::from_millis(90));
+        let before = counts();
+        until("end of each wait", || counts().iter().zip(&before).all(|(now, then)| now[0] > then[0]));
     }
     let seen = counts();
     for (name, [calls, eintr, odd, longest]) in NAMES.iter().zip(&seen) {
@@ -195,9 +196,11 @@ fn no_wait_is_cut_short() {
     for (name, [calls, eintr, odd, longest]) in NAMES.iter().zip(&seen) {
         assert!(*calls >= 10, "{name}");
         assert_eq!((*eintr, *odd), (0, 0), "{name}");
-        assert!(*longest < 60_000 + 250_000, "{name}");
     }
     assert!(cured > 0);
+    // Those that the kernel restarts keep their time: not one of ten stops was added.
+    let longest = |name| NAMES.iter().zip(&seen).find(|(n, _)| **n == name).unwrap().1[3];
+    assert!(longest("nanosleep") < longest("epoll_wait"));
     g.tell("\n");
     g.child.wait().unwrap();
 }
@@ -285,7 +288,10 @@ fn forks_and_execs_go_on() {
                     s.release().unwrap();
                     good += 1;
                 }
-                Err(StopError::Busy { .. }) => busy += 1,
+                Err(e @ StopError::Busy { .. }) => {
+                    println!("{e}");
+                    busy += 1;
+                }
                 Err(e) => panic!("{e}"),
             }
         }

@@ -1,0 +1,46 @@
+//! Huge pages for clones.
+//!
+//! Some servers switch transparent huge pages off for themselves (MariaDB from 10.6.17: `PR_SET_THP_DISABLE`), since
+//! heaps on huge pages bloat. That says nothing about a few hundred KB of code. So the switch is turned for the
+//! moment in which the code cache is collapsed, and turned back; the page stays huge.
+
+use crate::{CachePlan, huge_wanted};
+use addr::AvmaRange;
+use tracee::{Process, Remote};
+
+const MADVISE: i64 = 28;
+const MADV_HUGEPAGE: u64 = 14;
+const PRCTL: i64 = 157;
+const PR_SET_THP_DISABLE: u64 = 41;
+const PR_GET_THP_DISABLE: u64 = 42;
+
+/// Asks for huge pages at first touch. Refused by kernels without them; packing alone is most of the gain then.
+pub fn advise(remote: &mut Remote<'_>, text: AvmaRange) {
+    let _ = remote.syscall(MADVISE, [text.start.0, text.len(), MADV_HUGEPAGE, 0, 0, 0]);
+}
+
+/// Collapses what is filled and not huge yet; returns how many bytes of all caches the kernel backs with huge pages.
+pub fn collapse(process: &Process, caches: &[CachePlan]) -> u64 {
+    let wanted: Vec<AvmaRange> =
+        caches.iter().filter(|c| huge_wanted(c.text.len() as u64)).map(CachePlan::text_range).collect();
+    let have = || -> u64 { wanted.iter().map(|r| process.anon_huge_bytes(*r).unwrap_or(0)).sum() };
+    let all: u64 = wanted.iter().map(AvmaRange::len).sum();
+    if have() < all && !wanted.iter().all(|r| process.collapse_huge(*r).is_ok()) {
+        // Without huge pages everything works as well, only slower: no error here is worth giving up for.
+        let _ = tracee::with_one_stopped(process, |remote| switched_on(remote, process, &wanted));
+    }
+    have()
+}
+
+/// Collapses with the process's own switch turned, where it is turned off.
+fn switched_on(remote: &mut Remote<'_>, process: &Process, wanted: &[AvmaRange]) -> Result<(), tracee::Error> {
+    let disabled = remote.syscall(PRCTL, [PR_GET_THP_DISABLE, 0, 0, 0, 0, 0])?.cast_unsigned();
+    if disabled == 0 {
+        return Ok(());
+    }
+    remote.syscall(PRCTL, [PR_SET_THP_DISABLE, 0, 0, 0, 0, 0])?;
+    let collapsed: Result<Vec<()>, _> = wanted.iter().map(|r| process.collapse_huge(*r)).collect();
+    // Bit 0 is the switch; from Linux 6.18 on the others are its flags (PR_THP_DISABLE_EXCEPT_ADVISED).
+    remote.syscall(PRCTL, [PR_SET_THP_DISABLE, disabled & 1, disabled & !1, 0, 0, 0])?;
+    collapsed.map(|_| ())
+}
