@@ -7,7 +7,7 @@ bare:
     mov %rdi, %rbx
 1:  test $1, %bl
     jz 2f
-    lea 1(%rbx,%rbx,2), %rbx
+    lea 77(%rbx,%rbx,4), %rbx
     jmp 3f
 2:  ror $1, %rbx
 3:  dec %rsi

@@ -16,6 +16,7 @@
 
     // Four-byte entries relative to the table.
     begin table_relative
+    mov %rsi, %rax
     cmp $4, %rdi
     ja 9f
     lea .Lrelative(%rip), %rdx

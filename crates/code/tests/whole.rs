@@ -1,4 +1,5 @@
 //! The analysis of every function of real programs: it ends, refuses little, and resolves most jump tables.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports")]
 
 mod support;
 

@@ -9,7 +9,7 @@ use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::{EntryWindow, Refusal};
 use emit::{Function, Output, Request};
-use image::ModuleKind;
+use image::{ModuleKind, VtableSlot};
 use iced_x86::{FlowControl, OpKind};
 use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
@@ -46,11 +46,12 @@ pub fn build(
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(program), ..Built::default() };
     let groups = groups(program);
+    let vtables = image::vtable_slots(program.image(), program.memory());
     for modules in &groups {
         let members: Vec<&Candidate> =
             chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
         if !members.is_empty() {
-            one_cache(program, &members, chosen, modules, files, shuffle, &mut built)?;
+            one_cache(program, &members, chosen, &vtables, modules, files, shuffle, &mut built)?;
         }
     }
     Ok(built)
@@ -79,6 +80,7 @@ fn one_cache(
     program: &Program<'_>,
     members: &[&Candidate],
     callers: &[Candidate],
+    vtables: &[VtableSlot],
     modules: &[usize],
     files: &FxHashMap<usize, FileText>,
     shuffle: Option<u64>,
@@ -138,6 +140,7 @@ fn one_cache(
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     records.extend(redirects::calls(program, callers, &entries, &taken));
+    records.extend(redirects::words(program, vtables, &entries));
 
     if images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main) {
         built.main_cache = Some(built.caches.len());

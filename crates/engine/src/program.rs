@@ -77,6 +77,12 @@ impl<'m> Program<'m> {
         &self.image
     }
 
+    /// The process without redirects.
+    #[must_use]
+    pub fn memory(&self) -> &dyn ReadMemory {
+        self.memory
+    }
+
     /// The code of all modules, as in the image.
     #[must_use]
     pub fn modules(&self) -> &[ModuleCode] {

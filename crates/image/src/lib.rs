@@ -24,6 +24,7 @@ mod plt;
 mod relocs;
 pub mod runtime;
 mod symbols;
+mod vtables;
 
 pub use auxv::MainHint;
 pub use error::Error;
@@ -35,3 +36,4 @@ pub use plt::PltStub;
 pub use relocs::{JumpSlot, Reloc, RelocKind};
 pub use runtime::Runtime;
 pub use symbols::{Symbol, SymbolKind, Symbols};
+pub use vtables::{VtableSlot, vtable_slots};

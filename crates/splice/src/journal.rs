@@ -52,13 +52,22 @@ pub enum RedirectKind {
     Entry,
     /// The displacement of a direct call in original code.
     Call,
+    /// A word of a virtual table.
+    Vtable,
+    /// A slot of the procedure linkage table, already bound.
+    Slot,
 }
 
 impl RedirectKind {
+    const ALL: [RedirectKind; 4] =
+        [RedirectKind::Entry, RedirectKind::Call, RedirectKind::Vtable, RedirectKind::Slot];
+
     fn code(self) -> u8 {
         match self {
             RedirectKind::Entry => 1,
             RedirectKind::Call => 2,
+            RedirectKind::Vtable => 3,
+            RedirectKind::Slot => 4,
         }
     }
 
@@ -68,6 +77,8 @@ impl RedirectKind {
         match self {
             RedirectKind::Entry => "entry",
             RedirectKind::Call => "call",
+            RedirectKind::Vtable => "vtable",
+            RedirectKind::Slot => "slot",
         }
     }
 }
@@ -257,7 +268,7 @@ pub fn parse_records(bytes: &[u8], at: Avma) -> Result<Vec<Record>, Error> {
         .iter()
         .map(|c| {
             let word = |o: usize| -> [u8; 8] { std::array::from_fn(|i| c[o + i]) };
-            let kind = [RedirectKind::Entry, RedirectKind::Call]
+            let kind = RedirectKind::ALL
                 .into_iter()
                 .find(|k| k.code() == c[8])
                 .ok_or_else(|| bad("a record of unknown kind"))?;

@@ -38,7 +38,8 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// All modes, each at the place of its number.
-    pub(crate) const ALL: [Mode; 5] = [Mode::Plain, Mode::Optimized, Mode::Shuffled, Mode::Toggled, Mode::Undone];
+    pub(crate) const ALL: [Mode; 5] =
+        [Mode::Plain, Mode::Optimized, Mode::Shuffled, Mode::Toggled, Mode::Undone];
 
     /// Its part of a trial's name.
     pub(crate) fn name(self) -> &'static str {

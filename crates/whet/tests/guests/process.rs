@@ -32,7 +32,12 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts a command whose output goes to files in `folder`.
-    pub(crate) fn start(mut command: Command, folder: &Path, name: &str, limit: Duration) -> Result<Self, String> {
+    pub(crate) fn start(
+        mut command: Command,
+        folder: &Path,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Self, String> {
         let create = |path: &Path| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
         let stdout = folder.join(format!("{name}.stdout"));
         let stderr = folder.join(format!("{name}.stderr"));

@@ -1,0 +1,103 @@
+//! True C++ virtual tables, found by their run-time type information.
+//!
+//! The Itanium C++ ABI (2.5.2, 2.9.5) lays a virtual table out as: offset to top, pointer to the class's `type_info`, then
+//! the virtual functions; the table's address point is the first function. A `type_info` begins with a pointer to the
+//! virtual table of one of a few classes of the C++ runtime. So in a position-independent module, where every pointer is
+//! a relocated word:
+//! - a relocated word that points at the address point of one of those runtime tables is the start of a `type_info`;
+//! - a relocated word that points at a `type_info`, with a word before it that is not relocated and holds a possible offset
+//!   to top, is the head of a virtual table;
+//! - the relocated words after it that point at code are its functions, up to the first that does not.
+//!
+//! A `type_info` of a derived class points at its bases' in the same way, but after a relocated word (its name) or before a
+//! word that is not code.
+
+use crate::{Image, Module};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The runtime's classes of `type_info` (Itanium C++ ABI, 2.9.5).
+const TYPE_INFO_TABLES: [&str; 8] = [
+    "_ZTVN10__cxxabiv117__class_type_infoE",
+    "_ZTVN10__cxxabiv120__si_class_type_infoE",
+    "_ZTVN10__cxxabiv121__vmi_class_type_infoE",
+    "_ZTVN10__cxxabiv116__enum_type_infoE",
+    "_ZTVN10__cxxabiv119__pointer_type_infoE",
+    "_ZTVN10__cxxabiv120__function_type_infoE",
+    "_ZTVN10__cxxabiv117__array_type_infoE",
+    "_ZTVN10__cxxabiv123__fundamental_type_infoE",
+];
+/// From a table's symbol to its address point: offset to top and type.
+const ADDRESS_POINT: u64 = 16;
+
+/// A word of a virtual table that holds a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VtableSlot {
+    /// The word.
+    pub slot: Avma,
+    /// What it holds: a function's address.
+    pub function: Avma,
+}
+
+/// The function slots of all virtual tables of the modules that stay loaded, by module and address. Modules linked to fixed
+/// addresses have none: words are not told from pointers there.
+#[must_use]
+pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
+    let runtime: BTreeSet<Avma> = image
+        .modules()
+        .iter()
+        .flat_map(|m| TYPE_INFO_TABLES.iter().filter_map(|name| m.symbols.exported(name)))
+        .map(|at| at.add(ADDRESS_POINT))
+        .collect();
+    if runtime.is_empty() {
+        return Vec::new();
+    }
+    let usable = image.modules().iter().filter(|m| m.pie && m.nodelete);
+    let words: Vec<BTreeMap<Avma, Avma>> = usable.map(|m| relocated_words(m, mem)).collect();
+    let types: BTreeSet<Avma> = words
+        .iter()
+        .flatten()
+        .filter(|(_, value)| runtime.contains(value))
+        .map(|(&at, _)| at)
+        .collect();
+    let code: Vec<AvmaRange> = image.modules().iter().flat_map(|m| image.exec_ranges(m)).collect();
+    let mut slots = Vec::new();
+    for words in &words {
+        for (&head, _) in words.iter().filter(|(at, value)| at.0 % 8 == 0 && types.contains(value)) {
+            let before = head.sub(8);
+            if words.contains_key(&before) || !mem.u64(before).is_ok_and(is_offset_to_top) {
+                continue;
+            }
+            let mut slot = head.add(8);
+            while let Some(&function) = words.get(&slot).filter(|f| code.iter().any(|r| r.contains(**f))) {
+                slots.push(VtableSlot { slot, function });
+                slot = slot.add(8);
+            }
+        }
+    }
+    slots
+}
+
+/// An offset to top is zero or negative, and no object is over 2 GiB.
+fn is_offset_to_top(word: u64) -> bool {
+    (-(1i64 << 31)..=0).contains(&word.cast_signed())
+}
+
+/// The words of a module that the loader relocated, with what they hold now.
+fn relocated_words(module: &Module, mem: &dyn ReadMemory) -> BTreeMap<Avma, Avma> {
+    let mut words = BTreeMap::new();
+    for segment in &module.segments {
+        let range: AvmaRange = segment.range;
+        let from = module.relocations.partition_point(|r| r.at < range.start);
+        let to = module.relocations.partition_point(|r| r.at < range.end);
+        let relocs = module.relocations.get(from..to).unwrap_or_default();
+        let Some(bytes) = (!relocs.is_empty()).then(|| mem.bytes(range).ok()).flatten() else { continue };
+        for r in relocs {
+            let o = r.at.since(range.start).and_then(|o| usize::try_from(o).ok());
+            if let Some(word) = o.and_then(|o| bytes.get(o..)?.first_chunk::<8>()) {
+                words.insert(r.at, Avma(u64::from_le_bytes(*word)));
+            }
+        }
+    }
+    words
+}

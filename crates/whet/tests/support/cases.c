@@ -1,0 +1,114 @@
+// Programs that spin in one way or another: cases PAGE WAY.
+#include "page.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+APART uint64_t mix_some(uint64_t x, unsigned n) {
+    while (n--) x = (x & 4) ? mix(x, n) : x * 5 + 3;
+    return x;
+}
+
+APART uint64_t sum_up(uint64_t x) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < 200; i++) sum += mix_some(x + i, i % 7);
+    return sum;
+}
+
+APART uint64_t round_once(void) {
+    uint64_t x = 1;
+    for (unsigned i = 0; i < 50; i++) x = mix(x, sum_up(x));
+    return x;
+}
+
+// Makes no system call, so that it can be done under any filter.
+static uint64_t spin(volatile uint64_t *until, unsigned counter) {
+    uint64_t first = round_once();
+    while (!*until) {
+        if (round_once() != first) __builtin_trap();
+        page->work[counter] = page->work[counter] + 1;
+    }
+    return first;
+}
+
+static void *other(void *unused) {
+    (void)unused;
+    page->tid = (uint64_t)syscall(SYS_gettid);
+    spin(&page->stop, 1);
+    return NULL;
+}
+
+static void few_calls_only(void) {
+    static const int allowed[] = {SYS_exit, SYS_exit_group, SYS_write, SYS_fstat, SYS_rt_sigreturn,
+                                  SYS_restart_syscall, SYS_newfstatat};
+    enum { N = sizeof allowed / sizeof *allowed };
+    struct sock_filter code[N + 3];
+    code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (unsigned i = 0; i < N; i++)
+        code[i + 1] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], N - i, 0);
+    code[N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    code[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {N + 3, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) abort();
+}
+
+int main(int argc, char **argv) {
+    const char *way = argc > 2 ? argv[2] : "spin";
+    page_open(argv[1]);
+    uint64_t digest = 0;
+    if (!strcmp(way, "spin")) {
+        digest = spin(&page->stop, 0);
+    } else if (!strcmp(way, "threads")) {
+        pthread_t t;
+        pthread_create(&t, NULL, other, NULL);
+        digest = spin(&page->stop, 0);
+        pthread_join(t, NULL);
+    } else if (!strcmp(way, "strict")) {
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
+        spin(&page->stop, 0);
+        syscall(SYS_exit, 0);
+    } else if (!strcmp(way, "filter")) {
+        few_calls_only();
+        digest = spin(&page->stop, 0);
+    } else if (!strcmp(way, "exec")) {
+        spin(&page->go, 0);
+        execl("/proc/self/exe", argv[0], argv[1], "spin", NULL);
+        abort();
+    } else if (!strcmp(way, "leave")) {
+        spin(&page->go, 0);
+        _exit(3);
+    } else if (!strcmp(way, "vfork")) {
+        pthread_t t;
+        pthread_create(&t, NULL, other, NULL);
+        pid_t child = vfork();
+        if (child == 0) {
+            struct timespec tick = {0, 1000000};
+            while (!page->stop) {
+                page->work[0] = page->work[0] + 1;
+                nanosleep(&tick, NULL);
+            }
+            _exit(0);
+        }
+        pthread_join(t, NULL);
+        waitpid(child, NULL, 0);
+    } else if (!strcmp(way, "idle")) {
+        struct timespec tick = {0, 20000000};
+        while (!page->stop) {
+            page->work[0] = page->work[0] + 1;
+            nanosleep(&tick, NULL);
+        }
+    } else {
+        return 2;
+    }
+    printf("%016llx\n", (unsigned long long)digest);
+    return argc > 3 ? atoi(argv[3]) : 0;
+}

@@ -1,0 +1,126 @@
+//! Programs at work, seen through a page of memory they share with the test.
+
+use super::command::finish;
+use super::program::scratch;
+use super::wait_until;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A running program. Dropped, it is ended.
+#[derive(Debug)]
+pub struct Guest {
+    child: Option<Child>,
+    page: File,
+    stdout: File,
+    path: PathBuf,
+}
+
+/// Where things are in the page: see `page.h`. Words.
+const STOP: u64 = 0;
+const GO: u64 = 1;
+const TID: u64 = 2;
+const WORK: u64 = 3;
+
+impl Guest {
+    /// Starts a program with its page as the first argument.
+    pub fn start(program: &Path, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        Self::start_by(|page| {
+            command.arg(page).args(args);
+            command
+        })
+    }
+
+    /// Starts a command that is made knowing the page's path.
+    pub fn start_by(command: impl FnOnce(&Path) -> Command) -> Self {
+        let (path, output) = (scratch("page"), scratch("stdout"));
+        let open = |p: &Path| File::options().read(true).write(true).create_new(true).open(p).unwrap();
+        let (page, stdout) = (open(&path), open(&output));
+        page.set_len(4096).unwrap();
+        std::fs::remove_file(output).unwrap();
+        let mut command = command(&path);
+        command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap());
+        let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        Self { child: Some(child), page, stdout, path }
+    }
+
+    /// Starts it, and waits until so many of its counters move.
+    pub fn working(program: &Path, args: &[&str], counters: u64) -> Self {
+        let guest = Self::start(program, args);
+        guest.progresses(counters);
+        guest
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        pid_of(self.child.as_ref().unwrap())
+    }
+
+    /// The same as an argument.
+    pub fn arg(&self) -> String {
+        self.pid().to_string()
+    }
+
+    fn word(&self, i: u64) -> u64 {
+        let mut b = [0; 8];
+        self.page.read_exact_at(&mut b, i * 8).unwrap();
+        u64::from_le_bytes(b)
+    }
+
+    fn set(&self, i: u64) {
+        self.page.write_all_at(&1u64.to_le_bytes(), i * 8).unwrap();
+    }
+
+    /// Lets it do what it is for.
+    pub fn go(&self) {
+        self.set(GO);
+    }
+
+    /// The id of its second thread.
+    pub fn second_thread(&self) -> i32 {
+        wait_until("a second thread", || self.word(TID) != 0);
+        i32::try_from(self.word(TID)).unwrap()
+    }
+
+    /// Waits until the first so many counters have gone through a whole round from now on.
+    #[track_caller]
+    pub fn progresses(&self, counters: u64) {
+        for i in WORK..WORK + counters {
+            let from = self.word(i);
+            wait_until(&format!("work of thread {} of {}", i - WORK, self.pid()), || self.word(i) >= from + 2);
+        }
+    }
+
+    /// Asks it to end; its exit code, the signal it died of, and what it said.
+    pub fn finish(mut self) -> (Option<i32>, Option<i32>, String) {
+        self.set(STOP);
+        let (code, signal) = finish(self.child.take().unwrap());
+        let mut said = String::new();
+        self.stdout.rewind().unwrap();
+        self.stdout.read_to_string(&mut said).unwrap();
+        (code, signal, said)
+    }
+
+    /// Waits for its end, which comes by itself.
+    pub fn ended(&mut self) -> (Option<i32>, Option<i32>) {
+        finish(self.child.take().unwrap())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A child's process id.
+pub fn pid_of(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap()
+}

@@ -1,0 +1,38 @@
+// A page that the program and the test share: a request from the test, and counters that show the program at work.
+#ifndef PAGE_H
+#define PAGE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct page {
+    uint64_t stop;   // set by the test: come to your end
+    uint64_t go;     // set by the test: do what you are for
+    uint64_t tid;    // of a thread that is not the first
+    uint64_t work[5];  // rounds, one counter for each thread at work
+};
+
+static volatile struct page *page;
+
+static inline void page_open(const char *path) {
+    int fd = open(path, O_RDWR);
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) abort();
+    close(fd);
+    page = (volatile struct page *)at;
+}
+
+static inline uint64_t mix(uint64_t digest, uint64_t value) {
+    digest = (((digest << 5) | (digest >> 59)) ^ value) * 0xff51afd7ed558ccdu + 0x2545f4914f6cdd1du;
+    return digest ^ (digest >> 29);
+}
+
+#define APART __attribute__((noipa))
+
+#endif
