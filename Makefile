@@ -20,7 +20,7 @@ stress: setup
 # The gain on MariaDB, by paired windows, with a nothing-against-nothing run beside it.
 bench: setup
 	cargo build --release -p whet
-	WHET=target/release/whet tools/bench.sh
+	WHET=target/release/whet bench/run.py
 
 lint:
 	cargo fmt --all --check

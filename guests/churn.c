@@ -14,7 +14,7 @@ APART uint64_t hot(uint64_t x, unsigned n) {
 }
 
 static void *leaf(void *arg) {
-    atomic_fetch_add(&total, hot((uint64_t)(uintptr_t)arg, 500));
+    atomic_fetch_add(&total, hot((uint64_t)(uintptr_t)arg, 20000));
     return NULL;
 }
 
@@ -38,7 +38,7 @@ static uint64_t round_once(void) {
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     atomic_store(&total, 0);
-    for (uintptr_t i = 0; i < 20; i++) {
+    for (uintptr_t i = 0; i < 10; i++) {
         pthread_t a, b, c;
         CHECK(pthread_create(&a, NULL, parent, (void *)(i + 100)) == 0);
         atomic_fetch_add(&detached, 1);

@@ -2,6 +2,7 @@
 //#Lang: c
 //#Link: -static
 //#Pic: no
+//#Refused: no_unwind_lookup
 #include "guest.h"
 
 APART uint64_t hot(uint64_t x, unsigned n) {

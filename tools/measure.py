@@ -170,10 +170,13 @@ def take_windows(
     return windows
 
 
-def bootstrap(ratios: list[float], rng: random.Random) -> Estimate:
+def bootstrap(ratios: list[float], rng: random.Random, resamples: int = RESAMPLES) -> Estimate:
     """The median, with the percentile bootstrap's 95% interval."""
-    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    at = lambda share: medians[round(share * (RESAMPLES - 1))]  # noqa: E731
+    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(resamples))
+
+    def at(share: float) -> float:
+        return medians[round(share * (resamples - 1))]
+
     return Estimate(median(ratios), at(0.025), at(0.975))
 
 

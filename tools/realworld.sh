@@ -204,11 +204,11 @@ if [[ $form == long ]]; then
     program bash /bin/bash work.sh
     # The listing of whet's own symbols, many times: reads DWARF, sorts and demangles.
     listing=()
-    for _ in {1..8}; do listing+=(-ex 'info functions' -ex 'info types' -ex 'info variables'); done
+    for _ in {1..20}; do listing+=(-ex 'info functions' -ex 'info types' -ex 'info variables'); done
     program gdb gdb -nx -batch "${listing[@]}" "$whet"
     for seed in "${seeds[@]}"; do
         began=$SECONDS
-        WHET=$whet in_group 300 python3 "$tools/server-test.py" --shuffle "$seed" >server.out 2>&1 </dev/null
+        WHET=$whet in_group 300 python3 "$tools/server-test.py" --shuffle "$seed" --seconds 90 --toggles 5 >server.out 2>&1 </dev/null
         code=$?
         verdict=ok
         if ((code != 0)); then

@@ -76,12 +76,13 @@ def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
         functions = answer["functions"]
         print(
             f"       {functions['cloned']} functions cloned, {functions['refused']} refused, {took:.1f} s, "
-            f"coverage of mariadbd {answer['coverage_main']:.3f}, of all {answer['coverage']:.3f}, "
             f"whet's peak memory {answer['whet_peak_rss_mb']:.0f} MB"
         )
-        checks.check(took <= OPTIMIZE_WITHIN, f"optimized within {OPTIMIZE_WITHIN:.0f} s", f"{took:.1f} s")
+        # Stress mode does some fifty times the work, and is no way to be fast.
         if shuffle is None:
+            checks.check(took <= OPTIMIZE_WITHIN, f"optimized within {OPTIMIZE_WITHIN:.0f} s", f"{took:.1f} s")
             coverage = answer["coverage_main"]
+            print(f"       in clones: {coverage:.3f} of mariadbd's samples, {answer['coverage']:.3f} of all")
             checks.check(coverage >= COVERAGE, f"at least {COVERAGE} of mariadbd's samples are in clones", coverage)
     return answer
 

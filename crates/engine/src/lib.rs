@@ -32,6 +32,7 @@ pub use control::{redo, undo};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};
+pub use map_store::read as read_maps;
 pub use optimize::{OptimizeOptions, Progress, optimize};
 pub use pristine::Pristine;
 pub use report::{

@@ -1,27 +1,32 @@
 //! The anchor: the one place in a target from which everything whet did is found.
 //!
-//! Two pages, mapped once and never unmapped: a page of code (`r-x`) with the unwinder's lookup routine, and after it
-//! a page of data (`r--`) with the list of regions that routine searches. Each region is a code cache, with the
-//! address of its journal. Region 0 is the routine's own page, so that even it unwinds.
+//! Two pages, mapped once and never unmapped: a page of code (`r-x`) with the routines that answer unwinders, and after it
+//! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
+//! journal. Region 0 is the routines' own page, so that even they unwind.
 
-use crate::{Error, lookup};
+use crate::{Error, Record, journal, lookup, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
 /// First bytes of the data page.
 pub const MAGIC: [u8; 8] = *b"whetanch";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Size of each of the two pages.
 pub const PAGE: u64 = 4096;
 const SLOT: u64 = 16;
 const ORIGINAL: u64 = 24;
-const COUNT: u64 = 32;
-const REGIONS: u64 = 64;
-const REGION_LEN: u64 = 32;
-/// The routine's own frame tables lie at the end of the page.
+pub(crate) const COUNT: u64 = 32;
+/// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
+pub(crate) const TARGET: u64 = 56;
+/// What regions are called where they are shown as modules.
+pub(crate) const NAME: u64 = 128;
+pub(crate) const REGIONS: u64 = 512;
+pub(crate) const REGION_LEN: u64 = 32;
+/// The routines' own frame tables lie at the end of the page: an index of at most [`MAX_INDEX`] bytes, and its table.
 const FRAMES: u64 = 3584;
+const MAX_INDEX: u64 = 64;
 /// How many regions have a place.
-pub const MAX_REGIONS: usize = 100;
+pub const MAX_REGIONS: usize = 96;
 
 /// One code cache as the lookup routine sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +35,17 @@ pub struct Region {
     pub text: AvmaRange,
     /// Its `.eh_frame_hdr`.
     pub eh_frame_hdr: Avma,
-    /// Its journal; 0 for the routine's own page.
+    /// Its journal; for the routines' own page the anchor.
     pub journal: Avma,
+}
+
+/// How `dl_iterate_phdr` is led through the anchor: for good, as what asks it may have frames in clones at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hook {
+    /// The jump at its entry.
+    pub record: Record,
+    /// Its clone, which does its work.
+    pub clone: Avma,
 }
 
 /// A target's anchor.
@@ -39,19 +53,40 @@ pub struct Region {
 pub struct Anchor {
     /// Its data page.
     pub at: Avma,
-    /// The pointer through which the unwinder asks.
-    pub slot: Avma,
+    /// The pointer through which the unwinder asks; `None` where libc has none.
+    pub slot: Option<Avma>,
     /// What that pointer held before whet came.
     pub original: u64,
+    /// How unwinders that walk the list of modules are answered, where there are any.
+    pub hook: Option<Hook>,
     /// The regions.
     pub regions: Vec<Region>,
 }
 
 impl Anchor {
-    /// Where the routine is, given the data page.
+    /// Where the routine is that answers in `_dl_find_object`'s place.
     #[must_use]
     pub fn routine(&self) -> Avma {
         self.at.sub(PAGE)
+    }
+
+    /// Where the routine is that answers in `dl_iterate_phdr`'s place, for a code page at `code_at`.
+    #[must_use]
+    pub fn walk_routine(code_at: Avma) -> Avma {
+        code_at.add(walk::AT)
+    }
+
+    /// The regions that are code caches.
+    pub fn caches(&self) -> impl Iterator<Item = &Region> {
+        self.regions.iter().filter(|r| r.journal != self.at)
+    }
+
+    /// Where the hook's words are, and what is put there to install it.
+    #[must_use]
+    pub fn hook_words(&self, hook: &Hook) -> (Avma, Vec<u8>) {
+        let mut bytes = hook.clone.0.to_le_bytes().to_vec();
+        bytes.extend(journal::write_records(&[hook.record]));
+        (self.at.add(TARGET), bytes)
     }
 
     /// Where the region count is.
@@ -70,36 +105,42 @@ impl Anchor {
     ///
     /// # Errors
     /// [`Error::Unwind`] where the routine's frame table cannot be made.
-    pub fn pages(at: Avma, slot: Avma, original: u64) -> Result<(Vec<u8>, Vec<u8>), Error> {
+    pub fn pages(at: Avma, slot: Option<Avma>, original: u64) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let code_at = at.sub(PAGE);
         let mut code = lookup::routine(at.add(COUNT), at.add(REGIONS), original);
-        code.resize(4096, 0xcc);
-        let range = AvmaRange::with_len(code_at, PAGE);
-        // A leaf without a frame: at each of its instructions the return address is on top of the stack.
+        resize(&mut code, walk::AT, 0xcc);
+        code.extend(walk::routine());
+        resize(&mut code, PAGE, 0xcc);
+        // The first routine is a leaf without a frame: at each of its instructions the return address is on top.
+        let range = AvmaRange::with_len(code_at, walk::AT);
         let row = Row {
             range,
             cfa: CfaRule::RegOffset(Reg::RSP, 8),
             regs: vec![(Reg::RA, RegRule::Offset(-8))],
             args_size: 0,
         };
-        let frame = CloneFrame { range, rows: vec![row], personality: None, lsda: None, signal_frame: false };
+        let leaf = CloneFrame { range, rows: vec![row], personality: None, lsda: None, signal_frame: false };
+        let all: Vec<CloneFrame> = [leaf].into_iter().chain(walk::frames(code_at)).collect();
         let hdr_at = at.add(FRAMES);
-        let eh_frame_at = hdr_at.add(64);
-        let frames = unwind::write_frames(&[frame], eh_frame_at, hdr_at)?;
-        let own = Region { text: range, eh_frame_hdr: hdr_at, journal: Avma(0) };
+        let frames = unwind::write_frames(&all, hdr_at.add(MAX_INDEX), hdr_at)?;
+        let own = Region { text: AvmaRange::with_len(code_at, PAGE), eh_frame_hdr: hdr_at, journal: at };
         let mut data = Vec::with_capacity(4096);
         data.extend(MAGIC);
         data.extend(VERSION.to_le_bytes());
-        data.extend(slot.0.to_le_bytes());
+        data.extend(slot.map_or(0, |s| s.0).to_le_bytes());
         data.extend(original.to_le_bytes());
         data.extend(1u64.to_le_bytes());
-        data.resize(REGIONS as usize, 0);
+        resize(&mut data, NAME, 0);
+        data.extend(b"[whet]");
+        resize(&mut data, walk::HEADERS, 0);
+        data.extend(walk::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
+        resize(&mut data, REGIONS, 0);
         data.extend(region_bytes(&own));
-        data.resize(FRAMES as usize, 0);
+        resize(&mut data, FRAMES, 0);
         data.extend(&frames.hdr);
-        data.resize(FRAMES as usize + 64, 0);
+        resize(&mut data, FRAMES + MAX_INDEX, 0);
         data.extend(&frames.eh_frame);
-        data.resize(4096, 0);
+        resize(&mut data, PAGE, 0);
         Ok((code, data))
     }
 
@@ -122,8 +163,9 @@ impl Anchor {
         }
         let mut anchor = Anchor {
             at,
-            slot: Avma(mem.u64(at.add(SLOT))?),
+            slot: Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0)),
             original: mem.u64(at.add(ORIGINAL))?,
+            hook: read_hook(mem, at.add(TARGET))?,
             regions: Vec::with_capacity(count),
         };
         for i in 0..count {
@@ -136,6 +178,22 @@ impl Anchor {
         }
         Ok(Some(anchor))
     }
+}
+
+fn resize(page: &mut Vec<u8>, len: u64, with: u8) {
+    page.resize(usize::try_from(len).unwrap_or(0), with);
+}
+
+/// The hook's words at `at`; `None` where they were never written.
+fn read_hook(mem: &dyn ReadMemory, at: Avma) -> Result<Option<Hook>, Error> {
+    let clone = Avma(mem.u64(at)?);
+    if clone == Avma(0) {
+        return Ok(None);
+    }
+    let record_at = at.add(8);
+    let bytes = mem.bytes(AvmaRange::with_len(record_at, journal::RECORD_LEN as u64))?;
+    let record = journal::parse_records(&bytes, record_at)?.first().copied();
+    Ok(record.map(|record| Hook { record, clone }))
 }
 
 /// A region's words.
@@ -152,24 +210,70 @@ pub fn region_bytes(r: &Region) -> [u8; 32] {
 mod tests {
     use super::*;
 
+    const AT: Avma = Avma(0x7f00_0000_1000);
+
+    fn pages() -> (Vec<u8>, Vec<u8>) {
+        Anchor::pages(AT, Some(Avma(0x7000)), 0x1234).unwrap()
+    }
+
     #[test]
     fn pages_read_back() {
-        let at = Avma(0x7f00_0000_1000);
-        let (code, data) = Anchor::pages(at, Avma(0x7000), 0x1234).unwrap();
+        let (code, data) = pages();
         assert_eq!((code.len(), data.len()), (4096, 4096));
-        let got = Anchor::read(&(at, &data[..]), at).unwrap().unwrap();
-        assert_eq!((got.slot, got.original), (Avma(0x7000), 0x1234));
+        let got = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
+        assert_eq!((got.slot, got.original, got.hook), (Some(Avma(0x7000)), 0x1234, None));
         assert_eq!(got.regions.len(), 1);
-        assert_eq!(got.regions[0].text, AvmaRange::with_len(at.sub(4096), 4096));
-        assert_eq!(got.regions[0].eh_frame_hdr, at.add(FRAMES));
-        assert!(got.region_at(MAX_REGIONS) <= at.add(FRAMES));
+        assert_eq!(got.caches().count(), 0);
+        assert_eq!(got.regions[0].text, AvmaRange::with_len(AT.sub(4096), 4096));
+        assert_eq!(got.regions[0].eh_frame_hdr, AT.add(FRAMES));
+        assert!(got.region_at(MAX_REGIONS) <= AT.add(FRAMES));
+        assert!(lookup::routine(Avma(1), Avma(2), 3).len() as u64 <= walk::AT);
+    }
+
+    #[test]
+    fn a_hook_reads_back() {
+        let (_, mut data) = pages();
+        let anchor = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
+        let record = Record {
+            at: Avma(0x7100_0000_0010),
+            kind: crate::RedirectKind::Entry,
+            len: 5,
+            interior: 4,
+            old: *b"\x41\x57\x41\x56\x41\0\0\0",
+            new: *b"\xe9\x01\x02\x03\x04\0\0\0",
+        };
+        let hook = Hook { record, clone: Avma(0x7200_0000_0040) };
+        let (at, bytes) = anchor.hook_words(&hook);
+        let from = usize::try_from(at.since(AT).unwrap()).unwrap();
+        data[from..from + bytes.len()].copy_from_slice(&bytes);
+        assert!(from + bytes.len() <= usize::try_from(NAME).unwrap());
+        let got = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
+        assert_eq!(got, Anchor { hook: Some(hook), ..anchor });
+    }
+
+    #[test]
+    fn the_page_unwinds_itself() {
+        let (_, data) = pages();
+        let from = usize::try_from(FRAMES + MAX_INDEX).unwrap();
+        let table = data[from..].to_vec();
+        let mem = (AT, &data[..]);
+        let frames = unwind::FrameTable::parse(table, AT.add(FRAMES + MAX_INDEX), &mem).unwrap();
+        assert_eq!((frames.fdes().len(), frames.skipped()), (3, 0));
+        let wanted: Vec<Row> = walk::frames(AT.sub(PAGE)).into_iter().flat_map(|f| f.rows).collect();
+        let got: Vec<Row> = frames.fdes()[1..].iter().flat_map(|f| frames.rows(f).unwrap()).collect();
+        assert_eq!(got, wanted);
+        // The index has the three functions, and ends before the table.
+        let index = usize::try_from(FRAMES).unwrap();
+        assert_eq!(data[index + 8..index + 12], 3u32.to_le_bytes());
+        assert_eq!(data[walk::HEADERS as usize + 56 + 40..][..8], (12 + 8 * 3u64).to_le_bytes());
     }
 
     #[test]
     fn others_pages_are_not_anchors() {
         let page = [0u8; 4096];
         assert_eq!(Anchor::read(&(Avma(0x1000), &page[..]), Avma(0x1000)).unwrap(), None);
-        let (_, mut data) = Anchor::pages(Avma(0x2000), Avma(8), 0).unwrap();
+        let (_, mut data) = Anchor::pages(Avma(0x2000), None, 0).unwrap();
+        assert_eq!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).unwrap().unwrap().slot, None);
         data[8] = 9;
         assert!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).is_err());
     }

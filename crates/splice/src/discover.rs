@@ -1,7 +1,7 @@
 //! Finding what an earlier whet left in a target.
 
 use crate::{Anchor, Error, Header, Record, State, journal};
-use addr::{Avma, AvmaRange, ReadMemory};
+use addr::{AvmaRange, ReadMemory};
 
 /// One code cache with its journal.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
     for c in candidates {
         if let Some(anchor) = Anchor::read(mem, c.start)? {
             let mut caches = Vec::new();
-            for region in anchor.regions.iter().filter(|r| r.journal != Avma(0)) {
+            for region in anchor.caches() {
                 let mut b = [0; journal::HEADER_LEN];
                 mem.read(region.journal, &mut b)?;
                 let header = journal::parse_header(&b, region.journal)?;

@@ -58,6 +58,12 @@ pub enum Error {
         /// What it should hold.
         expected: u64,
     },
+    /// Somebody else's bytes stand where `dl_iterate_phdr` begins.
+    #[error("the entry of dl_iterate_phdr at {0} is not as it was; somebody else has patched it")]
+    WalkChanged(Avma),
+    /// Threads stood in the way of the jump at the entry of `dl_iterate_phdr` in every stop; nothing was redirected.
+    #[error("threads were always about to run the first instructions of dl_iterate_phdr at {0}")]
+    WalkInUse(Avma),
     /// Frame tables for the lookup routine itself could not be made.
     #[error(transparent)]
     Unwind(#[from] unwind::Error),

@@ -3,14 +3,15 @@
 use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
-    Anchor, Cache, Error, FindObject, Header, Installed, MAX_REGIONS, Policy, Record, Region, State, ToggleReport, fault,
-    huge, journal,
+    Anchor, Cache, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record, Region, State,
+    ToggleReport, fault, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
 
-/// Where the blob of a code cache begins in its data mapping; before it is the journal's header.
+/// Where the blob of a code cache begins in its data mapping; before it are the journal's header and the program headers
+/// by which it is shown as a module.
 pub const BLOB_OFFSET: u64 = 4096;
 
 const HUGE: u64 = 2 << 20;
@@ -56,6 +57,13 @@ impl CachePlan {
         self.layout().notes.end.distance(self.data_at).unsigned_abs().next_multiple_of(4096)
     }
 
+    /// The `.eh_frame_hdr`: 12 bytes, the last four of which count its entries of 8.
+    fn index(&self) -> AvmaRange {
+        let from = self.eh_frame_hdr.since(self.data_at.add(BLOB_OFFSET)).and_then(|o| usize::try_from(o).ok());
+        let count = from.and_then(|o| self.blob.get(o.checked_add(8)?..)?.first_chunk());
+        AvmaRange::with_len(self.eh_frame_hdr, 12 + 8 * u64::from(count.map_or(0, |c| u32::from_le_bytes(*c))))
+    }
+
     fn layout(&self) -> Tables {
         let after = |prev: AvmaRange, len: usize| {
             AvmaRange::with_len(Avma(prev.end.0.next_multiple_of(16)), len as u64)
@@ -87,8 +95,11 @@ pub fn huge_wanted(code_bytes: u64) -> bool {
 pub struct Plan {
     /// Its code caches.
     pub caches: Vec<CachePlan>,
-    /// How the target's unwinder looks code up.
-    pub lookup: FindObject,
+    /// The pointer by which the target's unwinder looks code up, where there is one.
+    pub lookup: Option<FindObject>,
+    /// How unwinders that walk the list of modules are to be answered, where there are any. The clone in it is one of
+    /// `caches`; not looked at where an earlier generation has brought one.
+    pub hook: Option<Hook>,
     /// Where a new anchor's two pages go, if the target has none yet.
     pub anchor_at: Avma,
 }
@@ -121,13 +132,13 @@ pub fn install(
     if regions + plan.caches.len() > MAX_REGIONS {
         return Err(Error::TooManyCaches(regions));
     }
-    for r in plan.caches.iter().flat_map(|c| &c.records) {
+    for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.as_ref().map(|h| &h.record)) {
         if !r.in_one_page() {
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
     let map_stop = map_all(process, earlier, plan)?;
-    let anchor = match earlier {
+    let mut anchor = match earlier {
         Some(e) => e.anchor.clone(),
         None => write_anchor(process, plan)?,
     };
@@ -136,6 +147,12 @@ pub fn install(
     }
     let huge_bytes = huge::collapse(process, &plan.caches);
     publish(process, &anchor, regions, &plan.caches)?;
+    if let Some(hook) = &plan.hook && anchor.hook.is_none() {
+        let (at, bytes) = anchor.hook_words(hook);
+        fault::point();
+        write(process, at, &bytes)?;
+        anchor.hook = Some(*hook);
+    }
 
     let old: Vec<Cache> = earlier.map(|e| e.caches.clone()).unwrap_or_default();
     let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
@@ -145,8 +162,9 @@ pub fn install(
         .map(|c| (c.header.data.start, State::Undone))
         .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
         .collect();
-    let swap = [Word { at: anchor.slot, expected: anchor.original, new: anchor.routine().0 }];
-    let change = Change { words: &swap, revert: &old_records, apply: &new_records, marks: &marks };
+    let word = Word::swap(&anchor);
+    let hook = anchor.hook.map(|h| h.record);
+    let change = Change { word, hook, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
     Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
 }
@@ -210,7 +228,7 @@ const EEXIST: i32 = 17;
 
 fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     let at = plan.anchor_at.add(PAGE);
-    let (code, data) = Anchor::pages(at, plan.lookup.slot, plan.lookup.value)?;
+    let (code, data) = Anchor::pages(at, plan.lookup.map(|l| l.slot), plan.lookup.map_or(0, |l| l.value))?;
     fault::point();
     write(process, plan.anchor_at, &code)?;
     // The magic goes last: an anchor that can be found is complete.
@@ -229,6 +247,7 @@ fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches:
     write(process, tables.records.start, &journal::write_records(&c.records))?;
     write(process, tables.map.start, &c.map)?;
     write(process, tables.notes.start, &c.notes)?;
+    write(process, c.data_at.add(walk::HEADERS), &walk::headers(c.text_range(), c.index()))?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
         state: State::Prepared,

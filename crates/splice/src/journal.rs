@@ -1,8 +1,9 @@
 //! The journal: what one code cache is and which bytes outside it lead into it, kept in the target.
 //!
 //! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). Little-endian:
-//! a header of [`HEADER_LEN`] bytes, and where it says: records, the address map, notes. A change of this format
-//! must change [`VERSION`]; a reader refuses what it does not know and never guesses.
+//! a header of [`HEADER_LEN`] bytes, the program headers by which the cache is shown to those who walk the list of modules
+//! (at offset 256), and where the header says: records, the address map, notes. A change of this format must change
+//! [`VERSION`]; a reader refuses what it does not know and never guesses.
 
 use crate::Error;
 use addr::{Addr, Avma, AvmaRange};
@@ -10,7 +11,7 @@ use addr::{Addr, Avma, AvmaRange};
 /// First bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
 /// Of this format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
@@ -235,7 +236,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
             return Err(bad("a table outside the data mapping"));
         }
     }
-    if header.records.len() % RECORD_LEN as u64 != 0 {
+    if !header.records.len().is_multiple_of(RECORD_LEN as u64) {
         return Err(bad("records of odd length"));
     }
     Ok(header)

@@ -6,8 +6,9 @@
 //!
 //! The order of an installation is what makes every prefix of it a right program:
 //! 1. the anchor, the code caches and their journals are mapped and filled; nothing refers to them yet;
-//! 2. the caches' unwind tables are published in the anchor and the unwinder's lookup is led through it;
-//! 3. with the world stopped, redirects are written, each inside one page by one write, each valid alone;
+//! 2. the caches' unwind tables are published in the anchor;
+//! 3. with the world stopped, the unwinder's lookup is led through the anchor (by a pointer, or by the entry of
+//!    `dl_iterate_phdr`), then redirects are written, each inside one page by one write, each valid alone;
 //! 4. the journal is marked as applied.
 #![forbid(unsafe_code)]
 
@@ -21,8 +22,9 @@ mod journal;
 mod lookup;
 mod placement;
 mod toggle;
+mod walk;
 
-pub use anchor::{Anchor, MAX_REGIONS, Region};
+pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
 pub use install::{BLOB_OFFSET, CachePlan, InstallReport, Plan, huge_wanted, install};

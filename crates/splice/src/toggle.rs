@@ -6,7 +6,7 @@
 //! frame to, an instruction that starts inside its bytes. Such a redirect waits for the next stop.
 
 use crate::journal::STATE_OFFSET;
-use crate::{Error, Installed, Record, RedirectKind, State, fault};
+use crate::{Anchor, Error, Installed, Record, RedirectKind, State, fault};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct ToggleReport {
     pub cured: usize,
 }
 
-/// Takes away every redirect of every generation.
+/// Takes away every redirect of every generation. How unwinders are answered stays: they may meet clones' frames yet.
 ///
 /// # Errors
 /// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
@@ -54,7 +54,7 @@ pub struct ToggleReport {
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
     let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = installed.caches.iter().map(|c| (c.header.data.start, State::Undone)).collect();
-    run(process, &Change { revert: &records, apply: &[], words: &[], marks: &marks }, policy)
+    run(process, &Change { word: None, hook: None, revert: &records, apply: &[], marks: &marks }, policy)
 }
 
 /// Puts the newest generation's redirects in force again.
@@ -65,8 +65,8 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let newest: Vec<_> = installed.of(installed.generation()).collect();
     let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
-    let words = [Word::swap(installed)];
-    run(process, &Change { revert: &[], apply: &records, words: &words, marks: &marks }, policy)
+    let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
+    run(process, &Change { word, hook, revert: &[], apply: &records, marks: &marks }, policy)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.
@@ -79,16 +79,17 @@ pub(crate) struct Word {
 
 impl Word {
     /// The unwinder's lookup led through the anchor: in force already unless the installer died before.
-    fn swap(installed: &Installed) -> Self {
-        let a = &installed.anchor;
-        Self { at: a.slot, expected: a.original, new: a.routine().0 }
+    pub fn swap(a: &Anchor) -> Option<Self> {
+        a.slot.map(|at| Self { at, expected: a.original, new: a.routine().0 })
     }
 }
 
 /// All that one change of a target consists of, in the order in which it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
-    pub words: &'a [Word],
+    pub word: Option<Word>,
+    /// The jump at the entry of `dl_iterate_phdr`: no other is written before it is in force.
+    pub hook: Option<Record>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
@@ -126,7 +127,7 @@ fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
 
 pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Result<ToggleReport, Error> {
     let sites = sites(change)?;
-    prefault(process, &sites)?;
+    prefault(process, change.hook.iter().chain(sites.iter().map(|s| &s.record)))?;
     let mut report = ToggleReport::default();
     let mut left: Vec<usize> = (0..sites.len()).collect();
     for attempt in 1.. {
@@ -167,7 +168,7 @@ fn in_stop(
     report: &mut ToggleReport,
 ) -> Result<Vec<usize>, Error> {
     let process = stopped.process();
-    for word in change.words {
+    if let Some(word) = &change.word {
         let found = process.u64(word.at)?;
         if found != word.new {
             if found != word.expected {
@@ -177,7 +178,11 @@ fn in_stop(
             write_checked(process, word.at, &word.new.to_le_bytes())?;
         }
     }
-    let blocked = blocked_starts(stopped, sites, left)?;
+    if let Some(hook) = &change.hook && !lead_walk(stopped, hook)? {
+        return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(left.to_vec()) };
+    }
+    let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
+    let blocked = blocked_starts(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut waiting = Vec::new();
     let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
     for here in left.chunk_by(|a, b| page_of(a) == page_of(b)) {
@@ -190,6 +195,24 @@ fn in_stop(
         }
     }
     Ok(waiting)
+}
+
+/// Writes the jump at the entry of `dl_iterate_phdr`; `false` where a thread stands in the way.
+fn lead_walk(stopped: &Stopped<'_>, hook: &Record) -> Result<bool, Error> {
+    let process = stopped.process();
+    let now = process.bytes(hook.range())?;
+    if now == hook.new_bytes() {
+        return Ok(true);
+    }
+    if now != hook.old_bytes() {
+        return Err(Error::WalkChanged(hook.at));
+    }
+    if !blocked_starts(stopped, hook.interior_starts().collect())?.is_empty() {
+        return Ok(false);
+    }
+    fault::point();
+    write_checked(process, hook.at, hook.new_bytes())?;
+    Ok(true)
 }
 
 /// Changes the sites of one page by one write from the first to the last changed byte.
@@ -229,18 +252,13 @@ fn write_page(
     Ok(())
 }
 
-/// The instruction starts inside entry jumps at which a thread stands or to which a signal frame on its stack may
-/// return, sorted.
+/// Those of the instruction starts inside entry jumps at which a thread stands or to which a signal frame on its stack
+/// may return, sorted.
 ///
 /// A thread in a signal handler has the interrupted program counter in the frame the kernel built, on its stack above
 /// the current stack pointer. So any word of the stack that equals such an address blocks it; a false alarm only
 /// costs a second try.
-fn blocked_starts(stopped: &Stopped<'_>, sites: &[Site], left: &[usize]) -> Result<Vec<Avma>, Error> {
-    let mut starts: Vec<Avma> = left
-        .iter()
-        .filter(|&&i| sites[i].apply)
-        .flat_map(|&i| sites[i].record.interior_starts())
-        .collect();
+fn blocked_starts(stopped: &Stopped<'_>, mut starts: Vec<Avma>) -> Result<Vec<Avma>, Error> {
     starts.sort_unstable();
     let (Some(&lowest), Some(&highest)) = (starts.first(), starts.last()) else { return Ok(starts) };
     let mut blocked = Vec::new();
@@ -266,16 +284,16 @@ fn blocked_starts(stopped: &Stopped<'_>, sites: &[Site], left: &[usize]) -> Resu
 const STACK_SEARCH: usize = 1 << 20;
 
 /// Touches each page by writing one byte as it is, so that copy-on-write happens before the world stops.
-fn prefault(process: &Process, sites: &[Site]) -> Result<(), Error> {
+fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) -> Result<(), Error> {
     let mut done = None;
-    for site in sites {
-        let page = site.record.at.align_down(4096);
+    for record in records {
+        let page = record.at.align_down(4096);
         if done == Some(page) {
             continue;
         }
         done = Some(page);
         // The last byte: never the start of an instruction that a breakpoint could be set on in between.
-        let at = site.record.range().end.sub(1);
+        let at = record.range().end.sub(1);
         let mut byte = [0];
         process.read(at, &mut byte)?;
         process.write(at, &byte)?;
@@ -302,7 +320,7 @@ mod tests {
     fn a_new_generation_replaces_the_old_ones_in_one_pass() {
         let old = [record(0x1000, 1), record(0x1000, 2), record(0x1010, 1)];
         let new = [record(0x1000, 3), record(0x1020, 3)];
-        let s = sites(&Change { words: &[], revert: &old, apply: &new, marks: &[] }).unwrap();
+        let s = sites(&Change { word: None, hook: None, revert: &old, apply: &new, marks: &[] }).unwrap();
         let got: Vec<_> = s.iter().map(|s| (s.record.at.0, s.apply, s.to[0], s.accept.len())).collect();
         assert_eq!(got, vec![(0x1010, false, 0x55, 1), (0x1000, true, 3, 3), (0x1020, true, 3, 1)]);
     }
@@ -310,6 +328,6 @@ mod tests {
     #[test]
     fn a_redirect_over_a_page_end_is_refused() {
         let r = [record(0x1ffe, 1)];
-        assert!(sites(&Change { words: &[], revert: &[], apply: &r, marks: &[] }).is_err());
+        assert!(sites(&Change { word: None, hook: None, revert: &[], apply: &r, marks: &[] }).is_err());
     }
 }

@@ -23,6 +23,7 @@ mod regs;
 mod remote;
 mod restart;
 mod status;
+mod step;
 mod stop;
 mod tracer;
 
@@ -34,4 +35,5 @@ pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, with_one_stopped};
 pub use status::Status;
+pub use step::{MAX_WATCHED, Run, Stepped, Twin, Watched, bury, own_cpu};
 pub use stop::{Seized, StopReport, Stopped};

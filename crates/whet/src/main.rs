@@ -36,14 +36,14 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             let progress = progress::Bar::new(out);
             let report = engine::optimize(Pid(*pid), &how.options(), &mut |p| progress.show(&p))?;
             progress.done();
-            out.answer(&report, |r| human::optimize(r));
+            out.answer(&report, human::optimize);
             Ok(ExitCode::Ok)
         }
         Command::Undo { pid, all } => each(*pid, *all, out, engine::undo),
         Command::Redo { pid, all } => each(*pid, *all, out, engine::redo),
         Command::Status { pid, watch } => loop {
             let report = engine::status(pid.map(Pid));
-            out.answer(&report, |r| human::status(r));
+            out.answer(&report, human::status);
             if !watch {
                 return Ok(ExitCode::Ok);
             }
@@ -51,17 +51,17 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         },
         Command::Explain { pid, function } => {
             let report = engine::explain(Pid(*pid), function.as_deref())?;
-            out.answer(&report, |r| human::explain(r));
+            out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
         Command::Verify { pid } => {
             let report = engine::verify(Pid(*pid))?;
-            out.answer(&report, |r| human::verify(r));
+            out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
         }
         Command::Doctor => {
             let report = engine::doctor();
-            out.answer(&report, |r| human::doctor(r));
+            out.answer(&report, human::doctor);
             Ok(ExitCode::Ok)
         }
         Command::Run { how, delay, report, command } => run::run(command, *delay, report.as_deref(), &how.options(), out),
@@ -77,7 +77,7 @@ fn each(
 ) -> Result<ExitCode, Error> {
     if let (Some(pid), false) = (pid, all) {
         let answer = act(Pid(pid))?;
-        out.answer(&answer, |a| human::toggle(a));
+        out.answer(&answer, human::toggle);
         return Ok(ExitCode::Ok);
     }
     let mut answers = Vec::new();

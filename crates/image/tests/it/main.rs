@@ -6,3 +6,5 @@ mod common;
 mod live;
 #[cfg(test)]
 mod mutate;
+#[cfg(test)]
+mod vtables;

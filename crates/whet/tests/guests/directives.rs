@@ -42,6 +42,8 @@ pub(crate) struct Guest {
     pub(crate) end: End,
     /// whet may find nothing hot in it.
     pub(crate) idle: bool,
+    /// whet must refuse it, for this reason.
+    pub(crate) refused: Option<String>,
 }
 
 /// Every guest in a folder, by name.
@@ -74,6 +76,7 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
         pic: None,
         end: End::Exit(0),
         idle: false,
+        refused: None,
     };
     for line in text.lines().take_while(|l| l.is_empty() || l.starts_with("//")) {
         let Some(directive) = line.strip_prefix("//#") else { continue };
@@ -100,6 +103,7 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
             "Exit" => guest.end = End::Exit(number()?),
             "Signal" => guest.end = End::Signal(number()?),
             "Idle" => guest.idle = true,
+            "Refused" => guest.refused = Some(value.to_owned()),
             _ => return Err(format!("{line}: no such directive")),
         }
     }

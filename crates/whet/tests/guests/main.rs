@@ -26,6 +26,7 @@
 //! | `Exit: N` | its exit status (0 without it) |
 //! | `Signal: N` | it ends by this signal |
 //! | `Idle` | whet may find nothing to do (exit code 7) |
+//! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!
 //! A selection of compiler, optimization level and kind of program is made for each guest so that all takes a few minutes.
 //! With the environment variable `WHET_STRESS` set, all of them are run; its value, a number, draws other layouts.
@@ -55,6 +56,7 @@ struct Counts {
     toggles: AtomicUsize,
     busy: AtomicUsize,
     nothing_hot: AtomicUsize,
+    refused: AtomicUsize,
     ended_before: AtomicUsize,
     skipped: AtomicUsize,
 }
@@ -71,13 +73,14 @@ impl Counts {
             Mode::ALL.iter().zip(&self.modes).map(|(m, a)| format!("{} {}", n(a), m.name())).collect();
         format!(
             "guests: {}; {} undo or redo commands; {} programs built, {} from before; whet was busy {} times, found \
-             nothing hot {} times, came after the end {} times; {} runs skipped",
+             nothing hot {} times, refused {} times as it must, came after the end {} times; {} runs skipped",
             modes.join(", "),
             n(&self.toggles),
             n(&self.builds),
             n(&self.cached),
             n(&self.busy),
             n(&self.nothing_hot),
+            n(&self.refused),
             n(&self.ended_before),
             n(&self.skipped),
         )

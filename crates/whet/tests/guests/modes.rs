@@ -17,6 +17,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// How long a guest runs on in the state it was brought to.
 const RUN_ON: Duration = Duration::from_millis(200);
 /// whet's exit codes that are no failure, or not at once.
+const REFUSED: i32 = 5;
 const BUSY: i32 = 6;
 const NOTHING_HOT: i32 = 7;
 const TARGET_ENDED: i32 = 10;
@@ -150,6 +151,9 @@ impl Live<'_> {
         let seed = seed.to_string();
         let how = if mode == Mode::Optimized { ["--seconds", "0.4"] } else { ["--shuffle", &seed] };
         let Answer::Done(report) = self.whet("optimize", &how)? else { return Ok(()) };
+        if let Some(reason) = &self.guest.refused {
+            return Err(format!("not refused ({reason}): {report}"));
+        }
         state(&report, "optimized")?;
         match mode {
             Mode::Plain | Mode::Optimized | Mode::Shuffled => {}
@@ -205,6 +209,16 @@ impl Live<'_> {
                 }
                 End::Exit(NOTHING_HOT) if self.guest.idle => {
                     count(&counts.nothing_hot);
+                    return Ok(Answer::Nothing);
+                }
+                End::Exit(REFUSED) if self.guest.refused.is_some() => {
+                    let parsed: Value =
+                        serde_json::from_str(&ended.stdout).map_err(|e| format!("{e} in {ended:?}"))?;
+                    let code = parsed.pointer("/error/code").and_then(Value::as_str);
+                    if code != self.guest.refused.as_deref() {
+                        return Err(format!("refused for another reason: {parsed}"));
+                    }
+                    count(&counts.refused);
                     return Ok(Answer::Nothing);
                 }
                 // Whether it ended as it should is seen by its output.

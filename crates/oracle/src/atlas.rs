@@ -1,0 +1,197 @@
+//! Where everything is: clones with their maps, the bytes under redirects, frame tables of clones and originals.
+
+use crate::Error;
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use emit::{AddressMap, Entry, Link};
+use engine::Target;
+use image::{Image, ModuleKind};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::rc::Rc;
+use unwind::{FrameTable, Row};
+
+/// One clone.
+#[derive(Debug)]
+pub(crate) struct Clone {
+    /// The original's entry.
+    pub(crate) original: Avma,
+    pub(crate) map: AddressMap,
+    /// Whether it belongs to the newest generation.
+    pub(crate) newest: bool,
+}
+
+/// A place that leads to a clone, as it was before.
+#[derive(Debug)]
+pub(crate) struct Old {
+    pub(crate) at: Avma,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Atlas {
+    /// By rising address of the clone.
+    clones: Vec<Clone>,
+    /// By rising address.
+    olds: Vec<Old>,
+    /// The frame tables of clones, with the text they are about.
+    caches: Vec<(AvmaRange, FrameTable)>,
+    image: Image,
+    rows: RefCell<FxHashMap<(usize, u64), Rc<[Row]>>>,
+}
+
+impl Atlas {
+    /// Reads all of it from the target.
+    pub(crate) fn read(target: &Target) -> Result<Self, Error> {
+        let installed = target.installed.as_ref().ok_or(Error::NoClones)?;
+        let image = target.image()?;
+        let newest = installed.generation();
+        let mut atlas = Self {
+            clones: Vec::new(),
+            olds: Vec::new(),
+            caches: Vec::new(),
+            image,
+            rows: RefCell::default(),
+        };
+        for cache in &installed.caches {
+            let header = &cache.header;
+            let maps = engine::read_maps(&target.process.bytes(header.map)?);
+            let newest = header.generation == newest;
+            atlas.clones.extend(maps.into_iter().map(|(original, map)| Clone { original, map, newest }));
+            let olds = cache.records.iter().map(|r| Old { at: r.at, bytes: r.old_bytes().to_vec() });
+            atlas.olds.extend(olds);
+            let table = clone_frames(&target.process, header.eh_frame_hdr, header.data)?;
+            atlas.caches.push((header.text, table));
+        }
+        if atlas.clones.is_empty() {
+            return Err(Error::NoClones);
+        }
+        atlas.clones.sort_by_key(|c| c.map.clone_range().start);
+        atlas.olds.sort_by_key(|o| o.at);
+        Ok(atlas)
+    }
+
+    pub(crate) fn clones(&self) -> &[Clone] {
+        &self.clones
+    }
+
+    /// The clone with code at `pc`.
+    pub(crate) fn clone_of(&self, pc: Avma) -> Option<&Clone> {
+        let after = self.clones.partition_point(|c| c.map.clone_range().start <= pc);
+        self.clones.get(after.checked_sub(1)?).filter(|c| c.map.clone_range().contains(pc))
+    }
+
+    /// The clone instruction at `pc` with its clone; `None` for originals, and inside of instructions.
+    pub(crate) fn entry_of(&self, pc: Avma) -> Option<(&Clone, Entry)> {
+        let clone = self.clone_of(pc)?;
+        let at = u32::try_from(pc.since(clone.map.clone_range().start)?).ok()?;
+        let entries = clone.map.entries();
+        // Of those at one place the last has the bytes.
+        let entry = entries[..entries.partition_point(|e| e.at <= at)].last()?;
+        (entry.at == at).then_some((clone, *entry))
+    }
+
+    /// Whether a thread of the clones' world at `b` is where a thread of the originals' world at `a` is.
+    pub(crate) fn stands_for(&self, b: Avma, a: Avma) -> bool {
+        match self.clone_of(b) {
+            Some(c) => c.map.to_original(b) == Some(a) || c.map.to_clone(a) == Some(b),
+            None => a == b,
+        }
+    }
+
+    /// Whether the original's instruction at `a` is a jump that was dropped, with `b` in its place.
+    pub(crate) fn is_dropped(&self, a: Avma, b: Avma) -> bool {
+        self.clone_of(b)
+            .is_some_and(|c| c.map.to_clone(a) == Some(b) && c.map.to_original(b).is_some_and(|o| o != a))
+    }
+
+    /// Whether nothing of the original stands at `b`.
+    pub(crate) fn is_extra(&self, b: Avma) -> bool {
+        self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Extra)
+    }
+
+    /// Whether two words are the same, or the two sides' forms of one code address.
+    pub(crate) fn same(&self, a: u64, b: u64) -> bool {
+        a == b || self.clone_of(Avma(b)).is_some() && self.stands_for(Avma(b), Avma(a))
+    }
+
+    /// What redirects changed, by address.
+    pub(crate) fn olds(&self) -> &[Old] {
+        &self.olds
+    }
+
+    /// What redirects changed of the bytes in `range`.
+    pub(crate) fn olds_in(&self, range: AvmaRange) -> &[Old] {
+        // No redirect has more than eight bytes.
+        let from = self.olds.partition_point(|o| o.at.add(8) <= range.start);
+        let to = self.olds.partition_point(|o| o.at < range.end);
+        self.olds.get(from..to).unwrap_or_default()
+    }
+
+    /// Whether `pc` is in the kernel's code, which reads clocks.
+    pub(crate) fn in_vdso(&self, pc: Avma) -> bool {
+        self.image.module_of(pc).is_some_and(|m| m.kind == ModuleKind::Vdso)
+    }
+
+    /// The unwind rule at an original instruction.
+    pub(crate) fn row_of_original(&self, pc: Avma) -> Option<Row> {
+        let modules = self.image.modules();
+        let module = modules.iter().position(|m| m.frames.find(pc).is_some())?;
+        self.row(self.caches.len() + module, &modules.get(module)?.frames, pc)
+    }
+
+    /// The unwind rule at a clone instruction, by the table in the target.
+    pub(crate) fn row_of_clone(&self, pc: Avma) -> Option<Row> {
+        let cache = self.caches.iter().position(|(text, _)| text.contains(pc))?;
+        self.row(cache, &self.caches.get(cache)?.1, pc)
+    }
+
+    fn row(&self, table: usize, frames: &FrameTable, pc: Avma) -> Option<Row> {
+        let fde = frames.find(pc)?;
+        let mut known = self.rows.borrow_mut();
+        let rows = match known.get(&(table, fde.offset)) {
+            Some(rows) => Rc::clone(rows),
+            None => {
+                let rows: Rc<[Row]> = frames.rows(fde).unwrap_or_default().into();
+                known.insert((table, fde.offset), Rc::clone(&rows));
+                rows
+            }
+        };
+        let after = rows.partition_point(|r| r.range.start <= pc);
+        rows.get(after.checked_sub(1)?).filter(|r| r.range.contains(pc)).cloned()
+    }
+
+    /// A name for people.
+    pub(crate) fn name(&self, pc: Avma) -> String {
+        let at = self.entry_of(pc).map_or(pc, |(_, e)| e.original);
+        let Some(module) = self.image.module_of(at) else { return at.to_string() };
+        match module.symbols.name_at(at) {
+            Some(name) => name.to_owned(),
+            None => format!("{}+{:#x}", module.file_name().unwrap_or("?"), module.bias.svma(at).0),
+        }
+    }
+}
+
+/// The frame table to which a `.eh_frame_hdr` leads, checked against its index: by that the unwinder finds frames.
+fn clone_frames(mem: &dyn ReadMemory, hdr: Avma, data: AvmaRange) -> Result<FrameTable, Error> {
+    let bad = |what| Error::Index { at: hdr, what };
+    let signed = |v: u32| i64::from(v.cast_signed());
+    // Version 1; pc-relative, 4 bytes unsigned, and section-relative 4 bytes, as `unwind` writes them.
+    if mem.u32(hdr)? != 0x3b03_1b01 {
+        return Err(bad("an unknown form"));
+    }
+    let eh_frame = hdr.add(4).offset(signed(mem.u32(hdr.add(4))?));
+    let count = mem.u32(hdr.add(8))?;
+    let table = FrameTable::parse(mem.bytes(AvmaRange::new(eh_frame, data.end))?, eh_frame, mem)?;
+    if table.fdes().len() as u64 != u64::from(count) || table.skipped() != 0 || table.overlaps() != 0 {
+        return Err(bad("not one entry for each frame"));
+    }
+    let index = mem.bytes(AvmaRange::with_len(hdr.add(12), u64::from(count) * 8))?;
+    for (fde, entry) in table.fdes().iter().zip(index.as_chunks::<8>().0) {
+        let [a, b, c, d, e, f, g, h] = *entry;
+        let at = |bytes| hdr.offset(signed(u32::from_le_bytes(bytes)));
+        if at([a, b, c, d]) != fde.range.start || at([e, f, g, h]) != eh_frame.add(fde.offset) {
+            return Err(bad("an entry leads elsewhere"));
+        }
+    }
+    Ok(table)
+}

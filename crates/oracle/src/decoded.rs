@@ -1,0 +1,299 @@
+//! What an instruction reads and writes, as far as the comparison has to know. Looked up once for each address.
+
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    RflagsBits, UsedMemory,
+};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+use tracee::Regs;
+
+/// The flags that programs see, as bits of `rflags`: carry, parity, adjust, zero, sign, direction, overflow, alignment.
+pub(crate) const FLAGS: u64 = 0x4_0cd5;
+
+/// One instruction.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    pub(crate) inst: Instruction,
+    /// General registers it reads, by number.
+    pub(crate) reads: u16,
+    /// Flags it reads.
+    pub(crate) reads_flags: u64,
+    /// Flags it may change.
+    pub(crate) writes_flags: u64,
+    /// Whether it has to do with x87, SSE, AVX….
+    pub(crate) vector: bool,
+    /// Vector registers it reads, by number.
+    pub(crate) reads_vectors: u32,
+    /// Whether it reads where in the code the last x87 instruction was.
+    pub(crate) reads_x87_place: bool,
+    /// Why a comparison cannot go over it.
+    pub(crate) stops: bool,
+    memory: Vec<UsedMemory>,
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Access {
+    pub(crate) range: AvmaRange,
+    pub(crate) writes: bool,
+}
+
+impl Decoded {
+    fn new(inst: Instruction, factory: &mut InstructionInfoFactory) -> Self {
+        let info = factory.info(&inst);
+        let mut d = Self {
+            inst,
+            reads: 0,
+            reads_flags: flags(inst.rflags_read()),
+            writes_flags: flags(inst.rflags_modified()),
+            vector: inst.is_fpu_stack_instruction() || is_state(inst.mnemonic()),
+            reads_vectors: 0,
+            reads_x87_place: is_x87_state(inst.mnemonic()),
+            stops: inst.is_invalid() || cannot_be_compared(inst.mnemonic()),
+            memory: info.used_memory().to_vec(),
+        };
+        for used in info.used_registers() {
+            let r = used.register();
+            let read = !matches!(used.access(), OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess);
+            if let Some(n) = gpr(r) {
+                d.reads |= u16::from(read) << n;
+            } else if r.is_vector_register() {
+                d.vector = true;
+                d.reads_vectors |= u32::from(read) << (r.number() & 31);
+            } else if r.is_mm() || r.is_st() || r.is_k() {
+                d.vector = true;
+            }
+        }
+        if matches!(inst.mnemonic(), Mnemonic::Pushfq | Mnemonic::Pushf) {
+            d.reads_flags = FLAGS;
+        }
+        if matches!(inst.mnemonic(), Mnemonic::Popfq | Mnemonic::Popf) {
+            d.writes_flags = FLAGS;
+        }
+        d
+    }
+
+    /// The memory it is about to use, given the registers. `None` for a part whose place is in a vector register.
+    pub(crate) fn accesses<'a>(&'a self, regs: &'a Regs) -> impl Iterator<Item = Option<Access>> + 'a {
+        self.memory.iter().filter(|m| m.access() != OpAccess::NoMemAccess).map(|m| {
+            let at = m.virtual_address(0, |r, _, _| value(regs, r))?;
+            let writes = !matches!(m.access(), OpAccess::Read | OpAccess::CondRead);
+            let len = m.memory_size().size() as u64;
+            Some(Access { range: AvmaRange::with_len(Avma(at), len), writes })
+        })
+    }
+
+    /// Whether it pushes an address of its own code.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self.inst.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+    }
+
+    /// Whether it goes where a register or memory says.
+    pub(crate) fn is_indirect(&self) -> bool {
+        matches!(
+            self.inst.flow_control(),
+            FlowControl::IndirectBranch | FlowControl::IndirectCall | FlowControl::Return
+        )
+    }
+}
+
+/// Decoded instructions of one memory by address.
+#[derive(Debug, Default)]
+pub(crate) struct Code {
+    known: FxHashMap<Avma, Rc<Decoded>>,
+    factory: Option<InstructionInfoFactory>,
+}
+
+impl Code {
+    /// The instruction at `at`; an invalid one where nothing can be read.
+    pub(crate) fn at(&mut self, at: Avma, memory: &dyn ReadMemory) -> Rc<Decoded> {
+        if let Some(known) = self.known.get(&at) {
+            return Rc::clone(known);
+        }
+        let mut bytes = [0u8; 15];
+        // It may be the last of its mapping.
+        let len = if memory.read(at, &mut bytes).is_ok() {
+            bytes.len()
+        } else {
+            let page_end = usize::try_from(4096 - (at.0 & 4095)).unwrap_or(0).min(bytes.len());
+            if memory.read(at, &mut bytes[..page_end]).is_ok() { page_end } else { 0 }
+        };
+        let inst = Decoder::with_ip(64, &bytes[..len], at.0, DecoderOptions::NONE).decode();
+        let factory = self.factory.get_or_insert_default();
+        let decoded = Rc::new(Decoded::new(inst, factory));
+        self.known.insert(at, Rc::clone(&decoded));
+        decoded
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.known.clear();
+    }
+}
+
+/// Their names, by number.
+pub(crate) const GPR_NAMES: [&str; 16] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+];
+
+/// The general registers, by number.
+pub(crate) fn gprs(regs: &Regs) -> [u64; 16] {
+    let r = &regs.0;
+    [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+        r.r15,
+    ]
+}
+
+/// The number of the general register of which `r` is (a part of) one.
+fn gpr(r: Register) -> Option<usize> {
+    if !r.is_gpr() {
+        return None;
+    }
+    Some(r.full_register().number())
+}
+
+fn value(regs: &Regs, r: Register) -> Option<u64> {
+    match r {
+        Register::FS => Some(regs.0.fs_base),
+        Register::GS => Some(regs.0.gs_base),
+        Register::CS | Register::DS | Register::ES | Register::SS => Some(0),
+        Register::RIP => Some(regs.0.rip),
+        r => {
+            let full = *gprs(regs).get(gpr(r)?)?;
+            Some(match r.size() {
+                8 => full,
+                4 => full & 0xffff_ffff,
+                2 => full & 0xffff,
+                // The only memory operand with such a part of a register: `xlat`.
+                _ => full & 0xff,
+            })
+        }
+    }
+}
+
+/// The decoder's flags as bits of `rflags`.
+fn flags(of: u32) -> u64 {
+    const BITS: [(u32, u64); 8] = [
+        (RflagsBits::CF, 1),
+        (RflagsBits::PF, 4),
+        (RflagsBits::AF, 0x10),
+        (RflagsBits::ZF, 0x40),
+        (RflagsBits::SF, 0x80),
+        (RflagsBits::DF, 0x400),
+        (RflagsBits::OF, 0x800),
+        (RflagsBits::AC, 0x4_0000),
+    ];
+    BITS.iter().filter(|(b, _)| of & b != 0).map(|(_, f)| f).sum()
+}
+
+/// What reads the world outside of the copy, changes it, or tells time, CPU or tracing.
+fn cannot_be_compared(m: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        m,
+        M::Syscall
+            | M::Sysenter
+            | M::Int
+            | M::Int1
+            | M::Int3
+            | M::Rdtsc
+            | M::Rdtscp
+            | M::Rdrand
+            | M::Rdseed
+            | M::Rdpid
+            | M::Rdpmc
+            | M::Cpuid
+            | M::Xgetbv
+            | M::Xbegin
+            | M::Umwait
+            | M::Tpause
+            | M::Lsl
+            | M::Lar
+            | M::Sgdt
+            | M::Sidt
+            | M::Sldt
+            | M::Str
+            | M::Smsw
+            | M::Hlt
+            | M::In
+            | M::Out
+    )
+}
+
+/// Instructions on the whole extended state.
+fn is_state(m: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(m, M::Xrstor | M::Xrstor64 | M::Fxrstor | M::Fxrstor64 | M::Ldmxcsr | M::Vldmxcsr | M::Vzeroall | M::Vzeroupper | M::Emms)
+        || is_x87_state(m)
+}
+
+/// Those of them that store or load the place of the last x87 instruction.
+fn is_x87_state(m: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        m,
+        M::Fnstenv
+            | M::Fstenv
+            | M::Fldenv
+            | M::Fnsave
+            | M::Fsave
+            | M::Frstor
+            | M::Fxsave
+            | M::Fxsave64
+            | M::Xsave
+            | M::Xsave64
+            | M::Xsavec
+            | M::Xsavec64
+            | M::Xsaveopt
+            | M::Xsaveopt64
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(bytes: &[u8]) -> Decoded {
+        let inst = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+        Decoded::new(inst, &mut InstructionInfoFactory::new())
+    }
+
+    #[test]
+    fn what_instructions_use() {
+        // xor %eax, %eax reads nothing; add %rax, %rbx reads both and writes the flags.
+        assert_eq!(decoded(&[0x31, 0xc0]).reads, 0);
+        let add = decoded(&[0x48, 0x01, 0xc3]);
+        assert_eq!((add.reads, add.reads_flags, add.writes_flags), (0b1001, 0, 0x8d5));
+        // jne reads the zero flag; movq %rdi, %xmm1 is about vectors; paddq %xmm1, %xmm2 reads both.
+        assert_eq!(decoded(&[0x75, 0x10]).reads_flags, 0x40);
+        assert!(decoded(&[0x66, 0x48, 0x0f, 0x6e, 0xcf]).vector);
+        assert_eq!(decoded(&[0x66, 0x0f, 0xd4, 0xd1]).reads_vectors, 0b110);
+        assert!(decoded(&[0x0f, 0x05]).stops && decoded(&[0x0f, 0x31]).stops && !decoded(&[0xc3]).stops);
+        assert!(decoded(&[0xc3]).is_indirect() && decoded(&[0xe8, 0, 0, 0, 0]).is_call());
+    }
+
+    #[test]
+    fn addresses_come_from_registers() {
+        let mut regs = zeroed();
+        regs.0.rsp = 0x7000;
+        regs.0.rcx = 0x10;
+        regs.0.fs_base = 0x5000;
+        let accesses = |bytes: &[u8]| -> Vec<_> { decoded(bytes).accesses(&regs).collect() };
+        let access = |at, len, writes| {
+            Some(Access { range: AvmaRange::with_len(Avma(at), len), writes })
+        };
+        // push %rax; mov %fs:8(%rcx), %eax; mov %al, 3(%rip).
+        assert_eq!(accesses(&[0x50]), [access(0x6ff8, 8, true)]);
+        assert_eq!(accesses(&[0x64, 0x8b, 0x41, 0x08]), [access(0x5018, 4, false)]);
+        assert_eq!(accesses(&[0x88, 0x05, 3, 0, 0, 0]), [access(0x1009, 1, true)]);
+    }
+
+    fn zeroed() -> Regs {
+        let mut regs = Regs::default();
+        regs.0.rip = 0x1000;
+        regs
+    }
+}

@@ -1,0 +1,34 @@
+//! Why nothing could be said.
+
+use addr::{Avma, Unreadable};
+
+/// Why an examination could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The process could not be opened or read.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// Its threads could not be traced.
+    #[error(transparent)]
+    Tracee(#[from] tracee::Error),
+    /// Its memory could not be read.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// Its memory map could not be read.
+    #[error(transparent)]
+    Image(#[from] image::Error),
+    /// A frame table of clones is none.
+    #[error(transparent)]
+    Unwind(#[from] unwind::Error),
+    /// The process carries no clones.
+    #[error("the process carries no clones")]
+    NoClones,
+    /// The index of a frame table does not lead to it.
+    #[error("the .eh_frame_hdr at {at} is wrong: {what}")]
+    Index {
+        /// Where it is.
+        at: Avma,
+        /// The fault.
+        what: &'static str,
+    },
+}

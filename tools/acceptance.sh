@@ -1,0 +1,32 @@
+#!/bin/bash
+# The tests that need whole servers and programs rather than cargo: tools, MariaDB under load, real programs shuffled.
+#
+#   tools/acceptance.sh short|long        the binary is $WHET
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+form=${1:?short or long}
+
+failed=0
+run() {
+    echo "==> $*"
+    "$@" || failed=$((failed + 1))
+}
+run python3 tools/test_bisect.py
+run python3 tools/test_measure.py
+if [[ $form == long ]]; then
+    run python3 tools/server-test.py --seconds 180 --toggles 50
+    run python3 tools/server-test.py --seconds 60 --connections 64
+    run python3 tools/server-test.py --crash
+    for seed in 1 2 3; do
+        run python3 tools/server-test.py --shuffle "$seed" --seconds 120
+    done
+else
+    run python3 tools/server-test.py --seconds 40 --toggles 10
+    run python3 tools/server-test.py --crash
+fi
+run tools/realworld.sh "$form"
+if ((failed)); then
+    echo "acceptance: $failed of the runs above failed" >&2
+    exit 1
+fi
+echo "acceptance: all well"

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""The parts of measure.py that can be wrong without a server: the statistics, the clocks, the way back."""
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import mysql_wire
+from measure import MeasureError, Sides, Window, bootstrap, cpu_clock, evaluate, table
+from plain_result import run_and_tell
+from whet_cli import Whet, WhetError
+
+# Keeps the state in a file; fails where the file FAIL is there, after having made the change only by half.
+FAKE_WHET = """#!/usr/bin/env python3
+import json, pathlib, sys
+here = pathlib.Path(__file__).parent
+state, fail = here / "state", here / "FAIL"
+word, pid = sys.argv[1], int(sys.argv[2])
+if word == "status":
+    known = [{"pid": pid, "state": state.read_text()}] if state.exists() else []
+    print(json.dumps({"targets": known}))
+elif fail.exists():
+    fail.unlink()
+    state.write_text("interrupted")
+    sys.exit("busy")
+else:
+    state.write_text({"undo": "undone", "redo": "optimized"}[word])
+    print("{}")
+"""
+
+
+def windows(pairs: int, gain: float, noise: float, rng: random.Random) -> list[Window]:
+    """Made-up windows: the machine drifts by far more than the gain, each window has a little noise of its own."""
+    made = []
+    for pair in range(pairs):
+        drift = rng.uniform(0.5, 2.0)
+        for side in ("with", "without"):
+            cost = drift * rng.uniform(1 - noise, 1 + noise) * (gain if side == "without" else 1)
+            queries = round(1e6 / cost)
+            made.append(Window(pair, side, queries, seconds=0.2, cpu=0.2, user=0.15, system=0.05))
+    return made
+
+
+class Statistics(unittest.TestCase):
+    def test_a_gain_is_found_under_drift(self) -> None:
+        result = evaluate(windows(100, 1.20, 0.05, random.Random(1)), random.Random(2))
+        for figure in ("cpu_per_query", "throughput"):
+            e = result[figure]
+            self.assertAlmostEqual(e["ratio"], 1.20, delta=0.02)
+            self.assertTrue(1.15 < e["low"] < e["ratio"] < e["high"] < 1.25, e)
+        self.assertAlmostEqual(result["user_cpu_per_query"], 1.20, delta=0.05)
+
+    def test_nothing_is_nothing(self) -> None:
+        e = evaluate(windows(100, 1.0, 0.05, random.Random(3)), random.Random(4))["cpu_per_query"]
+        self.assertTrue(e["low"] < 1 < e["high"], e)
+
+    def test_the_interval_holds_the_truth_about_as_often_as_it_says(self) -> None:
+        rng = random.Random(5)
+        held = 0
+        for _ in range(40):
+            ratios = [rng.lognormvariate(0, 0.2) for _ in range(60)]
+            e = bootstrap(ratios, rng, resamples=500)
+            held += e.low <= 1 <= e.high
+        # 95% of 40 is 38; fewer than 34 would be one chance in a hundred.
+        self.assertGreaterEqual(held, 34)
+
+    def test_the_seed_decides(self) -> None:
+        made = windows(20, 1.1, 0.1, random.Random(6))
+        self.assertEqual(evaluate(made, random.Random(7)), evaluate(made, random.Random(7)))
+
+    def test_idle_pairs_are_left_out_and_counted(self) -> None:
+        made = windows(10, 1.1, 0.0, random.Random(8))
+        made[3].queries = 0
+        result = evaluate(made, random.Random(9))
+        self.assertEqual((result["pairs_used"], result["pairs_void"]), (9, 1))
+
+    def test_no_load_is_no_answer(self) -> None:
+        made = windows(10, 1.1, 0.0, random.Random(8))
+        for w in made:
+            w.queries = 0
+        with self.assertRaises(MeasureError):
+            evaluate(made, random.Random(9))
+
+    def test_the_table_can_be_printed(self) -> None:
+        result = evaluate(windows(10, 1.25, 0.0, random.Random(1)), random.Random(2))
+        result["method"] = {"null": False, "window_seconds": 0.2, "seed": 3}
+        result["machine"] = {"cpu": "some", "cores": 2, "kernel": "6"}
+        self.assertIn("x1.250", table(result))
+
+
+class Clocks(unittest.TestCase):
+    def test_the_cpu_clock_is_the_sum_of_schedstat(self) -> None:
+        script = "import threading\nfor _ in range(2): threading.Thread(target=lambda: sum(range(1 << 40))).start()"
+        with subprocess.Popen([sys.executable, "-c", script]) as child:
+            try:
+                time.sleep(0.5)
+                child.send_signal(19)  # SIGSTOP: both readings are of the same moment
+                time.sleep(0.1)
+                tasks = Path(f"/proc/{child.pid}/task").iterdir()
+                ns = sum(int((t / "schedstat").read_text().split()[0]) for t in tasks)
+                self.assertGreater(ns, 50_000_000)
+                self.assertAlmostEqual(cpu_clock(child.pid), ns / 1e9, places=6)
+            finally:
+                child.kill()
+
+
+class WayBack(unittest.TestCase):
+    """The target ends in the state in which it was found."""
+
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.here = Path(scratch.name)
+        self.state = self.here / "state"
+        self.state.write_text("optimized")
+        whet = self.here / "whet"
+        whet.write_text(FAKE_WHET)
+        whet.chmod(0o755)
+        self.whet = Whet(str(whet))
+
+    def test_after_success(self) -> None:
+        with Sides(self.whet, 1) as sides:
+            sides.go("undone")
+            self.assertEqual(self.state.read_text(), "undone")
+        self.assertEqual(self.state.read_text(), "optimized")
+
+    def test_after_an_interrupt(self) -> None:
+        with self.assertRaises(KeyboardInterrupt), Sides(self.whet, 1) as sides:
+            sides.go("undone")
+            raise KeyboardInterrupt
+        self.assertEqual(self.state.read_text(), "optimized")
+
+    def test_after_a_toggle_that_failed_half_way(self) -> None:
+        with self.assertRaises(WhetError), Sides(self.whet, 1) as sides:
+            (self.here / "FAIL").touch()
+            sides.go("undone")
+        self.assertEqual(self.state.read_text(), "optimized")
+
+    def test_a_target_that_is_not_optimized_is_refused(self) -> None:
+        self.state.unlink()
+        with self.assertRaises(MeasureError), Sides(self.whet, 1):
+            pass
+
+
+class Wire(unittest.TestCase):
+    def test_length_encoded_integers(self) -> None:
+        for data, value in [
+            (b"\x00", 0),
+            (b"\xfa", 250),
+            (b"\xfb", None),
+            (b"\xfc\x34\x12", 0x1234),
+            (b"\xfd\x56\x34\x12", 0x123456),
+            (b"\xfe\x08\x07\x06\x05\x04\x03\x02\x01", 0x0102030405060708),
+        ]:
+            self.assertEqual(mysql_wire.lenenc(data, 0), (value, len(data)))
+
+    def test_rows(self) -> None:
+        self.assertEqual(mysql_wire.text_row(b"\x09Questions\x03171\xfb\x00"), ["Questions", "171", None, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(run_and_tell())
