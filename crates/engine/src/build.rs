@@ -32,15 +32,19 @@ pub struct Built {
     pub holes: Vec<(AvmaRange, Hole)>,
     /// The program's own cache, by place in `caches`.
     pub main_cache: Option<usize>,
+    /// Of the function that is led elsewhere: the bytes its entry's jump takes, and its clone.
+    pub walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
 }
 
-/// Builds everything. `files` has a module's file text by the module's place in the image.
+/// Builds everything. `files` has a module's file text by the module's place in the image. `walk` is cloned without
+/// anything being led to its clone.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
 pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
+    walk: Option<&Candidate>,
     files: &FxHashMap<usize, FileText>,
     shuffle: Option<u64>,
 ) -> Result<Built, Error> {
@@ -49,9 +53,9 @@ pub fn build(
     let vtables = image::vtable_slots(program.image(), program.memory());
     for modules in &groups {
         let members: Vec<&Candidate> =
-            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+            chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
         if !members.is_empty() {
-            one_cache(program, &members, chosen, &vtables, modules, files, shuffle, &mut built)?;
+            one_cache(program, &members, chosen, walk, &vtables, modules, files, shuffle, &mut built)?;
         }
     }
     Ok(built)
@@ -80,6 +84,7 @@ fn one_cache(
     program: &Program<'_>,
     members: &[&Candidate],
     callers: &[Candidate],
+    walk: Option<&Candidate>,
     vtables: &[VtableSlot],
     modules: &[usize],
     files: &FxHashMap<usize, FileText>,
@@ -113,8 +118,9 @@ fn one_cache(
 
     let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
         members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
+    let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     for (entry, reason) in &out.refused {
-        if let Some((c, _)) = by_entry.get(entry) {
+        if let Some((c, _)) = by_entry.get(entry).filter(|(c, _)| !is_walk(c)) {
             built.refused.push((c.id, *reason));
             built.entry_only.push(false);
         }
@@ -123,6 +129,10 @@ fn one_cache(
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
         let Some((c, window)) = by_entry.get(&clone.original) else { continue };
+        if is_walk(c) {
+            built.walk = Some(((*window).clone(), clone.entry));
+            continue;
+        }
         entries.insert(clone.original, clone.entry);
         built.cloned.push((c.id, clone.range));
         let record = match window {

@@ -113,6 +113,15 @@ pub fn choose(
     Ok(out)
 }
 
+/// One function of which as little as can be is cloned: what its entry's jump overwrites.
+///
+/// # Errors
+/// Why it cannot be.
+pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusal> {
+    let analysed = program.analyse(id)?;
+    Ok(Candidate { id, analysed, samples: 0, counts: Counts::default(), order: vec![BlockId(0)] })
+}
+
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
 fn hot(by: &FxHashMap<FuncId, u64>) -> Vec<FuncId> {
     let mut ids: Vec<FuncId> = by.keys().copied().collect();

@@ -27,10 +27,11 @@ type Act = fn(&Process, &Installed, &Policy) -> Result<ToggleReport, splice::Err
 
 fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize), Error> {
     tracee::preflight(pid)?;
+    // The lock comes first: another whet may be about to add a generation.
+    let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
-    let _lock = TargetLock::take(&target.process)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-    let report = act(&target.process, installed, &Policy::default())?;
+    let report = act(&target.process, installed, &Policy::default()).map_err(|e| target.cause(e.into()))?;
     let left = report.foreign.len() + report.in_use.len();
     let answer = ToggleAnswer {
         pid: pid.0,

@@ -135,10 +135,15 @@ impl Error {
             Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
                 tracee_code(e).1
             }
-            Error::Stop(_) | Error::Locked { .. } | Error::Splice(splice::Error::Stop(_)) => X::Busy,
+            Error::Stop(_) | Error::Locked { .. } | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
+                X::Busy
+            }
             Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
+            Error::Perf(perf::Error::Gone { .. }) => X::Gone,
             Error::Perf(_) => X::Permission,
-            Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => X::Refused,
+            Error::Splice(
+                splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
+            ) => X::Refused,
             Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. } | Error::NotInstalled { .. } => X::Nothing,
             Error::UndoIncomplete { .. } => X::UndoFailed,
@@ -153,11 +158,13 @@ impl Error {
             Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
                 tracee_code(e).0
             }
-            Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => "busy",
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => "busy",
             Error::Image(_) => "unsupported_image",
+            Error::Perf(perf::Error::Gone { .. }) => "gone",
             Error::Perf(_) => "no_sampling",
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
+            Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Locked { .. } => "locked",
@@ -179,16 +186,19 @@ impl Error {
             Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
                 tracee_code(e).2.to_owned()
             }
-            Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => {
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
                 "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up".to_owned()
             }
             Error::Locked { .. } => "wait until it is done".to_owned(),
-            Error::MemoryCap { .. } => "restart the target at a convenient time to begin anew".to_owned(),
+            Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
+                "restart the target at a convenient time to begin anew".to_owned()
+            }
             Error::NothingHot { .. } => "put the target under its usual load and try again".to_owned(),
             Error::NotInstalled { .. } => "run `whet optimize PID` first".to_owned(),
             Error::UndoIncomplete { pid, .. } => {
                 format!("run `whet undo {pid}` again, then `whet verify {pid}`")
             }
+            Error::Perf(perf::Error::Gone { .. }) => GONE.2.to_owned(),
             Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
@@ -202,6 +212,8 @@ impl Error {
     }
 }
 
+const GONE: (&str, ExitCode, &str) = ("gone", ExitCode::Gone, "the process has ended or become another program");
+
 /// Code, exit code and next step of a cause in the process itself.
 fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
     use ExitCode as X;
@@ -209,7 +221,7 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
     match e {
         E::NoSuchProcess(_) => ("no_such_process", X::NotFound, "check the pid; see `pgrep -a NAME`"),
         E::NotAProcess(..) => ("not_a_process", X::NotFound, "give the process's own pid"),
-        E::Gone(_) | E::Exec(_) => ("gone", X::Gone, "the process has ended or become another program"),
+        E::Gone(_) | E::Exec(_) => GONE,
         E::Ending(_) => ("exiting", X::Refused, "the process is ending by itself"),
         E::ThreadGone(_) => ("busy", X::Busy, "try again"),
         E::NoThread(_) => ("busy", X::Busy, "try again in a moment"),

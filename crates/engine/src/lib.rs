@@ -13,6 +13,7 @@ mod error;
 mod explain;
 mod file_text;
 mod lock;
+mod lookup;
 mod map_store;
 mod neighbourhood;
 mod notes;

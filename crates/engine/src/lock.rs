@@ -2,13 +2,16 @@
 
 use crate::Error;
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tracee::{Pid, Process};
 
-/// Held while a target is worked on; the kernel lets go of it when its holder dies, however it dies.
+/// Held while a target is worked on; the kernel lets go of it when its holder dies, however it dies. The file goes with
+/// its holder, unless that was killed.
 #[derive(Debug)]
 pub struct TargetLock {
     _file: File,
+    path: PathBuf,
 }
 
 impl TargetLock {
@@ -19,12 +22,23 @@ impl TargetLock {
     pub fn take(process: &Process) -> Result<Self, Error> {
         let path = path_of(process.pid(), process.start_time()?);
         let io = |source| Error::LockFile { path: path.clone(), source };
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(Error::Locked { pid: process.pid() }),
-            Err(TryLockError::Error(e)) => Err(io(e)),
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
+            match file.try_lock() {
+                // A file that its last holder removed after we opened it keeps nobody out.
+                Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
+                Ok(()) => return Ok(Self { _file: file, path }),
+                Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: process.pid() }),
+                Err(TryLockError::Error(e)) => return Err(io(e)),
+            }
         }
+    }
+}
+
+impl Drop for TargetLock {
+    fn drop(&mut self) {
+        // Still locked. Should it not work, an empty file is left.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 

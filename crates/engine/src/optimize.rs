@@ -1,23 +1,24 @@
 //! `optimize`: from a pid to clones in execution.
 
 use crate::build::{self, Built};
-use crate::candidates::{self, Candidates};
+use crate::candidates::{self, Candidate, Candidates};
 use crate::file_text::FileText;
 use crate::lock::TargetLock;
+use crate::lookup::{self, Lookup};
 use crate::notes::{NotedFunction, Notes};
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
-use crate::{Error, Target, map_store};
+use crate::{Error, Target, map_store, redirects};
 use addr::{Avma, AvmaRange, ReadMemory};
 use emit::AddressMap;
 use image::Image;
 use rustc_hash::{FxHashMap, FxHashSet};
-use splice::{FindObject, InstallReport, Plan, Policy};
+use splice::{InstallReport, Plan, Policy};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
-use tracee::Pid;
+use tracee::{Pid, Process};
 
 /// Address space that clones of all generations may take in one target. Bytes.
 pub const MEMORY_CAP: u64 = 128 << 20;
@@ -75,32 +76,40 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
-    let start = Instant::now();
     tracee::preflight(pid)?;
+    let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
-    let _lock = TargetLock::take(&target.process)?;
-    // Read again under the lock: another whet may have been at work until now.
-    let target = Target::open(pid)?;
-    check_cap(&target)?;
+    rebuild(&target, options, progress).map_err(|e| target.cause(e))
+}
+
+fn rebuild(
+    target: &Target,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
+    let start = Instant::now();
+    let pid = target.process.pid();
+    check_cap(target)?;
 
     progress(Progress::Reading);
     let image = target.image()?;
     let pristine = target.pristine();
     check_program(pid, &image, &pristine)?;
-    let lookup = find_lookup(pid, &target, &image)?;
-    let files = file_texts(&target, &image);
+    let lookup = lookup::find(target, &image)?;
+    let files = file_texts(target, &image);
     let samples = match options.shuffle {
         Some(_) => Samples::default(),
-        None => samples::take(&target.process, options.sampling, &earlier_maps(&target), progress)?,
+        None => samples::take(&target.process, options.sampling, &earlier_maps(target), progress)?,
     };
     progress(Progress::Building);
     let program = Program::new(image, &pristine);
     let mut candidates = candidates::choose(&program, pid, &samples, options)?;
     leave_foreign_changes(&program, &files, &mut candidates);
+    let walk = take_walk(target, &program, &lookup, &files, &mut candidates)?;
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
     }
-    let mut built = build::build(&program, &candidates.chosen, &files, options.shuffle)?;
+    let mut built = build::build(&program, &candidates.chosen, walk.as_ref(), &files, options.shuffle)?;
     if built.cloned.is_empty() {
         return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
     }
@@ -117,12 +126,14 @@ pub fn optimize(
 
     progress(Progress::Installing);
     tracee::preflight(pid)?;
-    let near: Vec<AvmaRange> = vec![AvmaRange::with_len(built.caches[0].text_at, 1)];
-    let anchor_at = splice::place(&splice::Request { mappings: &built.holes, near: &near, len: 2 << 20, low: false })
-        .map_err(splice::Error::from)?;
-    let plan = Plan { caches: std::mem::take(&mut built.caches), lookup, anchor_at };
+    let anchor_at = place_anchor(&program, &built)?;
+    let hook = match &walk {
+        Some(walk) => Some(hook(target, &program, walk, &built, anchor_at)?),
+        None => None,
+    };
+    let plan = Plan { caches: std::mem::take(&mut built.caches), lookup: lookup.slot, hook, anchor_at };
     let report = splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default())?;
-    Ok(summary.report(&target, &plan, &built, &report, &samples, mapped, start.elapsed()))
+    Ok(summary.report(target, &plan, &built, &report, &samples, mapped, start.elapsed()))
 }
 
 fn check_cap(target: &Target) -> Result<(), Error> {
@@ -146,27 +157,63 @@ fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(),
     Ok(())
 }
 
-/// How the target's unwinder looks code up: from an earlier anchor, or from libc's stub.
-fn find_lookup(pid: Pid, target: &Target, image: &Image) -> Result<FindObject, Error> {
-    if let Some(installed) = &target.installed {
-        return Ok(FindObject { slot: installed.anchor.slot, value: installed.anchor.original });
+/// Takes `dl_iterate_phdr`, where it is led through the anchor, from what may be rebuilt. Where it is to be led from now on,
+/// the clone that goes on doing its work is returned: of its first instructions, as all else is as it was.
+fn take_walk(
+    target: &Target,
+    program: &Program<'_>,
+    lookup: &Lookup,
+    files: &FxHashMap<usize, FileText>,
+    candidates: &mut Candidates,
+) -> Result<Option<Candidate>, Error> {
+    let Some(id) = lookup.walk.and_then(|at| program.find(at)) else { return Ok(None) };
+    for c in candidates.chosen.extract_if(.., |c| c.id == id) {
+        candidates.refused.push((c.id, c.samples, code::Refusal::RuntimeInternal));
     }
-    let stub = image.modules().iter().find_map(|m| m.symbols.exported("_dl_find_object"));
-    let found = stub.and_then(|s| splice::decode_stub(&target.process, s));
-    // The pointer must lead into the loader's code; anything else is not what it was taken for.
-    let sound = found.filter(|f| {
-        image.mapping_of(Avma(f.value)).is_some_and(|m| m.perms.x)
-            && image.module_of(f.slot).is_some_and(|m| m.symbols.exported("_rtld_global_ro").is_some() || m.kind == image::ModuleKind::Interpreter)
-    });
-    sound.ok_or_else(|| Error::Unsupported {
-        pid,
-        code: "no_unwind_lookup",
-        why: if image.main().static_exe {
-            "it is statically linked: its unwinder cannot be told of new code".to_owned()
-        } else {
-            "its C library has no unwind lookup that can be led to new code (glibc 2.35 or later has)".to_owned()
-        },
+    if target.installed.as_ref().is_some_and(|i| i.anchor.hook.is_some()) {
+        return Ok(None);
+    }
+    let not_led = |r: code::Refusal| cannot_lead(target, r);
+    let walk = candidates::entry_only(program, id).map_err(not_led)?;
+    if is_foreign(program, files, id) {
+        return Err(not_led(code::Refusal::ForeignChange));
+    }
+    Ok(Some(walk))
+}
+
+fn cannot_lead(target: &Target, why: code::Refusal) -> Error {
+    lookup::unsupported(target, format!("dl_iterate_phdr cannot be led to new code: {}", why.code()))
+}
+
+/// The place of a new anchor: within a jump's reach of the C library, where the target has one.
+fn place_anchor(program: &Program<'_>, built: &Built) -> Result<Avma, Error> {
+    let modules = program.image().modules();
+    let libc = modules.iter().find(|m| m.symbols.exported("dl_iterate_phdr").is_some()).map(|m| m.extent);
+    let cache = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
+    let place = |near| {
+        splice::place(&splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false })
+    };
+    let at = libc.map(place).and_then(Result::ok).map_or_else(|| place(cache), Ok);
+    Ok(at.map_err(splice::Error::from)?)
+}
+
+/// The jump at the entry of `dl_iterate_phdr`.
+fn hook(
+    target: &Target,
+    program: &Program<'_>,
+    walk: &Candidate,
+    built: &Built,
+    anchor_at: Avma,
+) -> Result<splice::Hook, Error> {
+    let anchor = target.installed.as_ref().map_or(anchor_at, |i| i.anchor.routine());
+    let led = built.walk.as_ref().ok_or(code::Refusal::Unreadable);
+    led.and_then(|(window, clone)| {
+        let window = window.as_ref().map_err(|r| *r)?;
+        let to = splice::Anchor::walk_routine(anchor);
+        let record = redirects::jump(program, walk.id, window, to).ok_or(code::Refusal::OutOfReach)?;
+        Ok(splice::Hook { record, clone: *clone })
     })
+    .map_err(|r| cannot_lead(target, r))
 }
 
 /// The file text of every module that has a file.
@@ -189,17 +236,16 @@ fn earlier_maps(target: &Target) -> Vec<AddressMap> {
 
 /// Takes out what somebody else has patched: whose code it is then is not for whet to say.
 fn leave_foreign_changes(program: &Program<'_>, files: &FxHashMap<usize, FileText>, candidates: &mut Candidates) {
-    let mut foreign = FxHashSet::default();
-    for c in &candidates.chosen {
-        let Some(file) = files.get(&program.module(c.id).in_image) else { continue };
-        let parts = &program.extent(c.id).parts;
-        if parts.iter().any(|&p| file.bytes(p).is_some_and(|f| program.text(c.id, p) != Some(f))) {
-            foreign.insert(c.id);
-        }
-    }
-    for c in candidates.chosen.extract_if(.., |c| foreign.contains(&c.id)) {
+    for c in candidates.chosen.extract_if(.., |c| is_foreign(program, files, c.id)) {
         candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
     }
+}
+
+/// Whether a function is not as its file has it.
+fn is_foreign(program: &Program<'_>, files: &FxHashMap<usize, FileText>, id: FuncId) -> bool {
+    let Some(file) = files.get(&program.module(id).in_image) else { return false };
+    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(f));
+    program.extent(id).parts.iter().any(differs)
 }
 
 fn nothing(candidates: &Candidates, samples: &Samples) -> String {

@@ -14,8 +14,7 @@ pub struct Pristine<'a, M: ReadMemory> {
 impl<'a, M: ReadMemory> Pristine<'a, M> {
     /// The view without what `installed` lists.
     pub fn new(under: &'a M, installed: Option<&Installed>) -> Self {
-        let mut records: Vec<Record> =
-            installed.into_iter().flat_map(|i| &i.caches).flat_map(|c| c.records.iter().copied()).collect();
+        let mut records: Vec<Record> = installed.into_iter().flat_map(Installed::records).collect();
         records.sort_by_key(|r| (r.at, r.len));
         Self { under, records }
     }

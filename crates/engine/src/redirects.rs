@@ -56,7 +56,12 @@ fn jump_targets(cfg: &Cfg) -> Vec<Avma> {
 /// The jump at a function's entry, to its clone.
 #[must_use]
 pub fn entry(program: &Program<'_>, id: FuncId, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
-    let to = clone.map.to_clone(window.jump_at)?;
+    jump(program, id, window, clone.map.to_clone(window.jump_at)?)
+}
+
+/// The jump at a function's entry, to anywhere.
+#[must_use]
+pub fn jump(program: &Program<'_>, id: FuncId, window: &EntryWindow, to: Avma) -> Option<Record> {
     let new = emit::jump(window.jump_at, to)?;
     let old = program.text(id, window.range())?;
     let interior = window

@@ -6,10 +6,16 @@ use splice::State;
 use tracee::Pid;
 
 /// Looks at one process, or at all.
-#[must_use]
-pub fn status(pid: Option<Pid>) -> StatusReport {
+///
+/// # Errors
+/// That of the one process; what cannot be looked at among all is counted.
+pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
     let mut report = StatusReport { targets: Vec::new(), unreadable: 0 };
-    for pid in pid.map_or_else(all_pids, |p| vec![p]) {
+    if let Some(pid) = pid {
+        report.targets.extend(of(&Target::open(pid)?)?);
+        return Ok(report);
+    }
+    for pid in all_pids() {
         match Target::open(pid).and_then(|t| of(&t)) {
             Ok(Some(s)) => report.targets.push(s),
             Ok(None) => {}
@@ -18,7 +24,7 @@ pub fn status(pid: Option<Pid>) -> StatusReport {
             Err(_) => {}
         }
     }
-    report
+    Ok(report)
 }
 
 fn all_pids() -> Vec<Pid> {

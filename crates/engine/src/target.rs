@@ -1,7 +1,7 @@
 //! A process that is about to be worked on: opened, checked, with what whet did to it before.
 
 use crate::{Error, Pristine};
-use addr::AvmaRange;
+use addr::{AvmaRange, ReadMemory};
 use image::{Files, Image, MainHint, Mapping};
 use splice::Installed;
 use tracee::{Pid, Process};
@@ -27,6 +27,21 @@ impl Target {
         let maps = image::maps::parse(&process.maps_text()?)?;
         let installed = splice::discover(&process, &journal_candidates(&maps))?;
         Ok(Self { process, maps, installed })
+    }
+
+    /// The cause behind a failure: where the process has ended or become another program meanwhile, it is that.
+    #[must_use]
+    pub fn cause(&self, e: Error) -> Error {
+        let pid = self.process.pid();
+        if !self.process.is_alive() {
+            return tracee::Error::Gone(pid).into();
+        }
+        // What was opened before an exec is the memory of then: nothing can be read from it any more.
+        let code = self.maps.iter().find(|m| m.perms.x && m.perms.r && m.inode != 0);
+        match code.map(|m| self.process.read(m.range.start, &mut [0])) {
+            Some(Err(_)) => tracee::Error::Exec(pid).into(),
+            _ => e,
+        }
     }
 
     /// The path of its program.

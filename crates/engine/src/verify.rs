@@ -6,7 +6,7 @@ use crate::status::state_of;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::ModuleKind;
-use splice::Record;
+use splice::{Installed, Record};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
@@ -16,17 +16,23 @@ use tracee::Pid;
 /// [`Error`] where the target cannot be read.
 pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
     let target = Target::open(pid)?;
+    compare(&target).map_err(|e| target.cause(e))
+}
+
+fn compare(target: &Target) -> Result<VerifyReport, Error> {
     let image = target.image()?;
     let mut report = VerifyReport {
-        pid: pid.0,
+        pid: target.process.pid().0,
         identical: true,
         unexpected: Vec::new(),
         state: target.installed.as_ref().map(|i| state_of(i.state())),
         live_redirects: 0,
+        kept_redirects: 0,
         compared_bytes: 0,
         uncompared: Vec::new(),
     };
-    let sites = sites(&target);
+    let sites = sites(target);
+    let hook = target.installed.as_ref().and_then(|i| i.anchor.hook).map(|h| h.record);
     for module in image.modules().iter().filter(|m| m.kind != ModuleKind::Vdso) {
         let name = module.path.clone().unwrap_or_default();
         let Some(file) = FileText::load(&target.process, &image, module) else {
@@ -47,6 +53,10 @@ pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
             }
         }
     }
+    if hook.is_some_and(|h| target.process.bytes(h.range()).is_ok_and(|b| b == h.new_bytes())) {
+        report.live_redirects = report.live_redirects.saturating_sub(1);
+        report.kept_redirects = 1;
+    }
     report.identical = report.unexpected.is_empty();
     Ok(report)
 }
@@ -54,8 +64,8 @@ pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
 /// What may stand at each place by the journals.
 fn sites(target: &Target) -> BTreeMap<(Avma, u8), Vec<Record>> {
     let mut sites: BTreeMap<(Avma, u8), Vec<Record>> = BTreeMap::new();
-    for r in target.installed.iter().flat_map(|i| &i.caches).flat_map(|c| &c.records) {
-        sites.entry((r.at, r.len)).or_default().push(*r);
+    for r in target.installed.iter().flat_map(Installed::records) {
+        sites.entry((r.at, r.len)).or_default().push(r);
     }
     sites
 }

@@ -4,7 +4,7 @@ use crate::Error;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Entry, Link};
 use engine::Target;
-use image::{Image, ModuleKind};
+use image::{Image, Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,8 +31,10 @@ pub(crate) struct Old {
 pub(crate) struct Atlas {
     /// By rising address of the clone.
     clones: Vec<Clone>,
-    /// By rising address.
+    /// Those in code, by rising address.
     olds: Vec<Old>,
+    /// Those in data.
+    data_olds: Vec<Old>,
     /// The frame tables of clones, with the text they are about.
     caches: Vec<(AvmaRange, FrameTable)>,
     image: Image,
@@ -48,6 +50,7 @@ impl Atlas {
         let mut atlas = Self {
             clones: Vec::new(),
             olds: Vec::new(),
+            data_olds: Vec::new(),
             caches: Vec::new(),
             image,
             rows: RefCell::default(),
@@ -58,7 +61,9 @@ impl Atlas {
             let newest = header.generation == newest;
             atlas.clones.extend(maps.into_iter().map(|(original, map)| Clone { original, map, newest }));
             let olds = cache.records.iter().map(|r| Old { at: r.at, bytes: r.old_bytes().to_vec() });
-            atlas.olds.extend(olds);
+            let (code, data): (Vec<Old>, Vec<Old>) = olds.partition(|o| is_code(&target.maps, o.at));
+            atlas.olds.extend(code);
+            atlas.data_olds.extend(data);
             let table = clone_frames(&target.process, header.eh_frame_hdr, header.data)?;
             atlas.caches.push((header.text, table));
         }
@@ -114,12 +119,12 @@ impl Atlas {
         a == b || self.clone_of(Avma(b)).is_some() && self.stands_for(Avma(b), Avma(a))
     }
 
-    /// What redirects changed, by address.
-    pub(crate) fn olds(&self) -> &[Old] {
-        &self.olds
+    /// What redirects changed of data.
+    pub(crate) fn data_olds(&self) -> &[Old] {
+        &self.data_olds
     }
 
-    /// What redirects changed of the bytes in `range`.
+    /// What redirects changed of the code in `range`.
     pub(crate) fn olds_in(&self, range: AvmaRange) -> &[Old] {
         // No redirect has more than eight bytes.
         let from = self.olds.partition_point(|o| o.at.add(8) <= range.start);
@@ -169,6 +174,10 @@ impl Atlas {
             None => format!("{}+{:#x}", module.file_name().unwrap_or("?"), module.bias.svma(at).0),
         }
     }
+}
+
+fn is_code(maps: &[Mapping], at: Avma) -> bool {
+    maps.iter().any(|m| m.perms.x && m.range.contains(at))
 }
 
 /// The frame table to which a `.eh_frame_hdr` leads, checked against its index: by that the unwinder finds frames.

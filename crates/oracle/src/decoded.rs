@@ -1,13 +1,12 @@
 //! What an instruction reads and writes, as far as the comparison has to know. Looked up once for each address.
 
-use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use addr::{Avma, AvmaRange, ReadMemory};
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
     RflagsBits, UsedMemory,
 };
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
-use tracee::Regs;
 
 /// The flags that programs see, as bits of `rflags`: carry, parity, adjust, zero, sign, direction, overflow, alignment.
 pub(crate) const FLAGS: u64 = 0x4_0cd5;
@@ -48,7 +47,7 @@ impl Decoded {
             reads: 0,
             reads_flags: flags(inst.rflags_read()),
             writes_flags: flags(inst.rflags_modified()),
-            vector: inst.is_fpu_stack_instruction() || is_state(inst.mnemonic()),
+            vector: is_x87(&inst) || is_state(inst.mnemonic()),
             reads_vectors: 0,
             reads_x87_place: is_x87_state(inst.mnemonic()),
             stops: inst.is_invalid() || cannot_be_compared(inst.mnemonic()),
@@ -76,7 +75,7 @@ impl Decoded {
     }
 
     /// The memory it is about to use, given the registers. `None` for a part whose place is in a vector register.
-    pub(crate) fn accesses<'a>(&'a self, regs: &'a Regs) -> impl Iterator<Item = Option<Access>> + 'a {
+    pub(crate) fn accesses<'a>(&'a self, regs: &'a State) -> impl Iterator<Item = Option<Access>> + 'a {
         self.memory.iter().filter(|m| m.access() != OpAccess::NoMemAccess).map(|m| {
             let at = m.virtual_address(0, |r, _, _| value(regs, r))?;
             let writes = !matches!(m.access(), OpAccess::Read | OpAccess::CondRead);
@@ -121,7 +120,7 @@ impl Code {
             if memory.read(at, &mut bytes[..page_end]).is_ok() { page_end } else { 0 }
         };
         let inst = Decoder::with_ip(64, &bytes[..len], at.0, DecoderOptions::NONE).decode();
-        let factory = self.factory.get_or_insert_default();
+        let factory = self.factory.get_or_insert_with(InstructionInfoFactory::new);
         let decoded = Rc::new(Decoded::new(inst, factory));
         self.known.insert(at, Rc::clone(&decoded));
         decoded
@@ -138,13 +137,26 @@ pub(crate) const GPR_NAMES: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
 ];
 
-/// The general registers, by number.
-pub(crate) fn gprs(regs: &Regs) -> [u64; 16] {
-    let r = &regs.0;
-    [
-        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-        r.r15,
-    ]
+/// What a thread's instructions compute with, but for vectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct State {
+    /// The general registers, by number.
+    pub(crate) gprs: [u64; 16],
+    pub(crate) ip: u64,
+    /// Those of [`FLAGS`].
+    pub(crate) flags: u64,
+    pub(crate) fs_base: u64,
+    pub(crate) gs_base: u64,
+}
+
+impl State {
+    pub(crate) fn ip(&self) -> Avma {
+        Avma(self.ip)
+    }
+
+    pub(crate) fn sp(&self) -> u64 {
+        self.gprs[4]
+    }
 }
 
 /// The number of the general register of which `r` is (a part of) one.
@@ -155,14 +167,14 @@ fn gpr(r: Register) -> Option<usize> {
     Some(r.full_register().number())
 }
 
-fn value(regs: &Regs, r: Register) -> Option<u64> {
+fn value(regs: &State, r: Register) -> Option<u64> {
     match r {
-        Register::FS => Some(regs.0.fs_base),
-        Register::GS => Some(regs.0.gs_base),
+        Register::FS => Some(regs.fs_base),
+        Register::GS => Some(regs.gs_base),
         Register::CS | Register::DS | Register::ES | Register::SS => Some(0),
-        Register::RIP => Some(regs.0.rip),
+        Register::RIP => Some(regs.ip),
         r => {
-            let full = *gprs(regs).get(gpr(r)?)?;
+            let full = *regs.gprs.get(gpr(r)?)?;
             Some(match r.size() {
                 8 => full,
                 4 => full & 0xffff_ffff,
@@ -223,6 +235,11 @@ fn cannot_be_compared(m: Mnemonic) -> bool {
     )
 }
 
+fn is_x87(inst: &Instruction) -> bool {
+    use CpuidFeature as F;
+    inst.cpuid_features().iter().any(|f| matches!(f, F::FPU | F::FPU287 | F::FPU387))
+}
+
 /// Instructions on the whole extended state.
 fn is_state(m: Mnemonic) -> bool {
     use Mnemonic as M;
@@ -277,10 +294,9 @@ mod tests {
 
     #[test]
     fn addresses_come_from_registers() {
-        let mut regs = zeroed();
-        regs.0.rsp = 0x7000;
-        regs.0.rcx = 0x10;
-        regs.0.fs_base = 0x5000;
+        let mut regs = State { ip: 0x1000, fs_base: 0x5000, ..State::default() };
+        regs.gprs[4] = 0x7000;
+        regs.gprs[1] = 0x10;
         let accesses = |bytes: &[u8]| -> Vec<_> { decoded(bytes).accesses(&regs).collect() };
         let access = |at, len, writes| {
             Some(Access { range: AvmaRange::with_len(Avma(at), len), writes })
@@ -289,11 +305,5 @@ mod tests {
         assert_eq!(accesses(&[0x50]), [access(0x6ff8, 8, true)]);
         assert_eq!(accesses(&[0x64, 0x8b, 0x41, 0x08]), [access(0x5018, 4, false)]);
         assert_eq!(accesses(&[0x88, 0x05, 3, 0, 0, 0]), [access(0x1009, 1, true)]);
-    }
-
-    fn zeroed() -> Regs {
-        let mut regs = Regs::default();
-        regs.0.rip = 0x1000;
-        regs
     }
 }

@@ -65,6 +65,12 @@ impl Installed {
         }
     }
 
+    /// All that leads into a cache or the anchor, or did, of all generations.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let hook = self.anchor.hook.map(|h| h.record);
+        self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(hook)
+    }
+
     /// Bytes of address space that code caches take.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {

@@ -321,7 +321,7 @@ mod tests {
         let h = header();
         for byte in [0, 8, 16] {
             let mut b = h.write();
-            b[byte] = 0x77;
+            b[byte] ^= 0x40;
             assert!(parse_header(&b, h.data.start).is_err(), "byte {byte}");
         }
         let mut out = header();

@@ -54,7 +54,8 @@ pub struct ToggleReport {
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
     let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = installed.caches.iter().map(|c| (c.header.data.start, State::Undone)).collect();
-    run(process, &Change { word: None, hook: None, revert: &records, apply: &[], marks: &marks }, policy)
+    let hook = installed.anchor.hook.map(|h| h.record);
+    run(process, &Change { word: None, hook, revert: &records, apply: &[], marks: &marks }, policy)
 }
 
 /// Puts the newest generation's redirects in force again.
@@ -88,7 +89,7 @@ impl Word {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub word: Option<Word>,
-    /// The jump at the entry of `dl_iterate_phdr`: no other is written before it is in force.
+    /// The jump at the entry of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
     pub hook: Option<Record>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
@@ -178,7 +179,8 @@ fn in_stop(
             write_checked(process, word.at, &word.new.to_le_bytes())?;
         }
     }
-    if let Some(hook) = &change.hook && !lead_walk(stopped, hook)? {
+    let lead = change.hook.filter(|_| !change.apply.is_empty());
+    if let Some(hook) = &lead && !lead_walk(stopped, hook, change.revert)? {
         return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(left.to_vec()) };
     }
     let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
@@ -186,7 +188,7 @@ fn in_stop(
     let mut waiting = Vec::new();
     let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
     for here in left.chunk_by(|a, b| page_of(a) == page_of(b)) {
-        write_page(process, sites, here, &blocked, &mut waiting, report)?;
+        write_page(process, sites, here, &blocked, change.hook.as_ref(), &mut waiting, report)?;
     }
     if waiting.is_empty() || last {
         for &(journal, state) in change.marks {
@@ -197,14 +199,15 @@ fn in_stop(
     Ok(waiting)
 }
 
-/// Writes the jump at the entry of `dl_iterate_phdr`; `false` where a thread stands in the way.
-fn lead_walk(stopped: &Stopped<'_>, hook: &Record) -> Result<bool, Error> {
+/// Writes the jump at the entry of `dl_iterate_phdr`; `false` where a thread stands in the way. An earlier generation
+/// may have led the entry to a clone.
+fn lead_walk(stopped: &Stopped<'_>, hook: &Record, earlier: &[Record]) -> Result<bool, Error> {
     let process = stopped.process();
     let now = process.bytes(hook.range())?;
     if now == hook.new_bytes() {
         return Ok(true);
     }
-    if now != hook.old_bytes() {
+    if now != hook.old_bytes() && !earlier.iter().any(|r| r.range() == hook.range() && now == r.new_bytes()) {
         return Err(Error::WalkChanged(hook.at));
     }
     if !blocked_starts(stopped, hook.interior_starts().collect())?.is_empty() {
@@ -221,6 +224,7 @@ fn write_page(
     sites: &[Site],
     here: &[usize],
     blocked: &[Avma],
+    kept: Option<&Record>,
     waiting: &mut Vec<usize>,
     report: &mut ToggleReport,
 ) -> Result<(), Error> {
@@ -233,6 +237,10 @@ fn write_page(
         let len = usize::from(site.record.len);
         let o = usize::try_from(site.record.at.since(start).unwrap_or(0)).unwrap_or(0);
         let now = &mut bytes[o..o + len];
+        let is_kept = |k: &&Record| k.range() == site.record.range() && now == k.new_bytes();
+        if kept.filter(is_kept).is_some() {
+            continue;
+        }
         if now == &site.to[..len] {
             *report.done.entry(site.record.kind).or_default() += 1;
         } else if !site.accept.iter().any(|a| now == &a[..len]) {

@@ -85,7 +85,7 @@ pub enum Command {
     Explain {
         /// The process.
         pid: i32,
-        /// One function: its name, or an address inside it.
+        /// One function: its name, its address, or an address inside its clone.
         function: Option<String>,
     },
     /// Compare the process's code with its files: what is changed is exactly what the journal says.
@@ -95,6 +95,7 @@ pub enum Command {
         pid: i32,
     },
     /// What this host offers, and how to mend what is missing.
+    #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,
     /// Start a command and optimize it; exits with the command's exit code.
     #[command(after_help = "Examples:\n  whet run -- python3 app.py\n  whet run --delay 60 -- mysqld --defaults-file=my.cnf\n  whet run --shuffle 7 -- ./selftest")]
@@ -150,16 +151,14 @@ fn seconds(s: &str) -> Result<f64, String> {
 /// The single-dash spellings that documents of older tools use, turned into today's words.
 pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
-    if let Some(first) = args.get_mut(1) {
-        for word in ["status", "undo", "redo", "help"] {
-            if *first == *format!("-{word}") {
-                *first = if word == "help" { "--help".into() } else { word.into() };
-                break;
-            }
-        }
-    }
-    // `-undo` alone meant all targets.
-    if args.len() == 2 && (args[1] == "undo" || args[1] == "redo") {
+    let Some(first) = args.get_mut(1) else { return args };
+    let Some(word) = ["status", "undo", "redo", "help"].into_iter().find(|w| *first == *format!("-{w}")) else {
+        return args;
+    };
+    *first = if word == "help" { "--help".into() } else { word.into() };
+    // `-undo` without a process meant all of them.
+    let names_some = |a: &OsString| *a == *"--all" || a.to_str().is_some_and(|a| a.parse::<i32>().is_ok());
+    if matches!(word, "undo" | "redo") && !args.iter().skip(2).any(names_some) {
         args.push("--all".into());
     }
     args
@@ -185,6 +184,11 @@ mod tests {
         };
         assert_eq!(words(&["whet", "-status"]), ["whet", "status"]);
         assert_eq!(words(&["whet", "-undo"]), ["whet", "undo", "--all"]);
+        assert_eq!(words(&["whet", "-undo", "7"]), ["whet", "undo", "7"]);
+        assert_eq!(words(&["whet", "-redo", "--format", "json"]), ["whet", "redo", "--format", "json", "--all"]);
+        assert_eq!(words(&["whet", "-undo", "--all"]), ["whet", "undo", "--all"]);
+        assert_eq!(words(&["whet", "undo"]), ["whet", "undo"]);
+        assert_eq!(words(&["whet"]), ["whet"]);
         assert_eq!(words(&["whet", "undo", "7"]), ["whet", "undo", "7"]);
         assert_eq!(words(&["whet", "-help"]), ["whet", "--help"]);
     }

@@ -1,7 +1,7 @@
 //! The command line: words in, engine calls, one answer out.
 //!
 //! Standard output carries the answer alone (one JSON object with `--format json`), standard error the progress and
-//! the errors; the exit code says how it went (`whet help exit-codes`).
+//! the errors; the exit code says how it went (`whet --help` lists them).
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -42,9 +42,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Undo { pid, all } => each(*pid, *all, out, engine::undo),
         Command::Redo { pid, all } => each(*pid, *all, out, engine::redo),
         Command::Status { pid, watch } => loop {
-            let report = engine::status(pid.map(Pid));
-            out.answer(&report, human::status);
-            if !watch {
+            let report = engine::status(pid.map(Pid))?;
+            let is_read = out.answer(&report, human::status);
+            if !watch || !is_read {
                 return Ok(ExitCode::Ok);
             }
             std::thread::sleep(std::time::Duration::from_secs(1));
@@ -82,7 +82,7 @@ fn each(
     }
     let mut answers = Vec::new();
     let mut worst = ExitCode::Ok;
-    for target in engine::status(None).targets {
+    for target in engine::status(None)?.targets {
         match act(Pid(target.pid)) {
             Ok(answer) => answers.push(answer),
             Err(e) => {

@@ -28,14 +28,14 @@ impl Output {
         std::io::stderr().is_terminal()
     }
 
-    /// The answer, in the wanted format. A reader that went away is no error.
-    pub fn answer<T: Serialize>(&self, value: &T, human: impl FnOnce(&T) -> String) {
+    /// The answer, in the wanted format; whether anybody reads it. A reader that went away is no error.
+    pub fn answer<T: Serialize>(&self, value: &T, human: impl FnOnce(&T) -> String) -> bool {
         let text = match self.format {
             Format::Json => serde_json::to_string(value).unwrap_or_default(),
             Format::Human => human(value),
         };
         let mut stdout = std::io::stdout().lock();
-        let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+        writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_ok()
     }
 
     /// Something the user should know.

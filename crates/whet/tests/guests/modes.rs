@@ -110,7 +110,10 @@ impl Subject {
             }
             (worked, told) => {
                 let lines: Vec<String> = [worked.err(), told.err()].into_iter().flatten().collect();
-                Err(format!("{}\n(seed {seed}; kept in {})", lines.join("\n"), folder.display()))
+                let told = format!("{}\n(seed {seed}; kept in {})", lines.join("\n"), folder.display());
+                // Told there too, for a run of all that is cut short.
+                drop(std::fs::write(folder.join("failure"), &told));
+                Err(told)
             }
         }
     }

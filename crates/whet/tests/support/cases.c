@@ -100,12 +100,6 @@ int main(int argc, char **argv) {
         }
         pthread_join(t, NULL);
         waitpid(child, NULL, 0);
-    } else if (!strcmp(way, "idle")) {
-        struct timespec tick = {0, 20000000};
-        while (!page->stop) {
-            page->work[0] = page->work[0] + 1;
-            nanosleep(&tick, NULL);
-        }
     } else {
         return 2;
     }

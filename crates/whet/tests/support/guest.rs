@@ -4,7 +4,6 @@ use super::command::finish;
 use super::program::scratch;
 use super::wait_until;
 use std::fs::File;
-use std::io::{Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -74,6 +73,13 @@ impl Guest {
         self.page.write_all_at(&1u64.to_le_bytes(), i * 8).unwrap();
     }
 
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        let mut bytes = vec![0; usize::try_from(self.stdout.metadata().unwrap().len()).unwrap()];
+        self.stdout.read_exact_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Lets it do what it is for.
     pub fn go(&self) {
         self.set(GO);
@@ -98,10 +104,7 @@ impl Guest {
     pub fn finish(mut self) -> (Option<i32>, Option<i32>, String) {
         self.set(STOP);
         let (code, signal) = finish(self.child.take().unwrap());
-        let mut said = String::new();
-        self.stdout.rewind().unwrap();
-        self.stdout.read_to_string(&mut said).unwrap();
-        (code, signal, said)
+        (code, signal, self.said())
     }
 
     /// Waits for its end, which comes by itself.

@@ -1,0 +1,280 @@
+//! In what may the twins differ by now, and why?
+//!
+//! The state problem: the two worlds are equal but for code addresses. A `call` pushes one, so the stacks differ; a
+//! program may read its return address, mangle it (`setjmp`), look it up (the unwinder). A comparison that only
+//! forgives "the two forms of one address" is wrong at the first mangled one, and one that forgives more sees nothing.
+//! So differences are followed like a stain: a register or word that differs has a [`Stain`], and an instruction may
+//! make a new difference only if it reads a stained thing.
+//!
+//! | difference | allowed |
+//! |---|---|
+//! | a word pushed by a call, both forms of one address | yes: `Address` |
+//! | the output of an instruction that reads an `Address` or `Derived` thing | yes: `Address` if both forms of one address, else `Derived` |
+//! | a general register or flag while the clone is between the read of a cloned jump table and its jump | yes: `Dead` |
+//! | any other | no |
+//!
+//! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong.
+
+use crate::decoded::{FLAGS, State};
+use addr::{Addr, AvmaRange};
+use rustc_hash::FxHashMap;
+
+/// Why something differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stain {
+    /// The two forms of one code address.
+    Address,
+    /// Computed from such.
+    Derived,
+    /// What a cloned jump table gave; not to be read any more.
+    Dead,
+}
+
+/// All stains.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stains {
+    gprs: [Option<Stain>; 16],
+    /// Bits of flags.
+    derived_flags: u64,
+    dead_flags: u64,
+    /// Vector registers, by number; bit 32 is all else of the extended state.
+    vectors: u64,
+    /// Words of memory by address, a multiple of 8.
+    memory: FxHashMap<u64, Stain>,
+}
+
+/// What an instruction reads, as far as stained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Inputs {
+    pub(crate) address: bool,
+    pub(crate) derived: bool,
+    /// A general register's number; 16 for the flags.
+    pub(crate) dead: Option<usize>,
+}
+
+impl Inputs {
+    /// Whether a difference of its outputs can come of its inputs.
+    pub(crate) fn explain(self) -> bool {
+        self.address || self.derived
+    }
+
+    fn add(&mut self, stain: Stain) {
+        match stain {
+            Stain::Address => self.address = true,
+            Stain::Derived | Stain::Dead => self.derived = true,
+        }
+    }
+}
+
+/// What made a difference possible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    /// What the last instruction read.
+    pub(crate) inputs: Inputs,
+    /// Flags it may have changed.
+    pub(crate) flags: u64,
+    /// Whether the clone is now between the read of a cloned jump table and its jump.
+    pub(crate) unmovable: bool,
+}
+
+/// The bit for all of the extended state that is no vector register's low half.
+pub(crate) const REST: u32 = 32;
+
+impl Stains {
+    /// What of an instruction's inputs is stained.
+    pub(crate) fn inputs(&self, gprs: u16, flags: u64, vectors: Option<u32>, reads: &[AvmaRange]) -> Inputs {
+        let mut inputs = Inputs::default();
+        for (n, stain) in self.gprs.iter().enumerate().filter(|(n, _)| gprs >> n & 1 == 1) {
+            match stain {
+                Some(Stain::Dead) => inputs.dead = Some(n),
+                Some(s) => inputs.add(*s),
+                None => {}
+            }
+        }
+        inputs.derived |= flags & self.derived_flags != 0;
+        if flags & self.dead_flags != 0 {
+            inputs.dead = Some(16);
+        }
+        if let Some(read) = vectors {
+            inputs.derived |= self.vectors & (u64::from(read) | 1 << REST) != 0;
+        }
+        if !self.memory.is_empty() {
+            for word in reads.iter().flat_map(words) {
+                if let Some(s) = self.memory.get(&word) {
+                    inputs.add(*s);
+                }
+            }
+        }
+        inputs
+    }
+
+    /// Takes note of general registers after an instruction; the first that has no right to differ.
+    pub(crate) fn registers(
+        &mut self,
+        before: (&State, &State),
+        now: (&State, &State),
+        cause: Cause,
+        same: &dyn Fn(u64, u64) -> bool,
+    ) -> Option<usize> {
+        for n in 0..16 {
+            let (a, b) = (now.0.gprs[n], now.1.gprs[n]);
+            if a == b {
+                self.gprs[n] = None;
+                continue;
+            }
+            let unchanged = (a, b) == (before.0.gprs[n], before.1.gprs[n]);
+            if unchanged && self.gprs[n].is_some() {
+                continue;
+            }
+            self.gprs[n] = Some(match cause {
+                Cause { unmovable: true, .. } if !cause.inputs.explain() => Stain::Dead,
+                _ if !cause.inputs.explain() => return Some(n),
+                _ if same(a, b) => Stain::Address,
+                _ => Stain::Derived,
+            });
+        }
+        None
+    }
+
+    /// The same for flags; false where they have no right to differ.
+    #[must_use]
+    pub(crate) fn flags(&mut self, now: (&State, &State), cause: Cause) -> bool {
+        let differ = (now.0.flags ^ now.1.flags) & FLAGS;
+        let new = differ & cause.flags;
+        self.derived_flags &= differ & !cause.flags;
+        self.dead_flags &= differ & !cause.flags;
+        if cause.inputs.explain() {
+            self.derived_flags |= new;
+        } else if cause.unmovable {
+            self.dead_flags |= new;
+        }
+        differ & !(self.derived_flags | self.dead_flags) == 0
+    }
+
+    /// The same for the parts of the extended state that differ (bits as in [`REST`]); false where they have no right to.
+    #[must_use]
+    pub(crate) fn vectors(&mut self, differ: u64, cause: Cause) -> bool {
+        let old = self.vectors & differ;
+        let fine = cause.inputs.explain() || differ == old;
+        self.vectors = differ;
+        fine
+    }
+
+    /// The same for a word of memory; false where it has no right to differ. `pushed`: it is what a call pushes.
+    #[must_use]
+    pub(crate) fn word(&mut self, at: u64, equal: bool, same: bool, pushed: bool, inputs: Inputs) -> bool {
+        if equal {
+            self.memory.remove(&at);
+            return true;
+        }
+        let was = self.memory.get(&at).copied();
+        let stain = match () {
+            () if same && (pushed || inputs.explain()) => Stain::Address,
+            // A part of it was written, the rest differs still.
+            () if !pushed && (inputs.explain() || was.is_some()) => Stain::Derived,
+            () => return false,
+        };
+        self.memory.insert(at, stain);
+        true
+    }
+
+    /// Whether a general register differs.
+    pub(crate) fn is_stained(&self, n: usize) -> bool {
+        self.gprs.get(n).is_some_and(Option::is_some)
+    }
+
+    /// Starts with a word that differs from the beginning.
+    pub(crate) fn begin_with(&mut self, at: u64) {
+        self.memory.insert(at, Stain::Address);
+    }
+}
+
+/// The addresses, multiples of 8, of the words of which bytes are in `range`.
+pub(crate) fn words(range: &AvmaRange) -> impl Iterator<Item = u64> + use<> {
+    let first = range.start.align_down(8).0;
+    let count = if range.is_empty() { 0 } else { (range.end.sub(1).align_down(8).0 - first) / 8 + 1 };
+    (0..count).map(move |i| first + 8 * i)
+}
+
+/// The memory a range of whole words covers.
+pub(crate) fn whole_words(range: &AvmaRange) -> AvmaRange {
+    AvmaRange::with_len(range.start.align_down(8), words(range).count() as u64 * 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use addr::Avma;
+
+    const SAME: &dyn Fn(u64, u64) -> bool = &|a, b| b == a + 0x1000;
+
+    fn state(rax: u64, flags: u64) -> State {
+        let mut s = State { flags, ..State::default() };
+        s.gprs[0] = rax;
+        s
+    }
+
+    fn cause(inputs: Inputs, unmovable: bool) -> Cause {
+        Cause { inputs, flags: FLAGS, unmovable }
+    }
+
+    #[test]
+    fn a_difference_needs_a_reason() {
+        let (old, a, b) = (state(0, 0), state(5, 0), state(6, 0));
+        let mut s = Stains::default();
+        assert_eq!(s.registers((&old, &old), (&a, &b), cause(Inputs::default(), false), SAME), Some(0));
+        assert!(!s.flags((&state(0, 1), &state(0, 0)), cause(Inputs::default(), false)));
+        assert!(!s.vectors(1, cause(Inputs::default(), false)));
+        assert!(!s.word(8, false, true, false, Inputs::default()));
+        assert!(!s.word(8, false, false, true, Inputs::default()), "a call pushes both forms of one address");
+    }
+
+    #[test]
+    fn addresses_spread_by_what_reads_them() {
+        let mut s = Stains::default();
+        assert!(s.word(0x100, false, true, true, Inputs::default()));
+        // pop %rax
+        let read = |s: &Stains, at| s.inputs(0, 0, None, &[AvmaRange::with_len(Avma(at), 8)]);
+        let inputs = read(&s, 0x100);
+        assert_eq!((inputs.address, inputs.derived), (true, false));
+        assert!(read(&s, 0xfc).address && !read(&s, 0xf8).explain() && !read(&s, 0x108).explain());
+        let (old, a, b) = (state(0, 0), state(0x10, 0), state(0x1010, 0));
+        assert_eq!(s.registers((&old, &old), (&a, &b), cause(inputs, false), SAME), None);
+        // rol %rax: no address any more.
+        let inputs = s.inputs(1, 0, None, &[]);
+        assert!(inputs.address);
+        let (c, d) = (state(0x20, 1), state(0x2020, 0));
+        assert_eq!(s.registers((&a, &b), (&c, &d), cause(inputs, false), SAME), None);
+        assert!(s.flags((&c, &d), cause(inputs, false)));
+        assert!(s.inputs(1, 0, None, &[]).derived && s.inputs(0, 1, None, &[]).derived);
+        // Overwritten, they are clean.
+        assert_eq!(s.registers((&c, &d), (&a, &a), cause(Inputs::default(), false), SAME), None);
+        assert!(s.flags((&a, &a), cause(Inputs::default(), false)));
+        assert!(s.word(0x100, true, true, false, Inputs::default()));
+        assert_eq!(s.inputs(1, FLAGS, None, &[AvmaRange::with_len(Avma(0x100), 8)]), Inputs::default());
+    }
+
+    #[test]
+    fn what_is_dead_is_seen_when_read() {
+        let mut s = Stains::default();
+        let (old, a, b) = (state(0, 0), state(5, 4), state(6, 0));
+        assert_eq!(s.registers((&old, &old), (&a, &b), cause(Inputs::default(), true), SAME), None);
+        assert!(s.flags((&a, &b), cause(Inputs::default(), true)));
+        // The jump: nothing changes.
+        let after = Cause { inputs: Inputs::default(), flags: 0, unmovable: false };
+        assert_eq!(s.registers((&a, &b), (&a, &b), after, SAME), None);
+        assert!(s.flags((&a, &b), after));
+        assert_eq!(s.inputs(1, 0, None, &[]).dead, Some(0));
+        assert_eq!(s.inputs(2, 4, None, &[]).dead, Some(16));
+        assert_eq!(s.inputs(2, 1, None, &[]).dead, None);
+    }
+
+    #[test]
+    fn words_of_ranges() {
+        let of = |at, len| words(&AvmaRange::with_len(Avma(at), len)).collect::<Vec<_>>();
+        assert_eq!(of(8, 8), [8]);
+        assert_eq!(of(7, 2), [0, 8]);
+        assert_eq!(of(15, 1), [8]);
+        assert_eq!(of(16, 0), [] as [u64; 0]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What executions said.
+
+use addr::Avma;
+use std::collections::BTreeMap;
+use std::fmt;
+use tracee::Sig;
+
+/// How the comparison of one function came to its end, with no mismatch until then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Both returned to the caller.
+    Returned,
+    /// Both left the frame in another way: a jump over frames, another stack.
+    Left,
+    /// As many instructions as were allowed.
+    Limit,
+    /// Both are about to execute an instruction that reaches out of a twin or asks the clock or the CPU.
+    Instruction(String),
+    /// Both are about to use memory that they share with the target.
+    SharedMemory,
+    /// The program decided something by a code address (the unwinder does that).
+    ByCodeAddress,
+    /// Both raised the same signal.
+    Signal(Sig),
+    /// A twin was killed by somebody else.
+    Lost,
+}
+
+impl End {
+    /// A name to count by.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            End::Returned => "returned".to_owned(),
+            End::Left => "left".to_owned(),
+            End::Limit => "limit".to_owned(),
+            End::Instruction(i) => i.clone(),
+            End::SharedMemory => "shared memory".to_owned(),
+            End::ByCodeAddress => "by code address".to_owned(),
+            End::Signal(s) => format!("signal {s}"),
+            End::Lost => "lost".to_owned(),
+        }
+    }
+}
+
+/// What was not the same. The first of each pair is the original's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// They went to places that do not stand for each other.
+    Path,
+    /// A general register.
+    Register {
+        /// Its name.
+        name: &'static str,
+        /// Its values.
+        values: (u64, u64),
+    },
+    /// The flags.
+    Flags {
+        /// Their values.
+        values: (u64, u64),
+    },
+    /// The bases of segments.
+    Segments,
+    /// The extended state.
+    Vectors {
+        /// Offset of the first difference in the XSAVE area. Bytes.
+        at: usize,
+    },
+    /// A register that may differ between the read of a cloned jump table and its jump was read after it.
+    Dead {
+        /// Its name.
+        name: &'static str,
+    },
+    /// The place of a memory operand that is written.
+    Place {
+        /// Where they write.
+        values: (Avma, Avma),
+    },
+    /// A word of memory.
+    Memory {
+        /// Where it is.
+        at: Avma,
+        /// Its values.
+        values: (u64, u64),
+    },
+    /// Only one raised a signal, or each another.
+    Signals {
+        /// Which.
+        values: (Option<Sig>, Option<Sig>),
+    },
+    /// The clone's tables give other frames than the original's.
+    Frames {
+        /// In words.
+        what: String,
+    },
+}
+
+/// One function whose clone did something else than the original.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// The entry of the original that was examined.
+    pub original: Avma,
+    /// Its name.
+    pub name: String,
+    /// What was not the same.
+    pub difference: Difference,
+    /// Where the twins then were.
+    pub at: (Avma, Avma),
+    /// How many pairs of instructions were equal before.
+    pub after: u64,
+    /// The last instructions of both, as text, oldest first.
+    pub trail: Vec<(String, String)>,
+    /// General registers that differ.
+    pub registers: Vec<(&'static str, u64, u64)>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} ({}), after {} instructions: {:x?}", self.name, self.original, self.after, self.difference)?;
+        writeln!(f, "  original at {}, clone at {}", self.at.0, self.at.1)?;
+        for (a, b) in &self.trail {
+            writeln!(f, "  {a:<60} | {b}")?;
+        }
+        for (name, a, b) in &self.registers {
+            writeln!(f, "  {name}: {a:#x} | {b:#x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What all executions said.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Entries of the originals that were examined from their entry on, each once.
+    pub examined: Vec<Avma>,
+    /// How many clones had instructions compared, those called by the examined ones included.
+    pub clones_run: usize,
+    /// How many clones the target has (of the newest generation).
+    pub clones: usize,
+    /// Pairs of instructions compared.
+    pub instructions: u64,
+    /// Those of them of which the second was in a clone.
+    pub clone_instructions: u64,
+    /// Different clone instructions among those.
+    pub distinct: usize,
+    /// How often the stack was unwound both ways.
+    pub unwound: u64,
+    /// How often that could not be compared, as the original has no rule there that can be followed.
+    pub not_unwound: u64,
+    /// Jumps and nops of clones only that were executed.
+    pub extra: u64,
+    /// Jumps of originals only that were executed.
+    pub dropped: u64,
+    /// Clone instructions between the read of a cloned jump table and its jump.
+    pub unmovable: u64,
+    /// How the comparisons ended.
+    pub ends: BTreeMap<String, usize>,
+    /// What was not the same.
+    pub mismatches: Vec<Mismatch>,
+}

@@ -1,0 +1,9 @@
+package main
+
+var x uint64
+
+func main() {
+	for {
+		x++
+	}
+}
