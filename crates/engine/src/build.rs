@@ -9,8 +9,8 @@ use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::{EntryWindow, Refusal};
 use emit::{Function, Output, Request};
-use image::{ModuleKind, VtableSlot};
 use iced_x86::{FlowControl, OpKind};
+use image::{Mapping, ModuleKind, VtableSlot};
 use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
@@ -36,8 +36,8 @@ pub struct Built {
     pub walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
 }
 
-/// Builds everything. `files` has a module's file text by the module's place in the image. `walk` is cloned without
-/// anything being led to its clone.
+/// Builds everything. `files` has a module's file text by the module's place in the image, `maps` is what is mapped now.
+/// `walk` is cloned without anything being led to its clone.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
@@ -46,16 +46,17 @@ pub fn build(
     chosen: &[Candidate],
     walk: Option<&Candidate>,
     files: &FxHashMap<usize, FileText>,
+    maps: &[Mapping],
     shuffle: Option<u64>,
 ) -> Result<Built, Error> {
-    let mut built = Built { holes: holes(program), ..Built::default() };
-    let groups = groups(program);
+    let mut built = Built { holes: holes(maps), ..Built::default() };
     let vtables = image::vtable_slots(program.image(), program.memory());
-    for modules in &groups {
+    let work = Work { program, chosen, walk, vtables: &vtables, files, shuffle };
+    for modules in &groups(program) {
         let members: Vec<&Candidate> =
             chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
         if !members.is_empty() {
-            one_cache(program, &members, chosen, walk, &vtables, modules, files, shuffle, &mut built)?;
+            one_cache(&work, &members, modules, &mut built)?;
         }
     }
     Ok(built)
@@ -71,26 +72,32 @@ fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
 }
 
 /// Everything mapped, with what grows.
-fn holes(program: &Program<'_>) -> Vec<(AvmaRange, Hole)> {
+fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
     let kind = |path: Option<&str>| match path {
         Some("[heap]") => Hole::Heap,
         Some("[stack]") => Hole::Stack,
         _ => Hole::Plain,
     };
-    program.image().maps().iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
+    maps.iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
+}
+
+/// What all caches are built from.
+struct Work<'a, 'm> {
+    program: &'a Program<'m>,
+    chosen: &'a [Candidate],
+    walk: Option<&'a Candidate>,
+    vtables: &'a [VtableSlot],
+    files: &'a FxHashMap<usize, FileText>,
+    shuffle: Option<u64>,
 }
 
 fn one_cache(
-    program: &Program<'_>,
+    work: &Work<'_, '_>,
     members: &[&Candidate],
-    callers: &[Candidate],
-    walk: Option<&Candidate>,
-    vtables: &[VtableSlot],
     modules: &[usize],
-    files: &FxHashMap<usize, FileText>,
-    shuffle: Option<u64>,
     built: &mut Built,
 ) -> Result<(), Error> {
+    let &Work { program, chosen, walk, vtables, files, shuffle } = work;
     let order = function_order(members, shuffle);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -107,8 +114,13 @@ fn one_cache(
     let trial = emit_at(&members, &windows, guess, guess.add(64 << 20))?;
     let text_len = CachePlan::text_len(trial.text.len() as u64 + trial.text.len() as u64 / 64);
     let data_len = (trial.data.len() as u64).saturating_mul(2) + members.len() as u64 * 4096 + (1 << 20);
-    let at = splice::place(&splice::Request { mappings: &built.holes, near: &near, len: text_len + data_len, low })
-        .map_err(splice::Error::from)?;
+    let at = splice::place(&splice::Request {
+        mappings: &built.holes,
+        near: &near,
+        len: text_len + data_len,
+        low,
+    })
+    .map_err(splice::Error::from)?;
     let text_at = at;
     let data_at = at.add(CachePlan::text_len(trial.text.len() as u64));
     let out = emit_at(&members, &windows, text_at, data_at.add(BLOB_OFFSET))?;
@@ -149,7 +161,7 @@ fn one_cache(
     }
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
-    records.extend(redirects::calls(program, callers, &entries, &taken));
+    records.extend(redirects::calls(program, chosen, &entries, &taken));
     records.extend(redirects::words(program, vtables, &entries));
 
     if images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main) {
@@ -174,7 +186,11 @@ fn one_cache(
 }
 
 /// The file's bytes of a function from its entry on.
-fn file_bytes<'a>(program: &Program<'_>, c: &Candidate, files: &'a FxHashMap<usize, FileText>) -> Option<&'a [u8]> {
+fn file_bytes<'a>(
+    program: &Program<'_>,
+    c: &Candidate,
+    files: &'a FxHashMap<usize, FileText>,
+) -> Option<&'a [u8]> {
     let file = files.get(&program.module(c.id).in_image)?;
     file.bytes(*program.extent(c.id).parts.first()?)
 }
@@ -200,7 +216,8 @@ fn emit_at(
             align: 16,
         })
         .collect();
-    emit::emit(&Request { text_at, data_at, functions, known: &|_| None }).map_err(|e| Error::Build(e.to_string()))
+    emit::emit(&Request { text_at, data_at, functions, known: &|_| None })
+        .map_err(|e| Error::Build(e.to_string()))
 }
 
 /// By the call graph, or at random.
@@ -228,7 +245,9 @@ fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Vec<usize> {
                 let d = &inst.decoded;
                 let direct = d.op_count() > 0 && d.op0_kind() == OpKind::NearBranch64;
                 let leads = matches!(d.flow_control(), FlowControl::Call | FlowControl::UnconditionalBranch);
-                if direct && leads && count > 0
+                if direct
+                    && leads
+                    && count > 0
                     && let Some(&callee) = index.get(&Avma(d.near_branch64()))
                     && callee != caller
                 {

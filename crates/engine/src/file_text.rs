@@ -1,7 +1,9 @@
 //! What the files say a module's code should be.
 
+use crate::program::{FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::{Image, Module};
+use rustc_hash::FxHashMap;
 use tracee::Process;
 
 /// The executable bytes of one module as its file has them, at the addresses they are mapped to.
@@ -43,6 +45,14 @@ impl FileText {
     pub fn pieces(&self) -> impl Iterator<Item = (AvmaRange, &[u8])> {
         self.pieces.iter().map(|(r, b)| (*r, b.as_slice()))
     }
+}
+
+/// Whether a function is not as its file has it.
+#[must_use]
+pub fn is_foreign(program: &Program<'_>, files: &FxHashMap<usize, FileText>, id: FuncId) -> bool {
+    let Some(file) = files.get(&program.module(id).in_image) else { return false };
+    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(f));
+    program.extent(id).parts.iter().any(differs)
 }
 
 /// Whether file and memory agree in their first page: headers, and in all linkers' outputs the build-id.

@@ -28,6 +28,7 @@ mod shuffle;
 mod status;
 mod target;
 mod verify;
+mod walk;
 
 pub use control::{redo, undo};
 pub use doctor::{Check, DoctorReport, doctor};

@@ -100,7 +100,8 @@ fn libc_walk(image: &Image) -> Result<Avma, &'static str> {
     if all.next().is_some() {
         return Err("more than one of its modules answers dl_iterate_phdr");
     }
-    let is_glibc = libc.kind == ModuleKind::Library && libc.symbols.exported("gnu_get_libc_version").is_some();
+    let is_glibc =
+        libc.kind == ModuleKind::Library && libc.symbols.exported("gnu_get_libc_version").is_some();
     if is_glibc && libc.nodelete { Ok(at) } else { Err("its C library is not the one of GNU") }
 }
 

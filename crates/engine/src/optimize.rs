@@ -1,15 +1,15 @@
 //! `optimize`: from a pid to clones in execution.
 
 use crate::build::{self, Built};
-use crate::candidates::{self, Candidate, Candidates};
-use crate::file_text::FileText;
+use crate::candidates::{self, Candidates};
+use crate::file_text::{self, FileText};
 use crate::lock::TargetLock;
-use crate::lookup::{self, Lookup};
+use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
-use crate::{Error, Target, map_store, redirects};
+use crate::{Error, Target, map_store, walk};
 use addr::{Avma, AvmaRange, ReadMemory};
 use emit::AddressMap;
 use image::Image;
@@ -105,35 +105,76 @@ fn rebuild(
     let program = Program::new(image, &pristine);
     let mut candidates = candidates::choose(&program, pid, &samples, options)?;
     leave_foreign_changes(&program, &files, &mut candidates);
-    let walk = take_walk(target, &program, &lookup, &files, &mut candidates)?;
+    let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
     }
-    let mut built = build::build(&program, &candidates.chosen, walk.as_ref(), &files, options.shuffle)?;
-    if built.cloned.is_empty() {
-        return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
+    let work =
+        Work { target, program: &program, candidates: &candidates, walk, lookup, files, samples, options };
+    for _ in 0..PLACES {
+        match work.put_in_place(start, progress) {
+            // Something was mapped at the chosen place meanwhile: a thread's stack, a library.
+            Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {}
+            other => return other,
+        }
     }
-    let summary = Summary::new(&program, &candidates, &built, &samples);
-    let notes = summary.notes(&program, &candidates, &built, options).write();
-    if let Some(first) = built.caches.first_mut() {
-        first.notes = notes;
-    }
-    let mapped: u64 = built.caches.iter().map(|c| splice::CachePlan::text_len(c.text.len() as u64) + c.data_len()).sum();
-    let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
-    if before + mapped > MEMORY_CAP {
-        return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
-    }
+    work.put_in_place(start, progress)
+}
 
-    progress(Progress::Installing);
-    tracee::preflight(pid)?;
-    let anchor_at = place_anchor(&program, &built)?;
-    let hook = match &walk {
-        Some(walk) => Some(hook(target, &program, walk, &built, anchor_at)?),
-        None => None,
-    };
-    let plan = Plan { caches: std::mem::take(&mut built.caches), lookup: lookup.slot, hook, anchor_at };
-    let report = splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default())?;
-    Ok(summary.report(target, &plan, &built, &report, &samples, mapped, start.elapsed()))
+/// How many more places to try where the target maps faster than whet builds.
+const PLACES: usize = 3;
+
+/// All that a rebuild is made from.
+struct Work<'a, 'm> {
+    target: &'a Target,
+    program: &'a Program<'m>,
+    candidates: &'a Candidates,
+    walk: Option<candidates::Candidate>,
+    lookup: lookup::Lookup,
+    files: FxHashMap<usize, FileText>,
+    samples: Samples,
+    options: &'a OptimizeOptions,
+}
+
+impl Work<'_, '_> {
+    /// Builds for the address space as it is now, and installs.
+    fn put_in_place(
+        &self,
+        start: Instant,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<OptimizeReport, Error> {
+        let Self { target, program, candidates, walk, files, options, .. } = self;
+        let pid = target.process.pid();
+        progress(Progress::Building);
+        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut built =
+            build::build(program, &candidates.chosen, walk.as_ref(), files, &maps, options.shuffle)?;
+        if built.cloned.is_empty() {
+            return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
+        }
+        let summary = Summary::new(program, candidates, &built, &self.samples);
+        let notes = summary.notes(program, candidates, &built, options).write();
+        if let Some(first) = built.caches.first_mut() {
+            first.notes = notes;
+        }
+        let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
+        let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
+        if before + mapped > MEMORY_CAP {
+            return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
+        }
+
+        progress(Progress::Installing);
+        tracee::preflight(pid)?;
+        let anchor_at = place_anchor(program, &built)?;
+        let hook = match walk {
+            Some(walk) => Some(walk::hook(target, program, walk, &built, anchor_at)?),
+            None => None,
+        };
+        let plan =
+            Plan { caches: std::mem::take(&mut built.caches), lookup: self.lookup.slot, hook, anchor_at };
+        let report = splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default())?;
+        Ok(summary.report(target, &plan, &built, &report, &self.samples, mapped, start.elapsed()))
+    }
 }
 
 fn check_cap(target: &Target) -> Result<(), Error> {
@@ -151,38 +192,13 @@ fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(),
         return Err(Error::Unsupported {
             pid,
             code: runtime.code(),
-            why: format!("it holds a runtime ({}) that looks code addresses up in tables of its own", runtime.code()),
+            why: format!(
+                "it holds a runtime ({}) that looks code addresses up in tables of its own",
+                runtime.code()
+            ),
         });
     }
     Ok(())
-}
-
-/// Takes `dl_iterate_phdr`, where it is led through the anchor, from what may be rebuilt. Where it is to be led from now on,
-/// the clone that goes on doing its work is returned: of its first instructions, as all else is as it was.
-fn take_walk(
-    target: &Target,
-    program: &Program<'_>,
-    lookup: &Lookup,
-    files: &FxHashMap<usize, FileText>,
-    candidates: &mut Candidates,
-) -> Result<Option<Candidate>, Error> {
-    let Some(id) = lookup.walk.and_then(|at| program.find(at)) else { return Ok(None) };
-    for c in candidates.chosen.extract_if(.., |c| c.id == id) {
-        candidates.refused.push((c.id, c.samples, code::Refusal::RuntimeInternal));
-    }
-    if target.installed.as_ref().is_some_and(|i| i.anchor.hook.is_some()) {
-        return Ok(None);
-    }
-    let not_led = |r: code::Refusal| cannot_lead(target, r);
-    let walk = candidates::entry_only(program, id).map_err(not_led)?;
-    if is_foreign(program, files, id) {
-        return Err(not_led(code::Refusal::ForeignChange));
-    }
-    Ok(Some(walk))
-}
-
-fn cannot_lead(target: &Target, why: code::Refusal) -> Error {
-    lookup::unsupported(target, format!("dl_iterate_phdr cannot be led to new code: {}", why.code()))
 }
 
 /// The place of a new anchor: within a jump's reach of the C library, where the target has one.
@@ -195,25 +211,6 @@ fn place_anchor(program: &Program<'_>, built: &Built) -> Result<Avma, Error> {
     };
     let at = libc.map(place).and_then(Result::ok).map_or_else(|| place(cache), Ok);
     Ok(at.map_err(splice::Error::from)?)
-}
-
-/// The jump at the entry of `dl_iterate_phdr`.
-fn hook(
-    target: &Target,
-    program: &Program<'_>,
-    walk: &Candidate,
-    built: &Built,
-    anchor_at: Avma,
-) -> Result<splice::Hook, Error> {
-    let anchor = target.installed.as_ref().map_or(anchor_at, |i| i.anchor.routine());
-    let led = built.walk.as_ref().ok_or(code::Refusal::Unreadable);
-    led.and_then(|(window, clone)| {
-        let window = window.as_ref().map_err(|r| *r)?;
-        let to = splice::Anchor::walk_routine(anchor);
-        let record = redirects::jump(program, walk.id, window, to).ok_or(code::Refusal::OutOfReach)?;
-        Ok(splice::Hook { record, clone: *clone })
-    })
-    .map_err(|r| cannot_lead(target, r))
 }
 
 /// The file text of every module that has a file.
@@ -235,17 +232,14 @@ fn earlier_maps(target: &Target) -> Vec<AddressMap> {
 }
 
 /// Takes out what somebody else has patched: whose code it is then is not for whet to say.
-fn leave_foreign_changes(program: &Program<'_>, files: &FxHashMap<usize, FileText>, candidates: &mut Candidates) {
-    for c in candidates.chosen.extract_if(.., |c| is_foreign(program, files, c.id)) {
+fn leave_foreign_changes(
+    program: &Program<'_>,
+    files: &FxHashMap<usize, FileText>,
+    candidates: &mut Candidates,
+) {
+    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id)) {
         candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
     }
-}
-
-/// Whether a function is not as its file has it.
-fn is_foreign(program: &Program<'_>, files: &FxHashMap<usize, FileText>, id: FuncId) -> bool {
-    let Some(file) = files.get(&program.module(id).in_image) else { return false };
-    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(f));
-    program.extent(id).parts.iter().any(differs)
 }
 
 fn nothing(candidates: &Candidates, samples: &Samples) -> String {
@@ -293,9 +287,16 @@ impl Summary {
         }
     }
 
-    fn notes(&self, program: &Program<'_>, c: &Candidates, built: &Built, options: &OptimizeOptions) -> Notes {
+    fn notes(
+        &self,
+        program: &Program<'_>,
+        c: &Candidates,
+        built: &Built,
+        options: &OptimizeOptions,
+    ) -> Notes {
         let clones: FxHashMap<FuncId, AvmaRange> = built.cloned.iter().copied().collect();
-        let mut reasons: FxHashMap<FuncId, &str> = built.refused.iter().map(|(f, r)| (*f, r.code())).collect();
+        let mut reasons: FxHashMap<FuncId, &str> =
+            built.refused.iter().map(|(f, r)| (*f, r.code())).collect();
         reasons.extend(c.refused.iter().map(|(f, _, r)| (*f, r.code())));
         let wanted = c.chosen.iter().map(|x| (x.id, x.samples)).chain(c.refused.iter().map(|x| (x.0, x.1)));
         let functions = wanted

@@ -90,7 +90,8 @@ pub fn calls(
             }
             let Some(&clone) = clones.get(&Avma(d.near_branch64())) else { continue };
             let (bytes, end) = (inst.bytes.as_slice(), inst.end());
-            let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4)) else {
+            let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4))
+            else {
                 continue;
             };
             let record = Record {

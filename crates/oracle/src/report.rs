@@ -159,3 +159,47 @@ pub struct Report {
     /// What was not the same.
     pub mismatches: Vec<Mismatch>,
 }
+
+impl Report {
+    /// Takes in what another examination said; clones count once for each.
+    pub fn add(&mut self, other: &Report) {
+        self.examined.extend(&other.examined);
+        self.clones_run += other.clones_run;
+        self.clones += other.clones;
+        self.instructions += other.instructions;
+        self.clone_instructions += other.clone_instructions;
+        self.distinct += other.distinct;
+        self.unwound += other.unwound;
+        self.not_unwound += other.not_unwound;
+        self.extra += other.extra;
+        self.dropped += other.dropped;
+        self.unmovable += other.unmovable;
+        for (end, n) in &other.ends {
+            *self.ends.entry(end.clone()).or_default() += n;
+        }
+        self.mismatches.extend_from_slice(&other.mismatches);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} functions examined, {} of {} clones run; {} pairs of instructions compared, {} in clones ({} distinct), {} \
+             in the window of a table; {} extra, {} dropped; unwound {} times, not {} times; {} mismatches; ends {:?}",
+            self.examined.len(),
+            self.clones_run,
+            self.clones,
+            self.instructions,
+            self.clone_instructions,
+            self.distinct,
+            self.unmovable,
+            self.extra,
+            self.dropped,
+            self.unwound,
+            self.not_unwound,
+            self.mismatches.len(),
+            self.ends
+        )
+    }
+}

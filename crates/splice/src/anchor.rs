@@ -265,7 +265,8 @@ mod tests {
         // The index has the three functions, and ends before the table.
         let index = usize::try_from(FRAMES).unwrap();
         assert_eq!(data[index + 8..index + 12], 3u32.to_le_bytes());
-        assert_eq!(data[walk::HEADERS as usize + 56 + 40..][..8], (12 + 8 * 3u64).to_le_bytes());
+        let size_of_index = usize::try_from(walk::HEADERS).unwrap() + 56 + 40;
+        assert_eq!(data[size_of_index..][..8], (12 + 8 * 3u64).to_le_bytes());
     }
 
     #[test]

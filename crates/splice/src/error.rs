@@ -16,7 +16,9 @@ pub enum Error {
     #[error("the target's memory changed under whet: {0}")]
     Unreadable(#[from] addr::Unreadable),
     /// A journal or anchor that this version cannot read.
-    #[error("the journal at {at} cannot be read ({what}); use the version of whet that wrote it, or restart the target")]
+    #[error(
+        "the journal at {at} cannot be read ({what}); use the version of whet that wrote it, or restart the target"
+    )]
     Journal {
         /// Where it is.
         at: Avma,
@@ -37,7 +39,9 @@ pub enum Error {
     #[error(transparent)]
     NoRoom(#[from] crate::NoRoom),
     /// Bytes written did not read back.
-    #[error("bytes written to {range:?} did not read back; the kernel may forbid forced writes (proc_mem.force_override)")]
+    #[error(
+        "bytes written to {range:?} did not read back; the kernel may forbid forced writes (proc_mem.force_override)"
+    )]
     WriteLost {
         /// What was written.
         range: AvmaRange,

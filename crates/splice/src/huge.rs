@@ -33,7 +33,11 @@ pub fn collapse(process: &Process, caches: &[CachePlan]) -> u64 {
 }
 
 /// Collapses with the process's own switch turned, where it is turned off.
-fn switched_on(remote: &mut Remote<'_>, process: &Process, wanted: &[AvmaRange]) -> Result<(), tracee::Error> {
+fn switched_on(
+    remote: &mut Remote<'_>,
+    process: &Process,
+    wanted: &[AvmaRange],
+) -> Result<(), tracee::Error> {
     let disabled = remote.syscall(PRCTL, [PR_GET_THP_DISABLE, 0, 0, 0, 0, 0])?.cast_unsigned();
     if disabled == 0 {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::{
     ToggleReport, fault, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
 
 /// Where the blob of a code cache begins in its data mapping; before it are the journal's header and the program headers
@@ -59,9 +59,13 @@ impl CachePlan {
 
     /// The `.eh_frame_hdr`: 12 bytes, the last four of which count its entries of 8.
     fn index(&self) -> AvmaRange {
-        let from = self.eh_frame_hdr.since(self.data_at.add(BLOB_OFFSET)).and_then(|o| usize::try_from(o).ok());
+        let from =
+            self.eh_frame_hdr.since(self.data_at.add(BLOB_OFFSET)).and_then(|o| usize::try_from(o).ok());
         let count = from.and_then(|o| self.blob.get(o.checked_add(8)?..)?.first_chunk());
-        AvmaRange::with_len(self.eh_frame_hdr, 12 + 8 * u64::from(count.map_or(0, |c| u32::from_le_bytes(*c))))
+        AvmaRange::with_len(
+            self.eh_frame_hdr,
+            12 + 8 * u64::from(count.map_or(0, |c| u32::from_le_bytes(*c))),
+        )
     }
 
     fn layout(&self) -> Tables {
@@ -147,7 +151,9 @@ pub fn install(
     }
     let huge_bytes = huge::collapse(process, &plan.caches);
     publish(process, &anchor, regions, &plan.caches)?;
-    if let Some(hook) = &plan.hook && anchor.hook.is_none() {
+    if let Some(hook) = &plan.hook
+        && anchor.hook.is_none()
+    {
         let (at, bytes) = anchor.hook_words(hook);
         fault::point();
         write(process, at, &bytes)?;
@@ -169,31 +175,41 @@ pub fn install(
     Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
 }
 
-/// Makes all mappings with one thread stopped once.
+/// Makes all mappings with one thread stopped once; on failure none is left.
 fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<Duration, Error> {
-    let started = std::time::Instant::now();
-    let result: Result<(), Error> = tracee::with_one_stopped(process, |remote| {
-        Ok((|| {
-            if earlier.is_none() {
-                fault::point();
-                map(remote, plan.anchor_at, PAGE, prot::READ_EXEC)?;
-                map(remote, plan.anchor_at.add(PAGE), PAGE, prot::READ)?;
-            }
-            for c in &plan.caches {
-                let text_len = CachePlan::text_len(c.text.len() as u64);
-                debug_assert_eq!(c.text_at.add(text_len), c.data_at);
-                fault::point();
-                map(remote, c.text_at, text_len, prot::READ_EXEC)?;
-                if huge_wanted(c.text.len() as u64) {
-                    huge::advise(remote, AvmaRange::with_len(c.text_at, text_len));
+    let started = Instant::now();
+    let wanted = mappings(earlier, plan);
+    let result = tracee::with_one_stopped(process, |remote| {
+        for (i, (range, protection)) in wanted.iter().enumerate() {
+            fault::point();
+            if let Err(e) = map(remote, range.start, range.len(), *protection) {
+                for (made, _) in &wanted[..i] {
+                    remote.syscall(nr::MUNMAP, [made.start.0, made.len(), 0, 0, 0, 0])?;
                 }
-                fault::point();
-                map(remote, c.data_at, c.data_len(), prot::READ)?;
+                return Ok(Err(e));
             }
-            Ok(())
-        })())
+        }
+        for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
+            huge::advise(remote, c.text_range());
+        }
+        Ok(Ok(()))
     })?;
     result.map(|()| started.elapsed())
+}
+
+/// What is to be mapped, with its protection.
+fn mappings(earlier: Option<&Installed>, plan: &Plan) -> Vec<(AvmaRange, u64)> {
+    let mut all = Vec::new();
+    if earlier.is_none() {
+        all.push((AvmaRange::with_len(plan.anchor_at, PAGE), prot::READ_EXEC));
+        all.push((AvmaRange::with_len(plan.anchor_at.add(PAGE), PAGE), prot::READ));
+    }
+    for c in &plan.caches {
+        debug_assert_eq!(c.text_range().end, c.data_at);
+        all.push((c.text_range(), prot::READ_EXEC));
+        all.push((AvmaRange::with_len(c.data_at, c.data_len()), prot::READ));
+    }
+    all
 }
 
 /// System call numbers and flags of x86-64 Linux.
@@ -224,7 +240,7 @@ fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(
 }
 
 /// What a kernel that knows `MAP_FIXED_NOREPLACE` says where something is mapped already.
-const EEXIST: i32 = 17;
+pub const EEXIST: i32 = 17;
 
 fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     let at = plan.anchor_at.add(PAGE);
@@ -270,11 +286,7 @@ fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches:
 /// Tells the lookup routine of the caches: first the words, then the count that makes them visible.
 fn publish(process: &Process, anchor: &Anchor, first: usize, caches: &[CachePlan]) -> Result<(), Error> {
     for (i, c) in caches.iter().enumerate() {
-        let region = Region {
-            text: c.text_range(),
-            eh_frame_hdr: c.eh_frame_hdr,
-            journal: c.data_at,
-        };
+        let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
         fault::point();
         write(process, anchor.region_at(first + i), &region_bytes(&region))?;
     }

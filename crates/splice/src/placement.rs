@@ -151,7 +151,11 @@ mod tests {
     #[test]
     fn nothing_within_reach_is_said() {
         let exe = r(0x1_0000_0000, 0x1_1000_0000);
-        let wall = [(r(0x1000, 0x1_0000_0000), Hole::Plain), (exe, Hole::Plain), (r(0x1_1000_0000, 0x10_0000_0000), Hole::Plain)];
+        let wall = [
+            (r(0x1000, 0x1_0000_0000), Hole::Plain),
+            (exe, Hole::Plain),
+            (r(0x1_1000_0000, 0x10_0000_0000), Hole::Plain),
+        ];
         assert!(place(&Request { mappings: &wall, near: &[exe], len: 4096, low: false }).is_err());
     }
 

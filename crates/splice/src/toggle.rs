@@ -133,15 +133,16 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     let mut left: Vec<usize> = (0..sites.len()).collect();
     for attempt in 1.. {
         let last = attempt >= policy.attempts;
-        let mut stopped = match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
-            Ok(stopped) => stopped,
-            Err(StopError::Busy { .. }) if !last => {
-                report.busy += 1;
-                std::thread::sleep(policy.pause);
-                continue;
-            }
-            Err(e) => return Err(e.into()),
-        };
+        let mut stopped =
+            match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
+                Ok(stopped) => stopped,
+                Err(StopError::Busy { .. }) if !last => {
+                    report.busy += 1;
+                    std::thread::sleep(policy.pause);
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            };
         let outcome = in_stop(&mut stopped, &sites, &left, change, last, &mut report);
         let released = stopped.release()?;
         report.stops.push(released.stopped);
@@ -180,15 +181,32 @@ fn in_stop(
         }
     }
     let lead = change.hook.filter(|_| !change.apply.is_empty());
-    if let Some(hook) = &lead && !lead_walk(stopped, hook, change.revert)? {
+    if let Some(hook) = &lead
+        && !lead_walk(stopped, hook, change.revert)?
+    {
         return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(left.to_vec()) };
     }
     let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
     let blocked = blocked_starts(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut waiting = Vec::new();
     let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
-    for here in left.chunk_by(|a, b| page_of(a) == page_of(b)) {
-        write_page(process, sites, here, &blocked, change.hook.as_ref(), &mut waiting, report)?;
+    let pages: Vec<&[usize]> = left.chunk_by(|a, b| page_of(a) == page_of(b)).collect();
+    let spans: Vec<AvmaRange> = pages.iter().map(|here| span(sites, here)).collect();
+    // All reads at once, before and after: most of a stop would else go into system calls.
+    let before = process.read_many(&spans)?;
+    let mut written = Vec::new();
+    for ((here, &span), mut bytes) in pages.into_iter().zip(&spans).zip(before) {
+        if change_page(sites, here, span, &mut bytes, &blocked, change.hook.as_ref(), &mut waiting, report) {
+            fault::point();
+            process.write(span.start, &bytes)?;
+            written.push((span, bytes));
+        }
+    }
+    let spans: Vec<AvmaRange> = written.iter().map(|(span, _)| *span).collect();
+    for ((range, wanted), found) in written.into_iter().zip(process.read_many(&spans)?) {
+        if found != wanted {
+            return Err(Error::WriteLost { range });
+        }
     }
     if waiting.is_empty() || last {
         for &(journal, state) in change.marks {
@@ -218,24 +236,30 @@ fn lead_walk(stopped: &Stopped<'_>, hook: &Record, earlier: &[Record]) -> Result
     Ok(true)
 }
 
-/// Changes the sites of one page by one write from the first to the last changed byte.
-fn write_page(
-    process: &Process,
+/// From the first to the last byte of the sites of one page.
+fn span(sites: &[Site], here: &[usize]) -> AvmaRange {
+    let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
+    let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
+    AvmaRange::new(start, end)
+}
+
+/// Brings the sites of one page to where they should be, in the page's bytes; whether these changed.
+#[expect(clippy::too_many_arguments, reason = "what one page needs to know")]
+fn change_page(
     sites: &[Site],
     here: &[usize],
+    span: AvmaRange,
+    bytes: &mut [u8],
     blocked: &[Avma],
     kept: Option<&Record>,
     waiting: &mut Vec<usize>,
     report: &mut ToggleReport,
-) -> Result<(), Error> {
-    let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
-    let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
-    let mut bytes = process.bytes(AvmaRange::new(start, end))?;
+) -> bool {
     let mut changed = false;
     for &i in here {
         let site = &sites[i];
         let len = usize::from(site.record.len);
-        let o = usize::try_from(site.record.at.since(start).unwrap_or(0)).unwrap_or(0);
+        let o = usize::try_from(site.record.at.since(span.start).unwrap_or(0)).unwrap_or(0);
         let now = &mut bytes[o..o + len];
         let is_kept = |k: &&Record| k.range() == site.record.range() && now == k.new_bytes();
         if kept.filter(is_kept).is_some() {
@@ -253,11 +277,7 @@ fn write_page(
             *report.done.entry(site.record.kind).or_default() += 1;
         }
     }
-    if changed {
-        fault::point();
-        write_checked(process, start, &bytes)?;
-    }
-    Ok(())
+    changed
 }
 
 /// Those of the instruction starts inside entry jumps at which a thread stands or to which a signal frame on its stack

@@ -29,6 +29,8 @@ pub const HEADERS: u64 = 256;
 /// `sizeof(struct dl_phdr_info)` since glibc 2.4. Older callers are shown the modules and nothing else.
 const INFO: u8 = 64;
 
+const _: () = assert!(HEADERS + 112 <= REGIONS);
+
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
@@ -349,6 +351,5 @@ mod tests {
         let word = |o: usize| u64::from_le_bytes(b[o..o + 8].try_into().unwrap());
         assert_eq!((word(0), word(16), word(40)), (u64::from(PT_LOAD) | 5 << 32, 0, 0x20_0000));
         assert_eq!((word(56), word(72), word(96)), (u64::from(PT_GNU_EH_FRAME) | 4 << 32, 0x20_1230, 44));
-        assert!(HEADERS + 112 <= REGIONS);
     }
 }

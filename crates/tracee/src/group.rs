@@ -53,7 +53,7 @@ impl Group {
     /// Seizes the threads not yet known; how many there were.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
-        for tid in self.process.threads()? {
+        for tid in self.process.user_threads()? {
             if self.threads.contains_key(&tid) || !self.seize(tid, OPTIONS | TRACE_CLONE)? {
                 continue;
             }
@@ -142,7 +142,7 @@ impl Group {
         let pid = self.process.pid();
         // Idle threads come first: whatever is done to them, nobody waits for it.
         let mut candidates = Vec::new();
-        for tid in self.process.threads()? {
+        for tid in self.process.user_threads()? {
             match self.process.thread_status(tid).map(|s| s.state) {
                 Ok('R' | 'T') => candidates.push((0, tid)),
                 Ok('S') => candidates.push((1, tid)),

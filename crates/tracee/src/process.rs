@@ -177,6 +177,18 @@ impl Process {
         Ok(tids)
     }
 
+    /// Its threads that run code of the program, as [`Process::threads`]. Left out are those that the kernel keeps in
+    /// the process for itself (io_uring's workers): they can be traced, but never come to user mode, so nothing that
+    /// waits for that ends, and there is nothing of the program in their registers.
+    pub(crate) fn user_threads(&self) -> Result<Vec<Tid>, Error> {
+        let mut tids = self.threads()?;
+        tids.retain(|tid| {
+            let stat = fs::read(self.file(&format!("task/{tid}/stat"))).unwrap_or_default();
+            !is_kernel_worker(&String::from_utf8_lossy(&stat))
+        });
+        Ok(tids)
+    }
+
     /// When the process started, in clock ticks (`sysconf(_SC_CLK_TCK)`) since boot: with the id, it names a
     /// process for ever.
     ///
@@ -207,6 +219,42 @@ impl Process {
         }
         let (s, ns) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
         Ok(s.saturating_mul(1_000_000_000).saturating_add(ns))
+    }
+
+    /// The bytes of many ranges at once: some thousand take one system call, where [`ReadMemory::bytes`] takes one each.
+    ///
+    /// # Errors
+    /// [`Unreadable`] for the first range that cannot be read in full.
+    pub fn read_many(&self, ranges: &[AvmaRange]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let mut out: Vec<Vec<u8>> =
+            ranges.iter().map(|r| vec![0; usize::try_from(r.len()).unwrap_or(0)]).collect();
+        for (ranges, bufs) in ranges.chunks(IOV_MAX).zip(out.chunks_mut(IOV_MAX)) {
+            let wanted: usize = bufs.iter().map(Vec::len).sum();
+            let local: Vec<libc::iovec> = bufs
+                .iter_mut()
+                .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
+                .collect();
+            let remote: Vec<libc::iovec> = ranges
+                .iter()
+                .zip(&local)
+                .map(|(r, l)| libc::iovec {
+                    iov_base: std::ptr::without_provenance_mut(address(r.start)),
+                    iov_len: l.iov_len,
+                })
+                .collect();
+            let (pid, n) = (self.pid().0, local.len() as libc::c_ulong);
+            // SAFETY: the local vectors name buffers of ours that live and are borrowed by nobody else until the call
+            // has returned; the remote ones are numbers to us.
+            let got =
+                unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
+            // Where the kernel has no such call, or stopped half-way: one by one, which also tells which range it was.
+            if usize::try_from(got) != Ok(wanted) {
+                for (range, buf) in ranges.iter().zip(bufs) {
+                    self.read(range.start, buf)?;
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// Writes into the process, whatever the protection of its pages (private file pages are copied first, as for a
@@ -301,6 +349,18 @@ impl ReadMemory for Process {
     }
 }
 
+/// Whether a thread's `stat` has one of the flags of threads that never run user code: `PF_IO_WORKER` (Linux 5.12),
+/// `PF_USER_WORKER` (6.4), `PF_KTHREAD`. The flags are field 9; the fields are counted from after the name.
+fn is_kernel_worker(stat: &str) -> bool {
+    const WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest);
+    let flags = fields.and_then(|f| f.split_whitespace().nth(6)).and_then(|f| f.parse::<u64>().ok());
+    flags.is_some_and(|f| f & WORKER != 0)
+}
+
+/// How many ranges one call takes (Linux: `UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+
 fn address(at: Avma) -> usize {
     usize::try_from(at.0).unwrap_or(usize::MAX)
 }
@@ -357,6 +417,38 @@ pub(crate) fn mapping_range(line: &str) -> Option<AvmaRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use addr::Addr;
+
+    #[test]
+    fn io_workers_are_told_by_their_flags() {
+        let stat = |flags: u32| format!("77 (iou-wrk) 1) S 1 1 1 0 -1 {flags} 0 0");
+        assert!(is_kernel_worker(&stat(0x40_4050)));
+        assert!(is_kernel_worker(&stat(0x4040)));
+        assert!(!is_kernel_worker(&stat(0x40_0040)));
+        assert!(!is_kernel_worker(""));
+    }
+
+    #[test]
+    fn many_ranges_at_once_or_none() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
+        let start = loop {
+            let maps = process.maps_text().unwrap();
+            if let Some(line) = maps.lines().find(|l| l.contains("r-xp") && l.contains("libc")) {
+                break mapping_range(line).unwrap().start;
+            }
+        };
+        let ranges: Vec<AvmaRange> =
+            (0..2500u64).map(|i| AvmaRange::with_len(start.add(i * 37), 1 + i % 50)).collect();
+        let got = process.read_many(&ranges).unwrap();
+        for (range, bytes) in ranges.iter().zip(&got) {
+            assert_eq!(*bytes, process.bytes(*range).unwrap());
+        }
+        let nowhere = AvmaRange::with_len(Avma(0x10), 8);
+        assert_eq!(process.read_many(&[ranges[0], nowhere]).unwrap_err().at, nowhere.start);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn sums_huge_pages_of_the_range() {

@@ -81,10 +81,11 @@ pub fn status(r: &StatusReport) -> String {
 
 pub fn verify(r: &VerifyReport) -> String {
     let mut s = format!(
-        "pid {}: {} of code compared, {} live redirects, {}",
+        "pid {}: {} of code compared, {} live redirects{}, {}",
         r.pid,
         bytes(r.compared_bytes),
         r.live_redirects,
+        if r.kept_redirects > 0 { " and the one that unwinders need" } else { "" },
         if r.identical { "everything else identical to the files" } else { "and bytes that nobody accounts for:" }
     );
     for u in &r.unexpected {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
-use support::{Answer, Guest, build, finish, have, run, scratch, skip, wait_until, whet, whet_command};
+use support::{Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command};
 
 const COMMANDS: [&str; 8] = ["optimize", "undo", "redo", "status", "explain", "verify", "doctor", "run"];
 
@@ -330,10 +330,10 @@ fn command(program: &str, arguments: &[&str]) -> Command {
 /// A program whose file was replaced or removed is still read, and compared with the file that it runs.
 #[test]
 fn a_program_without_its_file() {
-    let copy = scratch("copy");
-    fs::copy(build("cases.c"), &copy).unwrap();
-    let guest = Guest::working(&copy, &["spin"], 1);
-    fs::remove_file(&copy).unwrap();
+    let program = scratch("copy");
+    copy(&build("cases.c"), &program);
+    let guest = Guest::working(&program, &["spin"], 1);
+    fs::remove_file(&program).unwrap();
     let optimized = ask(&guest, "optimize", &QUICK);
     assert_eq!(optimized["functions"]["cloned"], 2, "{optimized}");
     let verified = ask(&guest, "verify", &[]);

@@ -10,7 +10,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use support::{Guest, changed_text, have, run, scratch, skip, stress, whet, whet_command};
+use support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
 
 /// Counters of the guests.
 const THREADS: u64 = 4;
@@ -35,14 +35,17 @@ fn compile(compiler: &str, source: &str, arguments: &[&str], needed: &[&str]) ->
     Some(program)
 }
 
-const LLVM: [&str; 3] =
-    ["/usr/include/c++/v1/stdexcept", "/usr/lib/x86_64-linux-gnu/libunwind.so.1", "/usr/lib/llvm-14/lib/libc++abi.a"];
+const LLVM: [&str; 3] = [
+    "/usr/include/c++/v1/stdexcept",
+    "/usr/lib/x86_64-linux-gnu/libunwind.so.1",
+    "/usr/lib/llvm-14/lib/libc++abi.a",
+];
 
 /// libc++ and LLVM's libunwind as shared libraries. Not by `-unwindlib=libunwind`, which asks for compiler-rt as well.
-fn with_llvm() -> Option<PathBuf> {
+fn with_llvm(more: &[&str]) -> Option<PathBuf> {
     let libraries = ["-lc++", "-lc++abi", "-lunwind", "-lm", "-lgcc", "-lc"];
     let how = ["-O2", "-Wall", "-pthread", "-stdlib=libc++", "-nodefaultlibs"];
-    compile("clang++", "throws.cc", &[&how[..], &libraries].concat(), &LLVM)
+    compile("clang++", "throws.cc", &[&how[..], more, &libraries].concat(), &LLVM)
 }
 
 /// The same all inside the program, without symbols.
@@ -132,7 +135,7 @@ fn throws(program: &Path, hooked: bool) {
 
 #[test]
 fn llvm_libunwind() {
-    if let Some(program) = with_llvm() {
+    if let Some(program) = with_llvm(&[]) {
         throws(&program, true);
     }
 }
@@ -142,6 +145,20 @@ fn llvm_libunwind_inside_a_stripped_program() {
     if let Some(program) = with_llvm_inside() {
         throws(&program, true);
     }
+}
+
+/// Where somebody else answers in `dl_iterate_phdr`'s place nothing can be led, so nothing is touched.
+#[test]
+fn an_answer_of_the_program_s_own() {
+    let Some(program) = with_llvm(&["-DANSWERS"]) else { return };
+    let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
+    let pid = guest.arg();
+    let refused = whet(&pid_arguments("optimize", &pid, &["--shuffle", "1"])).exits(5).json();
+    assert_eq!(refused["error"]["code"], "no_unwind_lookup", "{refused}");
+    assert_eq!(changed_text(guest.pid()), Vec::<String>::new());
+    assert_eq!(stray_code(guest.pid()), Vec::<String>::new());
+    guest.go();
+    assert_eq!(guest.finish().0, Some(0));
 }
 
 /// libgcc needs no more than the lookup, also where the program walks the list of modules for reasons of its own.
@@ -172,14 +189,26 @@ fn an_unwinder_loaded_later() {
     guest.go();
     guest.second_thread();
     let verified = act("verify", &guest, &[]);
-    assert_eq!((&verified["identical"], &verified["kept_redirects"]), (&true.into(), &0.into()), "{verified}");
+    assert_eq!(
+        (&verified["identical"], &verified["kept_redirects"]),
+        (&true.into(), &0.into()),
+        "{verified}"
+    );
     act("optimize", &guest, &["--shuffle", "2"]);
     guest.progresses(THREADS);
     let verified = act("verify", &guest, &[]);
-    assert_eq!((&verified["identical"], &verified["kept_redirects"]), (&true.into(), &1.into()), "{verified}");
+    assert_eq!(
+        (&verified["identical"], &verified["kept_redirects"]),
+        (&true.into(), &1.into()),
+        "{verified}"
+    );
     act("undo", &guest, &[]);
     let verified = act("verify", &guest, &[]);
-    assert_eq!((&verified["identical"], &verified["live_redirects"]), (&true.into(), &0.into()), "{verified}");
+    assert_eq!(
+        (&verified["identical"], &verified["live_redirects"]),
+        (&true.into(), &0.into()),
+        "{verified}"
+    );
     assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
 }
 
@@ -193,10 +222,20 @@ fn rust() {
 /// whet can do all of it.
 #[test]
 fn dying_on_the_way() {
-    let Some(program) = with_llvm() else { return };
+    let Some(program) = with_llvm(&[]) else { return };
     let seen = scratch("seen");
     let start = || Guest::working(&program, &[seen.to_str().unwrap()], THREADS);
-    let only = ["--shuffle", "3", "--only", "descend", "attempt", "hot", "__cxa_throw", "__cxa_begin_catch", "malloc"];
+    let only = [
+        "--shuffle",
+        "3",
+        "--only",
+        "descend",
+        "attempt",
+        "hot",
+        "__cxa_throw",
+        "__cxa_begin_catch",
+        "malloc",
+    ];
     let mut deaths = 0;
     for point in (1..).step_by(if stress() { 1 } else { 7 }) {
         let guest = start();

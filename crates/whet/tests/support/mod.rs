@@ -8,7 +8,7 @@ mod text;
 
 pub use command::{Answer, finish, run, whet, whet_command};
 pub use guest::{Guest, pid_of};
-pub use program::{build, build_with, have, scratch};
+pub use program::{build, build_with, copy, have, scratch};
 pub use text::{changed_text, stray_code, tracers};
 
 use std::time::{Duration, Instant};

@@ -19,6 +19,13 @@ fn folder() -> PathBuf {
     folder
 }
 
+/// Copies a program. Not by this process: a child that another test starts just then would hold the copy open for
+/// writing, and what is open so cannot be run.
+pub fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(done.success());
+}
+
 /// Whether a command can be found.
 pub fn have(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,0 +1,125 @@
+//! Wrong clones are found: what says "no mismatch" must be able to say something else.
+
+mod support;
+
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use emit::{AddressMap, Link};
+use engine::Target;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use oracle::{Difference, Options, Report, Tamper, examine, examine_tampered};
+use std::time::Duration;
+use support::{Guest, guests};
+
+fn options(max_functions: usize) -> Options {
+    Options { max_functions, max_steps: 300, time: Duration::from_secs(20), seed: 5 }
+}
+
+fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
+    let guest = Guest::start(&guests().join("varargs.c"), &[]);
+    guest.shuffle(3);
+    let right = examine(guest.pid(), &options(5)).unwrap();
+    assert!(right.mismatches.is_empty(), "{}", right.mismatches[0]);
+    let wrong = examine_tampered(guest.pid(), &options(max_functions), tamper).unwrap();
+    // It happened in twins only: the guest itself is right to its end.
+    guest.finish();
+    for m in &wrong.mismatches {
+        eprintln!("{m}");
+    }
+    wrong
+}
+
+/// The copies of original instructions up to the first branch, with their bytes.
+fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
+    let range = map.clone_range();
+    let bytes = memory.bytes(range).unwrap();
+    let mut out = Vec::new();
+    for e in map.entries().iter().take_while(|e| e.link == Link::Copy) {
+        let at = e.at as usize;
+        let inst = Decoder::with_ip(64, &bytes[at..], range.start.0 + at as u64, DecoderOptions::NONE).decode();
+        out.push((inst, bytes[at..at + inst.len()].to_vec()));
+        if inst.flow_control() != FlowControl::Next {
+            break;
+        }
+    }
+    out
+}
+
+#[test]
+fn a_wrong_register_is_found() {
+    // The register operand of the first `op reg, reg`, the lowest bit of its number.
+    let flip = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let found = block.iter().find(|(i, _)| {
+            i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register
+                // Clearing any register is the same for a register that is clear.
+                && i.op0_register() != i.op1_register()
+        });
+        let wrong = found.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            *bytes.last_mut().unwrap() ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&flip, 12);
+    let found = report.mismatches.iter().filter(|m| {
+        matches!(m.difference, Difference::Register { .. } | Difference::Flags { .. } | Difference::Vectors { .. })
+    });
+    assert!(found.count() > 0, "{report}");
+}
+
+#[test]
+fn a_wrong_condition_is_found() {
+    // The first branch of the clone goes the other way.
+    let invert = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let last = block.last().filter(|(i, _)| i.is_jcc_short_or_near());
+        let wrong = last.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            let opcode = usize::from(bytes[0] == 0x0f);
+            bytes[opcode] ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&invert, 12);
+    assert!(report.mismatches.iter().any(|m| m.difference == Difference::Path), "{report}");
+}
+
+#[test]
+fn a_wrong_store_is_found() {
+    // The first store that is not a push goes eight bytes further, or pushes another register.
+    let shift = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let found = block.iter().find(|(_, b)| matches!(b[..], [0x50..=0x57]) || matches!(b[..], [0x41, 0x50..=0x57]));
+        let wrong = found.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            *bytes.last_mut().unwrap() ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&shift, 12);
+    assert!(report.mismatches.iter().any(|m| matches!(m.difference, Difference::Memory { .. })), "{report}");
+}
+
+#[test]
+fn wrong_frames_are_found() {
+    let guest = Guest::start(&guests().join("varargs.c"), &[]);
+    guest.shuffle(4);
+    // The guest never unwinds, so its tables can be wrong without harm: each frame of 16 bytes gets 24.
+    let target = Target::open(guest.pid()).unwrap();
+    for cache in &target.installed.as_ref().unwrap().caches {
+        let tables = AvmaRange::new(cache.header.eh_frame_hdr, cache.header.records.start);
+        let mut bytes = target.process.bytes(tables).unwrap();
+        for i in 0..bytes.len() - 1 {
+            if bytes[i..i + 2] == [0x0e, 16] {
+                bytes[i + 1] = 24;
+            }
+        }
+        target.process.write(tables.start.add(0), &bytes).unwrap();
+    }
+    let report = examine(guest.pid(), &options(12)).unwrap();
+    guest.finish();
+    assert!(report.mismatches.iter().any(|m| matches!(m.difference, Difference::Frames { .. })), "{report}");
+}

@@ -1,0 +1,93 @@
+//! What `status` may meet: memory that looks like an anchor with journals, and is not.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
+use splice::{Anchor, Header, MAX_REGIONS, State, decode_stub, discover};
+
+const ANCHOR: Avma = Avma(0x7f00_0000_1000);
+const JOURNAL: Avma = Avma(0x7f00_0020_0000);
+
+/// Two pages.
+struct Memory([(Avma, Vec<u8>); 2]);
+
+impl ReadMemory for Memory {
+    fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable> {
+        let [a, b] = &self.0;
+        (a.0, &a.1[..]).read(at, buf).or_else(|_| (b.0, &b.1[..]).read(at, buf))
+    }
+}
+
+/// An anchor with one code cache, whose journal has no redirects.
+fn memory() -> Memory {
+    let (_, mut anchor) = Anchor::pages(ANCHOR, Some(Avma(0x7000)), 0x1234).unwrap();
+    let journal = AvmaRange::with_len(JOURNAL, 4096);
+    let empty = AvmaRange::with_len(journal.end, 0);
+    let header = Header {
+        state: State::Applied,
+        generation: 1,
+        index: 0,
+        caches: 1,
+        since_ns: 0,
+        text: AvmaRange::with_len(JOURNAL.sub(4096), 4096),
+        data: journal,
+        eh_frame_hdr: JOURNAL.add(2048),
+        code_bytes: 100,
+        records: empty,
+        map: empty,
+        notes: empty,
+    };
+    let region = [header.text.start, header.text.end, header.eh_frame_hdr, JOURNAL];
+    let this = Anchor::read(&(ANCHOR, &anchor[..]), ANCHOR).unwrap().unwrap();
+    let mut put = |at: Avma, bytes: &[u8]| {
+        let from = usize::try_from(at.since(ANCHOR).unwrap()).unwrap();
+        anchor[from..from + bytes.len()].copy_from_slice(bytes);
+    };
+    put(this.region_at(1), &region.map(|a| a.0.to_le_bytes()).concat());
+    put(this.count_at(), &2u64.to_le_bytes());
+    let mut journal = header.write();
+    journal.resize(4096, 0);
+    Memory([(ANCHOR, anchor), (JOURNAL, journal)])
+}
+
+fn look(memory: &Memory) -> Option<splice::Installed> {
+    let pages = [AvmaRange::with_len(Avma(0x1000), 4096), AvmaRange::with_len(ANCHOR, 4096)];
+    discover(memory, &pages).ok().flatten()
+}
+
+#[test]
+fn what_is_sound_is_found() {
+    let found = look(&memory()).unwrap();
+    assert_eq!((found.generation(), found.state(), found.caches.len()), (1, State::Applied, 1));
+    assert_eq!(found.mapped_bytes(), 8192);
+}
+
+/// The one-second form of the fuzz target: any bytes, no panic.
+#[test]
+fn what_is_not_does_no_harm() {
+    arbtest::arbtest(|u| {
+        let mut memory = memory();
+        for _ in 0..u.int_in_range(1..=6)? {
+            let [anchor, journal] = &mut memory.0;
+            // Mostly where something is: the head, the list of regions, the journal's header.
+            let (page, range) = u.choose(&[(0, 0..64), (0, 64..4096), (1, 0..256), (1, 0..4096)])?;
+            let at = u.int_in_range(range.start..=range.end - 8)?;
+            let word = match u.int_in_range(0..=3u8)? {
+                0 => u.int_in_range(0..=MAX_REGIONS as u64 + 1)?,
+                1 => JOURNAL.0.wrapping_add(u.int_in_range(0..=4096)?),
+                2 => u64::MAX - u.int_in_range(0..=64u64)?,
+                _ => u.arbitrary()?,
+            };
+            let bytes = if *page == 0 { &mut anchor.1 } else { &mut journal.1 };
+            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        if let Some(found) = look(&memory) {
+            let _ = (found.generation(), found.state(), found.mapped_bytes());
+            for cache in &found.caches {
+                let _ = (cache.map(&memory), cache.notes(&memory));
+            }
+        }
+        let _ = decode_stub(&memory, ANCHOR.add(u.int_in_range(0..=4095)?));
+        Ok(())
+    })
+    .budget_ms(1000);
+}

@@ -1,0 +1,12 @@
+//! Records of the kernel's sampling.
+#![no_main]
+use perf::record::{Fields, Record, Records, field};
+
+libfuzzer_sys::fuzz_target!(|input: (u64, bool, &[u8])| {
+    let fields = Fields::new(input.0 & field::ALL, input.1).unwrap();
+    for record in Records::new(input.2, fields) {
+        if let Ok(Record::Sample(sample)) = record {
+            let _ = sample.branches.count();
+        }
+    }
+});
