@@ -58,7 +58,9 @@ fn ptrace() -> Check {
     let scope = read("/proc/sys/kernel/yama/ptrace_scope");
     let (ok, mend) = match scope.as_deref() {
         None | Some("0" | "1" | "2") => (true, ""),
-        Some(_) => (false, "ptrace_scope 3 forbids tracing until the next boot; set kernel.yama.ptrace_scope=1"),
+        Some(_) => {
+            (false, "ptrace_scope 3 forbids tracing until the next boot; set kernel.yama.ptrace_scope=1")
+        }
     };
     let found = scope.map_or("no restriction by Yama".to_owned(), |s| format!("yama ptrace_scope {s}"));
     Check { name: "ptrace", ok, needed: true, found, mend: mend.to_owned() }
@@ -96,7 +98,10 @@ fn sampling() -> Vec<Check> {
             name: "sampling",
             ok: offered.cpu_clock || offered.cycles,
             needed: true,
-            found: format!("perf_event_paranoid {}", offered.paranoid.map_or("?".to_owned(), |p| p.to_string())),
+            found: format!(
+                "perf_event_paranoid {}",
+                offered.paranoid.map_or("?".to_owned(), |p| p.to_string())
+            ),
             mend: if offered.cpu_clock || offered.cycles {
                 String::new()
             } else {
@@ -107,7 +112,8 @@ fn sampling() -> Vec<Check> {
             name: "pmu",
             ok: offered.cycles,
             needed: false,
-            found: if offered.cycles { "cycle counter" } else { "none (usual in a VM): cpu-clock is used" }.to_owned(),
+            found: if offered.cycles { "cycle counter" } else { "none (usual in a VM): cpu-clock is used" }
+                .to_owned(),
             mend: String::new(),
         },
         Check {

@@ -132,12 +132,12 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         use ExitCode as X;
         match self {
-            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
-                tracee_code(e).1
-            }
-            Error::Stop(_) | Error::Locked { .. } | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
-                X::Busy
-            }
+            Error::Tracee(e)
+            | Error::Stop(tracee::StopError::Failed(e))
+            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).1,
+            Error::Stop(_)
+            | Error::Locked { .. }
+            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => X::Busy,
             Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
             Error::Perf(perf::Error::Gone { .. }) => X::Gone,
             Error::Perf(_) => X::Permission,
@@ -155,9 +155,9 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
-                tracee_code(e).0
-            }
+            Error::Tracee(e)
+            | Error::Stop(tracee::StopError::Failed(e))
+            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).0,
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => "busy",
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
@@ -183,11 +183,12 @@ impl Error {
     #[must_use]
     pub fn next_step(&self) -> String {
         match self {
-            Error::Tracee(e) | Error::Stop(tracee::StopError::Failed(e)) | Error::Splice(splice::Error::Tracee(e)) => {
-                tracee_code(e).2.to_owned()
-            }
+            Error::Tracee(e)
+            | Error::Stop(tracee::StopError::Failed(e))
+            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).2.to_owned(),
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
-                "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up".to_owned()
+                "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up"
+                    .to_owned()
             }
             Error::Locked { .. } => "wait until it is done".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
@@ -206,13 +207,15 @@ impl Error {
                 "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
             }
             Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => {
-                "nothing is half done: `whet verify PID` tells what is in place; please report this".to_owned()
+                "nothing is half done: `whet verify PID` tells what is in place; please report this"
+                    .to_owned()
             }
         }
     }
 }
 
-const GONE: (&str, ExitCode, &str) = ("gone", ExitCode::Gone, "the process has ended or become another program");
+const GONE: (&str, ExitCode, &str) =
+    ("gone", ExitCode::Gone, "the process has ended or become another program");
 
 /// Code, exit code and next step of a cause in the process itself.
 fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
@@ -227,7 +230,9 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::NoThread(_) => ("busy", X::Busy, "try again in a moment"),
         E::Itself(_) => ("itself", X::Refused, "give another process's pid"),
         E::KernelThread { .. } => ("kernel_thread", X::Refused, "kernel threads have no user code"),
-        E::AlreadyTraced { .. } => ("already_traced", X::Refused, "detach the debugger or tracer, then try again"),
+        E::AlreadyTraced { .. } => {
+            ("already_traced", X::Refused, "detach the debugger or tracer, then try again")
+        }
         E::JobStopped(_) => ("stopped", X::Refused, "continue it (kill -CONT PID), then try again"),
         E::SeccompStrict(_) => ("seccomp_strict", X::Refused, "nothing can be done for such a process"),
         E::SeccompFilter { .. } => ("seccomp_filter", X::Refused, "run whet with CAP_SYS_ADMIN"),

@@ -38,8 +38,8 @@ pub use map_store::read as read_maps;
 pub use optimize::{OptimizeOptions, Progress, optimize};
 pub use pristine::Pristine;
 pub use report::{
-    FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer, Unexpected,
-    VerifyReport,
+    FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
+    Unexpected, VerifyReport,
 };
 pub use status::status;
 pub use target::Target;

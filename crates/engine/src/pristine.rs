@@ -66,7 +66,11 @@ mod tests {
                 m.read(Avma(from), &mut got).unwrap();
                 for (i, &b) in got.iter().enumerate() {
                     let at = from + i as u64;
-                    let want = if (0x1008..0x100d).contains(&at) { u8::try_from(at - 0x1007).unwrap() } else { 0xe9 };
+                    let want = if (0x1008..0x100d).contains(&at) {
+                        u8::try_from(at - 0x1007).unwrap()
+                    } else {
+                        0xe9
+                    };
                     assert_eq!(b, want, "{from:#x}+{i}");
                 }
             }

@@ -297,14 +297,9 @@ impl ModuleCode {
         let held: FxHashSet<Avma> = held_addresses(module, memory);
         let starts_like_entry = |i: usize| {
             module.frames.initial_row(&fdes[i]).is_ok()
-                && module
-                    .frames
-                    .rows(&fdes[i])
-                    .ok()
-                    .and_then(|rows| rows.first().cloned())
-                    .is_some_and(|r| {
-                        r.cfa == CfaRule::RegOffset(Reg::RSP, 8) && r.regs.iter().all(|(reg, _)| *reg == Reg::RA)
-                    })
+                && module.frames.rows(&fdes[i]).ok().and_then(|rows| rows.first().cloned()).is_some_and(|r| {
+                    r.cfa == CfaRule::RegOffset(Reg::RSP, 8) && r.regs.iter().all(|(reg, _)| *reg == Reg::RA)
+                })
         };
         let far_pads: Vec<(usize, Avma)> = fdes
             .iter()

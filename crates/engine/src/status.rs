@@ -29,8 +29,7 @@ pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
 
 fn all_pids() -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<Pid> =
-        entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).map(Pid).collect();
+    let mut pids: Vec<Pid> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).map(Pid).collect();
     pids.sort_unstable_by_key(|p| p.0);
     pids
 }

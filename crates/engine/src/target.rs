@@ -74,7 +74,9 @@ impl Target {
 /// Where an anchor may be: private, anonymous, readable and nothing else.
 fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
     maps.iter()
-        .filter(|m| m.path.is_none() && m.inode == 0 && m.perms.r && !m.perms.w && !m.perms.x && !m.perms.shared)
+        .filter(|m| {
+            m.path.is_none() && m.inode == 0 && m.perms.r && !m.perms.w && !m.perms.x && !m.perms.shared
+        })
         .map(|m| m.range)
         .collect()
 }

@@ -54,12 +54,8 @@ pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     }
     let usable = image.modules().iter().filter(|m| m.pie && m.nodelete);
     let words: Vec<BTreeMap<Avma, Avma>> = usable.map(|m| relocated_words(m, mem)).collect();
-    let types: BTreeSet<Avma> = words
-        .iter()
-        .flatten()
-        .filter(|(_, value)| runtime.contains(value))
-        .map(|(&at, _)| at)
-        .collect();
+    let types: BTreeSet<Avma> =
+        words.iter().flatten().filter(|(_, value)| runtime.contains(value)).map(|(&at, _)| at).collect();
     let code: Vec<AvmaRange> = image.modules().iter().flat_map(|m| image.exec_ranges(m)).collect();
     let mut slots = Vec::new();
     for words in &words {

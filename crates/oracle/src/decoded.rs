@@ -2,8 +2,8 @@
 
 use addr::{Avma, AvmaRange, ReadMemory};
 use iced_x86::{
-    CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
-    RflagsBits, UsedMemory,
+    CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpAccess, Register, RflagsBits, UsedMemory,
 };
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -55,7 +55,8 @@ impl Decoded {
         };
         for used in info.used_registers() {
             let r = used.register();
-            let read = !matches!(used.access(), OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess);
+            let read =
+                !matches!(used.access(), OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess);
             if let Some(n) = gpr(r) {
                 d.reads |= u16::from(read) << n;
             } else if r.is_vector_register() {
@@ -134,7 +135,8 @@ impl Code {
 
 /// Their names, by number.
 pub(crate) const GPR_NAMES: [&str; 16] = [
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15",
 ];
 
 /// What a thread's instructions compute with, but for vectors.
@@ -243,8 +245,18 @@ fn is_x87(inst: &Instruction) -> bool {
 /// Instructions on the whole extended state.
 fn is_state(m: Mnemonic) -> bool {
     use Mnemonic as M;
-    matches!(m, M::Xrstor | M::Xrstor64 | M::Fxrstor | M::Fxrstor64 | M::Ldmxcsr | M::Vldmxcsr | M::Vzeroall | M::Vzeroupper | M::Emms)
-        || is_x87_state(m)
+    matches!(
+        m,
+        M::Xrstor
+            | M::Xrstor64
+            | M::Fxrstor
+            | M::Fxrstor64
+            | M::Ldmxcsr
+            | M::Vldmxcsr
+            | M::Vzeroall
+            | M::Vzeroupper
+            | M::Emms
+    ) || is_x87_state(m)
 }
 
 /// Those of them that store or load the place of the last x87 instruction.
@@ -298,9 +310,7 @@ mod tests {
         regs.gprs[4] = 0x7000;
         regs.gprs[1] = 0x10;
         let accesses = |bytes: &[u8]| -> Vec<_> { decoded(bytes).accesses(&regs).collect() };
-        let access = |at, len, writes| {
-            Some(Access { range: AvmaRange::with_len(Avma(at), len), writes })
-        };
+        let access = |at, len, writes| Some(Access { range: AvmaRange::with_len(Avma(at), len), writes });
         // push %rax; mov %fs:8(%rcx), %eax; mov %al, 3(%rip).
         assert_eq!(accesses(&[0x50]), [access(0x6ff8, 8, true)]);
         assert_eq!(accesses(&[0x64, 0x8b, 0x41, 0x08]), [access(0x5018, 4, false)]);

@@ -116,14 +116,16 @@ impl Examination<'_> {
                 Run::Ended => break,
                 Run::Hit => {
                     let clone = thread.regs()?.ip();
-                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.map.clone_range().start == clone) else {
+                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.map.clone_range().start == clone)
+                    else {
                         continue;
                     };
                     if self.hunt.is_done(c.original) {
                         continue;
                     }
-                    let twins = (thread.twin()?, thread.twin()?);
-                    return Ok(Some(Found { tid, original: c.original, clone, twins }));
+                    let mut first = thread.twin()?;
+                    let second = first.twin()?;
+                    return Ok(Some(Found { tid, original: c.original, clone, twins: (first, second) }));
                 }
             }
         }
@@ -140,7 +142,7 @@ impl Examination<'_> {
     /// Runs both twins. The thread itself runs on meanwhile.
     fn compare(&mut self, found: Found, max_steps: u64) -> Result<(), Error> {
         let Found { tid, original, clone, twins: (mut a, mut b) } = found;
-        let pids = [a.process().pid(), b.process().pid()];
+        let pid = a.process().pid();
         let cpu = tracee::own_cpu();
         a.pin(cpu)?;
         b.pin(cpu)?;
@@ -154,8 +156,7 @@ impl Examination<'_> {
             b.process().write(*at, bytes)?;
         }
         let sides = (Side::new(a, original, Some(self.atlas))?, Side::new(b, clone, None)?);
-        let lockstep =
-            Lockstep::new(self.atlas, &mut self.memo, &mut self.report, sides, shared, original)?;
+        let lockstep = Lockstep::new(self.atlas, &mut self.memo, &mut self.report, sides, shared, original)?;
         match lockstep.run(max_steps)? {
             Verdict::End(end) => *self.report.ends.entry(end.name()).or_default() += 1,
             Verdict::Mismatch(m) => {
@@ -163,7 +164,7 @@ impl Examination<'_> {
                 self.report.mismatches.push(*m);
             }
         }
-        self.dead.extend(pids);
+        self.dead.push(pid);
         self.report.examined.push(original);
         self.hunt.done(original, tid);
         self.hunt.meet(self.memo.run.iter().copied());

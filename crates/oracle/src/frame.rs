@@ -127,7 +127,10 @@ mod tests {
         };
         let (cfa, caller) = apply(&row, &dwarf(&state), &memory).unwrap();
         assert_eq!(cfa, 0x8020);
-        assert_eq!((caller[6], caller[16], caller[7], caller[3]), (Some(3), Some(4), Some(0x8020), Some(0x77)));
+        assert_eq!(
+            (caller[6], caller[16], caller[7], caller[3]),
+            (Some(3), Some(4), Some(0x8020), Some(0x77))
+        );
         assert_eq!(caller[0], None, "lost by the call");
     }
 }

@@ -107,7 +107,8 @@ impl<'a> Lockstep<'a> {
         let (da, db) = self.decode()?;
         self.note(da.inst, db.inst);
         if da.stops || db.stops {
-            let what = format!("{:?}", if da.stops { da.inst.mnemonic() } else { db.inst.mnemonic() }).to_lowercase();
+            let what = format!("{:?}", if da.stops { da.inst.mnemonic() } else { db.inst.mnemonic() })
+                .to_lowercase();
             return Ok(Some(Verdict::End(End::Instruction(what))));
         }
         let (before_a, before_b) = (self.a.now, self.b.now);
@@ -143,7 +144,9 @@ impl<'a> Lockstep<'a> {
         match (self.a.step()?, self.b.step()?) {
             (Stepped::Done, Stepped::Done) => {}
             (Stepped::Ended, _) | (_, Stepped::Ended) => return Ok(Some(Verdict::End(End::Lost))),
-            (Stepped::Signal(a), Stepped::Signal(b)) if a == b => return Ok(Some(Verdict::End(End::Signal(a)))),
+            (Stepped::Signal(a), Stepped::Signal(b)) if a == b => {
+                return Ok(Some(Verdict::End(End::Signal(a))));
+            }
             (a, b) => {
                 let signal = |s| if let Stepped::Signal(s) = s { Some(s) } else { None };
                 return Ok(Some(self.mismatch(Difference::Signals { values: (signal(a), signal(b)) })));
@@ -181,10 +184,7 @@ impl<'a> Lockstep<'a> {
     }
 
     fn decode(&mut self) -> Result<(std::rc::Rc<Decoded>, std::rc::Rc<Decoded>), Error> {
-        Ok((
-            self.a.next(&mut self.memo.code.0, self.atlas)?,
-            self.b.next(&mut self.memo.code.1, self.atlas)?,
-        ))
+        Ok((self.a.next(&mut self.memo.code.0, self.atlas)?, self.b.next(&mut self.memo.code.1, self.atlas)?))
     }
 
     /// Compares what was written.
@@ -326,17 +326,20 @@ impl<'a> Lockstep<'a> {
                 (x, y) => x == y,
             };
             if a.cfa != b.cfa {
-                difference = wrong(format!("frame {i} at {} and {}: {:#x} and {:#x}", a.pc, b.pc, a.cfa, b.cfa));
+                difference =
+                    wrong(format!("frame {i} at {} and {}: {:#x} and {:#x}", a.pc, b.pc, a.cfa, b.cfa));
             } else if !same(a.caller[16], b.caller[16]) {
                 let (x, y) = (a.caller[16], b.caller[16]);
-                difference = wrong(format!("frame {i} at {} and {} returns to {x:x?} and {y:x?}", a.pc, b.pc));
-            } else if let Some(n) = SAVED
-                .into_iter()
-                .find(|&n| !same(a.caller[n], b.caller[n]) && !self.stains.is_stained(if n == 6 { 5 } else { n }))
-            {
-                let (x, y) = (a.caller[n], b.caller[n]);
                 difference =
-                    wrong(format!("register {n} of the caller of frame {i} at {} and {}: {x:x?} and {y:x?}", a.pc, b.pc));
+                    wrong(format!("frame {i} at {} and {} returns to {x:x?} and {y:x?}", a.pc, b.pc));
+            } else if let Some(n) = SAVED.into_iter().find(|&n| {
+                !same(a.caller[n], b.caller[n]) && !self.stains.is_stained(if n == 6 { 5 } else { n })
+            }) {
+                let (x, y) = (a.caller[n], b.caller[n]);
+                difference = wrong(format!(
+                    "register {n} of the caller of frame {i} at {} and {}: {x:x?} and {y:x?}",
+                    a.pc, b.pc
+                ));
             }
             if difference.is_some() {
                 break;
@@ -400,10 +403,11 @@ fn differences(a: &[u8], b: &[u8]) -> (u64, usize) {
             continue;
         }
         first = first.or(Some(at));
-        bits |= 1 << match at {
-            160..416 => (at - 160) / 16,
-            _ => REST as usize,
-        };
+        bits |= 1
+            << match at {
+                160..416 => (at - 160) / 16,
+                _ => REST as usize,
+            };
     }
     (bits, first.unwrap_or(0))
 }

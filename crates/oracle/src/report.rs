@@ -117,7 +117,11 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} ({}), after {} instructions: {:x?}", self.name, self.original, self.after, self.difference)?;
+        writeln!(
+            f,
+            "{} ({}), after {} instructions: {:x?}",
+            self.name, self.original, self.after, self.difference
+        )?;
         writeln!(f, "  original at {}, clone at {}", self.at.0, self.at.1)?;
         for (a, b) in &self.trail {
             writeln!(f, "  {a:<60} | {b}")?;

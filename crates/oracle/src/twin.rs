@@ -100,8 +100,8 @@ pub(crate) fn state(regs: &Regs) -> State {
     let r = &regs.0;
     State {
         gprs: [
-            r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-            r.r15,
+            r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15,
         ],
         ip: r.rip,
         flags: r.eflags & FLAGS,

@@ -72,7 +72,10 @@ fn a_server_under_load() {
     let socket = ["--socket", field(&running, "socket"), "--tables", "2", "--rows", "5000"];
     let prepared = Tool::start(&[&["prepare"], &socket[..]].concat()).0.wait().unwrap();
     assert!(prepared.success());
-    let load = Tool::start(&[&["load"], &socket[..], &["--test", "oltp_read_only", "--threads", "4", "--seconds", "3600"]].concat());
+    let load = Tool::start(
+        &[&["load"], &socket[..], &["--test", "oltp_read_only", "--threads", "4", "--seconds", "3600"]]
+            .concat(),
+    );
 
     let sampling = Duration::from_secs(2);
     optimize(pid, &OptimizeOptions { sampling, ..OptimizeOptions::default() }, &mut |_| {}).unwrap();

@@ -35,7 +35,8 @@ fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, V
     let mut out = Vec::new();
     for e in map.entries().iter().take_while(|e| e.link == Link::Copy) {
         let at = e.at as usize;
-        let inst = Decoder::with_ip(64, &bytes[at..], range.start.0 + at as u64, DecoderOptions::NONE).decode();
+        let inst =
+            Decoder::with_ip(64, &bytes[at..], range.start.0 + at as u64, DecoderOptions::NONE).decode();
         out.push((inst, bytes[at..at + inst.len()].to_vec()));
         if inst.flow_control() != FlowControl::Next {
             break;
@@ -63,7 +64,10 @@ fn a_wrong_register_is_found() {
     };
     let report = run(&flip, 12);
     let found = report.mismatches.iter().filter(|m| {
-        matches!(m.difference, Difference::Register { .. } | Difference::Flags { .. } | Difference::Vectors { .. })
+        matches!(
+            m.difference,
+            Difference::Register { .. } | Difference::Flags { .. } | Difference::Vectors { .. }
+        )
     });
     assert!(found.count() > 0, "{report}");
 }
@@ -91,7 +95,9 @@ fn a_wrong_store_is_found() {
     // The first store that is not a push goes eight bytes further, or pushes another register.
     let shift = |map: &AddressMap, memory: &dyn ReadMemory| {
         let block = first_block(map, memory);
-        let found = block.iter().find(|(_, b)| matches!(b[..], [0x50..=0x57]) || matches!(b[..], [0x41, 0x50..=0x57]));
+        let found = block
+            .iter()
+            .find(|(_, b)| matches!(b[..], [0x50..=0x57]) || matches!(b[..], [0x41, 0x50..=0x57]));
         let wrong = found.map(|(i, bytes)| {
             let mut bytes = bytes.clone();
             *bytes.last_mut().unwrap() ^= 1;

@@ -27,7 +27,7 @@ mod walk;
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
-pub use install::{BLOB_OFFSET, EEXIST, CachePlan, InstallReport, Plan, huge_wanted, install};
+pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};
 pub use placement::{Hole, NoRoom, Request, place};

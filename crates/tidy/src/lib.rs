@@ -76,7 +76,8 @@ mod tests {
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         for name in &crates {
-            let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no place in DESIGN.md"));
+            let allowed =
+                arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no place in DESIGN.md"));
             let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
             for dep in keys(&manifest, "dependencies") {
                 if crates.contains(&dep) {
@@ -98,7 +99,9 @@ mod tests {
                 continue;
             }
             let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-            for word in ["libc::", "std::fs", "std::process", "std::time", "std::env", "std::net", "std::thread"] {
+            for word in
+                ["libc::", "std::fs", "std::process", "std::time", "std::env", "std::net", "std::thread"]
+            {
                 assert!(!product.contains(word), "{}: {word} in a pure crate", file.display());
             }
         }
@@ -144,7 +147,8 @@ mod tests {
     /// Links between documents lead somewhere.
     #[test]
     fn documents_point_at_things_that_exist() {
-        for doc in ["README.md", "DESIGN.md", "SPECIFICATION.md", "RUNBOOK.md", "SECURITY.md", "CHANGELOG.md"] {
+        for doc in ["README.md", "DESIGN.md", "SPECIFICATION.md", "RUNBOOK.md", "SECURITY.md", "CHANGELOG.md"]
+        {
             let text = fs::read_to_string(root().join(doc)).unwrap_or_else(|_| panic!("{doc} is missing"));
             for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
                 let path = link.split('#').next().unwrap_or_default();

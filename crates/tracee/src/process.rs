@@ -245,8 +245,7 @@ impl Process {
             let (pid, n) = (self.pid().0, local.len() as libc::c_ulong);
             // SAFETY: the local vectors name buffers of ours that live and are borrowed by nobody else until the call
             // has returned; the remote ones are numbers to us.
-            let got =
-                unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
+            let got = unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
             // Where the kernel has no such call, or stopped half-way: one by one, which also tells which range it was.
             if usize::try_from(got) != Ok(wanted) {
                 for (range, buf) in ranges.iter().zip(bufs) {

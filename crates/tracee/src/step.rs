@@ -84,6 +84,53 @@ fn wait(tid: Tid) -> io::Result<Wait> {
     }
 }
 
+/// Runs one system call on a thread that is stopped outside of any; its result, and the new process if it made one.
+/// The registers are as before. Signals, if not blocked, are lost.
+fn call(process: &Process, tid: Tid, nr: i64, args: [u64; 6]) -> Result<(i64, Option<Tid>), Error> {
+    let gadgets = Gadgets::of(process)?;
+    let mut own = ptrace::regs(tid).map_err(os("getregs", tid))?;
+    own.0.orig_rax = u64::MAX;
+    let mut away = own;
+    let r = &mut away.0;
+    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = args;
+    r.rax = nr.cast_unsigned();
+    r.rip = gadgets.syscall.0;
+    let done = ptrace::set_regs(tid, &away).map_err(os("setregs", tid)).and_then(|()| run_call(tid));
+    ptrace::set_regs(tid, &own).map_err(os("setregs", tid))?;
+    done
+}
+
+/// From the entry of a call to its return.
+fn run_call(tid: Tid) -> Result<(i64, Option<Tid>), Error> {
+    let (mut child, mut entered) = (None, false);
+    loop {
+        ptrace::to_syscall(tid, None).map_err(os("syscall", tid))?;
+        match wait(tid).map_err(os("waitid", tid))? {
+            Wait::Stopped(Stop::Clone) => {
+                let message = ptrace::event_message(tid).map_err(os("geteventmsg", tid))?;
+                child = i32::try_from(message).ok().map(Tid);
+            }
+            Wait::Stopped(Stop::Syscall) if !entered => entered = true,
+            Wait::Stopped(Stop::Syscall) => break,
+            Wait::Stopped(_) | Wait::Running => {}
+            Wait::Ended | Wait::NotOurs => return Err(Error::ThreadGone(tid)),
+        }
+    }
+    Ok((ptrace::regs(tid).map_err(os("getregs", tid))?.result(), child))
+}
+
+/// Copies a thread that is stopped outside of any system call. `options` are those it is traced with.
+fn double(process: &Process, tid: Tid, options: usize) -> Result<Twin, Error> {
+    let regs = ptrace::regs(tid).map_err(os("getregs", tid))?;
+    ptrace::set_options(tid, options | TRACE_CLONE).map_err(os("setoptions", tid))?;
+    // No flags, no exit signal, the same stack.
+    let (result, child) = call(process, tid, libc::SYS_clone, [0; 6])?;
+    let errno = i32::try_from(-result).unwrap_or(libc::EAGAIN);
+    let twin = Twin::begin(child.ok_or(Error::Remote { nr: libc::SYS_clone, errno })?, &regs);
+    ptrace::set_options(tid, options).map_err(os("setoptions", tid))?;
+    twin
+}
+
 /// What came of letting a watched thread run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
@@ -176,7 +223,7 @@ impl Watched {
         })
     }
 
-    /// Doubles the thread where it stands after [`Run::Hit`]. The thread itself stays as it was.
+    /// Copies the thread where it stands after [`Run::Hit`]. The thread itself stays as it was.
     ///
     /// # Errors
     /// [`Error::Remote`] where the system call fails; [`Error::NotStopped`] where the thread does not stand at a hit.
@@ -185,58 +232,12 @@ impl Watched {
         if self.at != Where::Hit {
             return Err(Error::NotStopped(tid));
         }
-        let gadgets = Gadgets::of(&self.process)?;
-        let saved = self.regs()?;
         let mask = ptrace::sigmask(tid).map_err(os("getsigmask", tid))?;
-        let mut away = saved;
-        let r = &mut away.0;
-        // No flags, no exit signal, the same stack.
-        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = [0; 6];
-        r.rax = libc::SYS_clone.cast_unsigned();
-        r.orig_rax = u64::MAX;
-        r.rip = gadgets.syscall.0;
-        let made = ptrace::set_options(tid, OPTIONS | TRACE_CLONE)
-            .and_then(|()| ptrace::set_sigmask(tid, u64::MAX))
-            .and_then(|()| ptrace::set_regs(tid, &away))
-            .map_err(os("setregs", tid))
-            .and_then(|()| self.run_clone());
+        ptrace::set_sigmask(tid, u64::MAX).map_err(os("setsigmask", tid))?;
+        let twin = double(&self.process, tid, OPTIONS);
         // Whatever went before: it gets its own state back.
-        let mut own = saved;
-        own.0.orig_rax = u64::MAX;
-        let regs_back = ptrace::set_regs(tid, &own).map_err(os("setregs", tid));
-        let mask_back = ptrace::set_sigmask(tid, mask).map_err(os("setsigmask", tid));
-        let options_back = ptrace::set_options(tid, OPTIONS).map_err(os("setoptions", tid));
-        let child = made?;
-        let twin = Twin::begin(child, &saved);
-        regs_back.and(mask_back).and(options_back)?;
+        ptrace::set_sigmask(tid, mask).map_err(os("setsigmask", tid))?;
         twin
-    }
-
-    /// From the entry of the call to the return; the new process.
-    fn run_clone(&mut self) -> Result<Tid, Error> {
-        let tid = self.tid;
-        let mut child = None;
-        let mut entered = false;
-        ptrace::to_syscall(tid, None).map_err(os("syscall", tid))?;
-        loop {
-            match wait(tid).map_err(os("waitid", tid))? {
-                Wait::Stopped(Stop::Clone) => {
-                    let message = ptrace::event_message(tid).map_err(os("geteventmsg", tid))?;
-                    child = i32::try_from(message).ok().map(Tid);
-                }
-                Wait::Stopped(Stop::Syscall) if !entered => entered = true,
-                Wait::Stopped(Stop::Syscall) => break,
-                Wait::Stopped(_) | Wait::Running => {}
-                Wait::Ended | Wait::NotOurs => {
-                    self.at = Where::Ended;
-                    return Err(Error::ThreadGone(tid));
-                }
-            }
-            ptrace::to_syscall(tid, None).map_err(os("syscall", tid))?;
-        }
-        let result = self.regs()?.result();
-        let errno = i32::try_from(-result).unwrap_or(libc::EAGAIN);
-        child.ok_or(Error::Remote { nr: libc::SYS_clone, errno })
     }
 
     fn arm(&mut self, entries: &[Avma]) -> Result<(), Error> {
@@ -389,11 +390,12 @@ pub enum Stepped {
     Ended,
 }
 
-/// A copy of a thread with a memory of its own, at rest. Dropped, it is killed; see [`bury`].
+/// A copy of a thread with a memory of its own, at rest. Dropped, it is killed, with its own copies; see [`bury`].
 #[derive(Debug)]
 pub struct Twin {
     process: Process,
     tid: Tid,
+    copies: Vec<Tid>,
     _here: PhantomData<*const ()>,
 }
 
@@ -411,7 +413,20 @@ impl Twin {
             ptrace::set_regs(tid, &own).map_err(os("setregs", tid))?;
             Process::open(Pid(tid.0))
         };
-        born().map(|process| Self { process, tid, _here: PhantomData }).inspect_err(|_| kill(tid))
+        born()
+            .map(|process| Self { process, tid, copies: Vec::new(), _here: PhantomData })
+            .inspect_err(|_| kill(tid))
+    }
+
+    /// Copies it. Unlike two copies of a live thread, which are of two moments as other threads run on, a twin and its copy
+    /// are equal.
+    ///
+    /// # Errors
+    /// As [`Watched::twin`].
+    pub fn twin(&mut self) -> Result<Twin, Error> {
+        let twin = double(&self.process, self.tid, OPTIONS | EXIT_KILL)?;
+        self.copies.push(twin.tid);
+        Ok(twin)
     }
 
     /// Its memory.
@@ -491,12 +506,21 @@ impl Twin {
 
 impl Drop for Twin {
     fn drop(&mut self) {
+        for &copy in &self.copies {
+            kill(copy);
+            // Only its parent can take its end.
+            let _ = call(&self.process, self.tid, libc::SYS_wait4, wait_args(Pid(copy.0)));
+        }
         kill(self.tid);
     }
 }
 
 /// Kills a twin and takes our part of its end.
 fn kill(tid: Tid) {
+    // Its number may be another's by now.
+    if matches!(ptrace::look(tid), Ok(Wait::NotOurs) | Err(_)) {
+        return;
+    }
     // SAFETY: takes two integers.
     unsafe { libc::kill(tid.0, libc::SIGKILL) };
     while matches!(wait(tid), Ok(Wait::Stopped(_) | Wait::Running)) {
@@ -518,13 +542,17 @@ pub fn own_cpu() -> usize {
 /// # Errors
 /// As [`Remote::syscall`], except that twins already taken are no error.
 pub fn bury(remote: &mut Remote<'_>, twins: &[Pid]) -> Result<(), Error> {
-    let flags = u64::from((libc::__WALL | libc::WNOHANG).cast_unsigned());
     for twin in twins {
-        let pid = u64::from(twin.0.cast_unsigned());
-        match remote.syscall(libc::SYS_wait4, [pid, 0, flags, 0, 0, 0]) {
+        match remote.syscall(libc::SYS_wait4, wait_args(*twin)) {
             Ok(_) | Err(Error::Remote { errno: libc::ECHILD, .. }) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+/// `wait4` for one child, of whatever kind, without waiting.
+fn wait_args(child: Pid) -> [u64; 6] {
+    let flags = u64::from((libc::__WALL | libc::WNOHANG).cast_unsigned());
+    [u64::from(child.0.cast_unsigned()), 0, flags, 0, 0, 0]
 }

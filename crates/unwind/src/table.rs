@@ -257,10 +257,13 @@ fn fde<'a>(
     })
 }
 
-/// Where an entry's own bytes lie (`len` as the entry states it, without its head).
+/// Where an entry's own bytes lie (`len` as the entry states it, without the field that states it). To the byte: the last
+/// entry of a section may be followed at once by the exception tables it names. Lengths of 64 bits, which no compiler
+/// writes here, are told by their size.
 fn entry_range(bases: &BaseAddresses, offset: usize, len: usize) -> AvmaRange {
     let at = bases.eh_frame.section.unwrap_or(0).saturating_add(offset as u64);
-    AvmaRange::with_len(Avma(at), (len as u64).saturating_add(12))
+    let (len, wide) = (len as u64, len as u64 >= 0xffff_fff0);
+    AvmaRange::with_len(Avma(at), len.saturating_add(if wide { 12 } else { 4 }))
 }
 
 /// The pointer that is meant: `Some(None)` for a null one, `None` if it cannot be read.

@@ -87,6 +87,19 @@ fn indirect_personality_and_null_table() {
     assert_eq!((blind.fdes().len(), blind.skipped()), (0, 2));
 }
 
+/// The exception tables may begin right behind the last entry: no terminator, no padding (clang's layout).
+#[test]
+fn a_table_right_behind_its_entry_is_no_null() {
+    for behind in [0u32, 4, 8] {
+        let mut s = Section::default();
+        let cie = s.cie("zLR", &[0x03, 0x03]);
+        // An entry is 4 bytes of length, 4 of back pointer, 8 of addresses and 1 and 4 of data.
+        let lsda = u32::try_from(AT).unwrap() + u32::try_from(s.0.len()).unwrap() + 21 + behind;
+        s.fde(cie, 0x1000, 16, &lsda.to_le_bytes(), &[]);
+        assert_eq!(s.parse().fdes()[0].lsda, Some(Avma(u64::from(lsda))), "{behind} bytes behind");
+    }
+}
+
 #[test]
 fn what_is_unsound_is_left_out_and_counted() {
     let mut s = Section::default();

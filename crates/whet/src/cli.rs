@@ -44,7 +44,9 @@ pub enum Format {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Profile and optimize a process now.
-    #[command(after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order")]
+    #[command(
+        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
+    )]
     Optimize {
         /// The process.
         pid: i32,
@@ -81,7 +83,9 @@ pub enum Command {
         watch: bool,
     },
     /// What was done to a process and why the rest was left alone.
-    #[command(after_help = "Examples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 0x55d0c1a2b3c0")]
+    #[command(
+        after_help = "Examples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 0x55d0c1a2b3c0"
+    )]
     Explain {
         /// The process.
         pid: i32,
@@ -98,7 +102,9 @@ pub enum Command {
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,
     /// Start a command and optimize it; exits with the command's exit code.
-    #[command(after_help = "Examples:\n  whet run -- python3 app.py\n  whet run --delay 60 -- mysqld --defaults-file=my.cnf\n  whet run --shuffle 7 -- ./selftest")]
+    #[command(
+        after_help = "Examples:\n  whet run -- python3 app.py\n  whet run --delay 60 -- mysqld --defaults-file=my.cnf\n  whet run --shuffle 7 -- ./selftest"
+    )]
     Run {
         #[command(flatten)]
         how: How,
@@ -152,7 +158,8 @@ fn seconds(s: &str) -> Result<f64, String> {
 pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(first) = args.get_mut(1) else { return args };
-    let Some(word) = ["status", "undo", "redo", "help"].into_iter().find(|w| *first == *format!("-{w}")) else {
+    let Some(word) = ["status", "undo", "redo", "help"].into_iter().find(|w| *first == *format!("-{w}"))
+    else {
         return args;
     };
     *first = if word == "help" { "--help".into() } else { word.into() };
@@ -185,7 +192,10 @@ mod tests {
         assert_eq!(words(&["whet", "-status"]), ["whet", "status"]);
         assert_eq!(words(&["whet", "-undo"]), ["whet", "undo", "--all"]);
         assert_eq!(words(&["whet", "-undo", "7"]), ["whet", "undo", "7"]);
-        assert_eq!(words(&["whet", "-redo", "--format", "json"]), ["whet", "redo", "--format", "json", "--all"]);
+        assert_eq!(
+            words(&["whet", "-redo", "--format", "json"]),
+            ["whet", "redo", "--format", "json", "--all"]
+        );
         assert_eq!(words(&["whet", "-undo", "--all"]), ["whet", "undo", "--all"]);
         assert_eq!(words(&["whet", "undo"]), ["whet", "undo"]);
         assert_eq!(words(&["whet"]), ["whet"]);

@@ -86,7 +86,11 @@ pub fn verify(r: &VerifyReport) -> String {
         bytes(r.compared_bytes),
         r.live_redirects,
         if r.kept_redirects > 0 { " and the one that unwinders need" } else { "" },
-        if r.identical { "everything else identical to the files" } else { "and bytes that nobody accounts for:" }
+        if r.identical {
+            "everything else identical to the files"
+        } else {
+            "and bytes that nobody accounts for:"
+        }
     );
     for u in &r.unexpected {
         let _ = write!(s, "\n  {} {}: {} bytes: {}", u.module, u.at, u.len, u.what);
@@ -141,7 +145,11 @@ pub fn doctor(r: &DoctorReport) -> String {
         }
         s.push('\n');
     }
-    s.push_str(if r.ok { "whet can work here." } else { "whet cannot work here until what is MISSING is mended." });
+    s.push_str(if r.ok {
+        "whet can work here."
+    } else {
+        "whet cannot work here until what is MISSING is mended."
+    });
     s
 }
 

@@ -12,10 +12,10 @@ mod run;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use engine::Pid;
 use engine::{Error, ExitCode};
 use output::Output;
 use std::process::ExitCode as Status;
-use engine::Pid;
 
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
@@ -64,7 +64,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::doctor);
             Ok(ExitCode::Ok)
         }
-        Command::Run { how, delay, report, command } => run::run(command, *delay, report.as_deref(), &how.options(), out),
+        Command::Run { how, delay, report, command } => {
+            run::run(command, *delay, report.as_deref(), &how.options(), out)
+        }
     }
 }
 

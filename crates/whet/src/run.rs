@@ -1,13 +1,13 @@
 //! `whet run -- CMD`: a command of ours, optimized while it runs.
 
 use crate::output::Output;
+use engine::Pid;
 use engine::{Error, ExitCode, OptimizeOptions};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
-use engine::Pid;
 
 /// Starts the command, optimizes it after `delay` seconds, and ends with its exit code. A command that cannot be
 /// optimized runs on as it is; why is said on standard error.

@@ -121,7 +121,8 @@ fn answers_have_their_fields() {
         assert_eq!((&answer["state"], &answer["pid"]), (&Value::from(state), &Value::from(guest.pid())));
 
         let verified = ask(&guest, "verify", &[]);
-        let fields = ["pid", "identical", "unexpected", "state", "live_redirects", "kept_redirects", "compared_bytes"];
+        let fields =
+            ["pid", "identical", "unexpected", "state", "live_redirects", "kept_redirects", "compared_bytes"];
         has_fields(&verified, &[&fields[..], &["uncompared"]].concat());
         assert_eq!((&verified["identical"], &verified["state"]), (&Value::from(true), &Value::from(state)));
         assert_eq!(verified["live_redirects"].as_u64().unwrap() > 0, live, "{verified}");
@@ -129,7 +130,8 @@ fn answers_have_their_fields() {
     }
 
     let explained = ask(&guest, "explain", &[]);
-    let fields = ["pid", "exe", "state", "generation", "shuffle", "samples", "coverage", "coverage_main", "refusals"];
+    let fields =
+        ["pid", "exe", "state", "generation", "shuffle", "samples", "coverage", "coverage_main", "refusals"];
     has_fields(&explained, &[&fields[..], &["functions"]].concat());
     has_fields(&explained["functions"][0], &["name", "at", "samples", "clone", "clone_bytes", "reason"]);
     assert_eq!(explained["shuffle"], Value::Null);
@@ -140,7 +142,9 @@ fn answers_have_their_fields() {
         has_fields(check, &["name", "ok", "needed", "found", "mend"]);
     }
     // For people, the same answers are sentences.
-    for (command, word) in [("undo", "undone"), ("redo", "optimized"), ("explain", "samples"), ("status", "optimized")] {
+    for (command, word) in
+        [("undo", "undone"), ("redo", "optimized"), ("explain", "samples"), ("status", "optimized")]
+    {
         let text = whet(&[command, &guest.arg()]).exits(0).stdout;
         assert!(text.contains(word) && !text.starts_with('{'), "{text}");
     }
@@ -166,7 +170,10 @@ fn status_finds_processes_by_themselves() {
     ask(&guest, "optimize", &QUICK);
     whet(&["-undo", &guest.arg()]).exits(0);
     let answer = ask(&guest, "status", &[]);
-    assert_eq!((&answer["targets"][0]["state"], &answer["targets"][0]["generation"]), (&"undone".into(), &2.into()));
+    assert_eq!(
+        (&answer["targets"][0]["state"], &answer["targets"][0]["generation"]),
+        (&"undone".into(), &2.into())
+    );
     whet(&["-redo", &guest.arg()]).exits(0);
     assert_eq!(ask(&guest, "status", &[])["targets"][0]["state"], "optimized");
 }
@@ -203,7 +210,8 @@ fn which_functions() {
         before = now;
     }
     // The same seed gives the same clones.
-    let bytes = || ask(&guest, "optimize", &["--shuffle", "5", "--max-functions", "10"])["code_bytes"].clone();
+    let bytes =
+        || ask(&guest, "optimize", &["--shuffle", "5", "--max-functions", "10"])["code_bytes"].clone();
     assert_eq!(bytes(), bytes());
     guest.progresses(1);
     let error = whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "nonesuch"]).exits(3);
@@ -240,7 +248,14 @@ fn running_a_command() {
     let report = scratch("report");
     let guest = Guest::start_by(|page| {
         let mut command = whet_command(&["run"]);
-        command.args(QUICK).arg("--report").arg(&report).arg("--").arg(build("cases.c")).arg(page).args(["spin", "7"]);
+        command
+            .args(QUICK)
+            .arg("--report")
+            .arg(&report)
+            .arg("--")
+            .arg(build("cases.c"))
+            .arg(page)
+            .args(["spin", "7"]);
         command.stderr(Stdio::null());
         command
     });
@@ -263,7 +278,10 @@ fn running_what_ends_or_cannot_be_optimized() {
     assert_eq!(idle.stdout, "out\n");
     assert!(idle.stderr.contains("not optimized"), "{idle:?}");
     // whet's own flags end where the command begins.
-    assert_eq!(whet(&["run", "--delay", "0", "--", "echo", "--format", "json", "-x"]).exits(0).stdout, "--format json -x\n");
+    assert_eq!(
+        whet(&["run", "--delay", "0", "--", "echo", "--format", "json", "-x"]).exits(0).stdout,
+        "--format json -x\n"
+    );
     assert!(whet(&["run", "--", "/nonexistent/command"]).exits(3).stderr.contains("/nonexistent/command"));
     whet(&["run"]).exits(2);
 }
@@ -368,7 +386,8 @@ fn verify_finds_what_nobody_accounts_for() {
 #[test]
 fn nobody_reads() {
     for arguments in [&["doctor"][..], &["--help"], &["status"], &["status", "--watch", "--format", "json"]] {
-        let mut child = whet_command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            whet_command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let mut errors = child.stderr.take().unwrap();
         assert_eq!(finish(child), (Some(0), None), "{arguments:?}");

@@ -222,7 +222,8 @@ fn at_any_instant() {
     let whole = begun.elapsed();
     let times = if stress() { 300 } else { 12 };
     for i in 0..times {
-        let mut child = whet_command(&optimize_arguments(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut child =
+            whet_command(&optimize_arguments(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
         // Most of the time goes by before anything is touched: the later half is looked at more closely.
         let until = whole.mul_f64(0.4 + 0.7 * f64::from(i) / f64::from(times));
         let started = Instant::now();

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{
-    Answer, Guest, build, build_with, changed_text, copy, have, pid_of, run, scratch, skip, stray_code, stress, tracers,
-    wait_until, whet, whet_command,
+    Answer, Guest, build, build_with, changed_text, copy, have, pid_of, run, scratch, skip, stray_code,
+    stress, tracers, wait_until, whet, whet_command,
 };
 
 /// What a refusal says, once it is known to be well said.
@@ -86,7 +86,10 @@ fn shell(script: &str) -> Command {
 
 fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    status.lines().find_map(|l| l.strip_prefix("Uid:")).is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("Uid:"))
+        .is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))
 }
 
 #[test]
@@ -180,7 +183,17 @@ fn strict_seccomp() {
 #[test]
 fn a_seccomp_filter() {
     let guest = cases("filter", 1);
-    let answer = whet(&["optimize", &guest.arg(), "--format", "json", "--shuffle", "1", "--only", "mix_some", "sum_up"]);
+    let answer = whet(&[
+        "optimize",
+        &guest.arg(),
+        "--format",
+        "json",
+        "--shuffle",
+        "1",
+        "--only",
+        "mix_some",
+        "sum_up",
+    ]);
     guest.progresses(1);
     if answer.code == Some(0) {
         assert_eq!(answer.json()["functions"]["cloned"], 2, "{answer:?}");
@@ -296,7 +309,9 @@ fn anothers_process() {
     let program = folder.join("whet");
     copy(Path::new(env!("CARGO_BIN_EXE_whet")), &program);
     let mut answers = Vec::new();
-    for command in [&["optimize", "--seconds", "0.2"][..], &["optimize", "--shuffle", "1"], &["undo"], &["verify"]] {
+    for command in
+        [&["optimize", "--seconds", "0.2"][..], &["optimize", "--shuffle", "1"], &["undo"], &["verify"]]
+    {
         let mut by_nobody = Command::new("setpriv");
         by_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
         by_nobody.arg(command[0]).arg(guest.arg()).args(&command[1..]).args(["--format", "json"]);
@@ -399,7 +414,10 @@ fn whet_interrupted() {
     let guest = cases("spin", 1);
     let lock = lock_file(guest.pid());
     for signal in ["INT", "TERM", "HUP"] {
-        let mut child = whet_command(&["optimize", &guest.arg(), "--seconds", "60"]).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = whet_command(&["optimize", &guest.arg(), "--seconds", "60"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         wait_until("a whet at work", || lock.exists());
         std::thread::sleep(Duration::from_millis(100));
         kill(signal, pid_of(&child));
@@ -414,7 +432,9 @@ fn whet_interrupted() {
 #[test]
 fn too_many_generations() {
     let guest = cases("spin", 1);
-    let again = || whet(&["optimize", &guest.arg(), "--format", "json", "--shuffle", "1", "--only", "mix_some", "free"]);
+    let again = || {
+        whet(&["optimize", &guest.arg(), "--format", "json", "--shuffle", "1", "--only", "mix_some", "free"])
+    };
     let mut generations = 0;
     let full = loop {
         let answer = again();

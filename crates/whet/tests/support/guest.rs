@@ -96,7 +96,9 @@ impl Guest {
     pub fn progresses(&self, counters: u64) {
         for i in WORK..WORK + counters {
             let from = self.word(i);
-            wait_until(&format!("work of thread {} of {}", i - WORK, self.pid()), || self.word(i) >= from + 2);
+            wait_until(&format!("work of thread {} of {}", i - WORK, self.pid()), || {
+                self.word(i) >= from + 2
+            });
         }
     }
 

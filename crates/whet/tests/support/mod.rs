@@ -1,5 +1,10 @@
 //! whet as a program, worked against programs that are built and started here.
-#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "each test uses its own part, and a test may fail")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "each test uses its own part, and a test may fail"
+)]
 
 mod command;
 mod guest;

@@ -55,7 +55,12 @@ pub fn build_with(source: &str, more: &[&str]) -> Result<PathBuf, String> {
     // It gets its name when it is whole.
     let unfinished = scratch("unfinished");
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-Wall", "-pthread"]).args(more).arg(support.join(source)).arg("-o").arg(&unfinished);
+    command
+        .args(["-O2", "-Wall", "-pthread"])
+        .args(more)
+        .arg(support.join(source))
+        .arg("-o")
+        .arg(&unfinished);
     let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e}"))?;
     if !out.status.success() {
         return Err(format!("{command:?}: {}", String::from_utf8_lossy(&out.stderr)));
