@@ -27,6 +27,9 @@ pub(crate) struct Old {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Rows that were asked for, by frame table and place of the entry in it.
+type Rows = FxHashMap<(usize, u64), Rc<[Row]>>;
+
 #[derive(Debug)]
 pub(crate) struct Atlas {
     /// By rising address of the clone.
@@ -38,7 +41,7 @@ pub(crate) struct Atlas {
     /// The frame tables of clones, with the text they are about.
     caches: Vec<(AvmaRange, FrameTable)>,
     image: Image,
-    rows: RefCell<FxHashMap<(usize, u64), Rc<[Row]>>>,
+    rows: RefCell<Rows>,
 }
 
 impl Atlas {

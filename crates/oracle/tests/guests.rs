@@ -1,4 +1,9 @@
 //! Guests of many kinds in random layouts: each clone that runs does what its original does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says what it saw"
+)]
 
 mod support;
 

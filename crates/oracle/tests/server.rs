@@ -1,6 +1,9 @@
 //! A private database server under load: hot functions are examined, and no query fails.
-
-mod support;
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says what it saw"
+)]
 
 use engine::{OptimizeOptions, Pid, optimize};
 use oracle::{Options, Report, examine};
@@ -8,7 +11,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::stress;
+
+/// The long form of the test.
+fn stress() -> bool {
+    std::env::var_os("WHET_STRESS").is_some()
+}
 
 /// A command of `tools/server.py`. It ends what it started when it is told to end.
 struct Tool(Child);

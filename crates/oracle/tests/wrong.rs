@@ -1,4 +1,9 @@
 //! Wrong clones are found: what says "no mismatch" must be able to say something else.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says what it saw"
+)]
 
 mod support;
 

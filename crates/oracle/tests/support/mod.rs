@@ -1,4 +1,6 @@
 //! Guest programs: built, started, optimized, ended in order.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use engine::{OptimizeOptions, Pid, optimize};
 use std::fs::File;
