@@ -203,7 +203,9 @@ impl Error {
             Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
-            Error::Unsupported { .. } | Error::Image(_) => {
+            Error::Unsupported { .. }
+            | Error::Image(_)
+            | Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => {
                 "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
             }
             Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => {

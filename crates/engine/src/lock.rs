@@ -1,10 +1,10 @@
 //! One whet at a time on a target.
 
 use crate::Error;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use tracee::{Pid, Process};
+use tracee::Process;
 
 /// Held while a target is worked on; the kernel lets go of it when its holder dies, however it dies. The file goes with
 /// its holder, unless that was killed.
@@ -20,7 +20,19 @@ impl TargetLock {
     /// # Errors
     /// [`Error::Locked`] where another whet has it, [`Error::LockFile`] where no lock file can be made.
     pub fn take(process: &Process) -> Result<Self, Error> {
-        let path = path_of(process.pid(), process.start_time()?);
+        let name = format!("whet-{}-{}.lock", process.pid().0, process.start_time()?);
+        let mut failed = None;
+        for folder in folders() {
+            let path = folder.join(&name);
+            match Self::open(process, path.clone()) {
+                Err(Error::LockFile { path, source }) => failed = Some(Error::LockFile { path, source }),
+                other => return other,
+            }
+        }
+        Err(failed.unwrap_or(Error::Locked { pid: process.pid() }))
+    }
+
+    fn open(process: &Process, path: PathBuf) -> Result<Self, Error> {
         let io = |source| Error::LockFile { path: path.clone(), source };
         loop {
             let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
@@ -42,12 +54,12 @@ impl Drop for TargetLock {
     }
 }
 
-/// A name that no later process with the same pid shares.
-fn path_of(pid: Pid, start_time: u64) -> PathBuf {
-    let dir = ["/run/lock", "/run", "/tmp"].map(Path::new).into_iter().find(|d| writable(d));
-    dir.unwrap_or(Path::new("/tmp")).join(format!("whet-{}-{start_time}.lock", pid.0))
-}
-
-fn writable(dir: &Path) -> bool {
-    std::fs::metadata(dir).is_ok_and(|m| m.is_dir() && !m.permissions().readonly())
+/// Where lock files may lie, best first. Not where anybody may write: who holds the file's lock keeps whet out, so root's
+/// lies in a folder of its own.
+fn folders() -> Vec<PathBuf> {
+    let own = Path::new("/run/whet");
+    let made = DirBuilder::new().mode(0o700).create(own);
+    let usable = made.is_ok() || std::fs::metadata(own).is_ok_and(|m| m.is_dir());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    usable.then(|| own.to_owned()).into_iter().chain(runtime).chain([std::env::temp_dir()]).collect()
 }

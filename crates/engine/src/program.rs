@@ -31,6 +31,8 @@ pub struct ModuleCode {
     text: Vec<(AvmaRange, Vec<u8>)>,
     /// Every fragment with its function, by start.
     fragments: Vec<(AvmaRange, u32)>,
+    /// Code addresses that data holds, rising.
+    held: Vec<Avma>,
 }
 
 /// The process.
@@ -279,8 +281,12 @@ impl ModuleCode {
             branches: Branches::default(),
             text,
             fragments: Vec::new(),
+            held: Vec::new(),
         };
-        if refused.is_none() {
+        if this.refused.is_none() && has_restartable_sequences(module, &this.text) {
+            this.refused = Some(Refusal::RestartableSequence);
+        }
+        if this.refused.is_none() {
             this.find_functions(module, memory);
         }
         this
@@ -333,6 +339,16 @@ impl ModuleCode {
             .flat_map(|(i, e)| e.parts.iter().map(move |&p| (p, i)))
             .collect();
         self.fragments.sort_unstable_by_key(|(r, _)| r.start);
+        self.held = held.into_iter().collect();
+        self.held.sort_unstable();
+    }
+
+    /// The addresses in a range that data holds: labels of computed jumps among them.
+    #[must_use]
+    pub fn held_in(&self, range: AvmaRange) -> &[Avma] {
+        let from = self.held.partition_point(|&a| a < range.start);
+        let to = self.held.partition_point(|&a| a < range.end);
+        &self.held[from..to]
     }
 
     fn text(&self, range: AvmaRange) -> Option<&[u8]> {
@@ -348,6 +364,15 @@ impl ModuleCode {
         let i = self.fragments.partition_point(|(r, _)| r.start <= after);
         self.fragments.get(i).map(|(r, _)| r.start)
     }
+}
+
+/// Whether a module has restartable sequences (rseq) of its own. The kernel knows these by address and knows nothing of
+/// clones. Each has an abort handler with this signature before it (x86: `RSEQ_SIG` of the librseq ABI); the C library
+/// only has it as the argument of its registration.
+fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
+    const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
+    let is_libc = module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"));
+    !is_libc && text.iter().any(|(_, bytes)| bytes.windows(4).any(|w| w == RSEQ_SIG))
 }
 
 /// Why a whole module is left alone.

@@ -3,7 +3,7 @@
 use crate::candidates::Candidate;
 use crate::program::{FuncId, Program};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Cfg, Dest, EntryWindow, Refusal, WindowInput};
+use code::{Cfg, Dest, EntryWindow, Refusal, Term, WindowInput};
 use emit::CloneInfo;
 use iced_x86::{FlowControl, OpKind};
 use image::VtableSlot;
@@ -24,6 +24,13 @@ pub fn window(
     let part = extent.parts.first().copied().ok_or(Refusal::Unreadable)?;
     let bytes = program.text(id, part).ok_or(Refusal::Unreadable)?;
     let module = program.module(id);
+    // Words that hold addresses are only told from others where they are relocated: a computed jump of a program linked
+    // to fixed addresses may lead anywhere.
+    if !program.module_image(id).pie && cfg.blocks.iter().any(|b| b.term == Term::Indirect) {
+        return Err(Refusal::EntryWindowTargeted);
+    }
+    let mut targets = jump_targets(cfg);
+    targets.extend(module.held_in(part).iter().filter(|&&at| at != extent.entry));
     let first_other = extent.other_entries.iter().copied().filter(|&e| e > extent.entry).min();
     let window = code::entry_window(&WindowInput {
         entry: extent.entry,
@@ -32,7 +39,7 @@ pub fn window(
         file_bytes,
         next_start: [module.next_start(extent.entry), first_other].into_iter().flatten().min(),
         branches: &module.branches,
-        targets: &jump_targets(cfg),
+        targets: &targets,
     })?;
     let range = window.range();
     if range.start.align_down(4096) == range.end.sub(1).align_down(4096) {

@@ -6,7 +6,7 @@ use crate::status::state_of;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::ModuleKind;
-use splice::{Installed, Record};
+use splice::{Installed, Record, RedirectKind};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
@@ -57,8 +57,34 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
         report.live_redirects = report.live_redirects.saturating_sub(1);
         report.kept_redirects = 1;
     }
+    words(target, &sites, &mut report)?;
     report.identical = report.unexpected.is_empty();
     Ok(report)
+}
+
+/// Redirects that are words of data, not code: each holds what it held before, or what a journal says.
+fn words(
+    target: &Target,
+    sites: &BTreeMap<(Avma, u8), Vec<Record>>,
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
+    let is_word = |r: &Record| matches!(r.kind, RedirectKind::Vtable | RedirectKind::Slot);
+    let places: Vec<&Vec<Record>> = sites.values().filter(|rs| rs.iter().all(is_word)).collect();
+    let ranges: Vec<AvmaRange> = places.iter().filter_map(|rs| rs.first()).map(Record::range).collect();
+    let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
+    for ((records, range), now) in places.into_iter().zip(ranges).zip(found) {
+        if records.iter().any(|r| now == r.new_bytes()) {
+            report.live_redirects += 1;
+        } else if !records.iter().any(|r| now == r.old_bytes()) {
+            report.unexpected.push(Unexpected {
+                module: String::new(),
+                at: range.start.to_string(),
+                len: range.len(),
+                what: "a redirected word of data that holds neither of the journal's values".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What may stand at each place by the journals.

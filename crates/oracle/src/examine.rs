@@ -105,11 +105,17 @@ impl Examination<'_> {
     /// Watches one thread for a while.
     fn watch(&mut self, tid: Tid, deadline: Instant) -> Result<Option<Found>, tracee::Error> {
         let mut thread = Watched::seize(self.process, tid)?;
+        let mut last = None;
         for _ in 0..ROUNDS {
-            if Instant::now() > deadline {
+            let regs = thread.regs()?;
+            let state = state(&regs);
+            // It waits, and is not worth waiting for.
+            let idle = regs.syscall().is_some() && last == Some(state);
+            if idle || Instant::now() > deadline {
                 break;
             }
-            self.sample(&state(&thread.regs()?));
+            last = Some(state);
+            self.sample(&state);
             let (entries, window) = self.hunt.next();
             match thread.run_to(&entries, window)? {
                 Run::Late => {}

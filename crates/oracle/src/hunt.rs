@@ -38,6 +38,7 @@ pub(crate) struct Hunt {
     met: VecDeque<(Avma, u8)>,
     /// All not yet examined.
     all: VecDeque<Avma>,
+    /// Those in `met`.
     known: FxHashSet<Avma>,
     done: FxHashSet<Avma>,
     hits: FxHashMap<Tid, u32>,
@@ -99,6 +100,9 @@ impl Hunt {
             }
             if tries < TRIES {
                 self.met.push_back((original, tries + 1));
+            } else {
+                // Until it is met again.
+                self.known.remove(&original);
             }
             let entry = self.entries.get(&original).copied();
             let new = entry.filter(|e| !out.contains(e));

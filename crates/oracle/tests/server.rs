@@ -79,10 +79,8 @@ fn a_server_under_load() {
     let socket = ["--socket", field(&running, "socket"), "--tables", "2", "--rows", "5000"];
     let prepared = Tool::start(&[&["prepare"], &socket[..]].concat()).0.wait().unwrap();
     assert!(prepared.success());
-    let load = Tool::start(
-        &[&["load"], &socket[..], &["--test", "oltp_read_only", "--threads", "4", "--seconds", "3600"]]
-            .concat(),
-    );
+    let kind = ["--test", "oltp_read_only", "--threads", "4"];
+    let load = Tool::start(&[&["load"], &socket[..], &kind].concat());
 
     let sampling = Duration::from_secs(2);
     optimize(pid, &OptimizeOptions { sampling, ..OptimizeOptions::default() }, &mut |_| {}).unwrap();

@@ -67,7 +67,11 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
     let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
-    run(process, &Change { word, hook, revert: &[], apply: &records, marks: &marks }, policy)
+    // An installer that died may have left an older generation in force.
+    let older = installed.caches.iter().filter(|c| c.header.generation != installed.generation());
+    let old_records: Vec<Record> = older.clone().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = older.map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
+    run(process, &Change { word, hook, revert: &old_records, apply: &records, marks: &marks }, policy)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.

@@ -132,7 +132,9 @@ impl Group {
             let set = ptrace::set_options(tid, OPTIONS | SUSPEND_SECCOMP);
             set.map_err(|e| Error::SeccompFilter { pid: self.process.pid(), why: e.to_string() })?;
         }
+        // No way home, no journey: else our death in between would be the target's.
         let home = gadgets.home.and_then(|at| Home::lay(&self.process, tid, &saved, mask, at));
+        let home = home.ok_or(Error::NoThread(self.process.pid()))?;
 
         let mut away = saved;
         let r = &mut away.0;
@@ -141,9 +143,7 @@ impl Group {
         // Not in a system call, for the kernel: nothing to restart.
         r.orig_rax = u64::MAX;
         r.rip = gadgets.syscall.0;
-        if let Some(home) = &home {
-            r.rsp = home.sp().0;
-        }
+        r.rsp = home.sp().0;
         let mut held = Vec::new();
         let result = ptrace::set_regs(tid, &away)
             .and_then(|()| ptrace::set_sigmask(tid, u64::MAX))
@@ -152,9 +152,7 @@ impl Group {
         // A thread that was killed has nothing to get back; for any other each step is tried, whatever went before.
         let mask_back = ptrace::set_sigmask(tid, mask).map_err(|e| os("setsigmask", tid, e));
         let regs_back = self.set_regs(tid, &saved);
-        if let Some(home) = home {
-            home.lift(&self.process);
-        }
+        home.lift(&self.process);
         if seccomp != 0 {
             let _ = ptrace::set_options(tid, OPTIONS);
         }

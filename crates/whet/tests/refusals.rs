@@ -329,8 +329,8 @@ fn anothers_process() {
 fn lock_file(pid: i32) -> PathBuf {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start_time = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().to_owned();
-    let folder = ["/run/lock", "/run", "/tmp"].into_iter().find(|d| Path::new(d).is_dir()).unwrap();
-    Path::new(folder).join(format!("whet-{pid}-{start_time}.lock"))
+    fs::create_dir_all("/run/whet").unwrap();
+    Path::new("/run/whet").join(format!("whet-{pid}-{start_time}.lock"))
 }
 
 #[test]
