@@ -223,6 +223,7 @@ impl<'a> Lockstep<'a> {
         let by_address = inputs.derived || inputs.address && !last.is_indirect();
         match end {
             Some(Verdict::Mismatch(m)) if by_address && m.difference == Difference::Path => {
+                self.report.by_code_address.push(*m);
                 Ok(Some(Verdict::End(End::ByCodeAddress)))
             }
             end => Ok(end),

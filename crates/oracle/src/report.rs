@@ -160,6 +160,8 @@ pub struct Report {
     pub unmovable: u64,
     /// How the comparisons ended.
     pub ends: BTreeMap<String, usize>,
+    /// Where comparisons ended as a program decided something by a code address; shown as mismatches are.
+    pub by_code_address: Vec<Mismatch>,
     /// What was not the same.
     pub mismatches: Vec<Mismatch>,
 }
@@ -181,6 +183,7 @@ impl Report {
         for (end, n) in &other.ends {
             *self.ends.entry(end.clone()).or_default() += n;
         }
+        self.by_code_address.extend_from_slice(&other.by_code_address);
         self.mismatches.extend_from_slice(&other.mismatches);
     }
 }

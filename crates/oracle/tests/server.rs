@@ -64,7 +64,7 @@ fn field<'a>(json: &'a str, key: &str) -> &'a str {
 fn look(pid: Pid, what: &str, options: &Options) -> Report {
     let start = Instant::now();
     let report = examine(pid, options).unwrap();
-    for m in &report.mismatches {
+    for m in report.mismatches.iter().chain(&report.by_code_address) {
         eprintln!("{m}");
     }
     eprintln!("{what}, {:.0} s: {report}", start.elapsed().as_secs_f64());

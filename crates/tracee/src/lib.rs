@@ -26,6 +26,8 @@ mod status;
 mod step;
 mod stop;
 mod tracer;
+mod twin;
+mod watched;
 
 pub use error::{Error, StopError, Stuck};
 pub use ids::{Pid, Sig, Tid};
@@ -35,5 +37,6 @@ pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, with_one_stopped};
 pub use status::Status;
-pub use step::{MAX_WATCHED, Run, Stepped, Twin, Watched, bury, own_cpu};
 pub use stop::{Seized, StopReport, Stopped};
+pub use twin::{Stepped, Twin, bury, own_cpu};
+pub use watched::{MAX_WATCHED, Run, Watched};

@@ -264,9 +264,8 @@ fn a_java_machine() {
         command.arg("-Xshare:auto").arg(support_file("Spin.java"));
         command
     });
-    let ended = || fs::read_to_string(format!("/proc/{}/stat", guest.pid())).unwrap().contains(") Z ");
-    wait_until("java", || guest.said().contains("ready") || ended());
-    if ended() {
+    wait_until("java", || guest.said().contains("ready") || guest.has_ended());
+    if guest.has_ended() {
         return skip("java cannot run a source");
     }
     refused(guest.pid(), &OPTIMIZE, 5, "jvm");

@@ -97,9 +97,16 @@ impl Guest {
         for i in WORK..WORK + counters {
             let from = self.word(i);
             wait_until(&format!("work of thread {} of {}", i - WORK, self.pid()), || {
+                assert!(!self.has_ended(), "it has ended: {}", self.said());
                 self.word(i) >= from + 2
             });
         }
+    }
+
+    /// Whether it has ended, and waits to be asked how.
+    pub fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
     /// Asks it to end; its exit code, the signal it died of, and what it said.

@@ -6,9 +6,11 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 struct page {
@@ -21,6 +23,8 @@ struct page {
 static volatile struct page *page;
 
 static inline void page_open(const char *path) {
+    // A test that is given up leaves nothing behind.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     int fd = open(path, O_RDWR);
     void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) abort();

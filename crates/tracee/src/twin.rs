@@ -1,0 +1,207 @@
+//! Copies of a thread, to be stepped and thrown away.
+//!
+//! A [`Twin`] is a process with one thread and a private copy of the memory, made by a `clone` system call without exit
+//! signal, so that the target's own waiting does not see it. It never runs freely, and the kernel kills it when its
+//! tracer ends.
+
+use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
+use crate::step::{call, os, request, wait};
+use crate::{Error, Pid, Process, Regs, Remote, Sig, Tid};
+use std::io;
+use std::marker::PhantomData;
+use std::mem::size_of_val;
+
+/// Tracees die with their tracer.
+const EXIT_KILL: usize = 1 << 20;
+
+/// Copies a thread that is stopped outside of any system call. `options` are those it is traced with.
+pub(crate) fn double(process: &Process, tid: Tid, options: usize) -> Result<Twin, Error> {
+    let regs = ptrace::regs(tid).map_err(os("getregs", tid))?;
+    ptrace::set_options(tid, options | TRACE_CLONE).map_err(os("setoptions", tid))?;
+    // No flags, no exit signal, the same stack.
+    let (result, child) = call(process, tid, libc::SYS_clone, [0; 6])?;
+    let errno = i32::try_from(-result).unwrap_or(libc::EAGAIN);
+    let twin = Twin::begin(child.ok_or(Error::Remote { nr: libc::SYS_clone, errno })?, &regs);
+    ptrace::set_options(tid, options).map_err(os("setoptions", tid))?;
+    twin
+}
+
+/// What one step of a twin came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stepped {
+    /// One instruction (of a repeated one: one round) was executed.
+    Done,
+    /// It was not: a signal is about to be delivered.
+    Signal(Sig),
+    /// The twin is gone.
+    Ended,
+}
+
+/// A copy of a thread with a memory of its own, at rest. Dropped, it is killed, with its own copies; see [`bury`].
+#[derive(Debug)]
+pub struct Twin {
+    process: Process,
+    tid: Tid,
+    copies: Vec<Tid>,
+    _here: PhantomData<*const ()>,
+}
+
+impl Twin {
+    /// Takes over a newborn twin and gives it the registers of the thread of which it is the copy.
+    fn begin(tid: Tid, regs: &Regs) -> Result<Self, Error> {
+        let born = || -> Result<Process, Error> {
+            if !matches!(wait(tid).map_err(os("waitid", tid))?, Wait::Stopped(_)) {
+                return Err(Error::ThreadGone(tid));
+            }
+            // Before anything else: it must not outlive us.
+            ptrace::set_options(tid, OPTIONS | EXIT_KILL).map_err(os("setoptions", tid))?;
+            let mut own = *regs;
+            own.0.orig_rax = u64::MAX;
+            ptrace::set_regs(tid, &own).map_err(os("setregs", tid))?;
+            Process::open(Pid(tid.0))
+        };
+        born()
+            .map(|process| Self { process, tid, copies: Vec::new(), _here: PhantomData })
+            .inspect_err(|_| kill(tid))
+    }
+
+    /// Copies it. Unlike two copies of a live thread, which are of two moments as other threads run on, a twin and its copy
+    /// are equal.
+    ///
+    /// # Errors
+    /// As [`Watched::twin`].
+    pub fn twin(&mut self) -> Result<Twin, Error> {
+        let twin = double(&self.process, self.tid, OPTIONS | EXIT_KILL)?;
+        self.copies.push(twin.tid);
+        Ok(twin)
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Its registers.
+    ///
+    /// # Errors
+    /// [`Error::ThreadGone`].
+    pub fn regs(&self) -> Result<Regs, Error> {
+        ptrace::regs(self.tid).map_err(os("getregs", self.tid))
+    }
+
+    /// Changes its registers.
+    ///
+    /// # Errors
+    /// [`Error::ThreadGone`].
+    pub fn set_regs(&mut self, regs: &Regs) -> Result<(), Error> {
+        ptrace::set_regs(self.tid, regs).map_err(os("setregs", self.tid))
+    }
+
+    /// Its extended state (x87, SSE, AVX…) in the standard XSAVE format, as much as `buf` takes; the number of bytes.
+    ///
+    /// # Errors
+    /// [`Error::ThreadGone`].
+    pub fn xsave(&self, buf: &mut [u8]) -> Result<usize, Error> {
+        const NT_X86_XSTATE: usize = 0x202;
+        const PTRACE_GETREGSET: usize = 0x4204;
+        let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+        // SAFETY: the kernel writes at most `iov_len` bytes to `buf`, and the length to `iov`.
+        let rc = unsafe {
+            libc::syscall(libc::SYS_ptrace, PTRACE_GETREGSET, self.tid.0, NT_X86_XSTATE, &raw mut iov)
+        };
+        if rc < 0 {
+            return Err(os("getregset", self.tid)(io::Error::last_os_error()));
+        }
+        Ok(iov.iov_len.min(buf.len()))
+    }
+
+    /// Keeps it on one CPU: what it reads of the CPU it runs on is then the same for all twins there.
+    ///
+    /// # Errors
+    /// [`Error::Os`] where the CPU is not to be had.
+    pub fn pin(&mut self, cpu: usize) -> Result<(), Error> {
+        let mut set = [0u64; 16];
+        if let Some(word) = set.get_mut(cpu / 64) {
+            *word = 1 << (cpu % 64);
+        }
+        // SAFETY: reads as many bytes as stated.
+        let rc = unsafe {
+            libc::syscall(libc::SYS_sched_setaffinity, self.tid.0, size_of_val(&set), set.as_ptr())
+        };
+        if rc < 0 { Err(os("sched_setaffinity", self.tid)(io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    /// Executes one instruction. Give none that may wait.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn step(&mut self) -> Result<Stepped, Error> {
+        const PTRACE_SINGLESTEP: usize = 9;
+        let ended = |e: &io::Error| e.raw_os_error() == Some(libc::ESRCH);
+        match request(PTRACE_SINGLESTEP, self.tid, 0, 0) {
+            Err(e) if ended(&e) => return Ok(Stepped::Ended),
+            r => r.map_err(os("singlestep", self.tid))?,
+        }
+        Ok(match wait(self.tid).map_err(os("waitid", self.tid))? {
+            Wait::Stopped(Stop::Signal(Sig(libc::SIGTRAP))) => Stepped::Done,
+            Wait::Stopped(Stop::Signal(sig)) => Stepped::Signal(sig),
+            // Nothing else is possible without a system call.
+            Wait::Stopped(_) | Wait::Running => Stepped::Done,
+            Wait::Ended | Wait::NotOurs => Stepped::Ended,
+        })
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        for &copy in &self.copies {
+            kill(copy);
+            // Only its parent can take its end.
+            let _ = call(&self.process, self.tid, libc::SYS_wait4, wait_args(Pid(copy.0)));
+        }
+        kill(self.tid);
+    }
+}
+
+/// Kills a twin and takes our part of its end.
+fn kill(tid: Tid) {
+    // Its number may be another's by now.
+    if matches!(ptrace::look(tid), Ok(Wait::NotOurs) | Err(_)) {
+        return;
+    }
+    // SAFETY: takes two integers.
+    unsafe { libc::kill(tid.0, libc::SIGKILL) };
+    while matches!(wait(tid), Ok(Wait::Stopped(_) | Wait::Running)) {
+        // The report of an earlier stop may come first.
+        std::thread::yield_now();
+    }
+    ptrace::reap(tid);
+}
+
+/// The CPU this thread runs on.
+#[must_use]
+pub fn own_cpu() -> usize {
+    // SAFETY: takes nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Has the target take the ends of dead twins: as their parent, only it can.
+///
+/// # Errors
+/// As [`Remote::syscall`], except that twins already taken are no error.
+pub fn bury(remote: &mut Remote<'_>, twins: &[Pid]) -> Result<(), Error> {
+    for twin in twins {
+        match remote.syscall(libc::SYS_wait4, wait_args(*twin)) {
+            Ok(_) | Err(Error::Remote { errno: libc::ECHILD, .. }) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// `wait4` for one child, of whatever kind, without waiting.
+fn wait_args(child: Pid) -> [u64; 6] {
+    let flags = u64::from((libc::__WALL | libc::WNOHANG).cast_unsigned());
+    [u64::from(child.0.cast_unsigned()), 0, flags, 0, 0, 0]
+}
