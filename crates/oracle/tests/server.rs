@@ -85,7 +85,7 @@ fn a_server_under_load() {
     let sampling = Duration::from_secs(2);
     optimize(pid, &OptimizeOptions { sampling, ..OptimizeOptions::default() }, &mut |_| {}).unwrap();
     let options = if stress() {
-        Options { max_functions: 400, max_steps: 20_000, time: Duration::from_secs(1200), seed: 1 }
+        Options { max_functions: 600, max_steps: 20_000, time: Duration::from_secs(300), seed: 1 }
     } else {
         Options { max_functions: 60, max_steps: 2000, time: Duration::from_secs(20), seed: 1 }
     };

@@ -87,7 +87,12 @@ impl Watched {
     /// # Errors
     /// [`Error::ThreadGone`]; [`Error::Os`] where it cannot be traced.
     pub fn seize(process: &Process, tid: Tid) -> Result<Self, Error> {
-        ptrace::seize(tid, OPTIONS).map_err(os("seize", tid))?;
+        ptrace::seize(tid, OPTIONS).map_err(|e| match process.thread_status(tid) {
+            // The kernel then says that it is not permitted.
+            Ok(s) if s.is_ending() => Error::ThreadGone(tid),
+            Err(e) => e,
+            Ok(_) => os("seize", tid)(e),
+        })?;
         let process = process.clone();
         let at = Where::Running;
         let mut w = Self { process, tid, at, armed: false, blocks_trap: false, _here: PhantomData };
