@@ -1,5 +1,6 @@
 //! A plan at an address: bytes, map entries and jump tables.
 
+use crate::count;
 use crate::map::{Entry, Link};
 use crate::nops;
 use crate::plan::{Item, Kind, Op, Plan, Target};
@@ -130,7 +131,7 @@ impl Encoder<'_> {
         let end = self.at.add(u64::from(offset) + u64::from(item.len));
         let start = self.out.bytes.len();
         let copied = item.inst.map(|i| &self.f.cfg.insts[i as usize]);
-        if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip, Some(i)) =
+        if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip { .. }, Some(i)) =
             (item.kind, copied)
         {
             self.out.bytes.extend(i.bytes.as_slice());
@@ -155,15 +156,25 @@ impl Encoder<'_> {
                 self.out.bytes.extend(t.bytes.as_slice());
                 self.patch(start + usize::from(t.disp_at), &disp)?;
             }
-            Kind::Skip => {
-                // Over the next item, which is the jump for the other arm.
-                let over = self.plan.items.get(index + 1).and_then(|i| u8::try_from(i.len).ok());
+            Kind::Skip { over } => {
+                let over = self.len_of_next(index, over).ok_or(Refusal::RoundTrip)?;
                 let at = self.out.bytes.len().checked_sub(1).ok_or(Refusal::RoundTrip)?;
-                self.patch(at, &[over.ok_or(Refusal::RoundTrip)?])?;
+                self.patch(at, &[over])?;
             }
+            Kind::Over { cond, over } => {
+                let over = self.len_of_next(index, over).ok_or(Refusal::RoundTrip)?;
+                self.out.bytes.extend([0x70 | cond, over]);
+            }
+            Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
             Kind::Branch { op, to, long } => self.branch(op, to, long, end)?,
         }
         Ok(())
+    }
+
+    /// The bytes of the `count` items behind the one at `index`, where a short branch reaches over them.
+    fn len_of_next(&self, index: usize, count: u32) -> Option<u8> {
+        let items = self.plan.items.get(index + 1..)?.get(..count as usize)?;
+        u8::try_from(items.iter().map(|i| i.len).sum::<u32>()).ok().filter(|&n| n < 128)
     }
 
     fn branch(&mut self, op: Op, to: Target, long: bool, end: Avma) -> Result<(), Refusal> {

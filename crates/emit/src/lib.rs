@@ -15,7 +15,8 @@
 //!   is changed in place) or reads a jump table that is cloned too.
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone.
-//! - The only instructions without a counterpart are jumps and nops; each stands for the instruction that it leads to.
+//! - The only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
+//!   instruction that it leads to. A counter changes only what nobody may still read, and memory of our own.
 //! - Where anything does not fit, the function is refused as a whole and everything is laid out without it, so that
 //!   nothing refers to a clone that is not there.
 //!
@@ -26,7 +27,7 @@
 //!
 //! # Invariants
 //! Each is tagged `INVARIANT(name)` where it is kept and where it is checked.
-//! - `entry`: the clone's first instruction is the copy of the original's first.
+//! - `entry`: the clone's first instruction stands for the original's first.
 //! - `one-to-one`: each cloned original instruction has one place in the clone, each clone byte is in one instruction.
 //! - `simulation`: wherever control goes on from a clone instruction stands for where it goes on from its original.
 //! - `window`: no clone leads to original bytes that the entry's redirect overwrites.
@@ -34,6 +35,7 @@
 //! - `movable`: between the read of a cloned table and its jump a register differs from the original's; the map says so.
 #![forbid(unsafe_code)]
 
+mod count;
 mod driver;
 mod encode;
 mod frames;
@@ -52,4 +54,4 @@ pub use driver::emit;
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
-pub use request::{CloneInfo, Error, Function, Output, Request, Stats};
+pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats};

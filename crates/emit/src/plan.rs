@@ -22,13 +22,18 @@
 //! INVARIANT(window): no jump leads to an original instruction that the entry's redirect overwrites. A short first block
 //! would leave its fall-through there, so blocks that start in the window are always cloned.
 //!
+//! A counter on a way out stands on that way alone: before the jump, or behind a conditional jump that is turned so as to
+//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block is its first instruction.
+//!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
-use crate::request::Function;
+use crate::count::{self, Step};
+use crate::request::{Counter, Function};
 use crate::table;
 use addr::Avma;
-use code::{Block, BlockId, Dest, InstBytes, Refusal, Term};
+use code::{Block, BlockId, Dest, InstBytes, Point, Refusal, Term};
 use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
+use rustc_hash::FxHashMap;
 
 /// Where a branch of the clone goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +65,12 @@ pub(crate) enum Kind {
     Call { to: Avma },
     /// Reads a cloned table: [`Plan::tables`] has the bytes.
     TableLoad { table: u32 },
-    /// The original's bytes, a branch over the next item.
-    Skip,
+    /// The original's bytes, a branch over so many of the next items.
+    Skip { over: u32 },
+    /// A conditional jump over so many of the next items.
+    Over { cond: u8, over: u32 },
+    /// One instruction of a counter.
+    Count { step: Step, offset: u32 },
     /// A branch; `long` once it is known that an 8-bit displacement does not reach.
     Branch { op: Op, to: Target, long: bool },
     /// A jump of the original that leads to what follows anyway.
@@ -114,7 +123,8 @@ pub(crate) struct Plan {
 /// # Errors
 /// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
 pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32]) -> Result<Plan, Refusal> {
-    let mut b = Builder { f, plan: Plan { align: f.align, ..Plan::default() } };
+    let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
+    let mut b = Builder { f, counters, plan: Plan { align: f.align, ..Plan::default() } };
     b.plan.places = vec![None; f.cfg.blocks.len()];
     for (place, id) in (0u32..).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
@@ -129,6 +139,7 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32]) -> Result<Plan, Re
 
 struct Builder<'a> {
     f: &'a Function<'a>,
+    counters: FxHashMap<Point, Counter>,
     plan: Plan,
 }
 
@@ -174,6 +185,7 @@ impl Builder<'_> {
             self.plan.items.push(align);
         }
         self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
+        self.count(Point::Block(id), block.range.start);
         let insts = block.insts.clone();
         let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
         for i in insts.start..last {
@@ -183,7 +195,7 @@ impl Builder<'_> {
             Term::Jump { .. } | Term::Cond { .. } | Term::CondShort { .. } => {}
             _ => self.copy(last)?,
         }
-        self.leave(block, last, place)
+        self.leave(id, last, place)
     }
 
     /// An instruction that is not a direct jump.
@@ -219,11 +231,14 @@ impl Builder<'_> {
     }
 
     /// The end of a block: see the table above.
-    fn leave(&mut self, block: &Block, last: u32, place: u32) -> Result<(), Refusal> {
+    fn leave(&mut self, id: BlockId, last: u32, place: u32) -> Result<(), Refusal> {
+        let block: &Block = &self.f.cfg.blocks[id.index()];
+        let way = |index| Point::Edge { from: id, index };
         let inst = &self.f.cfg.insts[last as usize];
         let i = &inst.decoded;
         match block.term {
             Term::Fall { next } => {
+                self.count(way(0), self.start_of(next));
                 if !self.is_next(next, place) {
                     self.extra_jump(next)?;
                 }
@@ -232,6 +247,7 @@ impl Builder<'_> {
                 if !i.is_jmp_short_or_near() {
                     return Err(Refusal::RoundTrip);
                 }
+                self.count(way(0), inst.at);
                 if self.is_next(to, place) {
                     let dropped = Item { kind: Kind::Dropped, len: 0, inst: Some(last), original: inst.at };
                     self.plan.items.push(dropped);
@@ -245,17 +261,25 @@ impl Builder<'_> {
                 if !i.is_jcc_short_or_near() {
                     return Err(Refusal::RoundTrip);
                 }
-                // A branch to what follows on both arms keeps its condition.
-                if self.is_next(taken, place) && !self.is_next(fall, place) {
+                let counted = |index| self.counters.contains_key(&way(index));
+                if counted(0) {
+                    let over = self.counter_items(way(0)) + 1;
+                    let kind = Kind::Over { cond: number ^ 1, over };
+                    self.plan.items.push(Item { kind, len: 2, inst: Some(last), original: inst.at });
+                    self.count(way(0), self.start_of(taken));
+                    self.extra_jump(taken)?;
+                } else if self.is_next(taken, place) && !self.is_next(fall, place) && !counted(1) {
+                    // A branch to what follows on both arms keeps its condition.
                     self.plan.inverted += 1;
                     let to = self.target(fall);
-                    self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at)?;
+                    return self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at);
                 } else {
                     let to = self.target(taken);
                     self.branch(Op::Cond(number), to, Some(last), inst.at)?;
-                    if !self.is_next(fall, place) {
-                        self.extra_jump(fall)?;
-                    }
+                }
+                self.count(way(1), self.start_of(fall));
+                if !self.is_next(fall, place) {
+                    self.extra_jump(fall)?;
                 }
             }
             Term::CondShort { taken, fall } => {
@@ -263,8 +287,11 @@ impl Builder<'_> {
                     return Err(Refusal::RoundTrip);
                 }
                 let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
-                self.plan.items.push(Item { kind: Kind::Skip, len, inst: Some(last), original: inst.at });
+                let kind = Kind::Skip { over: self.counter_items(way(1)) + 1 };
+                self.plan.items.push(Item { kind, len, inst: Some(last), original: inst.at });
+                self.count(way(1), self.start_of(fall));
                 self.extra_jump(fall)?;
+                self.count(way(0), self.start_of(taken));
                 if !self.is_next(taken, place) {
                     self.extra_jump(taken)?;
                 }
@@ -290,12 +317,31 @@ impl Builder<'_> {
         }
     }
 
-    fn extra_jump(&mut self, to: Dest) -> Result<(), Refusal> {
-        let original = match to {
+    /// The original address of a destination.
+    fn start_of(&self, to: Dest) -> Avma {
+        match to {
             Dest::Block(b) => self.f.cfg.blocks[b.index()].range.start,
             Dest::Outside(at) => at,
-        };
-        self.branch(Op::Jump, self.target(to), None, original)
+        }
+    }
+
+    fn extra_jump(&mut self, to: Dest) -> Result<(), Refusal> {
+        self.branch(Op::Jump, self.target(to), None, self.start_of(to))
+    }
+
+    /// The counter of a point, if it has one; it leads to the original instruction at `original`.
+    fn count(&mut self, at: Point, original: Avma) {
+        for (c, step) in
+            self.counters.get(&at).into_iter().flat_map(|c| count::steps(c.by).map(move |s| (c, s)))
+        {
+            let kind = Kind::Count { step, offset: c.offset };
+            self.plan.items.push(Item { kind, len: count::len(step), inst: None, original });
+        }
+    }
+
+    /// Of how many items a point's counter consists.
+    fn counter_items(&self, at: Point) -> u32 {
+        self.counters.get(&at).map_or(0, |c| (1u32..).zip(count::steps(c.by)).last().map_or(0, |(n, _)| n))
     }
 
     fn extra_jump_to_original(&mut self, next: Avma) -> Result<(), Refusal> {

@@ -2,7 +2,7 @@
 
 use crate::AddressMap;
 use addr::{Avma, AvmaRange};
-use code::{BlockId, Cfg, Refusal};
+use code::{BlockId, Cfg, CountBy, Point, Refusal};
 use std::fmt;
 use unwind::{Lsda, Row};
 
@@ -30,6 +30,20 @@ pub struct Function<'a> {
     pub signal_frame: bool,
     /// Alignment of the clone's start: a power of two, at most 4096. Bytes.
     pub align: u32,
+    /// Counters at points of the function, none twice.
+    pub counters: Vec<Counter>,
+}
+
+/// A counter of 8 bytes in the memory of the thread that passes a point: at an offset from its GS base, which user
+/// space on x86-64 Linux leaves alone. One instruction counts, without a lock and without a line shared by threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// Where it counts.
+    pub at: Point,
+    /// How.
+    pub by: CountBy,
+    /// The counter's offset from the GS base, below 2 GiB. Bytes.
+    pub offset: u32,
 }
 
 /// A set of functions to clone together.

@@ -6,14 +6,15 @@
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
 //!    decoded instruction;
-//! 2. INVARIANT(entry): the first is the copy of the original's first;
+//! 2. INVARIANT(entry): the first stands for the original's first;
 //! 3. INVARIANT(simulation), for each entry, where *next* is the place behind it:
 //!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
 //!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's;
 //!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's;
 //!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or the
 //!      inverse condition and the two exchanged;
-//!    - an extra `jmp` has a destination ~ its original; an extra nop has next ~ its original;
+//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and the
+//!      registers and flags that a counter changes are not read from its original on before they are written;
 //!    - a dropped `jmp` has a destination that its place stands for;
 //! 4. each destination in a cloned table ~ the original table's, and its reader reads it.
 //!
@@ -21,14 +22,16 @@
 //! after one step; by 2 it holds at the entry. That a returning call comes back to next needs no more, as next ~ next. A copy after which
 //! nothing follows need not have a next: `ret`, indirect jumps.
 
+use crate::count;
 use crate::encode::{Clones, Encoded};
 use crate::map::{AddressMap, Entry, Link};
 use crate::plan::Plan;
 use crate::request::Function;
 use crate::table;
 use addr::{Addr, Avma};
-use code::{Dest, Inst, Refusal};
+use code::{Dest, Inst, Liveness, Refusal};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Checks one clone.
 ///
@@ -42,7 +45,8 @@ pub(crate) fn verify(
     tables_at: &[Avma],
     clones: &Clones<'_>,
 ) -> Result<(), Refusal> {
-    let v = Verifier { f, plan, map, tables_at, clones };
+    let counted = (!f.counters.is_empty()).then(|| Counted::new(f));
+    let v = Verifier { f, plan, map, tables_at, clones, counted };
     v.clone(clone).and_then(|()| v.tables(clone)).ok_or(Refusal::RoundTrip)
 }
 
@@ -52,6 +56,31 @@ struct Verifier<'a> {
     map: &'a AddressMap,
     tables_at: &'a [Avma],
     clones: &'a Clones<'a>,
+    /// Where there are counters.
+    counted: Option<Counted>,
+}
+
+/// What counters are checked against.
+struct Counted {
+    liveness: Liveness,
+    /// Instructions by address.
+    insts: FxHashMap<Avma, u32>,
+    offsets: FxHashSet<u32>,
+}
+
+impl Counted {
+    fn new(f: &Function<'_>) -> Self {
+        Self {
+            liveness: Liveness::compute(f.cfg),
+            insts: f.cfg.insts.iter().map(|i| i.at).zip(0..).collect(),
+            offsets: f.counters.iter().map(|c| c.offset).collect(),
+        }
+    }
+
+    fn allows(&self, at: Avma, got: &Instruction) -> bool {
+        let live = self.insts.get(&at).map(|&i| self.liveness.live_before(i));
+        live.is_some_and(|live| count::is_unnoticed(got, live, |offset| self.offsets.contains(&offset)))
+    }
 }
 
 impl Verifier<'_> {
@@ -102,6 +131,7 @@ impl Verifier<'_> {
         let leads = match got.mnemonic() {
             Mnemonic::Nop => Avma(got.next_ip()),
             Mnemonic::Jmp if got.is_jmp_short_or_near() => Avma(got.near_branch_target()),
+            _ if self.counted.as_ref().is_some_and(|c| c.allows(entry.original, got)) => Avma(got.next_ip()),
             _ => return None,
         };
         self.stands_for(leads, entry.original).then_some(())

@@ -28,6 +28,7 @@ fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
         cfg,
         order: rng.order(cfg.blocks.len(), 7),
         align_blocks: Vec::new(),
+        counters: Vec::new(),
         window: None,
         rows: &[],
         lsda: None,

@@ -52,14 +52,21 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
     for seed in 0..seeds {
         let mut rng = Rng(seed);
         let keep = [8, 3, 6];
-        let functions: Vec<Function<'_>> = p
+        let mut functions: Vec<Function<'_>> = p
             .functions
             .iter()
             .map(|f| f.shuffled(&mut rng, keep[usize::try_from(seed).unwrap() % keep.len()]))
             .collect();
         let (text_at, data_at) = (p.end, p.end.add(0x200_0000));
+        // No thread of it has a GS base, so a counter's offset is its address.
+        let counters_at = data_at.add(0x200_0000);
+        let mut counters_end = u32::try_from(counters_at.0).unwrap();
+        for f in functions.iter_mut().filter(|_| seed > 0) {
+            f.counters = common::counters(f.cfg, &mut rng, &mut counters_end);
+        }
         let out = emit::emit(&Request { text_at, data_at, functions, known: &|_| None }).unwrap();
-        let (bytes, redirected) = rewrite(&std::fs::read(&program).unwrap(), &p, &out, text_at, data_at);
+        let (bytes, redirected) =
+            rewrite(&std::fs::read(&program).unwrap(), &p, &out, text_at, data_at, counters_end);
         let clone = dir.path().join(format!("clone{seed}"));
         std::fs::write(&clone, bytes).unwrap();
         std::fs::set_permissions(&clone, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -74,7 +81,14 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
 }
 
 /// The program's file with clones, and how many entries were redirected.
-fn rewrite(file: &[u8], p: &Program, out: &Output, text_at: Avma, data_at: Avma) -> (Vec<u8>, usize) {
+fn rewrite(
+    file: &[u8],
+    p: &Program,
+    out: &Output,
+    text_at: Avma,
+    data_at: Avma,
+    counters_end: u32,
+) -> (Vec<u8>, usize) {
     let elf = ElfFile64::<object::LittleEndian>::parse(file).unwrap();
     let place = |at: Avma| {
         let s =
@@ -121,7 +135,9 @@ fn rewrite(file: &[u8], p: &Program, out: &Output, text_at: Avma, data_at: Avma)
     let mut header =
         |n: usize, kind: elf::ProgramType, flags: elf::ProgramFlags, file_at: u64, at: u64, len: u64| {
             let start = usize::try_from(elf.elf_header().e_phoff.get(object::LittleEndian)).unwrap() + n * 56;
-            let words = [file_at, at, at, len, len, 4096];
+            // Counters lie behind what the file has.
+            let whole = if kind == elf::PT_LOAD { u64::from(counters_end) - at } else { len };
+            let words = [file_at, at, at, len, whole, 4096];
             let bytes: Vec<u8> = [kind.0, flags.0]
                 .iter()
                 .flat_map(|v| v.to_le_bytes())
@@ -130,7 +146,14 @@ fn rewrite(file: &[u8], p: &Program, out: &Output, text_at: Avma, data_at: Avma)
             new[start..start + 56].copy_from_slice(&bytes);
         };
     let note = headers.iter().position(|h| offset(h, elf::PT_NOTE)).unwrap();
-    header(note, elf::PT_LOAD, elf::PF_R | elf::PF_X, at_file as u64, text_at.0, segment.len() as u64);
+    header(
+        note,
+        elf::PT_LOAD,
+        elf::PF_R | elf::PF_W | elf::PF_X,
+        at_file as u64,
+        text_at.0,
+        segment.len() as u64,
+    );
     let index_len = 12 + 8 * index.len() as u64;
     let index_file = at_file as u64 + (index_at.0 - text_at.0);
     header(hdr, elf::PT_GNU_EH_FRAME, elf::PF_R, index_file, index_at.0, index_len);

@@ -4,11 +4,11 @@
 mod common;
 
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, Dest, Refusal, TableForm, TableLoad, Term};
+use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, TableForm, TableLoad, Term};
 use common::graph::{graph, random_function};
 use common::walk::{Seen, Walker, clones};
 use common::{Rng, unwinding};
-use emit::{Error, Function, Link, Output, Request, Stats};
+use emit::{Counter, Error, Function, Link, Output, Request, Stats};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -34,6 +34,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
         cfg,
         order: order.iter().map(|&b| BlockId(b)).collect(),
         align_blocks: Vec::new(),
+        counters: Vec::new(),
         window: None,
         rows,
         lsda: None,
@@ -391,6 +392,66 @@ fn call_sites_follow_their_instructions() {
     check(vec![f], 12);
 }
 
+/// `inc qword gs:[offset]`.
+fn inc(offset: u8) -> [u8; 9] {
+    [0x65, 0x48, 0xff, 0x04, 0x25, offset, 0, 0, 0]
+}
+
+fn counter(at: Point, offset: u32) -> Counter {
+    Counter { at, by: CountBy::Inc, offset }
+}
+
+#[test]
+fn counters_stand_on_their_way_alone() {
+    // 0: test; je 2. 1: add; 2: ret. Nobody reads the flags behind the branch but who called.
+    let mut bytes = vec![0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8];
+    bytes.extend([0x85, 0xc0, 0xc3]);
+    let cfg = graph(0x40_0000, &bytes);
+    let rows = rows(&cfg);
+    let edge = |index| Point::Edge { from: BlockId(0), index };
+    let emit = |order: &[u32], counters| {
+        let out = check(vec![Function { counters, ..function(&cfg, order, &rows) }], 14);
+        assert_eq!(out.refused, []);
+        out.text
+    };
+    let (head, add, end) = (&bytes[..2], &bytes[4..7], &bytes[7..]);
+    // The way that is taken: the branch is turned to lead over counter and jump.
+    let text = emit(&[0, 1, 2], vec![counter(edge(0), 8)]);
+    assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 3], add, end].concat());
+    // The way on: behind the branch.
+    let text = emit(&[0, 1, 2], vec![counter(edge(1), 8)]);
+    assert_eq!(text, [head, &[0x74, 12], &inc(8), add, end].concat());
+    // Both, and a block.
+    let all = vec![counter(edge(0), 8), counter(edge(1), 16), counter(Point::Block(BlockId(2)), 24)];
+    let text = emit(&[0, 2, 1], all);
+    let rest = [&inc(16)[..], &[0xeb, 12], &inc(24), end, add, &[0xeb, 0xef]].concat();
+    assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 11], &rest[..]].concat());
+    // The entry: its redirect leads to the counter, its first instruction is behind it.
+    let f = Function {
+        counters: vec![counter(Point::Block(BlockId(0)), 0)],
+        ..function(&cfg, &[0, 1, 2], &rows)
+    };
+    let out = check(vec![f], 15);
+    assert_eq!((out.clones[0].entry, &out.text[..9]), (TEXT, &inc(0)[..]));
+    assert_eq!(out.clones[0].map.to_clone(cfg.entry), Some(TEXT.add(9)));
+    assert_eq!(out.clones[0].map.to_original(TEXT), Some(cfg.entry));
+}
+
+#[test]
+fn counters_that_would_be_noticed_are_refused() {
+    // 0: test; je 2. 1: sete; 2: ret: 1 reads the flags of 0.
+    let cfg = graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x0f, 0x94, 0xc0, 0xc3]);
+    let rows = rows(&cfg);
+    let f = |c| vec![Function { counters: vec![c], ..function(&cfg, &[0, 1, 2], &rows) }];
+    let at = Point::Block(BlockId(1));
+    let refused = |c| emit::emit(&request(f(c))).unwrap().refused;
+    assert_eq!(refused(counter(at, 0)), [(cfg.entry, Refusal::RoundTrip)]);
+    // rax goes to the caller.
+    let by = CountBy::Register(0);
+    assert_eq!(refused(Counter { at, by, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
+    assert_eq!(refused(counter(Point::Block(BlockId(0)), 0)), []);
+}
+
 #[test]
 fn random_functions_in_random_orders() {
     for seed in 0..400 {
@@ -401,6 +462,7 @@ fn random_functions_in_random_orders() {
             entries[..3].iter().map(|&at| graph(at, &random_function(&mut rng, at, &entries))).collect();
         let rows: Vec<Vec<Row>> = cfgs.iter().map(rows).collect();
         let mut functions = Vec::new();
+        let mut offset = 0;
         for (cfg, rows) in cfgs.iter().zip(&rows) {
             let keep = 1 + rng.below(8);
             let order = rng.order(cfg.blocks.len(), keep);
@@ -409,6 +471,9 @@ fn random_functions_in_random_orders() {
                 if rng.below(6) == 0 {
                     f.align_blocks.push((b, [16, 32, 64][rng.below(3)]));
                 }
+            }
+            if seed % 2 == 1 {
+                f.counters = common::counters(cfg, &mut rng, &mut offset);
             }
             functions.push(Function { order, ..f });
         }

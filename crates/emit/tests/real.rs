@@ -25,8 +25,12 @@ fn check(path: &str) {
     let mut rng = Rng(1);
     // From all blocks down to the entry block alone.
     let keep = [8, 8, 4, 1];
-    let functions: Vec<Function<'_>> =
+    let mut functions: Vec<Function<'_>> =
         p.functions.iter().enumerate().map(|(i, f)| f.shuffled(&mut rng, keep[i % keep.len()])).collect();
+    let mut offset = 0;
+    for f in functions.iter_mut().step_by(3) {
+        f.counters = common::counters(f.cfg, &mut rng, &mut offset);
+    }
     let (text_at, data_at) = (p.end, p.end.add(0x1000_0000));
     let request = Request { text_at, data_at, functions, known: &|_| None };
     let start = Instant::now();

@@ -109,24 +109,7 @@ fn one_cache(
         .iter()
         .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files)))
         .collect();
-    // Sizes do not depend on the place but for the odd displacement, so a first emission tells how much room to seek.
-    let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
-    let trial = emit_at(&members, &windows, guess, guess.add(64 << 20))?;
-    let text_len = CachePlan::text_len(trial.text.len() as u64 + trial.text.len() as u64 / 64);
-    let data_len = (trial.data.len() as u64).saturating_mul(2) + members.len() as u64 * 4096 + (1 << 20);
-    let at = splice::place(&splice::Request {
-        mappings: &built.holes,
-        near: &near,
-        len: text_len + data_len,
-        low,
-    })
-    .map_err(splice::Error::from)?;
-    let text_at = at;
-    let data_at = at.add(CachePlan::text_len(trial.text.len() as u64));
-    let out = emit_at(&members, &windows, text_at, data_at.add(BLOB_OFFSET))?;
-    if CachePlan::text_len(out.text.len() as u64) != CachePlan::text_len(trial.text.len() as u64) {
-        return Err(Error::Build("the size of the clones depends on their address".to_owned()));
-    }
+    let (out, text_at, data_at, reserved) = emit_somewhere(&members, &windows, &near, low, &built.holes)?;
 
     let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
         members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
@@ -179,10 +162,48 @@ fn one_cache(
         map: maps,
         notes: Vec::new(),
     };
-    built.holes.push((AvmaRange::with_len(text_at, text_len + data_len), Hole::Plain));
+    built.holes.push((reserved, Hole::Plain));
     built.holes.sort_by_key(|(r, _)| r.start);
     built.caches.push(plan);
     Ok(())
+}
+
+/// How often place and size are fitted to each other.
+const FITTINGS: usize = 8;
+/// What a jump behind the clones meets: `int3`.
+const GAP: u8 = 0xcc;
+
+/// Emits at a place near the modules; the clones, where their text and data go, and what to keep free for them.
+///
+/// Where clones lie decides what they reach (a table, a far function), which decides what is cloned, which decides how
+/// much room to seek. Rule: seek room for the largest that was made so far, until what is made there fits; fill the rest.
+fn emit_somewhere(
+    members: &[&Candidate],
+    windows: &[Result<EntryWindow, Refusal>],
+    near: &[AvmaRange],
+    low: bool,
+    holes: &[(AvmaRange, Hole)],
+) -> Result<(Output, Avma, Avma, AvmaRange), Error> {
+    let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
+    let mut out = emit_at(members, windows, guess, guess.add(64 << 20))?;
+    let (mut text_len, mut data_len) = (0, 0);
+    for _ in 0..FITTINGS {
+        text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
+        data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20));
+        let len = text_len + data_len + members.len() as u64 * 4096;
+        let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
+            .map_err(splice::Error::from)?;
+        let data_at = text_at.add(text_len);
+        out = emit_at(members, windows, text_at, data_at.add(BLOB_OFFSET))?;
+        let got = CachePlan::text_len(out.text.len() as u64);
+        if got <= text_len {
+            if got < text_len {
+                out.text.resize(usize::try_from(text_len).unwrap_or(usize::MAX), GAP);
+            }
+            return Ok((out, text_at, data_at, AvmaRange::with_len(text_at, len)));
+        }
+    }
+    Err(Error::Build("the size of the clones depends on their address".to_owned()))
 }
 
 /// The file's bytes of a function from its entry on.
@@ -209,6 +230,7 @@ fn emit_at(
             cfg: &c.analysed.cfg,
             order: c.order.clone(),
             align_blocks: Vec::new(),
+            counters: Vec::new(),
             rows: &c.analysed.rows,
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,

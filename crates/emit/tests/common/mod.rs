@@ -9,3 +9,26 @@ pub mod unwinding;
 pub mod walk;
 
 pub use rng::Rng;
+
+use code::{BlockId, Cfg, Liveness, Point};
+use emit::Counter;
+
+/// Counters at about half of the points of a function that can have one, from the offset `next` on.
+pub fn counters(cfg: &Cfg, rng: &mut Rng, next: &mut u32) -> Vec<Counter> {
+    let liveness = Liveness::compute(cfg);
+    let mut points = Vec::new();
+    for from in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+        points.push(Point::Block(from));
+        let mut index = 0;
+        cfg.successors(from, |_| {
+            points.push(Point::Edge { from, index });
+            index += 1;
+        });
+    }
+    let counter = |at: Point| {
+        let by = at.countable(cfg, &liveness).filter(|_| rng.coin())?;
+        *next += 8;
+        Some(Counter { at, by, offset: *next - 8 })
+    };
+    points.into_iter().filter_map(counter).collect()
+}

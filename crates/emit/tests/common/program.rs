@@ -36,6 +36,7 @@ impl Source {
             cfg: &self.cfg,
             order,
             align_blocks,
+            counters: Vec::new(),
             window: self.window,
             rows: &self.rows,
             lsda: self.lsda.as_ref(),

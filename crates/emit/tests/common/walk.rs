@@ -1,14 +1,14 @@
 //! The oracle: walks the original's graph and the clone's bytes in step, under the same random decisions.
 //!
 //! It uses neither the map nor anything of how the clone was made: only the graph, the bytes of both, and what the
-//! instructions mean for control flow. Direct jumps and nops change nothing but the place, so both sides skip them;
-//! what remains must be the same sequence of instructions. The map is checked against what the walk finds.
+//! instructions mean for control flow. Direct jumps and nops change nothing but the place, so both sides skip them, as
+//! the clone's does its counters; what remains must be the same sequence of instructions. The map is checked against what the walk finds.
 
 use super::rng::Rng;
 use addr::{Avma, ReadMemory};
 use code::{Cfg, Dest, Inst, TableForm, Term};
 use emit::{CloneInfo, Output};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use rustc_hash::FxHashMap;
 
 /// From original to clone, by entry.
@@ -185,10 +185,25 @@ impl<'a> Walker<'a> {
                 }
                 Some(i) if i.is_jmp_short_or_near() => at = i.near_branch_target(),
                 Some(i) if i.mnemonic() == Mnemonic::Nop => at = i.next_ip(),
+                Some(i) if i.memory_segment() == Register::GS => at = self.over_counter(&i),
                 _ => return at,
             }
         }
         u64::MAX
+    }
+
+    /// Behind a counter that starts with `i`.
+    fn over_counter(&self, i: &Instruction) -> u64 {
+        if i.mnemonic() == Mnemonic::Inc {
+            return i.next_ip();
+        }
+        let r = i.op0_register();
+        let add = self.decode(i.next_ip()).unwrap();
+        assert_eq!((add.mnemonic(), add.op0_register(), add.memory_base()), (Mnemonic::Lea, r, r));
+        let store = self.decode(add.next_ip()).unwrap();
+        assert_eq!((store.mnemonic(), store.op1_register()), (Mnemonic::Mov, r));
+        assert_eq!(store.memory_displacement64(), i.memory_displacement64());
+        store.next_ip()
     }
 
     /// The table that a clone's instruction reads, where the original's reads another.
