@@ -41,14 +41,14 @@ pub(crate) fn len(step: Step) -> u32 {
 pub(crate) fn encode(step: Step, offset: u32) -> Vec<u8> {
     let d = offset.to_le_bytes();
     let absolute = |opcode: u8, reg: u8| {
-        let rex = 0x48 | (reg >> 3) << 2;
-        vec![0x65, rex, opcode, 0x04 | (reg & 7) << 3, 0x25, d[0], d[1], d[2], d[3]]
+        let rex = 0x48 | ((reg >> 3) << 2);
+        vec![0x65, rex, opcode, 0x04 | ((reg & 7) << 3), 0x25, d[0], d[1], d[2], d[3]]
     };
     match step {
         Step::Inc => absolute(0xff, 0),
         Step::Load(r) => absolute(0x8b, r),
         Step::Store(r) => absolute(0x89, r),
-        Step::Add(r) => vec![0x48 | (r >> 3) * 5, 0x8d, 0x40 | (r & 7) * 9, 1],
+        Step::Add(r) => vec![0x48 | ((r >> 3) * 5), 0x8d, 0x40 | ((r & 7) * 9), 1],
     }
 }
 

@@ -98,6 +98,17 @@ impl AddressMap {
         self.by_original(original).map(|e| self.clone.start.add(u64::from(e.at)))
     }
 
+    /// Where control that comes to the original instruction at `original` is to enter the clone: as
+    /// [`AddressMap::to_clone`], but before the counters that stand there.
+    #[must_use]
+    pub fn entrance(&self, original: Avma) -> Option<Avma> {
+        let copy = self.by_original(original)?;
+        let i = self.entries.partition_point(|e| e.at < copy.at);
+        let extra =
+            self.entries[..i].iter().rev().take_while(|e| e.link == Link::Extra && e.original == original);
+        Some(self.clone.start.add(u64::from(extra.last().unwrap_or(copy).at)))
+    }
+
     /// The original instruction for which the clone instruction that starts at `clone` stands.
     #[must_use]
     pub fn to_original(&self, clone: Avma) -> Option<Avma> {

@@ -23,7 +23,8 @@
 //! would leave its fall-through there, so blocks that start in the window are always cloned.
 //!
 //! A counter on a way out stands on that way alone: before the jump, or behind a conditional jump that is turned so as to
-//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block is its first instruction.
+//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block is its first
+//! instruction, or stands behind an `endbr64` there.
 //!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
@@ -185,11 +186,19 @@ impl Builder<'_> {
             self.plan.items.push(align);
         }
         self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
-        self.count(Point::Block(id), block.range.start);
         let insts = block.insts.clone();
+        let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
+        // An entry's redirect stands behind such an instruction, and leads to what is behind it in the clone.
+        let marked = first.decoded.code() == Code::Endbr64 && insts.len() > 1;
+        if !marked {
+            self.count(Point::Block(id), first.at);
+        }
         let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
         for i in insts.start..last {
             self.copy(i)?;
+            if marked && i == insts.start {
+                self.count(Point::Block(id), first.end());
+            }
         }
         match block.term {
             Term::Jump { .. } | Term::Cond { .. } | Term::CondShort { .. } => {}

@@ -435,6 +435,18 @@ fn counters_stand_on_their_way_alone() {
     assert_eq!((out.clones[0].entry, &out.text[..9]), (TEXT, &inc(0)[..]));
     assert_eq!(out.clones[0].map.to_clone(cfg.entry), Some(TEXT.add(9)));
     assert_eq!(out.clones[0].map.to_original(TEXT), Some(cfg.entry));
+    assert_eq!(out.clones[0].map.entrance(cfg.entry), Some(TEXT));
+    // Where an endbr64 is first, the redirect stands behind it and must not miss the counter either.
+    let cfg = graph(0x40_0000, &[&[0xf3, 0x0f, 0x1e, 0xfa][..], head, &[0xc3]].concat());
+    let rows = self::rows(&cfg);
+    let counters = vec![counter(Point::Block(BlockId(0)), 0)];
+    let out = check(vec![Function { counters, ..function(&cfg, &[0], &rows) }], 16);
+    assert_eq!(out.text, [&[0xf3, 0x0f, 0x1e, 0xfa][..], &inc(0), head, &[0xc3]].concat());
+    let map = &out.clones[0].map;
+    assert_eq!(
+        (map.entrance(cfg.entry.add(4)), map.to_clone(cfg.entry.add(4))),
+        (Some(TEXT.add(4)), Some(TEXT.add(13)))
+    );
 }
 
 #[test]

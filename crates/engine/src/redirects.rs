@@ -63,7 +63,7 @@ fn jump_targets(cfg: &Cfg) -> Vec<Avma> {
 /// The jump at a function's entry, to its clone.
 #[must_use]
 pub fn entry(program: &Program<'_>, id: FuncId, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
-    jump(program, id, window, clone.map.to_clone(window.jump_at)?)
+    jump(program, id, window, clone.map.entrance(window.jump_at)?)
 }
 
 /// The jump at a function's entry, to anywhere.
