@@ -38,7 +38,10 @@ impl Point {
     #[must_use]
     pub fn countable(self, cfg: &Cfg, liveness: &Liveness) -> Option<CountBy> {
         let live = match self {
-            Point::Block(b) => liveness.live_in(b),
+            Point::Block(b) => {
+                cfg.blocks.get(b.index())?;
+                liveness.live_in(b)
+            }
             Point::Edge { from, index } => {
                 if matches!(cfg.blocks.get(from.index())?.term, Term::Switch { .. }) {
                     return None;
@@ -69,3 +72,7 @@ impl Point {
         found
     }
 }
+
+#[cfg(test)]
+#[path = "point_tests.rs"]
+mod tests;

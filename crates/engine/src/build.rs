@@ -230,7 +230,7 @@ fn emit_at(
             cfg: &c.analysed.cfg,
             order: c.order.clone(),
             align_blocks: Vec::new(),
-            counters: Vec::new(),
+            counters: c.counters.clone(),
             rows: &c.analysed.rows,
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,

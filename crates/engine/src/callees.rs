@@ -1,9 +1,13 @@
-//! Functions known by name to do something odd when called.
+//! Functions known to do something odd when called: some by name, others since they end in a jump to such a one. What is
+//! jumped to sees the return address and the frame of the jumper's caller, as if that had called it itself.
+//!
+//! Not seen through are jumps through registers, and those in modules of which nothing is cloned.
 
-use addr::Avma;
+use crate::program::ModuleCode;
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind};
-use image::Image;
-use rustc_hash::FxHashMap;
+use image::{Image, Module, RelocKind};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// They never return. Only a hint: a clone goes on at the original's next instruction should they do.
 const NO_RETURN: &[&str] = &[
@@ -89,9 +93,16 @@ pub struct Callees {
 }
 
 impl Callees {
-    /// Looks all known names up in an image.
+    /// Looks all known names up in an image, and who passes calls on to them. `modules` is the code of the image's
+    /// modules, in their order; `memory` the process without redirects.
     #[must_use]
-    pub fn new(image: &Image) -> Self {
+    pub fn new(image: &Image, modules: &[ModuleCode], memory: &dyn ReadMemory) -> Self {
+        let mut this = Self::by_name(image);
+        this.see_through(&Links::new(image, modules, memory));
+        this
+    }
+
+    fn by_name(image: &Image) -> Self {
         let kinds: FxHashMap<&str, CalleeKind> = [
             (NO_RETURN, CalleeKind::NoReturn),
             (RETURNS_TWICE, CalleeKind::ReturnsTwice),
@@ -122,6 +133,31 @@ impl Callees {
         this
     }
 
+    /// Marks all that leads on to what must not be called from a clone, until there is no more of it. (What never
+    /// returns may be jumped to by something that sometimes does.)
+    fn see_through(&mut self, links: &dyn Leads) {
+        let is_odd =
+            |kind: CalleeKind| matches!(kind, CalleeKind::ReturnsTwice | CalleeKind::CallerSensitive);
+        let known = |map: &FxHashMap<Avma, CalleeKind>, callee: fn(Avma) -> Callee| -> Vec<_> {
+            map.iter().filter(|(_, k)| is_odd(**k)).map(|(&at, &kind)| (callee(at), kind)).collect()
+        };
+        let mut left = known(&self.code, Callee::Direct);
+        left.extend(known(&self.slots, Callee::Slot));
+        while let Some((to, kind)) = left.pop() {
+            for callee in links.lead_to(to) {
+                let entry = match callee {
+                    Callee::Direct(at) => self.code.entry(at),
+                    Callee::Slot(at) => self.slots.entry(at),
+                }
+                .or_insert(CalleeKind::Ordinary);
+                if !is_odd(*entry) {
+                    *entry = kind;
+                    left.push((callee, kind));
+                }
+            }
+        }
+    }
+
     /// What is known about a callee.
     #[must_use]
     pub fn kind(&self, callee: Callee) -> CalleeKind {
@@ -130,5 +166,171 @@ impl Callees {
             Callee::Slot(at) => self.slots.get(&at),
         };
         known.copied().unwrap_or(CalleeKind::Ordinary)
+    }
+}
+
+/// Who passes calls on.
+trait Leads {
+    /// What comes to the same as calling this: functions and stubs that jump to it or through it, slots that hold it.
+    fn lead_to(&self, callee: Callee) -> Vec<Callee>;
+}
+
+/// All ways on in a process but for direct jumps, which the modules' own tables give.
+struct Links<'a> {
+    image: &'a Image,
+    modules: &'a [ModuleCode],
+    /// What jumps through a slot.
+    through: FxHashMap<Avma, Vec<Avma>>,
+    /// Slots by what they hold.
+    holders: FxHashMap<Avma, Vec<Avma>>,
+    /// Slots by name: those not bound yet hold something else.
+    named: FxHashMap<&'a str, Vec<Avma>>,
+}
+
+impl<'a> Links<'a> {
+    fn new(image: &'a Image, modules: &'a [ModuleCode], memory: &dyn ReadMemory) -> Self {
+        let mut this = Self {
+            image,
+            modules,
+            through: FxHashMap::default(),
+            holders: FxHashMap::default(),
+            named: FxHashMap::default(),
+        };
+        for (module, code) in image.modules().iter().zip(modules) {
+            let is_slot = |kind| matches!(kind, RelocKind::GlobDat | RelocKind::JumpSlot);
+            let slots: FxHashSet<Avma> =
+                module.relocations.iter().filter(|r| is_slot(r.kind)).map(|r| r.at).collect();
+            for &slot in &slots {
+                if let Ok(holds) = memory.u64(slot) {
+                    this.holders.entry(Avma(holds)).or_default().push(slot);
+                }
+            }
+            for slot in &module.slots {
+                this.named.entry(&slot.name).or_default().push(slot.slot);
+            }
+            for stub in &module.plt {
+                this.through.entry(stub.slot).or_default().push(stub.range.start);
+            }
+            for (range, bytes) in code.text() {
+                for (from, slot) in jumps_through(range.start, bytes) {
+                    if slots.contains(&slot) {
+                        this.through.entry(slot).or_default().extend(entries(module, code, from));
+                    }
+                }
+            }
+        }
+        this
+    }
+
+    /// The names that others know an address by.
+    fn names(&self, at: Avma) -> impl Iterator<Item = &'a str> {
+        let module = self.image.modules().iter().find(|m| m.extent.contains(at));
+        let symbols = module.into_iter().flat_map(|m| m.symbols.iter());
+        symbols.filter(move |s| s.at == at && s.exported).map(|s| s.name)
+    }
+}
+
+impl Leads for Links<'_> {
+    fn lead_to(&self, callee: Callee) -> Vec<Callee> {
+        let at = match callee {
+            Callee::Slot(slot) => {
+                return self.through.get(&slot).into_iter().flatten().copied().map(Callee::Direct).collect();
+            }
+            Callee::Direct(at) => at,
+        };
+        let mut leads: Vec<Callee> =
+            self.holders.get(&at).into_iter().flatten().copied().map(Callee::Slot).collect();
+        let named = self.names(at).filter_map(|name| self.named.get(name)).flatten();
+        leads.extend(named.copied().map(Callee::Slot));
+        for (module, code) in self.image.modules().iter().zip(self.modules) {
+            for (from, _) in code.branches.jumps_into(AvmaRange::with_len(at, 1)) {
+                leads.extend(entries(module, code, from).into_iter().map(Callee::Direct));
+            }
+        }
+        leads
+    }
+}
+
+/// Where one may have come in who gets to a jump.
+fn entries(module: &Module, code: &ModuleCode, from: Avma) -> Vec<Avma> {
+    if let Some(function) = code.function_at(from).filter(|f| !f.plt) {
+        return std::iter::once(function.entry).chain(function.other_entries.iter().copied()).collect();
+    }
+    match module.plt.iter().find(|s| s.range.contains(from)) {
+        Some(stub) => vec![stub.range.start],
+        // Code without frame rules: a thunk, which begins with its jump, with `bnd` or `endbr64` before it or not.
+        None => vec![from, from.sub(1), from.sub(4), from.sub(5)],
+    }
+}
+
+/// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
+fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> + '_ {
+    bytes.windows(6).zip(0u64..).filter_map(move |(w, i)| {
+        let [0xff, 0x25, distance @ ..] = w else { return None };
+        let distance = i32::from_le_bytes(distance.try_into().ok()?);
+        let from = at.add(i);
+        Some((from, from.add(6).offset(i64::from(distance))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: Avma = Avma(0x1000);
+    const STUB: Avma = Avma(0x2000);
+    const SLOT: Avma = Avma(0x3000);
+    const WRAPPER: Avma = Avma(0x4000);
+    const OUTER: Avma = Avma(0x5000);
+    const OUTER_SLOT: Avma = Avma(0x6000);
+    const OTHER: Avma = Avma(0x7000);
+
+    /// `setjmp`; a slot that holds it, and the stub of that; a function that ends in a jump to the stub; another that ends in a
+    /// jump to it, and jumps round with it in circles; a slot of that in another module.
+    struct Chain;
+
+    impl Leads for Chain {
+        fn lead_to(&self, callee: Callee) -> Vec<Callee> {
+            match callee {
+                Callee::Direct(SET) => vec![Callee::Slot(SLOT)],
+                Callee::Slot(SLOT) => vec![Callee::Direct(STUB)],
+                Callee::Direct(STUB) => vec![Callee::Direct(WRAPPER)],
+                Callee::Direct(WRAPPER) => vec![Callee::Direct(OUTER), Callee::Direct(WRAPPER)],
+                Callee::Direct(OUTER) => vec![Callee::Direct(WRAPPER), Callee::Slot(OUTER_SLOT)],
+                Callee::Direct(OTHER) => vec![Callee::Direct(SET)],
+                _ => Vec::new(),
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_jumps_on_is_what_is_jumped_to() {
+        for kind in [CalleeKind::ReturnsTwice, CalleeKind::CallerSensitive] {
+            let mut callees = Callees::default();
+            callees.code.insert(SET, kind);
+            callees.code.insert(WRAPPER, CalleeKind::NoReturn);
+            callees.code.insert(OTHER, CalleeKind::NoReturn);
+            callees.see_through(&Chain);
+            for at in [SET, STUB, WRAPPER, OUTER] {
+                assert_eq!(callees.kind(Callee::Direct(at)), kind, "{at}");
+            }
+            for at in [SLOT, OUTER_SLOT] {
+                assert_eq!(callees.kind(Callee::Slot(at)), kind, "{at}");
+            }
+            assert_eq!(callees.kind(Callee::Direct(OTHER)), CalleeKind::NoReturn);
+        }
+        let mut callees = Callees::default();
+        callees.code.insert(SET, CalleeKind::NoReturn);
+        callees.see_through(&Chain);
+        assert_eq!(callees.kind(Callee::Slot(SLOT)), CalleeKind::Ordinary);
+    }
+
+    #[test]
+    fn jumps_through_slots_are_read_relative_to_their_end() {
+        let code = [
+            0x90, 0xf2, 0xff, 0x25, 0x10, 0, 0, 0, 0xff, 0x15, 0, 0, 0, 0, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff,
+        ];
+        let found: Vec<_> = jumps_through(Avma(0x1000), &code).collect();
+        assert_eq!(found, [(Avma(0x1002), Avma(0x1018)), (Avma(0x100e), Avma(0x1004))]);
     }
 }

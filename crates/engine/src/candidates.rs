@@ -7,6 +7,7 @@ use crate::shuffle::Rng;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
+use emit::Counter;
 use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -23,8 +24,28 @@ pub struct Candidate {
     pub samples: u64,
     /// How often its blocks and edges ran, up to a factor common to all functions.
     pub counts: Counts,
+    /// Whether they were counted, not inferred.
+    pub counted: bool,
     /// The blocks that are cloned, in their new order.
     pub order: Vec<BlockId>,
+    /// Counters in its clone.
+    pub counters: Vec<Counter>,
+}
+
+impl Candidate {
+    /// One of which nothing but samples is known yet.
+    #[must_use]
+    pub fn new(id: FuncId, analysed: Analysed, samples: u64) -> Self {
+        Self {
+            id,
+            analysed,
+            samples,
+            counts: Counts::default(),
+            counted: false,
+            order: Vec::new(),
+            counters: Vec::new(),
+        }
+    }
 }
 
 /// All that was looked at.
@@ -98,19 +119,31 @@ pub fn choose(
         }
         let samples = by.get(&id).copied().unwrap_or(0);
         match program.analyse(id) {
-            Ok(analysed) => {
-                let counts = Counts::default();
-                out.chosen.push(Candidate { id, analysed, samples, counts, order: Vec::new() });
-            }
+            Ok(analysed) => out.chosen.push(Candidate::new(id, analysed, samples)),
             Err(reason) => out.refused.push((id, samples, reason)),
         }
     }
     out.samples = by;
-    match options.shuffle {
-        Some(seed) => random_orders(&mut out.chosen, seed),
-        None => measured_orders(&mut out.chosen, samples),
-    }
     Ok(out)
+}
+
+impl Candidates {
+    /// Gives each candidate counts, by inference from samples.
+    pub fn infer(&mut self, samples: &Samples) {
+        let hits = hits(&self.chosen, samples);
+        for (i, c) in self.chosen.iter_mut().enumerate() {
+            let cfg = &c.analysed.cfg;
+            c.counts = profile::infer(cfg, &profile::weights(cfg, hits.of(i)));
+        }
+    }
+
+    /// Gives each candidate the order of its blocks: by its counts, or at random.
+    pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
+        match shuffle {
+            Some(seed) => random_orders(&mut self.chosen, seed),
+            None => measured_orders(&mut self.chosen, samples),
+        }
+    }
 }
 
 /// One function of which as little as can be is cloned: what its entry's jump overwrites.
@@ -119,7 +152,7 @@ pub fn choose(
 /// Why it cannot be.
 pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusal> {
     let analysed = program.analyse(id)?;
-    Ok(Candidate { id, analysed, samples: 0, counts: Counts::default(), order: vec![BlockId(0)] })
+    Ok(Candidate { order: vec![BlockId(0)], ..Candidate::new(id, analysed, 0) })
 }
 
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
@@ -142,25 +175,41 @@ fn random_orders(chosen: &mut [Candidate], seed: u64) {
     }
 }
 
-/// Block counts by inference from samples, hot blocks, ext-TSP.
-fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
+/// Samples by candidate and block.
+fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
     let index = BlockIndex::new(&chosen.iter().map(|c| &c.analysed.cfg).collect::<Vec<_>>());
     let mut hits = BlockSamples::new(&index);
     for &ip in &samples.ips {
         hits.add(&index, ip);
     }
+    hits
+}
+
+/// Hot blocks, ext-TSP.
+fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
+    let hits = hits(chosen, samples);
     for (i, c) in chosen.iter_mut().enumerate() {
         let cfg = &c.analysed.cfg;
-        let of = hits.of(i);
-        c.counts = profile::infer(cfg, &profile::weights(cfg, of));
-        let seldom = seldom::seldom(cfg);
-        let hot: Vec<bool> = profile::hot_blocks(cfg, &c.counts, of)
-            .into_iter()
-            .zip(seldom)
-            .map(|(hot, seldom)| hot || !seldom)
-            .collect();
+        let hot =
+            if c.counted { ran(&c.counts, hits.of(i)) } else { perhaps_hot(cfg, &c.counts, hits.of(i)) };
         c.order = order_blocks(cfg, &c.counts, &hot);
     }
+}
+
+/// Which blocks were seen to run.
+fn ran(counts: &Counts, samples: &[u64]) -> Vec<bool> {
+    let sampled = |b| samples.get(b).is_some_and(|&s: &u64| s > 0);
+    counts.blocks.iter().enumerate().map(|(b, &n)| b == 0 || n > 0 || sampled(b)).collect()
+}
+
+/// Which blocks may run, going by inference from few samples.
+fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
+    let seldom = seldom::seldom(cfg);
+    profile::hot_blocks(cfg, counts, samples)
+        .into_iter()
+        .zip(seldom)
+        .map(|(hot, seldom)| hot || !seldom)
+        .collect()
 }
 
 /// The hot blocks in ext-TSP order.

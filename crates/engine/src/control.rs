@@ -30,8 +30,12 @@ fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize
     // The lock comes first: another whet may be about to add a generation.
     let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
-    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-    let report = act(&target.process, installed, &Policy::default()).map_err(|e| target.cause(e.into()))?;
+    // What only counted is nothing to put back.
+    let usable = |i: &&Installed| state == TargetState::Undone || i.generation() > 0;
+    let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
+    let report = act(&target.process, installed, &Policy::default())
+        .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
+        .map_err(|e| target.cause(e.into()))?;
     let left = report.foreign.len() + report.in_use.len();
     let answer = ToggleAnswer {
         pid: pid.0,

@@ -134,7 +134,9 @@ impl Error {
         match self {
             Error::Tracee(e)
             | Error::Stop(tracee::StopError::Failed(e))
-            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).1,
+            | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
+                tracee_code(e).1
+            }
             Error::Stop(_)
             | Error::Locked { .. }
             | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => X::Busy,
@@ -157,7 +159,9 @@ impl Error {
         match self {
             Error::Tracee(e)
             | Error::Stop(tracee::StopError::Failed(e))
-            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).0,
+            | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
+                tracee_code(e).0
+            }
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => "busy",
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
@@ -185,7 +189,9 @@ impl Error {
         match self {
             Error::Tracee(e)
             | Error::Stop(tracee::StopError::Failed(e))
-            | Error::Splice(splice::Error::Tracee(e)) => tracee_code(e).2.to_owned(),
+            | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
+                tracee_code(e).2.to_owned()
+            }
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
                 "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up"
                     .to_owned()
@@ -235,6 +241,7 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::AlreadyTraced { .. } => {
             ("already_traced", X::Refused, "detach the debugger or tracer, then try again")
         }
+        E::SharesMemory { .. } => ("shares_memory", X::Refused, "end the process that shares its memory"),
         E::JobStopped(_) => ("stopped", X::Refused, "continue it (kill -CONT PID), then try again"),
         E::SeccompStrict(_) => ("seccomp_strict", X::Refused, "nothing can be done for such a process"),
         E::SeccompFilter { .. } => ("seccomp_filter", X::Refused, "run whet with CAP_SYS_ADMIN"),

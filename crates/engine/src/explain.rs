@@ -77,7 +77,7 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
     Ok(ExplainReport {
         pid: pid.0,
         exe: target.exe(),
-        state: state_of(installed.state()),
+        state: state_of(installed),
         generation,
         shuffle: notes.shuffle,
         samples: notes.samples,

@@ -6,12 +6,15 @@
 
 mod build;
 mod callees;
+mod calls;
 mod candidates;
 mod control;
+mod counting;
 mod doctor;
 mod error;
 mod explain;
 mod file_text;
+mod ground;
 mod lock;
 mod lookup;
 mod map_store;
@@ -31,6 +34,7 @@ mod verify;
 mod walk;
 
 pub use control::{redo, undo};
+pub use counting::CountingReport;
 pub use doctor::{Check, DoctorReport, doctor};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};

@@ -1,8 +1,10 @@
 //! `optimize`: from a pid to clones in execution.
 
-use crate::build::{self, Built};
+use crate::build::Built;
 use crate::candidates::{self, Candidates};
+use crate::counting::{self, CountingReport};
 use crate::file_text::{self, FileText};
+use crate::ground::{Ground, Placed};
 use crate::lock::TargetLock;
 use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
@@ -10,11 +12,10 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::{Error, Target, map_store, walk};
-use addr::{Avma, AvmaRange, ReadMemory};
+use addr::{AvmaRange, ReadMemory};
 use emit::AddressMap;
 use image::Image;
 use rustc_hash::{FxHashMap, FxHashSet};
-use splice::{InstallReport, Plan, Policy};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub const MEMORY_CAP: u64 = 128 << 20;
 pub struct OptimizeOptions {
     /// How long to sample.
     pub sampling: Duration,
+    /// After that, count edges exactly for so long a round; `None` infers them from samples.
+    pub counting: Option<Duration>,
     /// Clone everything in random order, from this seed.
     pub shuffle: Option<u64>,
     /// Only these functions.
@@ -50,6 +53,11 @@ pub enum Progress {
     },
     /// Building clones.
     Building,
+    /// Counting edges.
+    Counting {
+        /// Of so many functions.
+        functions: usize,
+    },
     /// Putting them in place.
     Installing,
 }
@@ -61,6 +69,7 @@ impl fmt::Display for Progress {
             Progress::Sampling { samples, left } => {
                 write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
             }
+            Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
             Progress::Building => f.write_str("building clones"),
             Progress::Installing => f.write_str("installing"),
         }
@@ -89,6 +98,9 @@ fn rebuild(
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
     let pid = target.process.pid();
+    if let Some(installed) = &target.installed {
+        splice::settle(&target.process, &installed.anchor)?;
+    }
     check_cap(target)?;
 
     progress(Progress::Reading);
@@ -109,72 +121,31 @@ fn rebuild(
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
     }
-    let work =
-        Work { target, program: &program, candidates: &candidates, walk, lookup, files, samples, options };
-    for _ in 0..PLACES {
-        match work.put_in_place(start, progress) {
-            // Something was mapped at the chosen place meanwhile: a thread's stack, a library.
-            Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {}
-            other => return other,
-        }
+    if options.shuffle.is_none() {
+        candidates.infer(&samples);
     }
-    work.put_in_place(start, progress)
-}
+    let ground = Ground { target, program: &program, lookup, files, walk };
+    let counting = match options.counting {
+        Some(time) => match counting::count(&ground, &mut candidates, time, options.shuffle, progress) {
+            Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
+                Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
+            }
+            counted => Some(counted?),
+        },
+        None => None,
+    };
+    candidates.order(&samples, options.shuffle);
 
-/// How many more places to try where the target maps faster than whet builds.
-const PLACES: usize = 3;
-
-/// All that a rebuild is made from.
-struct Work<'a, 'm> {
-    target: &'a Target,
-    program: &'a Program<'m>,
-    candidates: &'a Candidates,
-    walk: Option<candidates::Candidate>,
-    lookup: lookup::Lookup,
-    files: FxHashMap<usize, FileText>,
-    samples: Samples,
-    options: &'a OptimizeOptions,
-}
-
-impl Work<'_, '_> {
-    /// Builds for the address space as it is now, and installs.
-    fn put_in_place(
-        &self,
-        start: Instant,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<OptimizeReport, Error> {
-        let Self { target, program, candidates, walk, files, options, .. } = self;
-        let pid = target.process.pid();
-        progress(Progress::Building);
-        let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let mut built =
-            build::build(program, &candidates.chosen, walk.as_ref(), files, &maps, options.shuffle)?;
-        if built.cloned.is_empty() {
-            return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
-        }
-        let summary = Summary::new(program, candidates, &built, &self.samples);
-        let notes = summary.notes(program, candidates, &built, options).write();
-        if let Some(first) = built.caches.first_mut() {
-            first.notes = notes;
-        }
-        let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
-        let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
-        if before + mapped > MEMORY_CAP {
-            return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
-        }
-
-        progress(Progress::Installing);
-        tracee::preflight(pid)?;
-        let anchor_at = place_anchor(program, &built)?;
-        let hook = match walk {
-            Some(walk) => Some(walk::hook(target, program, walk, &built, anchor_at)?),
-            None => None,
-        };
-        let plan =
-            Plan { caches: std::mem::take(&mut built.caches), lookup: self.lookup.slot, hook, anchor_at };
-        let report = splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default())?;
-        Ok(summary.report(target, &plan, &built, &report, &self.samples, mapped, start.elapsed()))
-    }
+    progress(Progress::Installing);
+    let now = Target::open(pid)?;
+    let notes = |built: &Built| {
+        Summary::new(&program, &candidates, built, &samples)
+            .notes(&program, &candidates, built, options)
+            .write()
+    };
+    let placed = ground.install(&now, &candidates.chosen, options.shuffle, None, &notes)?;
+    let summary = Summary::new(&program, &candidates, &placed.built, &samples);
+    Ok(summary.report(target, &placed, &samples, counting, start.elapsed()))
 }
 
 fn check_cap(target: &Target) -> Result<(), Error> {
@@ -199,18 +170,6 @@ fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(),
         });
     }
     Ok(())
-}
-
-/// The place of a new anchor: within a jump's reach of the C library, where the target has one.
-fn place_anchor(program: &Program<'_>, built: &Built) -> Result<Avma, Error> {
-    let modules = program.image().modules();
-    let libc = modules.iter().find(|m| m.symbols.exported("dl_iterate_phdr").is_some()).map(|m| m.extent);
-    let cache = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
-    let place = |near| {
-        splice::place(&splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false })
-    };
-    let at = libc.map(place).and_then(Result::ok).map_or_else(|| place(cache), Ok);
-    Ok(at.map_err(splice::Error::from)?)
 }
 
 /// The file text of every module that has a file.
@@ -319,18 +278,16 @@ impl Summary {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "an answer is made of everything that happened")]
     fn report(
         self,
         target: &Target,
-        plan: &Plan,
-        built: &Built,
-        installed: &InstallReport,
+        placed: &Placed,
         samples: &Samples,
-        mapped: u64,
+        counting: Option<CountingReport>,
         took: Duration,
     ) -> OptimizeReport {
-        let main = built.main_cache.and_then(|i| plan.caches.get(i));
+        let Placed { built, caches, mapped, report: installed } = placed;
+        let main = built.main_cache.and_then(|i| caches.get(i));
         let huge = main.is_some_and(|c| {
             let text = c.text_range();
             splice::huge_wanted(c.text.len() as u64)
@@ -350,11 +307,12 @@ impl Summary {
             coverage: self.coverage,
             coverage_main: self.coverage_main,
             code_bytes: built.code_bytes,
-            mapped_bytes: mapped,
+            mapped_bytes: *mapped,
             huge_page: huge,
             redirects: installed.toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
             skipped_redirects: installed.toggle.foreign.len() + installed.toggle.in_use.len(),
             stop_ms: StopMs::of(&installed.toggle.stops),
+            counting,
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }

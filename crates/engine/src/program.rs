@@ -68,8 +68,9 @@ impl<'m> Program<'m> {
     /// Sorts out the code of every module of the image. `memory` is the process without redirects.
     #[must_use]
     pub fn new(image: Image, memory: &'m (dyn ReadMemory + Sync)) -> Self {
-        let callees = Callees::new(&image);
-        let modules = (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
+        let modules: Vec<ModuleCode> =
+            (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
+        let callees = Callees::new(&image, &modules, memory);
         Self { image, modules, callees, memory }
     }
 
@@ -120,10 +121,16 @@ impl<'m> Program<'m> {
     #[must_use]
     pub fn find(&self, pc: Avma) -> Option<FuncId> {
         let module = self.modules.iter().position(|m| m.text.iter().any(|(r, _)| r.contains(pc)))?;
-        let m = &self.modules[module];
-        let after = m.fragments.partition_point(|(r, _)| r.start <= pc);
-        let (range, index) = *m.fragments.get(after.checked_sub(1)?)?;
-        range.contains(pc).then_some(FuncId { module: u32::try_from(module).ok()?, index })
+        let index = self.modules[module].index_at(pc)?;
+        Some(FuncId { module: u32::try_from(module).ok()?, index })
+    }
+
+    /// What a stub of the procedure linkage table jumps to now; `None` for any other address.
+    #[must_use]
+    pub fn bound(&self, stub: Avma) -> Option<Avma> {
+        let module = self.image.modules().iter().find(|m| m.extent.contains(stub))?;
+        let i = module.plt.binary_search_by_key(&stub, |p| p.range.start).ok()?;
+        self.memory.u64(module.plt[i].slot).ok().map(Avma)
     }
 
     /// Whether a program counter is in code of the main program.
@@ -149,7 +156,7 @@ impl<'m> Program<'m> {
     /// Bytes of the process without redirects, for a range inside one executable segment.
     #[must_use]
     pub fn text(&self, f: FuncId, range: AvmaRange) -> Option<&[u8]> {
-        self.module(f).text(range)
+        self.module(f).bytes(range)
     }
 
     /// Builds the graph of a function and all that its clone needs.
@@ -195,7 +202,7 @@ impl<'m> Program<'m> {
         let ranges = &extent.parts[..parts];
         let code_parts: Vec<Part<'_>> = ranges
             .iter()
-            .map(|&range| Some(Part { range, bytes: module.text(range)? }))
+            .map(|&range| Some(Part { range, bytes: module.bytes(range)? }))
             .collect::<Option<_>>()
             .ok_or(Refusal::Unreadable)?;
         let landing_pads: Vec<Avma> =
@@ -351,7 +358,26 @@ impl ModuleCode {
         &self.held[from..to]
     }
 
-    fn text(&self, range: AvmaRange) -> Option<&[u8]> {
+    /// The function a program counter is in.
+    fn index_at(&self, pc: Avma) -> Option<u32> {
+        let after = self.fragments.partition_point(|(r, _)| r.start <= pc);
+        let (range, index) = *self.fragments.get(after.checked_sub(1)?)?;
+        range.contains(pc).then_some(index)
+    }
+
+    /// The same, itself.
+    #[must_use]
+    pub fn function_at(&self, pc: Avma) -> Option<&Extent> {
+        self.extents.functions.get(self.index_at(pc)? as usize)
+    }
+
+    /// Its executable bytes, as the loader left them.
+    #[must_use]
+    pub fn text(&self) -> &[(AvmaRange, Vec<u8>)] {
+        &self.text
+    }
+
+    fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
         let (whole, bytes) = self.text.iter().find(|(r, _)| r.covers(&range))?;
         let from = usize::try_from(range.start.since(whole.start)?).ok()?;
         let to = usize::try_from(range.end.since(whole.start)?).ok()?;

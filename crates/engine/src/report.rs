@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub enum TargetState {
     /// Redirects are in force.
     Optimized,
+    /// Clones that count are in force; where no whet is at work on the target, one died there: undo takes them out.
+    Counting,
     /// They were taken away.
     Undone,
     /// An installation was begun and did not come to its end.
@@ -21,6 +23,7 @@ impl TargetState {
     pub fn word(self) -> &'static str {
         match self {
             TargetState::Optimized => "optimized",
+            TargetState::Counting => "counting",
             TargetState::Undone => "undone",
             TargetState::Interrupted => "interrupted",
         }
@@ -104,6 +107,9 @@ pub struct OptimizeReport {
     pub skipped_redirects: usize,
     /// Stops of the whole target.
     pub stop_ms: StopMs,
+    /// What counting came to, where edges were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counting: Option<crate::counting::CountingReport>,
     /// Stop of one thread for making mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.

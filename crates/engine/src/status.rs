@@ -2,7 +2,7 @@
 
 use crate::report::{StatusReport, TargetState, TargetStatus};
 use crate::{Error, Target};
-use splice::State;
+use splice::{Installed, State};
 use tracee::Pid;
 
 /// Looks at one process, or at all.
@@ -37,15 +37,16 @@ fn all_pids() -> Vec<Pid> {
 fn of(target: &Target) -> Result<Option<TargetStatus>, Error> {
     let Some(installed) = &target.installed else { return Ok(None) };
     let generation = installed.generation();
-    if generation == 0 {
+    if generation == 0 && !installed.is_counting() {
         return Ok(None);
     }
-    let newest: Vec<_> = installed.of(generation).collect();
+    let counting = installed.caches.iter().filter(|c| installed.is_counting() && c.header.counting);
+    let newest: Vec<_> = installed.of(generation).chain(counting.filter(|_| generation == 0)).collect();
     let since = newest.iter().map(|c| c.header.since_ns).min().unwrap_or(0);
     Ok(Some(TargetStatus {
         pid: target.process.pid().0,
         exe: target.exe(),
-        state: state_of(installed.state()),
+        state: state_of(installed),
         generation,
         since: rfc3339(since / 1_000_000_000),
         redirects: newest.iter().map(|c| c.records.len()).sum(),
@@ -56,8 +57,11 @@ fn of(target: &Target) -> Result<Option<TargetStatus>, Error> {
 
 /// The journal's word in the contract's.
 #[must_use]
-pub fn state_of(state: State) -> TargetState {
-    match state {
+pub fn state_of(installed: &Installed) -> TargetState {
+    if installed.is_counting() {
+        return TargetState::Counting;
+    }
+    match installed.state() {
         State::Applied => TargetState::Optimized,
         State::Undone => TargetState::Undone,
         State::Prepared => TargetState::Interrupted,

@@ -25,7 +25,7 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
         pid: target.process.pid().0,
         identical: true,
         unexpected: Vec::new(),
-        state: target.installed.as_ref().map(|i| state_of(i.state())),
+        state: target.installed.as_ref().map(state_of),
         live_redirects: 0,
         kept_redirects: 0,
         compared_bytes: 0,

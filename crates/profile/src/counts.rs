@@ -14,10 +14,11 @@ pub struct Counts {
     pub blocks: Vec<u64>,
     /// By block: its edges in the order in which `Cfg::successors` gives them, those to the outside included.
     pub edges: Vec<Vec<u64>>,
-    /// By block: entered from outside the graph (the entry, landing pads, targets of unknown jumps).
+    /// By block: entered from outside the graph (the entry, landing pads, targets of unknown jumps; in counts mended
+    /// by [`crate::CounterPlan::solve`] any block that threads must have come to unseen).
     pub inflow: Vec<u64>,
     /// By block: left by no edge (returns, unknown jumps, calls that do not return, traps; also one block of a loop
-    /// that has no way out).
+    /// that has no way out, and in mended counts any block that threads must have left unseen, by an exception say).
     pub outflow: Vec<u64>,
 }
 
@@ -80,7 +81,7 @@ pub fn infer(cfg: &Cfg, weights: &[u64]) -> Counts {
 }
 
 /// The plain graph of a function, and how many edges each block has.
-fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
+pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
     let n = cfg.blocks.len();
     let mut graph = FlowGraph {
         weights: (0..n).map(|b| weights.get(b).copied().unwrap_or(0)).collect(),

@@ -1,11 +1,13 @@
-//! How often does each block run, and each edge: samples put on the graphs, made consistent by inference.
+//! How often does each block run, and each edge: samples put on the graphs and made consistent by inference, or
+//! exact counts from as few counters as determine them.
 //!
-//! You give control-flow graphs and sampled instruction addresses; it gives block and edge counts in which as much
-//! flows into each block as out of it, and the choice of what is hot. No process, no clock; the same samples always
-//! give the same counts.
+//! You give control-flow graphs and sampled instruction addresses, or the values of the counters it asked for; it
+//! gives block and edge counts in which as much flows into each block as out of it, and the choice of what is hot. No
+//! process, no clock; the same input always gives the same counts.
 #![forbid(unsafe_code)]
 
 mod choose;
+mod counters;
 mod counts;
 mod flow_graph;
 mod min_cost_flow;
@@ -14,5 +16,6 @@ mod samples;
 mod test_cfg;
 
 pub use choose::{Coverage, choose, hot_blocks};
+pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};
 pub use samples::{BlockIndex, BlockSamples, WEIGHT_SCALE, weights};

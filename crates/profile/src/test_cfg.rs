@@ -1,7 +1,11 @@
-//! Small graphs for tests: blocks of so many 4-byte instructions, ended as told.
+//! Small graphs for tests: blocks of so many 4-byte instructions, ended as told; chance and time.
 
 use addr::{Addr, Avma, AvmaRange};
-use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, Term};
+use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, Term};
+use proptest::prelude::*;
+use std::time::Duration;
+
+pub(crate) const OUT: Dest = Dest::Outside(Avma(0x9000));
 
 pub(crate) fn to(b: u32) -> Dest {
     Dest::Block(BlockId(b))
@@ -45,4 +49,67 @@ pub(crate) fn cfg_at(entry: u64, blocks: &[(u32, Term)]) -> Cfg {
     }
     cfg.parts.push(AvmaRange::new(Avma(entry), at));
     cfg
+}
+
+fn arb_dest(n: u32) -> impl Strategy<Value = Dest> {
+    prop_oneof![6 => (0..n).prop_map(to), 1 => Just(OUT)]
+}
+
+pub(crate) fn arb_term(n: u32) -> impl Strategy<Value = Term> {
+    (arb_dest(n), arb_dest(n), 0..12).prop_map(|(a, b, kind)| match kind {
+        0 => Term::Return,
+        1 => Term::Indirect,
+        2 => Term::Trap,
+        3 => Term::NoReturnCall { next: Avma(1) },
+        4 | 5 => Term::Fall { next: a },
+        6 => Term::Jump { to: a },
+        _ => Term::CondShort { taken: a, fall: b },
+    })
+}
+
+/// Graphs of fewer than `most` blocks with every kind of end, jump tables and landing pads.
+pub(crate) fn arb_cfg(most: u32) -> impl Strategy<Value = Cfg> {
+    (1..most)
+        .prop_flat_map(|n| {
+            let n_blocks = n as usize;
+            (
+                prop::collection::vec((1u32..6, arb_term(n)), n_blocks),
+                prop::collection::vec((0..n_blocks, prop::collection::vec(arb_dest(n), 1..6)), 0..3),
+                prop::collection::vec(0..n_blocks, 0..2),
+            )
+        })
+        .prop_map(|(blocks, switches, pads)| {
+            let mut cfg = cfg_at(0x1000, &blocks);
+            for (table, (b, targets)) in (0u32..).zip(switches) {
+                cfg.blocks[b].term = Term::Switch { table };
+                let at = Avma(0x8000);
+                cfg.tables.push(JumpTable { at, form: TableForm::Absolute8, targets, cloneable: None });
+            }
+            for b in pads {
+                cfg.blocks[b].landing_pad = true;
+            }
+            cfg
+        })
+}
+
+/// xorshift: the same numbers everywhere.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+
+    pub(crate) fn index(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).unwrap()
+    }
+}
+
+/// CPU time of this thread: other work on the machine does not count.
+pub(crate) fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }

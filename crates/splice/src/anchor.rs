@@ -4,20 +4,24 @@
 //! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
 //! journal. Region 0 is the routines' own page, so that even they unwind.
 
-use crate::{Error, Record, journal, lookup, walk};
+use crate::{CounterArea, Error, Record, journal, lookup, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
 /// First bytes of the data page.
 pub const MAGIC: [u8; 8] = *b"whetanch";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Size of each of the two pages.
 pub const PAGE: u64 = 4096;
 const SLOT: u64 = 16;
 const ORIGINAL: u64 = 24;
 pub(crate) const COUNT: u64 = 32;
+/// What the process's switch of huge pages was (`PR_GET_THP_DISABLE`) while it is turned; 0 where nothing is owed.
+const OWED: u64 = 40;
 /// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
 pub(crate) const TARGET: u64 = 56;
+/// The [`CounterArea`]: its start, its end, the bytes of a part; 0 for none.
+const COUNTERS: u64 = 96;
 /// What regions are called where they are shown as modules.
 pub(crate) const NAME: u64 = 128;
 pub(crate) const REGIONS: u64 = 512;
@@ -59,6 +63,8 @@ pub struct Anchor {
     pub original: u64,
     /// How unwinders that walk the list of modules are answered, where there are any.
     pub hook: Option<Hook>,
+    /// The memory in which clones count, where some did.
+    pub counters: Option<CounterArea>,
     /// The regions.
     pub regions: Vec<Region>,
 }
@@ -93,6 +99,18 @@ impl Anchor {
     #[must_use]
     pub fn count_at(&self) -> Avma {
         self.at.add(COUNT)
+    }
+
+    /// Where it is written what is owed to the target: see `huge`.
+    #[must_use]
+    pub fn owed_at(&self) -> Avma {
+        self.at.add(OWED)
+    }
+
+    /// Where the words of a counter area go, and what they are.
+    pub(crate) fn counter_words(&self, area: &CounterArea) -> (Avma, Vec<u8>) {
+        let words = [area.range.start.0, area.range.end.0, area.part];
+        (self.at.add(COUNTERS), words.iter().flat_map(|w| w.to_le_bytes()).collect())
     }
 
     /// Where region `i` is.
@@ -166,6 +184,7 @@ impl Anchor {
             slot: Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0)),
             original: mem.u64(at.add(ORIGINAL))?,
             hook: read_hook(mem, at.add(TARGET))?,
+            counters: read_counters(mem, at.add(COUNTERS))?,
             regions: Vec::with_capacity(count),
         };
         for i in 0..count {
@@ -177,6 +196,17 @@ impl Anchor {
             });
         }
         Ok(Some(anchor))
+    }
+}
+
+/// The words of a counter area at `at`; `None` where there is none.
+fn read_counters(mem: &dyn ReadMemory, at: Avma) -> Result<Option<CounterArea>, Error> {
+    let (start, end, part) = (mem.u64(at)?, mem.u64(at.add(8))?, mem.u64(at.add(16))?);
+    let range = AvmaRange::new(Avma(start), Avma(end));
+    match (start, part) {
+        (0, _) => Ok(None),
+        (_, 1..) if start < end && range.len().is_multiple_of(part) => Ok(Some(CounterArea { range, part })),
+        _ => Err(Error::Journal { at, what: "an impossible area of counters" }),
     }
 }
 
@@ -226,6 +256,7 @@ mod tests {
         assert_eq!(got.caches().count(), 0);
         assert_eq!(got.regions[0].text, AvmaRange::with_len(AT.sub(4096), 4096));
         assert_eq!(got.regions[0].eh_frame_hdr, AT.add(FRAMES));
+        assert_eq!((AT, &data[..]).u64(got.owed_at()).unwrap(), 0);
         assert!(got.region_at(MAX_REGIONS) <= AT.add(FRAMES));
         assert!(lookup::routine(Avma(1), Avma(2), 3).len() as u64 <= walk::AT);
     }

@@ -40,15 +40,21 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The newest generation's number; 0 where there is none.
+    /// The newest generation's number, those that only counted aside; 0 where there is none.
     #[must_use]
     pub fn generation(&self) -> u32 {
-        self.caches.iter().map(|c| c.header.generation).max().unwrap_or(0)
+        self.caches.iter().filter(|c| !c.header.counting).map(|c| c.header.generation).max().unwrap_or(0)
     }
 
-    /// The caches of one generation.
+    /// The caches of one generation, those that only counted aside.
     pub fn of(&self, generation: u32) -> impl Iterator<Item = &Cache> {
-        self.caches.iter().filter(move |c| c.header.generation == generation)
+        self.caches.iter().filter(move |c| !c.header.counting && c.header.generation == generation)
+    }
+
+    /// Whether clones that count may be in force.
+    #[must_use]
+    pub fn is_counting(&self) -> bool {
+        self.caches.iter().any(|c| c.header.counting && c.header.state != State::Undone)
     }
 
     /// Where the newest generation is in its life: applied if any of its caches is.

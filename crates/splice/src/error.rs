@@ -68,6 +68,17 @@ pub enum Error {
     /// Threads stood in the way of the jump at the entry of `dl_iterate_phdr` in every stop; nothing was redirected.
     #[error("threads were always about to run the first instructions of dl_iterate_phdr at {0}")]
     WalkInUse(Avma),
+    /// A thread uses its GS base itself, so nothing can be counted through it.
+    #[error("thread {tid} has a GS base of its own ({base:#x}): counters would meet its data")]
+    GsBaseInUse {
+        /// The thread.
+        tid: i32,
+        /// Its GS base.
+        base: u64,
+    },
+    /// Nobody has counted in this target.
+    #[error("the target holds no memory for counters")]
+    NoCounters,
     /// Frame tables for the lookup routine itself could not be made.
     #[error(transparent)]
     Unwind(#[from] unwind::Error),

@@ -4,7 +4,7 @@ use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record, Region, State,
-    ToggleReport, fault, huge, journal, walk,
+    ToggleReport, counters, fault, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -106,6 +106,8 @@ pub struct Plan {
     pub hook: Option<Hook>,
     /// Where a new anchor's two pages go, if the target has none yet.
     pub anchor_at: Avma,
+    /// Where its clones only count: bytes of counters that each thread needs.
+    pub counters: Option<u32>,
 }
 
 /// What an installation did.
@@ -131,6 +133,7 @@ pub fn install(
     plan: &Plan,
     policy: &Policy,
 ) -> Result<InstallReport, Error> {
+    let counting = plan.counters.is_some();
     let generation = earlier.map_or(0, Installed::generation) + 1;
     let regions = earlier.map_or(1, |e| e.anchor.regions.len());
     if regions + plan.caches.len() > MAX_REGIONS {
@@ -147,9 +150,15 @@ pub fn install(
         None => write_anchor(process, plan)?,
     };
     for (i, cache) in plan.caches.iter().enumerate() {
-        fill(process, cache, generation, i, plan.caches.len())?;
+        fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    let huge_bytes = huge::collapse(process, &plan.caches);
+    let had_counters = anchor.counters;
+    let counters = match plan.counters {
+        Some(bytes) => Some(counters::provide(process, &mut anchor, bytes)?),
+        None => None,
+    };
+    // What is to go again soon is not worth a huge page.
+    let huge_bytes = if counting { 0 } else { huge::collapse(process, &anchor, &plan.caches) };
     publish(process, &anchor, regions, &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
@@ -170,7 +179,8 @@ pub fn install(
         .collect();
     let word = Word::swap(&anchor);
     let hook = anchor.hook.map(|h| h.record);
-    let change = Change { word, hook, revert: &old_records, apply: &new_records, marks: &marks };
+    let counters = counters.map(|area| (area, had_counters));
+    let change = Change { word, hook, counters, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
     Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
 }
@@ -254,8 +264,17 @@ fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     Anchor::read(process, at)?.ok_or(Error::WriteLost { range: AvmaRange::with_len(at, PAGE) })
 }
 
+/// Which cache of a generation.
+#[derive(Clone, Copy)]
+struct Part {
+    generation: u32,
+    counting: bool,
+    index: usize,
+    of: usize,
+}
+
 /// Fills one cache.
-fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches: usize) -> Result<(), Error> {
+fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
     let tables = c.layout();
     fault::point();
     write(process, c.text_at, &c.text)?;
@@ -267,9 +286,10 @@ fn fill(process: &Process, c: &CachePlan, generation: u32, index: usize, caches:
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
         state: State::Prepared,
-        generation,
-        index: u32::try_from(index).unwrap_or(u32::MAX),
-        caches: u32::try_from(caches).unwrap_or(u32::MAX),
+        generation: part.generation,
+        index: u32::try_from(part.index).unwrap_or(u32::MAX),
+        caches: u32::try_from(part.of).unwrap_or(u32::MAX),
+        counting: part.counting,
         since_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
         text: c.text_range(),
         data: AvmaRange::with_len(c.data_at, c.data_len()),

@@ -11,7 +11,7 @@ use addr::{Addr, Avma, AvmaRange};
 /// First bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
 /// Of this format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
@@ -148,6 +148,8 @@ pub struct Header {
     pub index: u32,
     /// How many caches the generation has.
     pub caches: u32,
+    /// Whether its clones only count, and are to be taken out again.
+    pub counting: bool,
     /// When it was installed: nanoseconds of the Unix epoch.
     pub since_ns: u64,
     /// The `r-x` mapping with the clones.
@@ -177,7 +179,7 @@ impl Header {
         b.extend(self.state.code().to_le_bytes());
         b.extend(self.index.to_le_bytes());
         b.extend(self.caches.to_le_bytes());
-        b.extend(0u32.to_le_bytes());
+        b.extend(u32::from(self.counting).to_le_bytes());
         b.extend(self.since_ns.to_le_bytes());
         b.extend(self.code_bytes.to_le_bytes());
         b.extend(self.eh_frame_hdr.0.to_le_bytes());
@@ -214,6 +216,11 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         state: State::from_code(u32_at(16)).ok_or_else(|| bad("no such state"))?,
         index: u32_at(20),
         caches: u32_at(24),
+        counting: match u32_at(28) {
+            0 => false,
+            1 => true,
+            _ => return Err(bad("no such purpose")),
+        },
         since_ns: u64_at(32),
         code_bytes: u64_at(40),
         eh_frame_hdr: Avma(u64_at(48)),
@@ -297,6 +304,7 @@ mod tests {
             generation: 3,
             index: 1,
             caches: 2,
+            counting: true,
             since_ns: 12_345,
             text: r(0x20_0000, 0x40_0000),
             data: r(0x40_0000, 0x50_0000),
@@ -319,7 +327,7 @@ mod tests {
     #[test]
     fn foreign_headers_are_refused() {
         let h = header();
-        for byte in [0, 8, 16] {
+        for byte in [0, 8, 16, 28] {
             let mut b = h.write();
             b[byte] ^= 0x40;
             assert!(parse_header(&b, h.data.start).is_err(), "byte {byte}");

@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
+mod contexts;
+mod counters;
 mod discover;
 mod error;
 mod fault;
@@ -20,13 +22,16 @@ mod huge;
 mod install;
 mod journal;
 mod lookup;
+mod page;
 mod placement;
 mod toggle;
 mod walk;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
+pub use counters::{CounterArea, counters, forget_counters};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
+pub use huge::settle;
 pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};

@@ -3,10 +3,12 @@
 //! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without looking at
 //! signals; so the death of whet leaves every redirect either old or new, never torn.
 //! INVARIANT(no interior): an entry jump is written only while no thread is about to run, or may return by a signal
-//! frame to, an instruction that starts inside its bytes. Such a redirect waits for the next stop.
+//! frame to, an instruction that starts inside its bytes, as far as `contexts` can find out. Such a redirect waits for the
+//! next stop.
 
 use crate::journal::STATE_OFFSET;
-use crate::{Anchor, Error, Installed, Record, RedirectKind, State, fault};
+use crate::page::{self, Site};
+use crate::{Anchor, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +57,11 @@ pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = installed.caches.iter().map(|c| (c.header.data.start, State::Undone)).collect();
     let hook = installed.anchor.hook.map(|h| h.record);
-    run(process, &Change { word: None, hook, revert: &records, apply: &[], marks: &marks }, policy)
+    run(
+        process,
+        &Change { word: None, hook, counters: None, revert: &records, apply: &[], marks: &marks },
+        policy,
+    )
 }
 
 /// Puts the newest generation's redirects in force again.
@@ -68,10 +74,15 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
     let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
     // An installer that died may have left an older generation in force.
-    let older = installed.caches.iter().filter(|c| c.header.generation != installed.generation());
+    let older = (installed.caches.iter())
+        .filter(|c| c.header.counting || c.header.generation != installed.generation());
     let old_records: Vec<Record> = older.clone().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = older.map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
-    run(process, &Change { word, hook, revert: &old_records, apply: &records, marks: &marks }, policy)
+    run(
+        process,
+        &Change { word, hook, counters: None, revert: &old_records, apply: &records, marks: &marks },
+        policy,
+    )
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.
@@ -95,32 +106,22 @@ pub(crate) struct Change<'a> {
     pub word: Option<Word>,
     /// The jump at the entry of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
     pub hook: Option<Record>,
+    /// Where the clones that are applied count, and where earlier ones did.
+    pub counters: Option<(CounterArea, Option<CounterArea>)>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
 }
 
-/// A place to write.
-struct Site {
-    /// The newest record of this place.
-    record: Record,
-    to: [u8; 8],
-    /// What may stand there now, other than `to`.
-    accept: Vec<[u8; 8]>,
-    apply: bool,
-}
-
 /// The places of a change, by page, what is taken away before what is put in.
 fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
     let mut by_place: BTreeMap<(Avma, u8), Site> = BTreeMap::new();
-    for &record in change.revert {
-        let site = Site { record, to: record.old, accept: Vec::new(), apply: false };
-        by_place.entry((record.at, record.len)).or_insert(site).accept.push(record.new);
-    }
-    for &record in change.apply {
-        let before = by_place.remove(&(record.at, record.len)).map(|s| s.accept).unwrap_or_default();
-        let accept = before.into_iter().chain([record.old]).collect();
-        by_place.insert((record.at, record.len), Site { record, to: record.new, accept, apply: true });
+    let reverted = change.revert.iter().map(|r| (*r, false));
+    let applied = change.apply.iter().map(|r| (*r, true));
+    for (age, (record, apply)) in reverted.chain(applied).enumerate() {
+        let before = by_place.remove(&(record.at, record.len)).map(|s| s.redirected).unwrap_or_default();
+        let redirected = before.into_iter().chain([record.new]).collect();
+        by_place.insert((record.at, record.len), Site { record, redirected, apply, age });
     }
     let mut sites: Vec<Site> = by_place.into_values().collect();
     if let Some(s) = sites.iter().find(|s| !s.record.in_one_page()) {
@@ -184,6 +185,9 @@ fn in_stop(
             write_checked(process, word.at, &word.new.to_le_bytes())?;
         }
     }
+    if let Some((area, earlier)) = &change.counters {
+        counters::hand_out(stopped, area, earlier.as_ref())?;
+    }
     let lead = change.hook.filter(|_| !change.apply.is_empty());
     if let Some(hook) = &lead
         && !lead_walk(stopped, hook, change.revert)?
@@ -191,16 +195,24 @@ fn in_stop(
         return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(left.to_vec()) };
     }
     let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
-    let blocked = blocked_starts(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
+    let blocked = contexts::blocked(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut waiting = Vec::new();
     let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
     let pages: Vec<&[usize]> = left.chunk_by(|a, b| page_of(a) == page_of(b)).collect();
-    let spans: Vec<AvmaRange> = pages.iter().map(|here| span(sites, here)).collect();
+    let hook = change.hook.as_ref();
+    let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
     // All reads at once, before and after: most of a stop would else go into system calls.
     let before = process.read_many(&spans)?;
     let mut written = Vec::new();
-    for ((here, &span), mut bytes) in pages.into_iter().zip(&spans).zip(before) {
-        if change_page(sites, here, span, &mut bytes, &blocked, change.hook.as_ref(), &mut waiting, report) {
+    for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
+        let mut bytes = before.clone();
+        let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
+        for kind in outcome.done {
+            *report.done.entry(kind).or_default() += 1;
+        }
+        report.foreign.extend(outcome.foreign);
+        waiting.extend(outcome.waiting);
+        if bytes != before {
             fault::point();
             process.write(span.start, &bytes)?;
             written.push((span, bytes));
@@ -232,88 +244,13 @@ fn lead_walk(stopped: &Stopped<'_>, hook: &Record, earlier: &[Record]) -> Result
     if now != hook.old_bytes() && !earlier.iter().any(|r| r.range() == hook.range() && now == r.new_bytes()) {
         return Err(Error::WalkChanged(hook.at));
     }
-    if !blocked_starts(stopped, hook.interior_starts().collect())?.is_empty() {
+    if !contexts::blocked(stopped, hook.interior_starts().collect())?.is_empty() {
         return Ok(false);
     }
     fault::point();
     write_checked(process, hook.at, hook.new_bytes())?;
     Ok(true)
 }
-
-/// From the first to the last byte of the sites of one page.
-fn span(sites: &[Site], here: &[usize]) -> AvmaRange {
-    let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
-    let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
-    AvmaRange::new(start, end)
-}
-
-/// Brings the sites of one page to where they should be, in the page's bytes; whether these changed.
-#[expect(clippy::too_many_arguments, reason = "what one page needs to know")]
-fn change_page(
-    sites: &[Site],
-    here: &[usize],
-    span: AvmaRange,
-    bytes: &mut [u8],
-    blocked: &[Avma],
-    kept: Option<&Record>,
-    waiting: &mut Vec<usize>,
-    report: &mut ToggleReport,
-) -> bool {
-    let mut changed = false;
-    for &i in here {
-        let site = &sites[i];
-        let len = usize::from(site.record.len);
-        let o = usize::try_from(site.record.at.since(span.start).unwrap_or(0)).unwrap_or(0);
-        let now = &mut bytes[o..o + len];
-        let is_kept = |k: &&Record| k.range() == site.record.range() && now == k.new_bytes();
-        if kept.filter(is_kept).is_some() {
-            continue;
-        }
-        if now == &site.to[..len] {
-            *report.done.entry(site.record.kind).or_default() += 1;
-        } else if !site.accept.iter().any(|a| now == &a[..len]) {
-            report.foreign.push(site.record.at);
-        } else if site.apply && site.record.interior_starts().any(|at| blocked.binary_search(&at).is_ok()) {
-            waiting.push(i);
-        } else {
-            now.copy_from_slice(&site.to[..len]);
-            changed = true;
-            *report.done.entry(site.record.kind).or_default() += 1;
-        }
-    }
-    changed
-}
-
-/// Those of the instruction starts inside entry jumps at which a thread stands or to which a signal frame on its stack
-/// may return, sorted.
-///
-/// A thread in a signal handler has the interrupted program counter in the frame the kernel built, on its stack above
-/// the current stack pointer. So any word of the stack that equals such an address blocks it; a false alarm only
-/// costs a second try.
-fn blocked_starts(stopped: &Stopped<'_>, mut starts: Vec<Avma>) -> Result<Vec<Avma>, Error> {
-    starts.sort_unstable();
-    let (Some(&lowest), Some(&highest)) = (starts.first(), starts.last()) else { return Ok(starts) };
-    let mut blocked = Vec::new();
-    let mut look = |word: u64| {
-        let at = Avma(word);
-        if at >= lowest && at <= highest && starts.binary_search(&at).is_ok() {
-            blocked.push(at);
-        }
-    };
-    for tid in stopped.threads() {
-        look(stopped.regs(tid)?.ip().0);
-        for word in stopped.stack(tid, STACK_SEARCH)? {
-            look(word);
-        }
-    }
-    blocked.sort_unstable();
-    blocked.dedup();
-    Ok(blocked)
-}
-
-/// How much of each stack is searched for signal frames. Bytes. The handlers that run above the frame would have to
-/// use more than this to hide it.
-const STACK_SEARCH: usize = 1 << 20;
 
 /// Touches each page by writing one byte as it is, so that copy-on-write happens before the world stops.
 fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) -> Result<(), Error> {
@@ -352,14 +289,20 @@ mod tests {
     fn a_new_generation_replaces_the_old_ones_in_one_pass() {
         let old = [record(0x1000, 1), record(0x1000, 2), record(0x1010, 1)];
         let new = [record(0x1000, 3), record(0x1020, 3)];
-        let s = sites(&Change { word: None, hook: None, revert: &old, apply: &new, marks: &[] }).unwrap();
-        let got: Vec<_> = s.iter().map(|s| (s.record.at.0, s.apply, s.to[0], s.accept.len())).collect();
-        assert_eq!(got, vec![(0x1010, false, 0x55, 1), (0x1000, true, 3, 3), (0x1020, true, 3, 1)]);
+        let s =
+            sites(&Change { word: None, hook: None, counters: None, revert: &old, apply: &new, marks: &[] })
+                .unwrap();
+        let got: Vec<_> =
+            s.iter().map(|s| (s.record.at.0, s.apply, s.record.new[0], s.redirected.len())).collect();
+        assert_eq!(got, vec![(0x1010, false, 1, 1), (0x1000, true, 3, 3), (0x1020, true, 3, 1)]);
     }
 
     #[test]
     fn a_redirect_over_a_page_end_is_refused() {
         let r = [record(0x1ffe, 1)];
-        assert!(sites(&Change { word: None, hook: None, revert: &[], apply: &r, marks: &[] }).is_err());
+        assert!(
+            sites(&Change { word: None, hook: None, counters: None, revert: &[], apply: &r, marks: &[] })
+                .is_err()
+        );
     }
 }

@@ -25,6 +25,7 @@ fn memory() -> Memory {
     let header = Header {
         state: State::Applied,
         generation: 1,
+        counting: false,
         index: 0,
         caches: 1,
         since_ns: 0,

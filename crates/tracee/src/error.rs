@@ -48,6 +48,19 @@ pub enum Error {
         /// The tracer's name.
         comm: String,
     },
+    /// Another process runs in the same memory (`clone` with `CLONE_VM` and without `CLONE_THREAD`) and would not be
+    /// stopped with the target's threads.
+    #[error("process {pid} shares its memory with process {with} ({name}){doubt}")]
+    SharesMemory {
+        /// The target.
+        pid: Pid,
+        /// The other process.
+        with: Pid,
+        /// Its name.
+        name: String,
+        /// Whether that is sure, as a clause to append; may be empty.
+        doubt: &'static str,
+    },
     /// Stopped by job control (SIGSTOP, Ctrl-Z).
     #[error("process {0} is stopped by job control; continue it first (kill -CONT {0})")]
     JobStopped(Pid),
@@ -142,8 +155,8 @@ pub enum Error {
         /// The error number.
         errno: i32,
     },
-    /// No thread fit to run system calls came to a stop in time.
-    #[error("no thread of process {0} could be stopped")]
+    /// No thread fit to run system calls came to a stop in time. Fit is one on a stack of its own, with room.
+    #[error("no thread of process {0} that is fit to run a system call could be stopped")]
     NoThread(Pid),
     /// The threads have their system calls turned into signals (Wine does that): ours would be too.
     #[error("process {0} dispatches its system calls to itself")]
@@ -164,7 +177,7 @@ pub enum Error {
     },
 }
 
-/// A thread that did not stop in time.
+/// A thread that did not stop in time, or a process that shares the memory and has not left it in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
     /// Which.

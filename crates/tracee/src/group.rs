@@ -5,16 +5,21 @@
 //! thread to rest on its way back to user code: there its registers are user code's, it can run system calls for us,
 //! and be let go without anything to remember.
 
+use crate::home::Home;
+use crate::linger::{is_there, make_way};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::restart::cure;
+use crate::shared::Survey;
 use crate::{Error, Process, Regs, StopError, StopReport, Stuck, Tid};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) process: Process,
+    survey: Survey,
     threads: BTreeMap<Tid, Thread>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
@@ -36,10 +41,26 @@ const NEW: Thread = Thread { resting: None, dismissed: false };
 pub(crate) const NAP: Duration = Duration::from_micros(20);
 /// How often the state letter of a late thread is looked at.
 const LATE: Duration = Duration::from_millis(2);
+/// How long a process that shares the memory gets to leave it while all stand still: far more than the kernel needs
+/// from a vfork parent's release to the child's end or new program.
+const LEAVING: Duration = Duration::from_millis(5);
+/// How long a thread that was interrupted in vain gets to be let go before anything else happens: one that waits for
+/// its CPU, and one in an uninterruptible wait, which most often is for a page of memory.
+const SOON: Duration = Duration::from_secs(1);
+const SOON_STUCK: Duration = Duration::from_millis(10);
+/// How long such threads are looked after in the background, and how often.
+const LINGER: Duration = Duration::from_secs(60);
+const LINGER_NAP: Duration = Duration::from_millis(1);
+/// How long one that looks after them gets to make way.
+const MAKE_WAY: Duration = Duration::from_millis(500);
+/// The first pause between two rounds of trying all threads; it doubles.
+const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
 impl Group {
-    pub(crate) fn new(process: &Process) -> Self {
-        Self { process: process.clone(), threads: BTreeMap::new(), since: None, cured: 0, exec: false }
+    /// `survey` is what is known about processes that share the memory; nothing needs to be unless all are stopped.
+    pub(crate) fn new(process: &Process, survey: Survey) -> Self {
+        let process = process.clone();
+        Self { process, survey, threads: BTreeMap::new(), since: None, cured: 0, exec: false }
     }
 
     /// Seizes every thread, without stopping it, until no new one turns up.
@@ -69,24 +90,34 @@ impl Group {
     /// Seizes one thread; false where there is nothing to seize any more.
     fn seize(&self, tid: Tid, options: usize) -> Result<bool, Error> {
         let pid = self.process.pid();
-        let source = match ptrace::seize(tid, options) {
-            // An id can have come to mean a thread of another process since the list was read. It is only seized,
-            // not stopped: the end of the tracing thread frees it.
-            Ok(()) => return Ok(self.process.file(&format!("task/{tid}")).exists()),
-            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
-            Err(e) => e,
-        };
-        let status = match self.process.thread_status(tid) {
-            Ok(s) if s.is_ending() => return Ok(false),
-            Ok(s) => s,
-            Err(Error::ThreadGone(_)) => return Ok(false),
-            Err(e) => return Err(e),
-        };
-        match status.tracer_pid {
-            0 => Err(Error::NoPermission { pid, what: "trace", hint: String::new(), source }),
-            // Born of a thread that was seized.
-            by if Tid(by) == ptrace::own_tid() => Ok(true),
-            by => Err(crate::preflight::already_traced(pid, by)),
+        let since = Instant::now();
+        // A tracer that ends lets its threads go one by one: what was found to be traced may not be any more.
+        let mut again = true;
+        loop {
+            let source = match ptrace::seize(tid, options) {
+                // An id can have come to mean a thread of another process since the list was read. It is only seized,
+                // not stopped: the end of the tracing thread frees it.
+                Ok(()) => return Ok(self.process.file(&format!("task/{tid}")).exists()),
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
+                Err(e) => e,
+            };
+            let status = match self.process.thread_status(tid) {
+                Ok(s) if s.is_ending() => return Ok(false),
+                Ok(s) => s,
+                Err(Error::ThreadGone(_)) => return Ok(false),
+                Err(e) => return Err(e),
+            };
+            match status.tracer_pid {
+                0 if again => again = false,
+                0 => return Err(Error::NoPermission { pid, what: "trace", hint: String::new(), source }),
+                // Born of a thread that was seized.
+                by if Tid(by) == ptrace::own_tid() => return Ok(true),
+                by if (make_way(by) || !is_there(by)) && since.elapsed() < MAKE_WAY => {
+                    again = true;
+                    std::thread::sleep(LINGER_NAP);
+                }
+                by => return Err(crate::preflight::already_traced(pid, by)),
+            }
         }
     }
 
@@ -110,6 +141,7 @@ impl Group {
             }
         }
         let mut late = LATE;
+        let mut leaving = None;
         loop {
             let running = self.pump()?;
             let pid = self.process.pid();
@@ -120,13 +152,22 @@ impl Group {
                 if self.seize_new()? > 0 {
                     continue;
                 }
-                if self.threads.is_empty() {
+                let Some((tid, _)) = self.resting().next() else {
                     return Err(Error::Gone(pid).into());
+                };
+                let Some(sharer) = self.survey.sharer(&self.process, tid)? else {
+                    return Ok(self.resting().collect());
+                };
+                if let Some(refusal) = sharer.refusal(pid) {
+                    return Err(refusal.into());
                 }
-                return Ok(self.resting().collect());
+                let waited = since.elapsed();
+                if leaving.get_or_insert_with(Instant::now).elapsed() >= LEAVING || waited >= deadline {
+                    return Err(StopError::Busy { stuck: vec![sharer.stuck()], waited });
+                }
             }
             let waited = since.elapsed();
-            if waited >= deadline {
+            if running > 0 && waited >= deadline {
                 return Err(StopError::Busy { stuck: self.stuck(), waited });
             }
             if waited >= late {
@@ -137,23 +178,32 @@ impl Group {
         }
     }
 
-    /// Seizes and stops one thread, whichever can be had: one after the other is tried, and the first to stop is it.
-    pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
-        let pid = self.process.pid();
-        // Idle threads come first: whatever is done to them, nobody waits for it.
+    /// The threads to try to stop, the last first. Idle threads come first: whatever is done to them, nobody waits for it.
+    fn candidates(&self) -> Result<Vec<(u8, Tid)>, Error> {
         let mut candidates = Vec::new();
         for tid in self.process.user_threads()? {
             match self.process.thread_status(tid).map(|s| s.state) {
+                _ if self.threads.contains_key(&tid) => {}
                 Ok('R' | 'T') => candidates.push((0, tid)),
                 Ok('S') => candidates.push((1, tid)),
                 _ => {}
             }
         }
         candidates.sort_unstable();
+        Ok(candidates)
+    }
+
+    /// Seizes and stops one thread that is fit to run system calls, whichever can be had: one after the other is tried,
+    /// and the first to stop is it.
+    pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
+        let pid = self.process.pid();
+        let mut candidates = self.candidates()?;
         let since = Instant::now();
         self.since = Some(since);
         let mut next = Duration::ZERO;
         let mut dispatching = false;
+        // Where none is on a stack of its own one may be so later: all are tried again after a pause that grows.
+        let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, ROUND_PAUSE);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())
                 && let Some((_, tid)) = candidates.pop()
@@ -164,23 +214,34 @@ impl Group {
                 self.interrupt(tid)?;
             }
             self.pump()?;
-            let rested: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-            for tid in rested {
-                if !ptrace::dispatches_syscalls(tid) {
+            let rested: Vec<(Tid, Regs)> = self.resting().collect();
+            for (tid, regs) in rested {
+                let dispatches = ptrace::dispatches_syscalls(tid);
+                if !dispatches && Home::fits(&self.process, tid, &regs) {
                     self.dismiss_all_but(tid);
                     return Ok(tid);
                 }
-                dispatching = true;
+                dispatching |= dispatches;
+                unfit |= !dispatches;
                 self.let_go(tid);
             }
-            if since.elapsed() >= deadline || candidates.is_empty() && self.threads.is_empty() {
+            if since.elapsed() >= deadline {
                 break;
+            }
+            if candidates.is_empty() && self.threads.is_empty() && !unfit {
+                break;
+            }
+            if candidates.is_empty() && unfit {
+                if since.elapsed() >= round {
+                    round = since.elapsed() + pause;
+                    pause *= 2;
+                    unfit = false;
+                    candidates = self.candidates()?;
+                }
+                std::thread::sleep(NAP * 10);
             }
             self.drop_dead_leader();
             std::thread::sleep(NAP);
-        }
-        if !self.process.is_alive() {
-            return Err(Error::Gone(pid));
         }
         Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
@@ -324,6 +385,61 @@ impl Group {
         // ESRCH: killed meanwhile. Anything else is mended by the end of the tracing thread.
         let _ = ptrace::detach(tid);
         self.threads.remove(&tid);
+    }
+
+    /// Lets every thread go on, those that were interrupted as they come to rest: so that no call of theirs fails because
+    /// of us. False where some still are to, in a while.
+    pub(crate) fn wind_down(&mut self) -> bool {
+        self.release();
+        let since = Instant::now();
+        let mut late = LATE;
+        // What was not interrupted needs nothing but the end of the tracing thread.
+        while self.since.is_some() && !self.threads.is_empty() {
+            if !self.see_off() {
+                break;
+            }
+            let waited = since.elapsed();
+            if waited >= late {
+                late = waited + LATE;
+                self.drop_dead_leader();
+                let limit = if self.stuck_for_long() { SOON_STUCK } else { SOON };
+                if waited >= limit {
+                    return false;
+                }
+            }
+            std::thread::sleep(NAP);
+        }
+        true
+    }
+
+    /// Whether all that have not come to rest are in uninterruptible waits.
+    fn stuck_for_long(&self) -> bool {
+        self.threads.keys().all(|&tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
+    }
+
+    /// Whether the process is a child of ours.
+    pub(crate) fn is_child(&self) -> bool {
+        self.process.status().is_ok_and(|s| u32::try_from(s.ppid) == Ok(std::process::id()))
+    }
+
+    /// Goes on with that until all are let go, `end` is set or a minute has passed.
+    pub(crate) fn linger(&mut self, end: &AtomicBool) {
+        let since = Instant::now();
+        while !self.threads.is_empty() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
+            self.drop_dead_leader();
+            if !self.see_off() {
+                break;
+            }
+            std::thread::sleep(LINGER_NAP);
+        }
+    }
+
+    /// Lets go of who has come to rest, newborn threads as well; false where that is best left to the kernel.
+    fn see_off(&mut self) -> bool {
+        for t in self.threads.values_mut() {
+            t.dismissed = true;
+        }
+        self.pump().is_ok()
     }
 
     /// Lets every thread at rest go on.

@@ -6,6 +6,8 @@ use crate::restart::{ERESTARTNOHAND, cure};
 use crate::{Process, Regs, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::arch::x86_64::__cpuid_count;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// A frame on a thread's stack.
 #[derive(Debug)]
@@ -25,21 +27,9 @@ const ROOM: u64 = 16 << 10;
 
 impl Home {
     /// Lays a frame for a thread at rest; `sigreturn` is the code it will return to. `None` where it cannot be: the
-    /// thread has a shadow stack, which such a return would not match, or too little stack.
+    /// thread has a shadow stack, which such a return would not match, or is on no stack that is known to have the room.
     pub(crate) fn lay(process: &Process, tid: Tid, regs: &Regs, mask: u64, sigreturn: Avma) -> Option<Self> {
-        if ptrace::has_shadow_stack(tid) {
-            return None;
-        }
-        let fp = fp_state(&ptrace::xsave(tid).ok()?)?;
-        // From below: the return address, the context, then the floating-point state where it is aligned.
-        let top = regs.sp().sub(128);
-        let fp_at = top.sub(fp.len() as u64).align_down(64);
-        let sp = fp_at.sub(8 + 8 * UCONTEXT_WORDS as u64).align_down(16);
-        let maps = process.maps_text().ok()?;
-        let stack = maps.lines().find(|l| mapping_range(l).is_some_and(|m| m.contains(regs.sp())))?;
-        if !stack.split(' ').nth(1)?.starts_with("rw") || !mapping_range(stack)?.contains(sp.sub(ROOM)) {
-            return None;
-        }
+        let Place { sp, fp_at, fp } = Place::of(process, tid, regs)?;
         let mut frame = Vec::new();
         for word in std::iter::once(sigreturn.0).chain(context(process, regs, mask, fp_at)) {
             frame.extend(word.to_le_bytes());
@@ -49,6 +39,11 @@ impl Home {
         let old = process.bytes(AvmaRange::with_len(sp, frame.len() as u64)).ok()?;
         process.write(sp, &frame).ok()?;
         Some(Self { sp, old })
+    }
+
+    /// Whether [`Home::lay`] finds a place for it.
+    pub(crate) fn fits(process: &Process, tid: Tid, regs: &Regs) -> bool {
+        Place::of(process, tid, regs).is_some()
     }
 
     /// The stack pointer with which a `ret` begins the way home.
@@ -61,6 +56,92 @@ impl Home {
         // Below the red zone nothing of the program's is alive; a process that is gone has nothing to put back.
         let _ = process.write(self.sp, &self.old);
     }
+}
+
+/// Where a frame goes, from below: the return address, the context, then the floating-point state where it is aligned.
+struct Place {
+    sp: Avma,
+    fp_at: Avma,
+    fp: Vec<u8>,
+}
+
+impl Place {
+    fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
+        if ptrace::has_shadow_stack(tid) {
+            return None;
+        }
+        let fp = fp_state(&ptrace::xsave(tid).ok()?)?;
+        let top = regs.sp().sub(128);
+        let fp_at = top.sub(fp.len() as u64).align_down(64);
+        let sp = fp_at.sub(8 + 8 * UCONTEXT_WORDS as u64).align_down(16);
+        let first = tid.0 == process.pid().0;
+        let thread = Avma(regs.0.fs_base);
+        let end = stack_end(&process.maps_text().ok()?, regs.sp(), thread, first, |range| {
+            last_guard(process, range)
+        })?;
+        (AvmaRange::new(end, regs.sp()).len() >= AvmaRange::new(sp, regs.sp()).len() + ROOM).then_some(Self {
+            sp,
+            fp_at,
+            fp,
+        })
+    }
+}
+
+/// The lowest address of the stack that `sp` points into, where it can be shown that everything from there up to `sp`
+/// is that stack's and nothing else. A stack of the program's own making (a coroutine's, one for signals) may be a few
+/// kilobytes amid other data: no telling where it ends. Two are sure:
+/// - that of the first thread, made by the kernel;
+/// - one made by the C library, which keeps the thread's descriptor (`thread`, the FS base) at its top and a guard below
+///   it: a mapping without access, or a page marked as guard, which `last_guard` finds.
+///
+/// On both a program can lay a smaller stack inside a frame. It has to be nearly used up to be overrun, and then any
+/// signal handler would do the same.
+fn stack_end(
+    maps: &str,
+    sp: Avma,
+    thread: Avma,
+    first: bool,
+    last_guard: impl FnOnce(AvmaRange) -> Option<Avma>,
+) -> Option<Avma> {
+    let mut below: Option<(AvmaRange, &str)> = None;
+    for line in maps.lines() {
+        let Some(range) = mapping_range(line) else { continue };
+        let perms = line.split(' ').nth(1)?;
+        if !range.contains(sp) {
+            below = Some((range, perms));
+            continue;
+        }
+        if !perms.starts_with("rw") {
+            return None;
+        }
+        if line.ends_with("[stack]") {
+            return first.then_some(range.start);
+        }
+        if thread < sp || !range.contains(thread) {
+            return None;
+        }
+        // Whichever is nearer: a stack may be in a mapping with others.
+        let guard = last_guard(AvmaRange::new(range.start, sp));
+        let guarded = below.is_some_and(|(b, perms)| b.end == range.start && perms.starts_with("---"));
+        return guard.or(guarded.then_some(range.start));
+    }
+    None
+}
+
+/// The end of the last page in `range` that is marked as guard without being a mapping of its own
+/// (`MADV_GUARD_INSTALL`, Linux 6.13, shown from 6.15 on).
+fn last_guard(process: &Process, range: AvmaRange) -> Option<Avma> {
+    const PAGE: u64 = 4096;
+    /// What is looked at at most. As far as a stack is used in practice.
+    const REACH: u64 = 16 << 20;
+    const GUARD: u64 = 1 << 58;
+    let start = range.start.max(range.end.sub(range.len().min(REACH)).align_down(PAGE));
+    let pages = AvmaRange::new(start, range.end).len().div_ceil(PAGE);
+    let mut entries = vec![0; usize::try_from(pages * 8).ok()?];
+    let file = File::open(process.memory_file("pagemap")).ok()?;
+    file.read_exact_at(&mut entries, start.0 / PAGE * 8).ok()?;
+    let last = entries.as_chunks::<8>().0.iter().rposition(|e| u64::from_le_bytes(*e) & GUARD != 0)?;
+    Some(start.add((last as u64 + 1) * PAGE))
 }
 
 /// The words of `struct ucontext`.
@@ -112,4 +193,36 @@ fn fp_state(xsave: &[u8]) -> Option<Vec<u8>> {
 fn component_end(index: u32) -> usize {
     let c = __cpuid_count(0xd, index);
     usize::try_from(u64::from(c.eax) + u64::from(c.ebx)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stack_that_ends_somewhere_is_one() {
+        let maps = "1000-9000 rw-p 0 00:00 0 [heap]\n20000-21000 ---p 0 00:00 0\n21000-30000 rw-p 0 00:00 0\n\
+            30000-31000 r--p 0 00:00 0 \n40000-60000 rw-p 0 00:00 0 [stack]\n60000-61000 ---p 0 00:00 0\n\
+            62000-70000 rw-p 0 00:00 0\n";
+        let end = |sp, thread, first| stack_end(maps, Avma(sp), Avma(thread), first, |_| None).map(|a| a.0);
+        // The first thread's own, and nobody else's.
+        assert_eq!(end(0x50000, 0x1100, true), Some(0x40000));
+        assert_eq!(end(0x50000, 0x1100, false), None);
+        // The C library's: a guard below, the thread's descriptor above.
+        assert_eq!(end(0x28000, 0x2f000, false), Some(0x21000));
+        assert_eq!(end(0x28000, 0x22000, false), None);
+        assert_eq!(end(0x28000, 0x6f000, false), None);
+        // None below.
+        assert_eq!(end(0x2000, 0x8000, true), None);
+        assert_eq!(end(0x65000, 0x6f000, false), None);
+        // Nowhere, and not writable.
+        assert_eq!(end(0x100, 0x8000, true), None);
+        assert_eq!(end(0x30800, 0x30900, true), None);
+        // A marked page in the mapping is nearer than what is below it.
+        let marked = stack_end(maps, Avma(0x28000), Avma(0x2f000), false, |range| {
+            assert_eq!(range, AvmaRange::new(Avma(0x21000), Avma(0x28000)));
+            Some(Avma(0x25000))
+        });
+        assert_eq!(marked, Some(Avma(0x25000)));
+    }
 }

@@ -6,7 +6,9 @@
 //!
 //! All tracing is done by a thread of its own that lives as long as the [`Seized`] or [`Stopped`] value: the kernel
 //! lets every tracee of a thread go on when that thread ends, even those that cannot be detached because they are
-//! not stopped. So nothing that happens here (an error, a panic, a SIGKILL) leaves the target standing.
+//! not stopped. So nothing that happens here (an error, a panic, a SIGKILL) leaves the target standing. Where threads
+//! were asked to stop and cannot yet, that thread stays in the background until they are let go in order (not for a
+//! child of ours, which somebody may wait for).
 //!
 //! While a target is seized nobody else in this process may `wait` for it (not even `std::process::Child::try_wait`
 //! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
@@ -15,6 +17,7 @@ mod error;
 mod group;
 mod home;
 mod ids;
+mod linger;
 mod preflight;
 mod priority;
 mod process;
@@ -22,6 +25,7 @@ mod ptrace;
 mod regs;
 mod remote;
 mod restart;
+mod shared;
 mod status;
 mod step;
 mod stop;

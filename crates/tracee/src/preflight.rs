@@ -1,5 +1,7 @@
 //! May this process be traced? Asked before anything is touched.
 
+use crate::linger::{is_lingering, is_there};
+use crate::shared::Survey;
 use crate::{Error, Pid, Process, Status};
 use std::fs;
 
@@ -42,7 +44,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
     let status = Status::parse(&String::from_utf8_lossy(&text))?;
     check(pid, &status)?;
     let process = Process::open(pid).map_err(|e| with_hint(e, &status))?;
-    is_x86_64(&process)?;
+    is_x86_64(&process).map_err(|e| process.cause(e))?;
     // A thread other than the first can be traced alone, or have filters alone.
     let mut seccomp = Seccomp::None;
     for tid in process.threads()? {
@@ -50,7 +52,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
             Err(Error::ThreadGone(_)) => continue,
             status => status?,
         };
-        if status.tracer_pid != 0 {
+        if is_foreign(status.tracer_pid) {
             return Err(already_traced(pid, status.tracer_pid));
         }
         match status.seccomp {
@@ -62,6 +64,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
     if seccomp == Seccomp::Filter {
         can_suspend_filters(pid)?;
     }
+    Survey::take(&process).map_err(|e| process.cause(e))?;
     Ok(Preflight {
         pid,
         name: status.name,
@@ -87,13 +90,18 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
     } else if !status.has_memory {
         return Err(Error::KernelThread { pid, name: status.name.clone() });
     }
-    if status.tracer_pid != 0 {
+    if is_foreign(status.tracer_pid) {
         return Err(already_traced(pid, status.tracer_pid));
     }
     if status.state == 'T' {
         return Err(Error::JobStopped(pid));
     }
     Ok(())
+}
+
+/// A tracer of ours that lingers makes way; one that has ended was one.
+fn is_foreign(tracer: i32) -> bool {
+    tracer != 0 && !is_lingering(tracer) && is_there(tracer)
 }
 
 pub(crate) fn already_traced(pid: Pid, by: i32) -> Error {

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A process, held by handles that cannot come to mean another one when its id is used again.
 #[derive(Debug, Clone)]
@@ -78,6 +79,49 @@ impl Process {
         n == 0
     }
 
+    /// Whether it has ended or is about to: each of its threads has ended, or has been killed and not got there yet.
+    pub(crate) fn is_ending(&self) -> bool {
+        const KILL: u64 = 1 << (libc::SIGKILL - 1);
+        /// `PF_EXITING`, `PF_POSTCOREDUMP`, `PF_SIGNALED`.
+        const ENDING: u64 = 0x4 | 0x8 | 0x400;
+        let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+        let killed = |s: Status| s.is_ending() || (s.sig_pnd | s.shd_pnd) & KILL != 0;
+        let ended = |task: &Path| {
+            let text = |name| fs::read(task.join(name)).map(|b| String::from_utf8_lossy(&b).into_owned());
+            match text("status").and_then(|status| Ok((status, text("stat")?))) {
+                Ok((status, stat)) => Status::parse(&status).is_ok_and(killed) || flags(&stat) & ENDING != 0,
+                Err(e) => gone(&e),
+            }
+        };
+        if !self.is_alive() {
+            return true;
+        }
+        match fs::read_dir(self.file("task")) {
+            Ok(list) => list.flatten().all(|task| ended(&task.path())),
+            Err(e) => gone(&e),
+        }
+    }
+
+    /// The cause behind a failure: the end of the process, where it was that.
+    pub(crate) fn cause(&self, e: Error) -> Error {
+        // Whoever ends all threads of a process takes a moment to get to all of them.
+        const MOMENT: Duration = Duration::from_millis(20);
+        let limit = match &e {
+            Error::Gone(_) | Error::TracerLost => return e,
+            Error::ThreadGone(_) | Error::NoPermission { .. } => MOMENT,
+            Error::Os { source, .. } if source.raw_os_error() == Some(libc::ESRCH) => MOMENT,
+            _ => Duration::ZERO,
+        };
+        let since = Instant::now();
+        while !self.is_ending() {
+            if since.elapsed() >= limit {
+                return e;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Error::Gone(self.pid())
+    }
+
     /// The path of one of its files in /proc, through the open directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         under(&self.inner.dir, name)
@@ -105,7 +149,7 @@ impl Process {
     fn file_error(&self, name: &str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::ESRCH) => Error::Gone(self.pid()),
-            Some(libc::ENOENT) if !self.is_alive() => Error::Gone(self.pid()),
+            _ if self.is_ending() => Error::Gone(self.pid()),
             Some(libc::EACCES | libc::EPERM) => {
                 Error::NoPermission { pid: self.pid(), what: "inspect", hint: String::new(), source }
             }
@@ -118,7 +162,9 @@ impl Process {
     /// # Errors
     /// [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`]: so do all that read files of /proc.
     pub fn maps_text(&self) -> Result<String, Error> {
-        self.memory_text("maps")
+        let text = self.memory_text("maps")?;
+        // So some kernels answer for a process that has no memory any more.
+        if text.is_empty() && self.is_ending() { Err(Error::Gone(self.pid())) } else { Ok(text) }
     }
 
     /// The bytes of `/proc/PID/auxv`: pairs of 64-bit words.
@@ -153,7 +199,7 @@ impl Process {
         match fs::read(self.file(&format!("task/{tid}/status"))) {
             Ok(text) => Status::parse(&String::from_utf8_lossy(&text)),
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
-                Err(if self.is_alive() { Error::ThreadGone(tid) } else { Error::Gone(self.pid()) })
+                Err(if self.is_ending() { Error::Gone(self.pid()) } else { Error::ThreadGone(tid) })
             }
             Err(e) => Err(self.file_error("task", e)),
         }
@@ -196,10 +242,9 @@ impl Process {
     /// As [`Process::maps_text`]; [`Error::ProcFormat`].
     pub fn start_time(&self) -> Result<u64, Error> {
         let text = self.text("stat")?;
-        // Field 22; the fields are counted from after the name, which may contain anything.
-        let after = text.rsplit_once(')').map(|(_, rest)| rest);
-        after.and_then(|rest| rest.split_whitespace().nth(19)).and_then(|f| f.parse().ok()).ok_or_else(|| {
-            Error::ProcFormat { path: format!("/proc/{}/stat", self.pid()), what: "the start time" }
+        stat_field(&text, 22).ok_or_else(|| Error::ProcFormat {
+            path: format!("/proc/{}/stat", self.pid()),
+            what: "the start time",
         })
     }
 
@@ -266,11 +311,7 @@ impl Process {
         let fail = |source| Error::Unwritable { at, len: bytes.len(), source };
         match self.inner.mem.write_all_at(bytes, at.0) {
             Ok(()) => Ok(()),
-            // Length 0: the address space is gone.
-            Err(e) if e.kind() == io::ErrorKind::WriteZero && !self.is_alive() => {
-                Err(Error::Gone(self.pid()))
-            }
-            Err(e) => Err(fail(e)),
+            Err(e) => Err(self.cause(fail(e))),
         }
     }
 
@@ -301,7 +342,7 @@ impl Process {
         let rc = unsafe { libc::syscall(libc::SYS_process_madvise, fd, &raw const iov, 1, MADV_COLLAPSE, 0) };
         if rc < 0 {
             let source = io::Error::last_os_error();
-            return Err(Error::Os { what: "process_madvise", tid: Tid(self.pid().0), source });
+            return Err(self.cause(Error::Os { what: "process_madvise", tid: Tid(self.pid().0), source }));
         }
         Ok(())
     }
@@ -349,12 +390,21 @@ impl ReadMemory for Process {
 }
 
 /// Whether a thread's `stat` has one of the flags of threads that never run user code: `PF_IO_WORKER` (Linux 5.12),
-/// `PF_USER_WORKER` (6.4), `PF_KTHREAD`. The flags are field 9; the fields are counted from after the name.
-fn is_kernel_worker(stat: &str) -> bool {
+/// `PF_USER_WORKER` (6.4), `PF_KTHREAD`.
+pub(crate) fn is_kernel_worker(stat: &str) -> bool {
     const WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest);
-    let flags = fields.and_then(|f| f.split_whitespace().nth(6)).and_then(|f| f.parse::<u64>().ok());
-    flags.is_some_and(|f| f & WORKER != 0)
+    flags(stat) & WORKER != 0
+}
+
+fn flags(stat: &str) -> u64 {
+    stat_field(stat, 9).unwrap_or(0)
+}
+
+/// A numeric field of a `stat`, by its number in proc(5), from 4 on. The fields are counted from after the name, which
+/// may contain anything.
+pub(crate) fn stat_field(stat: &str, number: usize) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
 /// How many ranges one call takes (Linux: `UIO_MAXIOV`).

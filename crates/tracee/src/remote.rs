@@ -15,6 +15,7 @@ use crate::home::Home;
 use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
+use crate::shared::Survey;
 use crate::stop::write_text;
 use crate::tracer::Tracer;
 use crate::{Error, Process, Regs, Sig, Tid};
@@ -102,17 +103,26 @@ fn scan(process: &Process, range: AvmaRange, mut see: impl FnMut(Avma, &[u8])) {
 }
 
 impl Group {
-    /// A thread at rest to run system calls on.
-    pub(crate) fn worker(&self) -> Result<Tid, Error> {
-        let mut dispatching = false;
-        for (tid, _) in self.resting() {
-            if !ptrace::dispatches_syscalls(tid) {
-                return Ok(tid);
+    /// Runs one system call on the first thread at rest that is fit for it.
+    pub(crate) fn syscall_anywhere(
+        &mut self,
+        gadgets: Gadgets,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<i64, Error> {
+        let (mut dispatching, mut unfit) = (false, false);
+        let resting: Vec<(Tid, Regs)> = self.resting().collect();
+        for (tid, regs) in resting {
+            if ptrace::dispatches_syscalls(tid) {
+                dispatching = true;
+            } else if Home::fits(&self.process, tid, &regs) {
+                return self.syscall(tid, gadgets, nr, args);
+            } else {
+                unfit = true;
             }
-            dispatching = true;
         }
         let pid = self.process.pid();
-        Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
+        Err(if dispatching && !unfit { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
 
     /// Runs one system call on a thread at rest.
@@ -337,9 +347,9 @@ pub fn with_one_stopped<R>(
     process: &Process,
     f: impl FnOnce(&mut Remote<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let gadgets = Gadgets::of(process)?;
+    let gadgets = Gadgets::of(process).map_err(|e| process.cause(e))?;
     let _raised = Raised::own();
-    let tracer = Tracer::start(Group::new(process))?;
+    let tracer = Tracer::start(Group::new(process, Survey::default()))?;
     let tid = tracer.run(|group| group.stop_one(EACH, DEADLINE))?;
-    f(&mut Remote { process, tracer: &tracer, tid, gadgets })
+    f(&mut Remote { process, tracer: &tracer, tid, gadgets }).map_err(|e| process.cause(e))
 }

@@ -64,8 +64,24 @@ fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         | libc::SYS_recvmmsg => true,
         libc::SYS_sendto => regs.0.r10 & MSG_FASTOPEN == 0,
         libc::SYS_sendmsg => regs.0.rdx & MSG_FASTOPEN == 0,
+        // Messages sent are a result, not EINTR.
+        libc::SYS_sendmmsg => regs.0.r10 & MSG_FASTOPEN == 0,
+        // Bytes moved are a result, not EINTR; what was read and could not be sent stays where it was, in a pipe or in a
+        // file, whose offset does not move.
+        libc::SYS_sendfile => is_socket(process, regs.0.rdi),
+        libc::SYS_splice => is_socket(process, regs.0.rdi) || is_socket(process, regs.0.rdx),
+        // Twice is as good as once (but for those modes that move or share what is there).
+        libc::SYS_fallocate => {
+            let repeatable = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+            regs.0.rsi & 0xffff_ffff & !u64::from(repeatable.cast_unsigned()) == 0
+        }
         // What an EINTR of other files means is up to their makers (FUSE).
-        libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev => is_socket(process, regs.0.rdi),
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_preadv2
+        | libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwritev2 => is_socket(process, regs.0.rdi),
         _ => false,
     }
 }
@@ -73,4 +89,38 @@ fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
 fn is_socket(process: &Process, fd: u64) -> bool {
     let link = fs::read_link(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff)));
     link.is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with("socket:")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pid;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_may_be_issued_again() {
+        let me = Process::open(Pid(std::process::id().cast_signed())).unwrap();
+        let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        let file = fs::File::open("/dev/null").unwrap();
+        let [socket, file] = [socket.as_raw_fd(), file.as_raw_fd()].map(|fd| i64::from(fd).cast_unsigned());
+        let may = |nr, [rdi, rsi, rdx, r10]: [u64; 4]| {
+            // SAFETY: plain integers.
+            let mut regs = Regs(unsafe { std::mem::zeroed() });
+            (regs.0.rdi, regs.0.rsi, regs.0.rdx, regs.0.r10) = (rdi, rsi, rdx, r10);
+            may_restart(&me, nr, &regs)
+        };
+        assert!(may(libc::SYS_sendmmsg, [0, 0, 0, 0]) && !may(libc::SYS_sendmmsg, [0, 0, 0, MSG_FASTOPEN]));
+        assert!(
+            may(libc::SYS_sendfile, [socket, file, 0, 0]) && !may(libc::SYS_sendfile, [file, socket, 0, 0])
+        );
+        assert!(may(libc::SYS_splice, [file, 0, socket, 0]) && may(libc::SYS_splice, [socket, 0, file, 0]));
+        assert!(!may(libc::SYS_splice, [file, 0, file, 0]));
+        for nr in [libc::SYS_read, libc::SYS_writev, libc::SYS_preadv2, libc::SYS_pwritev2] {
+            assert!(may(nr, [socket, 0, 0, 0]) && !may(nr, [file, 0, 0, 0]));
+        }
+        let mode = |m: i32| may(libc::SYS_fallocate, [0, u64::from(m.cast_unsigned()), 0, 0]);
+        assert!(mode(0) && mode(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE));
+        assert!(!mode(libc::FALLOC_FL_COLLAPSE_RANGE) && !mode(libc::FALLOC_FL_INSERT_RANGE));
+        assert!(!may(libc::SYS_close, [socket, 0, 0, 0]));
+    }
 }

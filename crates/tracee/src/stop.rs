@@ -4,6 +4,7 @@ use crate::group::Group;
 use crate::priority::Raised;
 use crate::process::mapping_range;
 use crate::remote::Gadgets;
+use crate::shared::Survey;
 use crate::tracer::Tracer;
 use crate::{Error, Process, Regs, StopError, Tid};
 use addr::{Addr, Avma, AvmaRange};
@@ -31,8 +32,17 @@ pub struct Stopped<'p> {
     process: &'p Process,
     threads: BTreeMap<Tid, Regs>,
     tracer: Tracer,
-    maps: OnceCell<Vec<AvmaRange>>,
+    maps: OnceCell<Vec<Stretch>>,
     _raised: Raised,
+}
+
+/// A mapping, as far as stacks are concerned.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    range: AvmaRange,
+    readable: bool,
+    /// The stack the kernel made for the first thread.
+    first_stack: bool,
 }
 
 /// What a stop came to.
@@ -50,10 +60,12 @@ impl<'p> Seized<'p> {
     /// Seizes every thread of a process, without stopping any, until no new one turns up.
     ///
     /// # Errors
-    /// [`Error::Gone`], [`Error::AlreadyTraced`], [`Error::NoPermission`]; by then everything is let go.
+    /// [`Error::Gone`], [`Error::AlreadyTraced`], [`Error::SharesMemory`], [`Error::NoPermission`]; by then everything is
+    /// let go.
     pub fn seize(process: &'p Process) -> Result<Self, Error> {
+        let survey = Survey::take(process).map_err(|e| process.cause(e))?;
         let raised = Raised::own();
-        let tracer = Tracer::start(Group::new(process))?;
+        let tracer = Tracer::start(Group::new(process, survey))?;
         tracer.run(Group::seize_all)?;
         Ok(Self { process, tracer, raised })
     }
@@ -61,16 +73,26 @@ impl<'p> Seized<'p> {
     /// Stops every thread, those born meanwhile included.
     ///
     /// # Errors
-    /// [`StopError::Busy`] where some thread does not stop within `deadline` (a vfork parent, a wait for a dead disk);
-    /// [`StopError::Failed`] with [`Error::Gone`] or [`Error::Exec`]. By then everything is let go.
+    /// [`StopError::Busy`] where some thread does not stop within `deadline` (a vfork parent, a wait for a dead disk), or
+    /// a child that shares the memory has not left it yet; [`StopError::Failed`] with [`Error::Gone`], [`Error::Exec`],
+    /// or [`Error::SharesMemory`] where it stays. By then everything is let go; threads that were interrupted and are
+    /// in an uninterruptible wait keep their tracer until they come out of it, for at most a minute, unless this
+    /// program ends before or is the target's parent.
     pub fn stop(self, deadline: Duration) -> Result<Stopped<'p>, StopError> {
-        let threads = self.tracer.ask(move |group| group.stop_all(deadline))??;
-        Ok(Stopped {
-            process: self.process,
-            threads: threads.into_iter().collect(),
-            tracer: self.tracer,
-            maps: OnceCell::new(),
-            _raised: self.raised,
+        let Self { process, tracer, raised } = self;
+        let error = match tracer.ask(move |group| group.stop_all(deadline))? {
+            Ok(threads) => {
+                let threads = threads.into_iter().collect();
+                return Ok(Stopped { process, threads, tracer, maps: OnceCell::new(), _raised: raised });
+            }
+            Err(error) => error,
+        };
+        // First of all they go on.
+        drop(tracer);
+        Err(match error {
+            StopError::Failed(e) => process.cause(e).into(),
+            StopError::Busy { .. } if process.is_ending() => Error::Gone(process.pid()).into(),
+            busy @ StopError::Busy { .. } => busy,
         })
     }
 }
@@ -124,27 +146,88 @@ impl<'p> Stopped<'p> {
     }
 
     /// The words of a thread's stack from the red zone up (the first one 8-byte aligned, at or just below
-    /// `sp - 128`), to the end of the mapping, but not more than `max` bytes. Less where less is readable, nothing
-    /// where the stack pointer points nowhere.
+    /// `sp - 128`), as by [`Stopped::words`]. Nothing where the stack pointer points nowhere.
     ///
     /// # Errors
     /// [`Error::NotStopped`]; those of [`Process::maps_text`].
     pub fn stack(&self, tid: Tid, max: usize) -> Result<Vec<u64>, Error> {
         let sp = self.regs(tid)?.sp();
-        let maps = match self.maps.get() {
-            Some(maps) => maps,
-            None => {
-                let maps = self.process.maps_text()?.lines().filter_map(mapping_range).collect();
-                self.maps.get_or_init(|| maps)
+        let maps = self.maps()?;
+        let Some(i) = find(maps, sp) else { return Ok(Vec::new()) };
+        self.words(sp.sub(RED_ZONE).max(maps[i].range.start), max)
+    }
+
+    /// The words from an address on (down to a multiple of 8), over all readable mappings that follow without a gap,
+    /// as a stack may be in pieces of different protection; not more than `max` bytes. Less where less is readable.
+    ///
+    /// # Errors
+    /// Those of [`Process::maps_text`].
+    pub fn words(&self, from: Avma, max: usize) -> Result<Vec<u64>, Error> {
+        let from = from.align_down(8);
+        let maps = self.maps()?;
+        let Some(i) = find(maps, from) else { return Ok(Vec::new()) };
+        let mut end = from;
+        for m in &maps[i..] {
+            if !m.readable || m.range.start > end {
+                break;
             }
-        };
-        let Some(stack) = maps.iter().find(|m| m.contains(sp)) else { return Ok(Vec::new()) };
-        let from = sp.sub(RED_ZONE).align_down(8).max(stack.start);
-        let len = usize::try_from(AvmaRange::new(from, stack.end).len()).unwrap_or(usize::MAX).min(max);
+            end = m.range.end;
+        }
+        let len = usize::try_from(AvmaRange::new(from, end).len()).unwrap_or(usize::MAX).min(max);
         let mut bytes = vec![0; len];
         let read = self.process.read_some(from, &mut bytes);
         bytes.truncate(read);
         Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
+    }
+
+    /// The upper end, of at most `max` bytes, of the stack that a thread was started on, wherever it stands now: for the
+    /// first thread the kernel's `[stack]`; for another what lies below its control block, which glibc and musl put at
+    /// the top of the stack. `None` where neither is to be found.
+    ///
+    /// # Errors
+    /// [`Error::NotStopped`]; those of [`Process::maps_text`].
+    pub fn home(&self, tid: Tid, max: u64) -> Result<Option<AvmaRange>, Error> {
+        let regs = self.regs(tid)?;
+        let maps = self.maps()?;
+        let (i, top) = if tid.0 == self.process.pid().0 {
+            match maps.iter().position(|m| m.first_stack) {
+                Some(i) => (i, maps[i].range.end),
+                None => return Ok(None),
+            }
+        } else {
+            let block = Avma(regs.0.fs_base);
+            match find(maps, block) {
+                Some(i) => (i, block),
+                None => return Ok(None),
+            }
+        };
+        let mut start = top;
+        for m in maps[..=i].iter().rev() {
+            if !m.readable || m.range.end < start {
+                break;
+            }
+            start = m.range.start;
+            if AvmaRange::new(start, top).len() >= max {
+                return Ok(Some(AvmaRange::new(top.sub(max), top)));
+            }
+        }
+        Ok(Some(AvmaRange::new(start, top)).filter(|r| !r.is_empty()))
+    }
+
+    /// The mappings, by address.
+    fn maps(&self) -> Result<&[Stretch], Error> {
+        if let Some(maps) = self.maps.get() {
+            return Ok(maps);
+        }
+        let text = self.process.maps_text()?;
+        let stretch = |line: &str| {
+            Some(Stretch {
+                range: mapping_range(line)?,
+                readable: line.split(' ').nth(1).is_some_and(|p| p.starts_with('r')),
+                first_stack: line.ends_with("[stack]"),
+            })
+        };
+        Ok(self.maps.get_or_init(|| text.lines().filter_map(stretch).collect()))
     }
 
     /// Writes over any protection, also where the kernel keeps `/proc/PID/mem` from doing so.
@@ -161,14 +244,11 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`Error::Remote`] where the call fails; else that it could not be made.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
-        let gadgets = Gadgets::of(self.process)?;
-        let tid = self.tracer.run(move |group| {
-            let tid = group.worker()?;
-            Ok((tid, group.syscall(tid, gadgets, nr, args)?))
-        });
+        let gadgets = Gadgets::of(self.process).map_err(|e| self.process.cause(e))?;
+        let result = self.tracer.run(move |group| group.syscall_anywhere(gadgets, nr, args));
         // The mappings may be others now.
         self.maps = OnceCell::new();
-        tid.map(|(_, result)| result)
+        result
     }
 
     /// Lets every thread go on.
@@ -180,8 +260,19 @@ impl<'p> Stopped<'p> {
     }
 }
 
+/// The mapping an address is in.
+fn find(maps: &[Stretch], at: Avma) -> Option<usize> {
+    let i = maps.partition_point(|m| m.range.end <= at);
+    maps.get(i).filter(|m| m.range.contains(at)).map(|_| i)
+}
+
 pub(crate) fn write_text(process: &Process, tracer: &Tracer, at: Avma, bytes: &[u8]) -> Result<(), Error> {
     let Err(first) = process.write(at, bytes) else { return Ok(()) };
     let bytes = bytes.to_vec();
-    tracer.run(move |group| group.poke(at, &bytes)).map_err(|_| first)
+    if matches!(first, Error::Gone(_)) {
+        return Err(first);
+    }
+    tracer
+        .run(move |group| group.poke(at, &bytes))
+        .map_err(|e| if matches!(e, Error::Gone(_)) { e } else { first })
 }

@@ -126,6 +126,10 @@ pub struct How {
     /// How long to take samples.
     #[arg(long, default_value_t = 8.0, value_parser = seconds)]
     seconds: f64,
+    /// After that, count how often each edge of the hot functions is taken, exactly, for so many seconds a round (at most
+    /// three rounds); 0 infers it from the samples. With --shuffle the default is 0.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    count: Option<f64>,
     /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
@@ -138,10 +142,16 @@ pub struct How {
 }
 
 impl How {
+    fn counting(&self) -> Option<Duration> {
+        let default = if self.shuffle.is_some() { 0.0 } else { 1.0 };
+        Some(Duration::from_secs_f64(self.count.unwrap_or(default))).filter(|d| !d.is_zero())
+    }
+
     /// As the engine takes it.
     pub fn options(&self) -> OptimizeOptions {
         OptimizeOptions {
             sampling: Duration::from_secs_f64(self.seconds),
+            counting: self.counting(),
             shuffle: self.shuffle,
             only: self.only.clone(),
             max_functions: self.max_functions,

@@ -213,6 +213,43 @@ fn one_after_the_other() {
     ends_well(guest);
 }
 
+/// Where a program has huge pages switched off, whet switches them on for a moment. If it dies then, the next one turns
+/// them off again, whatever it is asked to do.
+#[test]
+fn a_switch_left_on() {
+    let huge_pages = |guest: &Guest| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
+        status.lines().find_map(|l| l.strip_prefix("THP_enabled:")).map(|v| v.trim() == "1")
+    };
+    let start = || Guest::working(&build("throwing.cc"), &["small"], THREADS);
+    if huge_pages(&start()) != Some(false) {
+        return support::skip("the kernel does not tell whether huge pages are switched off");
+    }
+    // All functions: clones of a few are not worth a huge page.
+    let all = |guest: &Guest| ["optimize", &guest.arg(), "--shuffle", "1"].map(str::to_owned);
+    let mut left_on = 0;
+    for point in 8..100 {
+        let guest = start();
+        let survived = dying_at(point, &all(&guest));
+        is_intact(&guest);
+        let on = huge_pages(&guest) == Some(true);
+        if !on && left_on > 0 {
+            return ends_well(guest);
+        }
+        assert!(survived.is_none(), "huge pages were never switched on");
+        left_on += u32::from(on);
+        let next =
+            if on && left_on == 1 { &["undo", &guest.arg()].map(str::to_owned)[..] } else { &all(&guest) };
+        if on {
+            whet(next).exits(0);
+            assert_eq!(huge_pages(&guest), Some(false), "after {next:?}");
+        }
+        is_intact(&guest);
+        ends_well(guest);
+    }
+    panic!("no end of points");
+}
+
 /// Deaths at any instant, not only at the points.
 #[test]
 fn at_any_instant() {

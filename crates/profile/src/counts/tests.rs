@@ -1,9 +1,6 @@
 use super::*;
-use crate::test_cfg::{cfg_at, cond, fall, ret};
-use addr::Avma;
+use crate::test_cfg::{OUT, arb_term, cfg_at, cond, fall, ret};
 use proptest::prelude::*;
-
-const OUT: Dest = Dest::Outside(Avma(0x9000));
 
 #[test]
 fn edges_are_in_the_order_of_successors() {
@@ -66,19 +63,6 @@ fn inconsistent_counts_are_seen() {
         spoil(&mut bad);
         assert!(!bad.is_consistent(&c));
     }
-}
-
-fn arb_term(n: u32) -> impl Strategy<Value = Term> {
-    let dest = prop_oneof![6 => (0..n).prop_map(crate::test_cfg::to), 1 => Just(OUT)];
-    (dest.clone(), dest, 0..12).prop_map(|(a, b, kind)| match kind {
-        0 => Term::Return,
-        1 => Term::Indirect,
-        2 => Term::Trap,
-        3 => Term::NoReturnCall { next: Avma(1) },
-        4 | 5 => Term::Fall { next: a },
-        6 => Term::Jump { to: a },
-        _ => Term::CondShort { taken: a, fall: b },
-    })
 }
 
 proptest! {

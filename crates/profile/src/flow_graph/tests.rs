@@ -1,6 +1,6 @@
 use super::*;
+use crate::test_cfg::{Rng, cpu_time};
 use proptest::prelude::*;
-use std::time::Duration;
 
 fn edge(from: usize, to: usize) -> Edge {
     Edge { from, to: Some(to), cost: 0 }
@@ -205,20 +205,6 @@ proptest! {
     }
 }
 
-/// xorshift: the same numbers everywhere.
-struct Rng(u64);
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-    fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).unwrap()
-    }
-}
-
 /// A function of `n` blocks with branches, and the true flow of random walks through it.
 fn walked(rng: &mut Rng, n: usize, walks: usize) -> (FlowGraph, Vec<i64>) {
     let mut edges = Vec::new();
@@ -293,12 +279,6 @@ fn edges_are_recovered_from_samples() {
         eprintln!("{samples} samples on 60 blocks: edge overlap {mean:.3}");
         assert!(mean > if samples >= 3000 { 0.85 } else { 0.7 });
     }
-}
-
-/// CPU time of this thread: other work on the machine does not count.
-fn cpu_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]

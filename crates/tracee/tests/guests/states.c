@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     ready();
     if (vfork() == 0) {
       // The parent waits, uninterruptible, until this ends.
-      usleep(400000);
+      usleep(1500000);
       _exit(0);
     }
     for (;;) count += 1000000000000, sleep(1);

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/sendfile.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/select.h>
@@ -26,9 +28,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-enum { N = 24 };
+enum { N = 29 };
 static volatile struct { unsigned long calls, eintr, odd, longest; } count[N];
-static int ep, sem, tcp[2], un[2], un_full, listener, full_port, uring;
+static int ep, sem, tcp[2], un[2], un_full, listener, full_port, uring, file, filled[2], empty[2];
 static aio_context_t aio;
 static struct timespec T = {0, 60000000};
 static struct timeval TV = {0, 60000};
@@ -86,6 +88,14 @@ static long call(int i) {
     return syscall(SYS_io_uring_enter, uring, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &arg, sizeof arg);
   }
   case 23: return sendmsg(un_full, &m, 0);
+  case 24: return sendmmsg(un_full, &mm, 1, 0);
+  case 25: {
+    off_t at = 0;
+    return sendfile(un_full, file, &at, 8);
+  }
+  case 26: return splice(filled[0], 0, un_full, 0, 8, 0);
+  case 27: return splice(un[0], 0, empty[1], 0, 8, 0);
+  case 28: return preadv2(un[0], &v, 1, -1, 0);
   }
   abort();
 }
@@ -139,6 +149,10 @@ int main(void) {
   while (send(un_full, big, sizeof big, MSG_DONTWAIT) > 0) ;
   while (send(un_full, big, 1, MSG_DONTWAIT) > 0) ;
   timed(un_full);
+  file = open("/proc/self/exe", O_RDONLY);
+  pipe(filled);
+  pipe(empty);
+  write(filled[1], big, 4096);
   syscall(SYS_io_setup, 4, &aio);
   struct io_uring_params p;
   memset(&p, 0, sizeof p);

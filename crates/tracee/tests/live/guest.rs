@@ -2,7 +2,7 @@
 
 use addr::{Avma, ReadMemory};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ pub struct Guest {
     pub child: Child,
     pub process: Process,
     pub words: Vec<u64>,
+    exe: PathBuf,
     _dir: tempfile::TempDir,
 }
 
@@ -33,6 +34,18 @@ impl Guest {
             .status()
             .unwrap();
         assert!(gcc.success());
+        Self::run(dir, &exe, args)
+    }
+
+    /// Ends this one and starts another.
+    pub fn again(mut self, args: &[&str]) -> Self {
+        let dir = std::mem::replace(&mut self._dir, tempfile::tempdir().unwrap());
+        let exe = dir.path().join(self.exe.file_name().unwrap());
+        drop(self);
+        Self::run(dir, &exe, args)
+    }
+
+    fn run(dir: tempfile::TempDir, exe: &Path, args: &[&str]) -> Self {
         let mut child =
             Command::new(exe).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -40,7 +53,7 @@ impl Guest {
         let words = line.strip_prefix("READY").expect(&line).split_whitespace();
         let words = words.map(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).unwrap()).collect();
         let process = Process::open(Pid(child.id().cast_signed())).unwrap();
-        Self { child, process, words, _dir: dir }
+        Self { child, process, words, exe: exe.to_owned(), _dir: dir }
     }
 
     /// The word at the `i`th address it told.

@@ -4,4 +4,5 @@
 mod guest;
 mod refusals;
 mod remote;
+mod sharing;
 mod stops;

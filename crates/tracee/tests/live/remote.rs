@@ -1,6 +1,6 @@
 //! System calls run by the target, and writes into it.
 
-use crate::guest::{Guest, alone, stop};
+use crate::guest::{Guest, alone, stop, until};
 use addr::{Avma, AvmaRange, ReadMemory};
 use tracee::{Error, with_one_stopped};
 
@@ -82,4 +82,39 @@ fn huge_pages_from_outside() {
         Err(e) => println!("no huge pages here: {e}"),
     }
     assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
+}
+
+#[test]
+fn a_small_stack_amid_data_is_not_built_on() {
+    let _alone = alone();
+    let getpid = |g: &Guest| with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+    for kind in ["thread", "turns", "guard"] {
+        let g = Guest::start("smallstack", &[kind]);
+        g.progress(0, 5);
+        for i in 0..20 {
+            match getpid(&g) {
+                Ok(pid) => assert_eq!(pid, i64::from(g.pid().0)),
+                // Before Linux 6.15 that guard cannot be seen.
+                Err(Error::NoThread(_)) if kind == "guard" && i == 0 => break,
+                Err(e) => panic!("{kind}: {e}"),
+            }
+            if kind == "thread" {
+                let mut stopped = stop(&g.process).unwrap();
+                stopped.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+                stopped.release().unwrap();
+            }
+            g.progress(2, 10);
+            assert_eq!(g.word(1), 0, "{kind}");
+        }
+        g.progress(0, 10);
+    }
+    let g = Guest::start("smallstack", &["alone"]);
+    g.progress(0, 5);
+    assert!(matches!(getpid(&g), Err(Error::NoThread(_))));
+    let mut stopped = stop(&g.process).unwrap();
+    assert!(matches!(stopped.syscall(libc::SYS_getpid, [0; 6]), Err(Error::NoThread(_))));
+    stopped.release().unwrap();
+    until("rounds", || g.word(2) > 1000);
+    assert_eq!(g.word(1), 0);
+    g.progress(0, 10);
 }

@@ -4,7 +4,7 @@ use crate::guest::{Guest, alone, stop, stop_and_go, until};
 use addr::{Addr, Avma, ReadMemory};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tracee::{Error, Seized, StopError, Tid};
+use tracee::{Error, Process, Seized, StopError, Tid};
 
 #[test]
 fn a_thousand_stops_of_churning_threads() {
@@ -93,7 +93,9 @@ fn registers_stack_and_moving_the_instruction_pointer() {
         assert_eq!(words[0], g.process.u64(first).unwrap());
         assert_eq!(words[words.len() - 1], g.process.u64(first.add(8 * (words.len() as u64 - 1))).unwrap());
         let all = stopped.stack(tid, 1 << 30).unwrap();
-        assert!(all.starts_with(&words[..1]) && all.len() > words.len() || words.len() < 512);
+        // It may end right there: where a stack begins is up to chance.
+        assert!(all.starts_with(&words), "{} {}", all.len(), words.len());
+        assert_eq!(words.len(), all.len().min(512));
         // To where it is: nothing changes.
         if regs.syscall().is_none() {
             stopped.set_ip(tid, regs.ip()).unwrap();
@@ -135,7 +137,7 @@ fn no_signal_is_lost() {
 
 #[test]
 fn no_wait_is_cut_short() {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 29] = [
         "epoll_wait",
         "epoll_pwait",
         "epoll_pwait2",
@@ -160,20 +162,25 @@ fn no_wait_is_cut_short() {
         "connect",
         "io_uring_enter",
         "sendmsg unix",
+        "sendmmsg unix",
+        "sendfile",
+        "splice to unix",
+        "splice from unix",
+        "preadv2 unix",
     ];
     let _alone = alone();
     let mut g = Guest::start("waits", &[]);
-    assert_eq!(g.words[1], 24);
+    assert_eq!(g.words[1], 29);
     println!("io_uring: {}", g.words[2] == 1);
     let counts = || {
         let mut all = Vec::new();
-        for i in 0..24u64 {
+        for i in 0..29u64 {
             all.push([0, 8, 16, 24].map(|o| g.process.u64(Avma(g.words[0] + 32 * i + o)).unwrap()));
         }
         all
     };
     std::thread::sleep(Duration::from_millis(200));
-    let mut cured = 0;
+    let (mut cured, mut busy) = (0, 0);
     for round in 0..20 {
         for _ in 0..10 {
             let mut stopped = stop(&g.process).unwrap();
@@ -182,6 +189,12 @@ fn no_wait_is_cut_short() {
                 stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
             }
             cured += stopped.release().unwrap().cured;
+            // Given up before all have come to rest; some may have.
+            match Seized::seize(&g.process).unwrap().stop(Duration::ZERO) {
+                Ok(s) => drop(s),
+                Err(StopError::Busy { .. }) => busy += 1,
+                Err(e) => panic!("{e}"),
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
         // Relative timeouts begin anew with each stop: let them run out now and then.
@@ -192,7 +205,8 @@ fn no_wait_is_cut_short() {
     for (name, [calls, eintr, odd, longest]) in NAMES.iter().zip(&seen) {
         println!("{name:16} calls {calls:4} EINTR {eintr} odd {odd:#x} longest {longest} us");
     }
-    println!("cured {cured}");
+    println!("cured {cured}, {busy} times busy");
+    assert!(busy > 10);
     for (name, [calls, eintr, odd, _]) in NAMES.iter().zip(&seen) {
         assert!(*calls >= 10, "{name}");
         assert_eq!((*eintr, *odd), (0, 0), "{name}");
@@ -308,14 +322,25 @@ fn busy_in_time_and_all_go_on() {
     let g = Guest::start("states", &["vfork"]);
     until("vfork", || g.state() == 'D');
     let since = Instant::now();
-    let e = stop_for(&g, Duration::from_millis(50)).unwrap_err();
+    let e = stop_for(&g.process, Duration::from_millis(50)).unwrap_err();
     let took = since.elapsed();
     let StopError::Busy { stuck, .. } = &e else { panic!("{e}") };
     println!("{e} after {took:?}");
     assert_eq!((stuck.len(), stuck[0].tid, stuck[0].state), (1, Tid(g.pid().0), 'D'));
     assert!(took < Duration::from_millis(100));
-    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
     g.progress(0, 1000);
+    // As it is our child: nobody keeps it.
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+    // Whose child it is not, looks after it until it comes out of that.
+    let exe = std::env::current_exe().unwrap();
+    let other = Command::new(exe)
+        .args(["--exact", "stops::not_the_parent"])
+        .env("TRACEE_NO_CHILD", g.pid().to_string())
+        .output()
+        .unwrap();
+    assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stdout));
+    let g = Guest::start("states", &["vfork"]);
+    until("vfork", || g.state() == 'D');
     // Another thread can run calls for us.
     let pid = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
     assert_eq!(pid, i64::from(g.pid().0));
@@ -324,8 +349,26 @@ fn busy_in_time_and_all_go_on() {
     stop_and_go(&g.process);
 }
 
-fn stop_for(g: &Guest, deadline: Duration) -> Result<(), StopError> {
-    Seized::seize(&g.process)?.stop(deadline).map(drop)
+fn stop_for(p: &Process, deadline: Duration) -> Result<(), StopError> {
+    Seized::seize(p)?.stop(deadline).map(drop)
+}
+
+/// Not a test: what is done above by a program that did not start the target.
+#[test]
+fn not_the_parent() {
+    let Ok(pid) = std::env::var("TRACEE_NO_CHILD") else { return };
+    let pid = tracee::Pid(pid.parse().unwrap());
+    let p = Process::open(pid).unwrap();
+    assert!(matches!(stop_for(&p, Duration::from_millis(20)), Err(StopError::Busy { .. })));
+    // Who looks after it is no obstacle for a next try.
+    assert_ne!(p.status().unwrap().tracer_pid, 0);
+    tracee::preflight(pid).unwrap();
+    let again = stop_for(&p, Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(again, StopError::Busy { .. }), "{again}");
+    assert_ne!(p.status().unwrap().tracer_pid, 0);
+    until("end of the tracing", || p.status().unwrap().tracer_pid == 0);
+    assert_ne!(p.status().unwrap().state, 'D');
+    stop(&p).unwrap().release().unwrap();
 }
 
 #[test]
@@ -351,7 +394,54 @@ fn exec_and_end_have_names() {
     assert!(!g.process.is_alive());
     assert!(matches!(Seized::seize(&g.process), Err(Error::Gone(_))));
     let gone = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
-    assert!(gone.is_err());
+    assert!(matches!(gone, Err(Error::Gone(_))));
+}
+
+/// What is done to a process that ends meanwhile; the first failure.
+fn work_until_it_ends(p: &Process) -> Error {
+    let failed = |e| match e {
+        StopError::Failed(e) => e,
+        busy @ StopError::Busy { .. } => panic!("{busy}"),
+    };
+    loop {
+        let once = || -> Result<(), Error> {
+            let at = tracee::with_one_stopped(p, |r| r.mmap(None, 4096, libc::PROT_READ, 0))?;
+            p.write(at, &[1])?;
+            let mut stopped = stop(p).map_err(failed)?;
+            let tid = stopped.threads()[0];
+            stopped.stack(tid, 64)?;
+            stopped.set_regs(tid, stopped.regs(tid)?)?;
+            stopped.write_text(at, &[2])?;
+            stopped.syscall(libc::SYS_munmap, [at.0, 4096, 0, 0, 0, 0])?;
+            stopped.release()?;
+            p.status()?;
+            p.maps_text()?;
+            p.exe()?;
+            p.threads()?;
+            Ok(())
+        };
+        if let Err(e) = once() {
+            return e;
+        }
+    }
+}
+
+#[test]
+fn the_end_at_any_moment_is_called_that() {
+    let _alone = alone();
+    let mut g = Guest::start("churn", &["1", "2", "3"]);
+    for i in 0..80u64 {
+        let (child, process) = (&mut g.child, &g.process);
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                std::thread::sleep(Duration::from_micros(500 + i * 613 % 7000));
+                child.kill().unwrap();
+            });
+            let e = work_until_it_ends(process);
+            assert!(matches!(e, Error::Gone(_)), "{e} ({e:?})");
+        });
+        g = g.again(&["1", "2", "3"]);
+    }
 }
 
 /// Not a test: what the tracer does that is killed below.
@@ -359,7 +449,7 @@ fn exec_and_end_have_names() {
 fn victim() {
     let Ok(pid) = std::env::var("TRACEE_VICTIM") else { return };
     let (pid, how) = pid.split_once(' ').unwrap();
-    let p = tracee::Process::open(tracee::Pid(pid.parse().unwrap())).unwrap();
+    let p = Process::open(tracee::Pid(pid.parse().unwrap())).unwrap();
     match how {
         "stand" => {
             let _stopped = stop(&p).unwrap();

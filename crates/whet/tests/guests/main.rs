@@ -6,9 +6,10 @@
 //! | mode | what is done while it runs |
 //! |---|---|
 //! | plain | nothing |
-//! | optimized | `whet optimize PID --seconds 0.4` |
+//! | optimized | `whet optimize PID --seconds 0.4 --count 0.2` |
 //! | shuffled | `whet optimize PID --shuffle SEED` |
 //! | toggled | shuffled, then `whet undo` and `whet redo` in turn as fast as they go |
+//! | counted | `whet optimize PID --shuffle SEED --count 0.3`: clones that count, in random order, come first |
 //! | undone | shuffled, `whet undo`, and `whet verify` says that its text is identical to its files |
 //!
 //! The protocol of a guest is told in `guests/guest.h`. The lines at its head that begin with `//#` are directives:

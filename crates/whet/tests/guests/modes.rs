@@ -35,12 +35,14 @@ pub(crate) enum Mode {
     Toggled,
     /// Shuffled, undone and verified.
     Undone,
+    /// Shuffled, after clones in another random order have counted.
+    Counted,
 }
 
 impl Mode {
     /// All modes, each at the place of its number.
-    pub(crate) const ALL: [Mode; 5] =
-        [Mode::Plain, Mode::Optimized, Mode::Shuffled, Mode::Toggled, Mode::Undone];
+    pub(crate) const ALL: [Mode; 6] =
+        [Mode::Plain, Mode::Optimized, Mode::Shuffled, Mode::Toggled, Mode::Undone, Mode::Counted];
 
     /// Its part of a trial's name.
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +52,7 @@ impl Mode {
             Mode::Shuffled => "shuffled",
             Mode::Toggled => "toggled",
             Mode::Undone => "undone",
+            Mode::Counted => "counted",
         }
     }
 }
@@ -152,14 +155,18 @@ impl Live<'_> {
     fn work(&mut self, mode: Mode, seed: u64) -> Result<(), String> {
         self.running.wait_for_line("ready")?;
         let seed = seed.to_string();
-        let how = if mode == Mode::Optimized { ["--seconds", "0.4"] } else { ["--shuffle", &seed] };
-        let Answer::Done(report) = self.whet("optimize", &how)? else { return Ok(()) };
+        let how: &[&str] = match mode {
+            Mode::Optimized => &["--seconds", "0.4", "--count", "0.2"],
+            Mode::Counted => &["--shuffle", &seed, "--count", "0.3"],
+            _ => &["--shuffle", &seed],
+        };
+        let Answer::Done(report) = self.whet("optimize", how)? else { return Ok(()) };
         if let Some(reason) = &self.guest.refused {
             return Err(format!("not refused ({reason}): {report}"));
         }
         state(&report, "optimized")?;
         match mode {
-            Mode::Plain | Mode::Optimized | Mode::Shuffled => {}
+            Mode::Plain | Mode::Optimized | Mode::Shuffled | Mode::Counted => {}
             Mode::Toggled => self.toggle()?,
             Mode::Undone => {
                 self.running.run_on(RUN_ON)?;

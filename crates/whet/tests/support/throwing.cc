@@ -89,8 +89,10 @@ static void *thread(void *arg) {
     return NULL;
 }
 
-int main(int, char **argv) {
+int main(int argc, char **argv) {
     page_open(argv[1]);
+    // As servers do that keep their heaps on small pages.
+    if (argc > 2 && prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)) abort();
     pthread_t threads[3];
     for (uintptr_t i = 0; i < 3; i++) pthread_create(&threads[i], NULL, thread, (void *)i);
     for (pthread_t t : threads) pthread_join(t, NULL);

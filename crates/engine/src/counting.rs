@@ -1,0 +1,174 @@
+//! Exact counts without a PMU: hot functions run for a moment as clones that count.
+//!
+//! Each candidate is cloned whole, in its own block order, with counters on the edges outside a maximum spanning tree;
+//! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
+//! counted code calls often though no sample fell into them are candidates of the next round.
+
+use crate::candidates::{Candidate, Candidates};
+use crate::ground::Ground;
+use crate::program::{FuncId, Program};
+use crate::shuffle::Rng;
+use crate::{Error, Progress, Target, calls, file_text};
+use code::{BlockId, Liveness, Refusal};
+use emit::Counter;
+use profile::CounterPlan;
+use rustc_hash::{FxHashMap, FxHashSet};
+use splice::Policy;
+use std::time::{Duration, Instant};
+
+/// Rounds at most: the second takes in what samples missed, the third what only those call.
+const ROUNDS: usize = 3;
+/// A callee that was not sampled is counted too if it is called this often in a second.
+const OFTEN: u64 = 20;
+/// No round takes in more functions than this.
+const MOST_CALLEES: usize = 6000;
+
+/// Bytes of a counter.
+const COUNTER: u32 = 8;
+
+/// What counting came to.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct CountingReport {
+    /// How often clones with counters were installed.
+    pub rounds: usize,
+    /// Functions whose counts are known.
+    pub functions: usize,
+    /// Counters in them.
+    pub counters: usize,
+    /// Functions whose counters contradict each other a little: threads were inside when they came and went.
+    pub inexact: usize,
+    /// Time for which they counted.
+    pub seconds: f64,
+    /// Why nothing was counted, so that counts were inferred from samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
+}
+
+/// Counts what the candidates do for `time` a round, and adds the functions that they call often. With a seed the clones
+/// that count lie in random order.
+///
+/// # Errors
+/// Those of an installation and of taking it out.
+pub(crate) fn count(
+    ground: &Ground<'_, '_>,
+    candidates: &mut Candidates,
+    time: Duration,
+    shuffle: Option<u64>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CountingReport, Error> {
+    let mut report = CountingReport::default();
+    let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
+    let mut from = 0;
+    for _ in 0..ROUNDS {
+        progress(Progress::Counting { functions: candidates.chosen.len() - from });
+        round(ground, &mut candidates.chosen[from..], time, shuffle, &mut report)?;
+        known.extend(candidates.chosen[from..].iter().map(|c| c.id));
+        let callees = callees(ground.program, &candidates.chosen[from..], &known, time);
+        from = candidates.chosen.len();
+        for id in callees {
+            known.insert(id);
+            if file_text::is_foreign(ground.program, &ground.files, id) {
+                candidates.refused.push((id, 0, Refusal::ForeignChange));
+                continue;
+            }
+            match ground.program.analyse(id) {
+                Ok(analysed) => candidates.chosen.push(Candidate::new(id, analysed, 0)),
+                Err(reason) => candidates.refused.push((id, 0, reason)),
+            }
+        }
+        if from == candidates.chosen.len() {
+            break;
+        }
+    }
+    // What came last was not counted.
+    candidates.chosen.truncate(from);
+    Ok(report)
+}
+
+/// Counts these candidates once.
+fn round(
+    ground: &Ground<'_, '_>,
+    chosen: &mut [Candidate],
+    time: Duration,
+    shuffle: Option<u64>,
+    report: &mut CountingReport,
+) -> Result<(), Error> {
+    let mut offset = 0;
+    let plans: Vec<CounterPlan> = chosen.iter_mut().map(|c| prepare(c, &mut offset)).collect();
+    if let Some(seed) = shuffle {
+        // Other orders than those that come after it.
+        let mut rng = Rng::new(seed ^ 0xc0);
+        chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
+    }
+    let target = Target::open(ground.target.process.pid())?;
+    let placed = ground.install(&target, chosen, shuffle, Some(offset), &|_| Vec::new())?;
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| target.process.is_alive()) {
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    let target = Target::open(ground.target.process.pid())?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid: target.process.pid() })?;
+    let undone = splice::undo(&target.process, installed, &Policy::default())?;
+    report.seconds += begun.elapsed().as_secs_f64();
+    let left = undone.foreign.len() + undone.in_use.len();
+    if left > 0 {
+        return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
+    }
+    let values = splice::counters(&target.process, &installed.anchor, offset)?;
+    splice::forget_counters(&target.process, &installed.anchor)?;
+
+    let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
+    let mut values = &values[..];
+    for (c, plan) in chosen.iter_mut().zip(&plans) {
+        let (own, rest) = values.split_at(c.counters.len().min(values.len()));
+        values = rest;
+        c.counters = Vec::new();
+        if cloned.contains(&c.id) {
+            let solved = plan.solve(own);
+            c.counts = solved.counts;
+            c.counted = true;
+            report.functions += 1;
+            report.counters += own.len();
+            report.inexact += usize::from(!solved.exact);
+        }
+    }
+    report.rounds += 1;
+    Ok(())
+}
+
+/// Gives a candidate all its blocks, in the order of the original, and its counters.
+fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
+    let cfg = &c.analysed.cfg;
+    let liveness = Liveness::compute(cfg);
+    let plan = CounterPlan::new(cfg, &c.counts, &|point| point.countable(cfg, &liveness));
+    let counter = |&(at, by)| {
+        *offset += COUNTER;
+        Counter { at, by, offset: *offset - COUNTER }
+    };
+    c.counters = plan.points().iter().map(counter).collect();
+    c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();
+    plan
+}
+
+/// The functions not yet known that the counted ones called often, the most called first.
+fn callees(
+    program: &Program<'_>,
+    counted: &[Candidate],
+    known: &FxHashSet<FuncId>,
+    time: Duration,
+) -> Vec<FuncId> {
+    let mut called: FxHashMap<FuncId, u64> = FxHashMap::default();
+    for c in counted.iter().filter(|c| c.counted) {
+        calls::of(program, c, |callee, count| {
+            if !known.contains(&callee) && program.module(callee).refused.is_none() {
+                *called.entry(callee).or_default() += count;
+            }
+        });
+    }
+    let often = (OFTEN as f64 * time.as_secs_f64()).max(1.0) as u64;
+    let mut often: Vec<(u64, FuncId)> =
+        called.into_iter().filter(|&(_, n)| n >= often).map(|(f, n)| (n, f)).collect();
+    often.sort_unstable_by_key(|&(n, f)| (std::cmp::Reverse(n), f));
+    often.truncate(MOST_CALLEES);
+    often.into_iter().map(|(_, f)| f).collect()
+}

@@ -1,0 +1,118 @@
+//! Where generations are put: the program as it was read, and how clones of it get into the process.
+
+use crate::build::{self, Built};
+use crate::candidates::Candidate;
+use crate::file_text::FileText;
+use crate::lookup::Lookup;
+use crate::optimize::MEMORY_CAP;
+use crate::program::Program;
+use crate::{Error, Target, walk};
+use addr::{Avma, AvmaRange};
+use rustc_hash::FxHashMap;
+use splice::{CachePlan, InstallReport, Plan, Policy};
+
+/// How many more places to try where the target maps faster than whet builds.
+const PLACES: usize = 3;
+
+/// What all generations of one command are made from.
+pub(crate) struct Ground<'a, 'm> {
+    /// The process as it was when the program was read.
+    pub(crate) target: &'a Target,
+    /// Its code.
+    pub(crate) program: &'a Program<'m>,
+    /// How its unwinders are told.
+    pub(crate) lookup: Lookup,
+    /// What its modules' files say, by the module's place in the image.
+    pub(crate) files: FxHashMap<usize, FileText>,
+    /// `dl_iterate_phdr`, where it is to be led through the anchor.
+    pub(crate) walk: Option<Candidate>,
+}
+
+/// A generation in place.
+pub(crate) struct Placed {
+    pub(crate) built: Built,
+    pub(crate) caches: Vec<CachePlan>,
+    /// Bytes of address space it takes.
+    pub(crate) mapped: u64,
+    pub(crate) report: InstallReport,
+}
+
+impl Ground<'_, '_> {
+    /// Builds clones for the address space as it is now, and installs them: for good, or for a while with so many bytes
+    /// of counters for each thread. `target` is the process as it is now.
+    ///
+    /// # Errors
+    /// [`Error`]; what was not installed leaves nothing.
+    pub(crate) fn install(
+        &self,
+        target: &Target,
+        chosen: &[Candidate],
+        shuffle: Option<u64>,
+        counters: Option<u32>,
+        notes: &dyn Fn(&Built) -> Vec<u8>,
+    ) -> Result<Placed, Error> {
+        for _ in 0..PLACES {
+            match self.install_once(target, chosen, shuffle, counters, notes) {
+                // Something was mapped at the chosen place meanwhile: a thread's stack, a library.
+                Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {}
+                other => return other,
+            }
+        }
+        self.install_once(target, chosen, shuffle, counters, notes)
+    }
+
+    fn install_once(
+        &self,
+        target: &Target,
+        chosen: &[Candidate],
+        shuffle: Option<u64>,
+        counters: Option<u32>,
+        notes: &dyn Fn(&Built) -> Vec<u8>,
+    ) -> Result<Placed, Error> {
+        let pid = target.process.pid();
+        let installed = target.installed.as_ref();
+        // An earlier generation has brought it.
+        let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
+        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut built = build::build(self.program, chosen, walk, &self.files, &maps, shuffle)?;
+        if built.cloned.is_empty() {
+            return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
+        }
+        let notes = notes(&built);
+        if let Some(first) = built.caches.first_mut() {
+            first.notes = notes;
+        }
+        let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
+        let before = installed.map_or(0, splice::Installed::mapped_bytes);
+        if before + mapped > MEMORY_CAP {
+            return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
+        }
+        tracee::preflight(pid)?;
+        let anchor_at = self.place_anchor(&built)?;
+        let hook = match walk {
+            Some(walk) => Some(walk::hook(target, self.program, walk, &built, anchor_at)?),
+            None => None,
+        };
+        let caches = std::mem::take(&mut built.caches);
+        let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters };
+        let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
+        Ok(Placed { built, caches: plan.caches, mapped, report })
+    }
+
+    /// The place of a new anchor: within a jump's reach of the C library, where the target has one.
+    fn place_anchor(&self, built: &Built) -> Result<Avma, Error> {
+        let modules = self.program.image().modules();
+        let libc = modules.iter().find(|m| m.symbols.exported("dl_iterate_phdr").is_some()).map(|m| m.extent);
+        let cache = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
+        let place = |near| {
+            splice::place(&splice::Request {
+                mappings: &built.holes,
+                near: &[near],
+                len: 2 << 20,
+                low: false,
+            })
+        };
+        let at = libc.map(place).and_then(Result::ok).map_or_else(|| place(cache), Ok);
+        Ok(at.map_err(splice::Error::from)?)
+    }
+}

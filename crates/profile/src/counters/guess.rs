@@ -1,0 +1,52 @@
+//! How often links are passed, guessed from the graph alone.
+
+use super::links::{Link, Place};
+
+/// What is poured in at an entrance, and at one that is seldom used.
+const POUR: u64 = 1 << 20;
+const POUR_SELDOM: u64 = 1 << 10;
+/// The share of a way out of a block, and of one that is seldom taken.
+const SHARE: u64 = 16;
+const SHARE_SELDOM: u64 = 1;
+/// How often all blocks are gone through. A loop with one way out keeps half of what is in it, so little is left.
+const ROUNDS: usize = 16;
+
+/// What passes each link if water is poured in at all entrances and parts evenly wherever the ways part. Blocks in
+/// loops get more, arms of branches less. `links` is as [`super::links::links_of`] gives it, of `blocks` blocks.
+pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
+    let mut pending = vec![0u64; blocks];
+    let mut shares = vec![0u64; blocks];
+    let share = |link: &Link| if link.seldom { SHARE_SELDOM } else { SHARE };
+    let mut passed = vec![0u64; links.len()];
+    for (link, passed) in links.iter().zip(&mut passed) {
+        match link.place {
+            Place::Entrance(b) => {
+                *passed = if link.seldom { POUR_SELDOM } else { POUR };
+                pending[b.index()] = *passed;
+            }
+            Place::Edge(b, _) | Place::Exit(b) => shares[b.index()] += share(link),
+            Place::Block(_) => {}
+        }
+    }
+    for _ in 0..ROUNDS {
+        // What came to the block whose ways out are being gone through.
+        let mut here = 0;
+        for (link, passed) in links.iter().zip(&mut passed) {
+            match link.place {
+                Place::Entrance(_) => {}
+                Place::Block(b) => {
+                    here = std::mem::take(&mut pending[b.index()]);
+                    *passed = passed.saturating_add(here);
+                }
+                Place::Edge(b, _) | Place::Exit(b) => {
+                    let part = here.saturating_mul(share(link)) / shares[b.index()].max(1);
+                    *passed = passed.saturating_add(part);
+                    if let Some(to) = link.to.checked_sub(1) {
+                        pending[to / 2] = pending[to / 2].saturating_add(part);
+                    }
+                }
+            }
+        }
+    }
+    passed
+}

@@ -1,0 +1,136 @@
+//! Memory in which clones count, and how each thread gets a part of its own.
+//!
+//! A counter is at an offset from the GS base of the thread that counts. User space on x86-64 Linux leaves that base 0
+//! (psABI 3.4.2 gives threads FS alone), so it can be lent to us: while the world stands still every thread is given the
+//! start of a part of the area. A thread that is born later has the part of the one that bore it; counts that
+//! two of them write at once may be lost.
+//!
+//! INVARIANT(kept): the area stays mapped and the bases stay as they were given, also after the clones were taken
+//! out: a thread may come back into one at any time, from a call that waited. What the area holds is given back. A
+//! later area has no smaller parts, as clones of before count at their offsets wherever the base points.
+
+use crate::{Anchor, Error, fault, toggle};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use tracee::{Process, Stopped};
+
+/// The area of a target: parts of equal size, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CounterArea {
+    /// All of it.
+    pub range: AvmaRange,
+    /// Bytes of a part.
+    pub part: u64,
+}
+
+/// Parts at least, and for each thread there is: more will be born.
+const LEAST_PARTS: u64 = 16;
+const PARTS_PER_THREAD: u64 = 2;
+/// Address space that an area may take. Threads share parts where it is not enough. Bytes.
+const MOST: u64 = 256 << 20;
+
+const MMAP: i64 = 9;
+const MADVISE: i64 = 28;
+const MADV_DONTNEED: u64 = 4;
+const READ_WRITE: u64 = 1 | 2;
+/// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`
+const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x4000;
+
+impl CounterArea {
+    fn parts(&self) -> u64 {
+        self.range.len() / self.part
+    }
+
+    fn base(&self, part: u64) -> Avma {
+        self.range.start.add(part * self.part)
+    }
+
+    /// The part that a GS base points to.
+    fn part_of(&self, base: u64) -> Option<u64> {
+        let offset = Avma(base).since(self.range.start).filter(|_| self.range.contains(Avma(base)))?;
+        offset.is_multiple_of(self.part).then(|| offset / self.part)
+    }
+}
+
+/// Sees to an area with room for so many bytes in each part, all zeros: the one there is, or a new one.
+pub(crate) fn provide(process: &Process, anchor: &mut Anchor, bytes: u32) -> Result<CounterArea, Error> {
+    let threads = process.threads()?.len() as u64;
+    let wanted = u64::from(bytes).next_multiple_of(4096).max(4096);
+    if let Some(area) = anchor.counters.filter(|a| a.part >= wanted && a.parts() >= threads) {
+        empty(process, &area)?;
+        return Ok(area);
+    }
+    let part = wanted.max(anchor.counters.map_or(0, |a| a.part));
+    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS).min((MOST / part).max(1));
+    let len = part * parts;
+    fault::point();
+    let at = tracee::with_one_stopped(process, |remote| {
+        remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])
+    })?;
+    let area = CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part };
+    let (words_at, words) = anchor.counter_words(&area);
+    fault::point();
+    toggle::write_checked(process, words_at, &words)?;
+    anchor.counters = Some(area);
+    Ok(area)
+}
+
+/// Gives every thread a part, each its own as far as there are enough. `earlier` is the area of before.
+///
+/// # Errors
+/// [`Error::GsBaseInUse`] where a thread uses its GS base itself; then nothing was changed.
+pub(crate) fn hand_out(
+    stopped: &mut Stopped<'_>,
+    area: &CounterArea,
+    earlier: Option<&CounterArea>,
+) -> Result<(), Error> {
+    let mut taken = vec![false; usize::try_from(area.parts()).unwrap_or(0)];
+    let mut without = Vec::new();
+    for tid in stopped.threads() {
+        let base = stopped.regs(tid)?.0.gs_base;
+        let own = area.part_of(base).and_then(|p| taken.get_mut(usize::try_from(p).ok()?));
+        match own {
+            Some(taken) if !*taken => *taken = true,
+            Some(_) => without.push(tid),
+            None if base == 0 || earlier.is_some_and(|e| e.part_of(base).is_some()) => without.push(tid),
+            None => return Err(Error::GsBaseInUse { tid: tid.0, base }),
+        }
+    }
+    let mut free = (0u64..).zip(taken).filter(|(_, t)| !t).map(|(part, _)| part);
+    let mut shared = (0..area.parts()).cycle();
+    for tid in without {
+        let Some(part) = free.next().or_else(|| shared.next()) else { break };
+        let mut regs = stopped.regs(tid)?;
+        regs.0.gs_base = area.base(part).0;
+        stopped.set_regs(tid, regs)?;
+    }
+    Ok(())
+}
+
+/// The counters' values, each the sum over all threads; `bytes` is what each part was made for.
+///
+/// # Errors
+/// [`Error::Unreadable`]; [`Error::NoCounters`] where there is no area.
+pub fn counters(process: &Process, anchor: &Anchor, bytes: u32) -> Result<Vec<u64>, Error> {
+    let area = anchor.counters.filter(|a| u64::from(bytes) <= a.part).ok_or(Error::NoCounters)?;
+    let mut sums = vec![0u64; bytes as usize / 8];
+    for part in 0..area.parts() {
+        let values = process.bytes(AvmaRange::with_len(area.base(part), u64::from(bytes)))?;
+        for (sum, value) in sums.iter_mut().zip(values.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_le_bytes(*value));
+        }
+    }
+    Ok(sums)
+}
+
+/// Gives the memory behind the area back to the system; it reads as zeros from then on.
+///
+/// # Errors
+/// [`Error::Tracee`].
+pub fn forget_counters(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+    anchor.counters.map_or(Ok(()), |area| empty(process, &area))
+}
+
+fn empty(process: &Process, area: &CounterArea) -> Result<(), Error> {
+    let args = [area.range.start.0, area.range.len(), MADV_DONTNEED, 0, 0, 0];
+    Ok(tracee::with_one_stopped(process, |remote| remote.syscall(MADVISE, args)).map(|_| ())?)
+}

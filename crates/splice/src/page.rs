@@ -1,0 +1,283 @@
+//! The sites of one page, brought to where they should be.
+//!
+//! Sites of different generations may overlap: where one led a function's entry away, a later one that leaves that
+//! function alone may have led a call in its first bytes. So whatever of the journals stands is taken off first, newest
+//! first and until nothing more comes off; only what is left then tells whether somebody else has been here. Then
+//! what should stand is put on. All of this happens in a copy of the page's bytes.
+
+use crate::{Record, RedirectKind};
+use addr::{Addr, Avma, AvmaRange};
+use std::cmp::Reverse;
+
+/// A place to write.
+#[derive(Debug)]
+pub struct Site {
+    /// The newest record of this place.
+    pub record: Record,
+    /// What each generation's redirect looks like here.
+    pub redirected: Vec<[u8; 8]>,
+    /// Whether the newest record's redirect is to stand, or none.
+    pub apply: bool,
+    /// Rises with the generation of the newest record.
+    pub age: usize,
+}
+
+/// What became of the sites.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Are as they should be.
+    pub done: Vec<RedirectKind>,
+    /// Somebody else's bytes stand there.
+    pub foreign: Vec<Avma>,
+    /// Have to wait, as a thread stands inside.
+    pub waiting: Vec<usize>,
+}
+
+/// From the first to the last byte of the sites of one page, and of the hook, if it overlaps these.
+pub fn span(sites: &[Site], here: &[usize], hook: Option<&Record>) -> AvmaRange {
+    let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
+    let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
+    let span = AvmaRange::new(start, end);
+    match hook.map(Record::range).filter(|h| h.overlaps(&span)) {
+        Some(h) => AvmaRange::new(start.min(h.start), end.max(h.end)),
+        None => span,
+    }
+}
+
+/// The bytes of a span.
+struct Bytes<'a> {
+    start: Avma,
+    bytes: &'a mut [u8],
+}
+
+impl Bytes<'_> {
+    fn at(&mut self, r: &Record) -> Option<&mut [u8]> {
+        let from = usize::try_from(r.at.since(self.start)?).ok()?;
+        self.bytes.get_mut(from..from.checked_add(usize::from(r.len))?)
+    }
+
+    /// Changes one form of a record's bytes into another; whether it was there.
+    fn change(&mut self, r: &Record, from: &[u8; 8], to: &[u8; 8]) -> bool {
+        let len = usize::from(r.len);
+        match self.at(r) {
+            Some(now) if *now == from[..len] => {
+                now.copy_from_slice(&to[..len]);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Brings the sites `here` to where they should be in the bytes of their span. `blocked`, sorted, are the addresses
+/// that must not come to lie inside a new redirect. `hook` stays where it stands, whatever the sites want.
+pub fn change(
+    sites: &[Site],
+    here: &[usize],
+    span: AvmaRange,
+    bytes: &mut [u8],
+    blocked: &[Avma],
+    hook: Option<&Record>,
+) -> Outcome {
+    let mut bytes = Bytes { start: span.start, bytes };
+    let mut outcome = Outcome::default();
+    // Only the hook itself stands above everything.
+    let hook = hook.filter(|h| bytes.change(h, &h.new, &h.old));
+    let mut left: Vec<usize> =
+        here.iter().copied().filter(|&i| hook.is_none_or(|h| h.range() != sites[i].record.range())).collect();
+    left.sort_by_key(|&i| Reverse(sites[i].age));
+    let all = left.clone();
+    // What stood there, of that which came off.
+    let mut stood: Vec<(usize, [u8; 8])> = Vec::new();
+    loop {
+        let before = left.len();
+        left.retain(|&i| {
+            let Site { record, redirected, .. } = &sites[i];
+            let off = redirected.iter().find(|now| bytes.change(record, now, &record.old));
+            stood.extend(off.map(|&now| (i, now)));
+            off.is_none()
+        });
+        if left.len() == before {
+            break;
+        }
+    }
+    let stood_at = |i: usize| stood.iter().find(|(j, _)| *j == i).map(|(_, now)| *now);
+    let stands = |i: usize| stood_at(i).is_some_and(|now| matches(&sites[i].record, &now));
+    let is_blocked =
+        |i: usize| sites[i].record.interior_starts().any(|at| blocked.binary_search(&at).is_ok());
+
+    let own = |bytes: &mut Bytes<'_>, r: &Record| bytes.at(r).is_some_and(|now| now == r.old_bytes());
+    let (ours, foreign): (Vec<usize>, Vec<usize>) =
+        all.into_iter().partition(|&i| own(&mut bytes, &sites[i].record));
+    outcome.foreign.extend(foreign.into_iter().map(|i| sites[i].record.at));
+    if let Some(h) = hook {
+        bytes.change(h, &h.old, &h.new);
+    }
+    let (mut put, taken_off): (Vec<usize>, Vec<usize>) = ours.into_iter().partition(|&i| sites[i].apply);
+    outcome.done.extend(taken_off.into_iter().map(|i| sites[i].record.kind));
+    // Where two want the same bytes, the one that has them keeps them.
+    put.sort_by_key(|&i| !stands(i));
+    for i in put {
+        let record = &sites[i].record;
+        let waits = !stands(i) && is_blocked(i);
+        let to = if waits { stood_at(i).unwrap_or(record.old) } else { record.new };
+        if !bytes.change(record, &record.old, &to) {
+            outcome.foreign.push(record.at);
+        } else if waits {
+            outcome.waiting.push(i);
+        } else {
+            outcome.done.push(record.kind);
+        }
+    }
+    outcome
+}
+
+fn matches(record: &Record, now: &[u8; 8]) -> bool {
+    now[..usize::from(record.len)] == *record.new_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: u64 = 0x1000;
+    /// `call`, `push rbp`, `ret`.
+    const ORIGINAL: [u8; 8] = [0xe8, 0x10, 0x20, 0x30, 0x40, 0x55, 0xc3, 0x90];
+
+    fn word(b: &[u8]) -> [u8; 8] {
+        std::array::from_fn(|i| b.get(i).copied().unwrap_or(0))
+    }
+
+    fn record(kind: RedirectKind, offset: usize, new: &[u8], interior: u8) -> Record {
+        Record {
+            at: Avma(AT + offset as u64),
+            kind,
+            len: u8::try_from(new.len()).unwrap(),
+            interior,
+            old: word(&ORIGINAL[offset..offset + new.len()]),
+            new: word(new),
+        }
+    }
+
+    /// The first generation led the entry away; the second one, which left the function alone, the call in it.
+    fn entry() -> Record {
+        record(RedirectKind::Entry, 0, &[0xe9, 1, 1, 1, 1], 0)
+    }
+
+    fn call() -> Record {
+        record(RedirectKind::Call, 1, &[2, 2, 2, 2], 0)
+    }
+
+    fn site(age: usize, record: Record, apply: bool) -> Site {
+        Site { record, redirected: vec![record.new], apply, age }
+    }
+
+    fn run(sites: &[Site], bytes: &mut [u8; 8], blocked: &[Avma], hook: Option<&Record>) -> Outcome {
+        let here: Vec<usize> = (0..sites.len()).collect();
+        let span = span(sites, &here, hook);
+        let o = usize::try_from(span.start.0 - AT).unwrap();
+        let len = usize::try_from(span.len()).unwrap();
+        change(sites, &here, span, &mut bytes[o..o + len], blocked, hook)
+    }
+
+    fn with(records: &[Record]) -> [u8; 8] {
+        let mut b = ORIGINAL;
+        for r in records {
+            let o = usize::try_from(r.at.0 - AT).unwrap();
+            b[o..o + usize::from(r.len)].copy_from_slice(r.new_bytes());
+        }
+        b
+    }
+
+    #[test]
+    fn an_undo_takes_off_what_overlaps_whatever_the_order() {
+        for (newest, sites) in [
+            (call(), [site(0, entry(), false), site(1, call(), false)]),
+            (call(), [site(1, call(), false), site(0, entry(), false)]),
+            (entry(), [site(0, call(), false), site(1, entry(), false)]),
+            (entry(), [site(1, entry(), false), site(0, call(), false)]),
+        ] {
+            for start in [ORIGINAL, with(&[newest])] {
+                let mut b = start;
+                let out = run(&sites, &mut b, &[], None);
+                assert_eq!((b, out.done.len(), out.foreign), (ORIGINAL, 2, vec![]), "{sites:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_redo_of_what_stands_changes_nothing() {
+        let sites = [site(0, entry(), false), site(1, call(), true)];
+        for start in [ORIGINAL, with(&[call()]), with(&[entry()])] {
+            let mut b = start;
+            let out = run(&sites, &mut b, &[], None);
+            assert_eq!((b, out.done.len(), out.foreign), (with(&[call()]), 2, vec![]));
+        }
+    }
+
+    #[test]
+    fn others_bytes_are_left_alone() {
+        let mut theirs = with(&[call()]);
+        theirs[3] = 0xcc;
+        let mut b = theirs;
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], None);
+        assert_eq!((b, out.done.len(), out.foreign.len()), (theirs, 0, 2));
+        // What is beside them is not.
+        theirs = with(&[call()]);
+        theirs[0] = 0xcc;
+        b = theirs;
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], None);
+        assert_eq!((&b[..1], &b[1..5]), (&[0xcc][..], &ORIGINAL[1..5]));
+        assert_eq!((out.done, out.foreign), (vec![RedirectKind::Call], vec![Avma(AT)]));
+    }
+
+    #[test]
+    fn two_of_one_generation_never_share_bytes() {
+        let sites = [site(0, entry(), true), site(1, call(), true)];
+        let mut b = ORIGINAL;
+        let out = run(&sites, &mut b, &[], None);
+        assert!(b == with(&[entry()]) || b == with(&[call()]), "{b:x?}");
+        assert_eq!((out.done.len(), out.foreign.len()), (1, 1));
+        let stood = b;
+        run(&sites, &mut b, &[], None);
+        assert_eq!(b, stood);
+        // The one that stands stays.
+        for stood in [with(&[entry()]), with(&[call()])] {
+            let mut b = stood;
+            run(&sites, &mut b, &[], None);
+            assert_eq!(b, stood);
+        }
+    }
+
+    #[test]
+    fn a_new_jump_waits_for_who_stands_inside() {
+        let new = record(RedirectKind::Entry, 1, &[0xe9, 3, 3, 3, 3], 1 << 4);
+        let old = record(RedirectKind::Entry, 1, &[0xe9, 1, 1, 1, 1], 1 << 4);
+        let both = Site { redirected: vec![old.new, new.new], ..site(1, new, true) };
+        let inside = [Avma(AT + 5)];
+        for start in [ORIGINAL, with(&[old])] {
+            let mut b = start;
+            let out = run(std::slice::from_ref(&both), &mut b, &inside, None);
+            assert_eq!((b, out.waiting), (start, vec![0]));
+            let out = run(std::slice::from_ref(&both), &mut b, &[], None);
+            assert_eq!((b, out.done.len()), (with(&[new]), 1));
+        }
+        // Nobody can stand inside what stands: an alarm is a false one.
+        let mut b = with(&[new]);
+        let out = run(&[both], &mut b, &inside, None);
+        assert_eq!((b, out.done.len()), (with(&[new]), 1));
+    }
+
+    #[test]
+    fn the_hook_stays() {
+        let hook = record(RedirectKind::Entry, 0, &[0xe9, 9, 9, 9, 9], 0);
+        let hooked = with(&[hook]);
+        let mut b = hooked;
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], Some(&hook));
+        assert_eq!((b, out.done, out.foreign), (hooked, vec![RedirectKind::Call], vec![]));
+        let out = run(&[site(0, entry(), true)], &mut b, &[], Some(&hook));
+        assert_eq!((b, out), (hooked, Outcome::default()));
+        let out = run(&[site(0, call(), true)], &mut b, &[], Some(&hook));
+        assert_eq!((b, out.foreign), (hooked, vec![Avma(AT + 1)]));
+    }
+}

@@ -1,0 +1,65 @@
+//! What shares the target's memory without being one of its threads.
+
+use crate::guest::{Guest, alone, stop, until};
+use std::time::{Duration, Instant};
+use tracee::{Error, Pid, Seized, StopError, preflight};
+
+fn is_refusal(e: &Error, with: Pid) -> bool {
+    matches!(e, Error::SharesMemory { with: w, .. } if *w == with)
+}
+
+#[test]
+fn one_that_stays_is_a_refusal() {
+    let _alone = alone();
+    let g = Guest::start("sharers", &["long"]);
+    let with = Pid(i32::try_from(g.words[2]).unwrap());
+    // Young, it may be a spawn under way.
+    let e = stop(&g.process).map(drop).unwrap_err();
+    println!("{e}");
+    assert!(
+        matches!(&e, StopError::Busy { stuck, .. } if stuck.len() == 1 && stuck[0].tid.0 == with.0),
+        "{e}"
+    );
+    let seized = Seized::seize(&g.process);
+    std::thread::sleep(Duration::from_millis(1100));
+    match seized.unwrap().stop(Duration::from_secs(1)).map(drop) {
+        Err(StopError::Failed(e)) => assert!(is_refusal(&e, with), "{e}"),
+        other => panic!("{other:?}"),
+    }
+    let e = preflight(g.pid()).unwrap_err();
+    println!("{e}");
+    assert!(is_refusal(&e, with));
+    assert!(is_refusal(&Seized::seize(&g.process).unwrap_err(), with));
+    // So it is for the other of the two.
+    let other = tracee::Process::open(with).unwrap();
+    assert!(is_refusal(&Seized::seize(&other).unwrap_err(), g.pid()));
+    g.progress(0, 1000);
+    until("rest", || g.process.status().unwrap().tracer_pid == 0);
+}
+
+#[test]
+fn short_ones_are_waited_for() {
+    let _alone = alone();
+    for kind in ["short", "spawn"] {
+        let g = Guest::start("sharers", &[kind]);
+        let (mut good, mut busy) = (0, 0);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(4) && good < 150 {
+            match Seized::seize(&g.process).unwrap().stop(Duration::from_millis(50)) {
+                Ok(stopped) => {
+                    // Nobody runs in this memory.
+                    let seen = g.word(0);
+                    std::thread::sleep(Duration::from_millis(1));
+                    assert_eq!(seen, g.word(0), "after {good} stops");
+                    stopped.release().unwrap();
+                    good += 1;
+                }
+                Err(StopError::Busy { .. }) => busy += 1,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        g.progress(1, 5);
+        println!("{kind}: {good} stops, {busy} times busy, {} children", g.word(1));
+        assert!(good > 10, "{good}");
+    }
+}
