@@ -165,9 +165,9 @@ fn callees(
             }
         });
     }
-    let often = (OFTEN as f64 * time.as_secs_f64()).max(1.0) as u64;
+    let often = (u128::from(OFTEN) * time.as_millis() / 1000).max(1);
     let mut often: Vec<(u64, FuncId)> =
-        called.into_iter().filter(|&(_, n)| n >= often).map(|(f, n)| (n, f)).collect();
+        called.into_iter().filter(|&(_, n)| u128::from(n) >= often).map(|(f, n)| (n, f)).collect();
     often.sort_unstable_by_key(|&(n, f)| (std::cmp::Reverse(n), f));
     often.truncate(MOST_CALLEES);
     often.into_iter().map(|(_, f)| f).collect()
