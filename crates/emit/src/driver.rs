@@ -9,7 +9,7 @@ use crate::encode::{Clones, Encoded, Misfit, encode};
 use crate::map::AddressMap;
 use crate::plan::{Kind, Op, Plan, plan};
 use crate::relax::relax;
-use crate::request::{CloneInfo, Error, Function, Output, Request, Stats};
+use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
 use crate::{frames, table, verify};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
@@ -32,7 +32,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
     let mut refused = Vec::new();
     let mut jobs = Vec::with_capacity(request.functions.len());
     for f in &request.functions {
-        match Job::new(with_window(f), Vec::new()) {
+        match Job::new(with_window(f), Vec::new(), request.stubs) {
             Ok(job) => jobs.push(job),
             Err(why) => refused.push((f.cfg.entry, why)),
         }
@@ -50,7 +50,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
                     kept.push(job);
                 }
                 Err(Misfit::Refused(why)) => refused.push((entry, why)),
-                Err(Misfit::Table(t)) => match job.without_table(t) {
+                Err(Misfit::Table(t)) => match job.without_table(t, request.stubs) {
                     Ok(job) => kept.push(job),
                     Err(why) => refused.push((entry, why)),
                 },
@@ -123,15 +123,15 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(f: Function<'a>, original_tables: Vec<u32>) -> Result<Self, Refusal> {
-        let mut plan = plan(&f, &original_tables)?;
+    fn new(f: Function<'a>, original_tables: Vec<u32>, stubs: &Stubs) -> Result<Self, Refusal> {
+        let mut plan = plan(&f, &original_tables, stubs)?;
         let offsets = relax(&mut plan)?;
         Ok(Self { f, plan, offsets, original_tables })
     }
 
-    fn without_table(mut self, table: u32) -> Result<Self, Refusal> {
+    fn without_table(mut self, table: u32, stubs: &Stubs) -> Result<Self, Refusal> {
         self.original_tables.push(table);
-        Self::new(self.f, self.original_tables)
+        Self::new(self.f, self.original_tables, stubs)
     }
 
     fn len(&self) -> u32 {
@@ -190,7 +190,7 @@ impl<'a> Round<'a> {
         if text_len.max(tables_len) > 1 << 30 {
             return Err(too_far);
         }
-        let clones = Clones { here, known: request.known };
+        let clones = Clones { here, known: request.known, stubs: request.stubs };
         Ok(Self { request, starts, tables, text_len, tables_len, clones })
     }
 

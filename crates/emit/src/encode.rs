@@ -5,7 +5,7 @@ use crate::map::{Entry, Link};
 use crate::nops;
 use crate::plan::{Item, Kind, Op, Plan, Target};
 use crate::reach::{rel8, rel32};
-use crate::request::Function;
+use crate::request::{Function, Stub, Stubs};
 use crate::table;
 use addr::{Addr, Avma, AvmaRange};
 use code::{Dest, Refusal};
@@ -18,13 +18,18 @@ pub(crate) struct Clones<'a> {
     pub(crate) here: FxHashMap<Avma, Avma>,
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
+    pub(crate) stubs: &'a Stubs,
 }
 
 impl Clones<'_> {
     /// The places that are as good as `original`, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        let clone = self.here.get(&original).copied().or_else(|| (self.known)(original));
-        clone.into_iter().chain([original])
+        let function = match self.stubs.get(&original) {
+            Some(&Stub::Function(f)) => f,
+            _ => original,
+        };
+        let clone = self.here.get(&function).copied().or_else(|| (self.known)(function));
+        clone.into_iter().chain([function, original])
     }
 }
 
@@ -147,6 +152,10 @@ impl Encoder<'_> {
                 let disp = self.outside(end, to).ok_or(Refusal::OutOfReach)?;
                 let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
                 self.patch(at, &disp)?;
+            }
+            Kind::Through { slot, call } => {
+                self.out.bytes.extend([0xff, if call { 0x15 } else { 0x25 }]);
+                self.out.bytes.extend(rel32(end, slot).ok_or(Refusal::OutOfReach)?);
             }
             Kind::TableLoad { table } => {
                 let t = self.plan.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;

@@ -14,7 +14,8 @@
 //! - Bytes are copied as they are, unless the instruction is a direct branch, has a RIP-relative operand (its disp32
 //!   is changed in place) or reads a jump table that is cloned too.
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
-//! - Direct calls and jumps to the entry of a cloned function go to its clone.
+//! - Direct calls and jumps to the entry of a cloned function go to its clone; those to a stub of the procedure linkage
+//!   table go where the stub goes.
 //! - The only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
 //!   instruction that it leads to. A counter changes only what nobody may still read, and memory of our own.
 //! - Where anything does not fit, the function is refused as a whole and everything is laid out without it, so that
@@ -54,4 +55,4 @@ pub use driver::emit;
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
-pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats};
+pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats, Stub, Stubs};

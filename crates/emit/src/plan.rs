@@ -29,7 +29,7 @@
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
 use crate::count::{self, Step};
-use crate::request::{Counter, Function};
+use crate::request::{Counter, Function, Stub, Stubs};
 use crate::table;
 use addr::Avma;
 use code::{Block, BlockId, Dest, InstBytes, Point, Refusal, Term};
@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     RipRelative { disp_at: u8 },
     /// The original's bytes but for the rel32 at their end.
     Call { to: Avma },
+    /// A call (or else a jump) through a slot, for one to the stub that jumps through it.
+    Through { slot: Avma, call: bool },
     /// Reads a cloned table: [`Plan::tables`] has the bytes.
     TableLoad { table: u32 },
     /// The original's bytes, a branch over so many of the next items.
@@ -123,9 +125,9 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
-pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32]) -> Result<Plan, Refusal> {
+pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
-    let mut b = Builder { f, counters, plan: Plan { align: f.align, ..Plan::default() } };
+    let mut b = Builder { f, counters, stubs, plan: Plan { align: f.align, ..Plan::default() } };
     b.plan.places = vec![None; f.cfg.blocks.len()];
     for (place, id) in (0u32..).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
@@ -141,6 +143,7 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32]) -> Result<Plan, Re
 struct Builder<'a> {
     f: &'a Function<'a>,
     counters: FxHashMap<Point, Counter>,
+    stubs: &'a Stubs,
     plan: Plan,
 }
 
@@ -216,6 +219,10 @@ impl Builder<'_> {
         let kind = if let Some(t) = self.table_read_by(index) {
             len = self.plan.tables[t as usize].bytes.as_slice().len();
             Kind::TableLoad { table: t }
+        } else if let Some(slot) = self.slot(i).filter(|_| i.code() == Code::Call_rel32_64 && len == CALL_LEN)
+        {
+            len = THROUGH_LEN as usize;
+            Kind::Through { slot, call: true }
         } else if i.code() == Code::Call_rel32_64 {
             Kind::Call { to: Avma(i.near_branch_target()) }
         } else if has_code_operand(i) {
@@ -260,6 +267,14 @@ impl Builder<'_> {
                 if self.is_next(to, place) {
                     let dropped = Item { kind: Kind::Dropped, len: 0, inst: Some(last), original: inst.at };
                     self.plan.items.push(dropped);
+                } else if let Some(slot) = self.slot(i) {
+                    let kind = Kind::Through { slot, call: false };
+                    self.plan.items.push(Item {
+                        kind,
+                        len: THROUGH_LEN,
+                        inst: Some(last),
+                        original: inst.at,
+                    });
                 } else {
                     let to = self.target(to);
                     self.branch(Op::Jump, to, Some(last), inst.at)?;
@@ -310,6 +325,14 @@ impl Builder<'_> {
             Term::Switch { .. } | Term::Indirect | Term::Return => {}
         }
         Ok(())
+    }
+
+    /// The slot through which the stub jumps to which an instruction leads.
+    fn slot(&self, i: &Instruction) -> Option<Avma> {
+        match self.stubs.get(&Avma(i.near_branch_target())) {
+            Some(&Stub::Slot(slot)) => Some(slot),
+            _ => None,
+        }
     }
 
     fn is_next(&self, to: Dest, place: u32) -> bool {
@@ -372,6 +395,11 @@ impl Builder<'_> {
         Ok(())
     }
 }
+
+/// Bytes of a direct call without prefixes.
+const CALL_LEN: usize = 5;
+/// Bytes of a call or jump through a slot.
+const THROUGH_LEN: u32 = 6;
 
 /// Bytes of a branch.
 pub(crate) fn branch_len(op: Op, long: bool) -> u32 {

@@ -3,6 +3,7 @@
 use crate::AddressMap;
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, CountBy, Point, Refusal};
+use rustc_hash::FxHashMap;
 use std::fmt;
 use unwind::{Lsda, Row};
 
@@ -58,6 +59,20 @@ pub struct Request<'a> {
     /// Clones that exist already: from the entry of an original to the entry of its clone. Asked only about functions that are
     /// not cloned by this request.
     pub known: &'a dyn Fn(Avma) -> Option<Avma>,
+    /// Stubs of procedure linkage tables that calls and jumps need not go by.
+    pub stubs: &'a Stubs,
+}
+
+/// By a stub's start what it comes to.
+pub type Stubs = FxHashMap<Avma, Stub>;
+
+/// What a stub of a procedure linkage table comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stub {
+    /// It goes to this function now and ever: its slot is bound and constant.
+    Function(Avma),
+    /// Its first instruction (but for an `endbr64`) jumps through this slot of 8 bytes, bound or not.
+    Slot(Avma),
 }
 
 impl Function<'_> {

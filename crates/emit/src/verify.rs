@@ -2,15 +2,16 @@
 //!
 //! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
 //! where the map says so in either direction, or where C is D, or where C is the entry of a clone and D that of its
-//! original. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
+//! original, or D a stub that goes to either. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
 //!    decoded instruction;
 //! 2. INVARIANT(entry): the first stands for the original's first;
 //! 3. INVARIANT(simulation), for each entry, where *next* is the place behind it:
 //!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
-//!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's;
-//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's;
+//!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's, or the
+//!      call is one through the slot of the stub that the original calls;
+//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's, or a jump through the stub's slot;
 //!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or the
 //!      inverse condition and the two exchanged;
 //!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and the
@@ -26,11 +27,11 @@ use crate::count;
 use crate::encode::{Clones, Encoded};
 use crate::map::{AddressMap, Entry, Link};
 use crate::plan::Plan;
-use crate::request::Function;
+use crate::request::{Function, Stub};
 use crate::table;
 use addr::{Addr, Avma};
 use code::{Dest, Inst, Liveness, Refusal};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Checks one clone.
@@ -143,7 +144,9 @@ impl Verifier<'_> {
         let goes = |from: &Instruction, to: Avma| self.stands_for(Avma(from.near_branch_target()), to);
         let target = Avma(was.near_branch_target());
         let ok = match was.flow_control() {
-            FlowControl::UnconditionalBranch => got.is_jmp_short_or_near() && goes(got, target),
+            FlowControl::UnconditionalBranch => {
+                got.is_jmp_short_or_near() && goes(got, target) || self.through(got, Code::Jmp_rm64, target)
+            }
             FlowControl::ConditionalBranch if was.is_jcc_short_or_near() => {
                 let mut inverse = *was;
                 inverse.negate_condition_code();
@@ -158,15 +161,22 @@ impl Verifier<'_> {
             FlowControl::Call if was.code() == Code::Call_rel32_64 => {
                 let old = inst.bytes.as_slice();
                 let prefixes = old.len().checked_sub(4)?;
-                bytes.len() == old.len()
-                    && bytes[..prefixes] == old[..prefixes]
-                    && goes(got, target)
-                    && next()
+                let direct =
+                    bytes.len() == old.len() && bytes[..prefixes] == old[..prefixes] && goes(got, target);
+                (direct || self.through(got, Code::Call_rm64, target)) && next()
             }
             FlowControl::Return | FlowControl::IndirectBranch => self.same(inst, got, bytes)?,
             _ => self.same(inst, got, bytes)? && next(),
         };
         ok.then_some(())
+    }
+
+    /// Whether an instruction goes where the stub at `stub` goes, by its slot.
+    fn through(&self, got: &Instruction, code: Code, stub: Avma) -> bool {
+        got.code() == code
+            && got.is_ip_rel_memory_operand()
+            && got.memory_segment() == Register::DS
+            && self.clones.stubs.get(&stub) == Some(&Stub::Slot(Avma(got.ip_rel_memory_address())))
     }
 
     /// Whether an instruction without code operand is the same.

@@ -20,7 +20,7 @@ fn no_clone(_: Avma) -> Option<Avma> {
 }
 
 fn clones() -> Clones<'static> {
-    Clones { here: FxHashMap::default(), known: &no_clone }
+    Clones { here: FxHashMap::default(), known: &no_clone, stubs: Box::leak(Box::default()) }
 }
 
 fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
@@ -50,7 +50,7 @@ fn every_flipped_bit_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let mut plan = plan(&f, &[]).unwrap();
+        let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
         let offsets = relax(&mut plan).unwrap();
         let good = encode(&f, &plan, &offsets, AT, &[], &clones()).unwrap();
         assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
@@ -83,7 +83,7 @@ fn every_wrong_entry_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let mut plan = plan(&f, &[]).unwrap();
+        let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
         let offsets = relax(&mut plan).unwrap();
         let good = encode(&f, &plan, &offsets, AT, &[], &clones()).unwrap();
         for i in 0..good.entries.len() {
@@ -115,7 +115,7 @@ fn every_wrong_table_is_found() {
         cloneable: Some(code::TableLoad { inst: 0, base_value: None, differs: (1, 1) }),
     });
     let f = Function { order: (0..3).map(code::BlockId).collect(), ..function(&cfg, &mut Rng(0)) };
-    let mut plan = plan(&f, &[]).unwrap();
+    let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
     let offsets = relax(&mut plan).unwrap();
     let at = [Avma(0x60_0000)];
     let good = encode(&f, &plan, &offsets, AT, &at, &clones()).unwrap();

@@ -8,7 +8,7 @@ use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, TableForm, TableLoad, Te
 use common::graph::{graph, random_function};
 use common::walk::{Seen, Walker, clones};
 use common::{Rng, unwinding};
-use emit::{Counter, Error, Function, Link, Output, Request, Stats};
+use emit::{Counter, Error, Function, Link, Output, Request, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -45,7 +45,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
 }
 
 fn request<'a>(functions: Vec<Function<'a>>) -> Request<'a> {
-    Request { text_at: TEXT, data_at: DATA, functions, known: &none }
+    Request { text_at: TEXT, data_at: DATA, functions, known: &none, stubs: Box::leak(Box::default()) }
 }
 
 /// Emits and walks.
@@ -447,6 +447,32 @@ fn counters_stand_on_their_way_alone() {
         (map.entrance(cfg.entry.add(4)), map.to_clone(cfg.entry.add(4))),
         (Some(TEXT.add(4)), Some(TEXT.add(13)))
     );
+}
+
+#[test]
+fn stubs_are_gone_by() {
+    // call stub A; call stub B; jmp stub B.
+    let (stub_a, stub_b, slot) = (Avma(0x41_0000), Avma(0x41_0010), Avma(0x42_0008));
+    let call =
+        |at: u64, to: Avma| [&[0xe8][..], &emit::branch_displacement(Avma(at + 5), to).unwrap()].concat();
+    let jump = emit::jump(Avma(0x40_000a), stub_b).unwrap();
+    let cfg = graph(0x40_0000, &[call(0x40_0000, stub_a), call(0x40_0005, stub_b), jump.to_vec()].concat());
+    let callee = graph(0x40_1000, &[0xc3]);
+    let (of_cfg, of_callee) = (rows(&cfg), rows(&callee));
+    let stubs = Stubs::from_iter([(stub_a, Stub::Function(callee.entry)), (stub_b, Stub::Slot(slot))]);
+    let functions = vec![function(&cfg, &[0], &of_cfg), function(&callee, &[0], &of_callee)];
+    let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
+    assert_eq!(out.refused, []);
+    let through = |at: u64, opcode| {
+        [&[0xff, opcode][..], &emit::branch_displacement(TEXT.add(at + 6), slot).unwrap()].concat()
+    };
+    let to_clone = emit::branch_displacement(TEXT.add(5), out.clones[1].entry).unwrap();
+    let want = [&[0xe8][..], &to_clone, &through(5, 0x15), &through(11, 0x25)].concat();
+    assert_eq!(out.text[..17], want);
+    // Without a clone of it the function itself is called.
+    let alone =
+        emit::emit(&Request { stubs: &stubs, ..request(vec![function(&cfg, &[0], &of_cfg)]) }).unwrap();
+    assert_eq!(alone.text[1..5], emit::branch_displacement(TEXT.add(5), callee.entry).unwrap());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::shuffle::Rng;
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::{EntryWindow, Refusal};
-use emit::{Function, Output, Request};
+use emit::{Function, Output, Request, Stubs};
 use iced_x86::{FlowControl, OpKind};
 use image::{Mapping, ModuleKind, VtableSlot};
 use layout::{CallEdge, FuncNode};
@@ -109,7 +109,12 @@ fn one_cache(
         .iter()
         .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files)))
         .collect();
-    let (out, text_at, data_at, reserved) = emit_somewhere(&members, &windows, &near, low, &built.holes)?;
+    let (out, text_at, data_at, reserved) = emit_somewhere(
+        &Parts { members: &members, windows: &windows, stubs: &program.stubs(modules) },
+        &near,
+        low,
+        &built.holes,
+    )?;
 
     let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
         members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
@@ -178,23 +183,22 @@ const GAP: u8 = 0xcc;
 /// Where clones lie decides what they reach (a table, a far function), which decides what is cloned, which decides how
 /// much room to seek. Rule: seek room for the largest that was made so far, until what is made there fits; fill the rest.
 fn emit_somewhere(
-    members: &[&Candidate],
-    windows: &[Result<EntryWindow, Refusal>],
+    parts: &Parts<'_>,
     near: &[AvmaRange],
     low: bool,
     holes: &[(AvmaRange, Hole)],
 ) -> Result<(Output, Avma, Avma, AvmaRange), Error> {
     let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
-    let mut out = emit_at(members, windows, guess, guess.add(64 << 20))?;
+    let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
     let (mut text_len, mut data_len) = (0, 0);
     for _ in 0..FITTINGS {
         text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
         data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20));
-        let len = text_len + data_len + members.len() as u64 * 4096;
+        let len = text_len + data_len + parts.members.len() as u64 * 4096;
         let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
             .map_err(splice::Error::from)?;
         let data_at = text_at.add(text_len);
-        out = emit_at(members, windows, text_at, data_at.add(BLOB_OFFSET))?;
+        out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
         let got = CachePlan::text_len(out.text.len() as u64);
         if got <= text_len {
             if got < text_len {
@@ -216,9 +220,15 @@ fn file_bytes<'a>(
     file.bytes(*program.extent(c.id).parts.first()?)
 }
 
+/// What one cache is made of.
+struct Parts<'a> {
+    members: &'a [&'a Candidate],
+    windows: &'a [Result<EntryWindow, Refusal>],
+    stubs: &'a Stubs,
+}
+
 fn emit_at(
-    members: &[&Candidate],
-    windows: &[Result<EntryWindow, Refusal>],
+    &Parts { members, windows, stubs }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
@@ -238,7 +248,7 @@ fn emit_at(
             align: 16,
         })
         .collect();
-    emit::emit(&Request { text_at, data_at, functions, known: &|_| None })
+    emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs })
         .map_err(|e| Error::Build(e.to_string()))
 }
 

@@ -26,6 +26,8 @@ pub struct Candidate {
     pub counts: Counts,
     /// Whether they were counted, not inferred.
     pub counted: bool,
+    /// Whether its counters determined all counts and contradicted nothing.
+    pub exact: bool,
     /// The blocks that are cloned, in their new order.
     pub order: Vec<BlockId>,
     /// Counters in its clone.
@@ -42,6 +44,7 @@ impl Candidate {
             samples,
             counts: Counts::default(),
             counted: false,
+            exact: false,
             order: Vec::new(),
             counters: Vec::new(),
         }

@@ -6,15 +6,18 @@
 
 use crate::candidates::{Candidate, Candidates};
 use crate::ground::Ground;
+use crate::lock::TargetLock;
+use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
-use crate::{Error, Progress, Target, calls, file_text};
-use code::{BlockId, Liveness, Refusal};
+use crate::{Error, OptimizeOptions, Progress, Target, calls, file_text};
+use code::{BlockId, Cfg, Liveness, Refusal};
 use emit::Counter;
-use profile::CounterPlan;
+use profile::{CounterPlan, Counts};
 use rustc_hash::{FxHashMap, FxHashSet};
 use splice::Policy;
 use std::time::{Duration, Instant};
+use tracee::{Pid, Process};
 
 /// Rounds at most: the second takes in what samples missed, the third what only those call.
 const ROUNDS: usize = 3;
@@ -44,8 +47,58 @@ pub struct CountingReport {
     pub left_out: Option<String>,
 }
 
-/// Counts what the candidates do for `time` a round, and adds the functions that they call often. With a seed the clones
-/// that count lie in random order.
+/// What was counted in one function.
+#[derive(Clone, Debug)]
+pub struct CountedFunction {
+    /// Name, or module and stated address.
+    pub name: String,
+    /// Its graph.
+    pub cfg: Cfg,
+    /// How often its blocks and edges ran.
+    pub counts: Counts,
+    /// Whether its counters determine all counts and contradict nothing.
+    pub exact: bool,
+}
+
+/// Counts what a process does while `work` runs, and leaves it as [`crate::undo`] does. For tests: `work` is called once a
+/// round, with the clones that count in force. Functions are chosen as [`crate::optimize`] chooses them; of its options the
+/// time of counting has no meaning here.
+///
+/// # Errors
+/// Those of [`crate::optimize`].
+pub fn count_during(
+    pid: Pid,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+    work: &mut dyn FnMut(),
+) -> Result<Vec<CountedFunction>, Error> {
+    tracee::preflight(pid)?;
+    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let target = Target::open(pid)?;
+    on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
+        count(ground, &mut candidates, Duration::ZERO, options.shuffle, work, progress)?;
+        let counted = candidates.chosen.into_iter().filter(|c| c.counted);
+        Ok(counted
+            .map(|c| CountedFunction {
+                name: ground.program.name(c.id),
+                cfg: c.analysed.cfg,
+                counts: c.counts,
+                exact: c.exact,
+            })
+            .collect())
+    })
+}
+
+/// Lets a target run for a while.
+pub(crate) fn wait(process: &Process, time: Duration) {
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| process.is_alive()) {
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// Counts what the candidates do while `run` lets them, in rounds of `time`, and adds the functions that they call often.
+/// With a seed the clones that count lie in random order.
 ///
 /// # Errors
 /// Those of an installation and of taking it out.
@@ -54,6 +107,7 @@ pub(crate) fn count(
     candidates: &mut Candidates,
     time: Duration,
     shuffle: Option<u64>,
+    run: &mut dyn FnMut(),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
@@ -61,7 +115,7 @@ pub(crate) fn count(
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
-        round(ground, &mut candidates.chosen[from..], time, shuffle, &mut report)?;
+        round(ground, &mut candidates.chosen[from..], shuffle, run, &mut report)?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let callees = callees(ground.program, &candidates.chosen[from..], &known, time);
         from = candidates.chosen.len();
@@ -89,8 +143,8 @@ pub(crate) fn count(
 fn round(
     ground: &Ground<'_, '_>,
     chosen: &mut [Candidate],
-    time: Duration,
     shuffle: Option<u64>,
+    run: &mut dyn FnMut(),
     report: &mut CountingReport,
 ) -> Result<(), Error> {
     let mut offset = 0;
@@ -103,9 +157,7 @@ fn round(
     let target = Target::open(ground.target.process.pid())?;
     let placed = ground.install(&target, chosen, shuffle, Some(offset), &|_| Vec::new())?;
     let begun = Instant::now();
-    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| target.process.is_alive()) {
-        std::thread::sleep(left.min(Duration::from_millis(50)));
-    }
+    run();
     let target = Target::open(ground.target.process.pid())?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid: target.process.pid() })?;
     let undone = splice::undo(&target.process, installed, &Policy::default())?;
@@ -127,6 +179,7 @@ fn round(
             let solved = plan.solve(own);
             c.counts = solved.counts;
             c.counted = true;
+            c.exact = solved.exact;
             report.functions += 1;
             report.counters += own.len();
             report.inexact += usize::from(!solved.exact);

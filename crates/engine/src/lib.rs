@@ -34,7 +34,7 @@ mod verify;
 mod walk;
 
 pub use control::{redo, undo};
-pub use counting::CountingReport;
+pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};

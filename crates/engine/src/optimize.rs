@@ -97,6 +97,45 @@ fn rebuild(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
+    on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
+        let counting = match options.counting {
+            Some(time) => {
+                let mut run = || counting::wait(&target.process, time);
+                match counting::count(ground, &mut candidates, time, options.shuffle, &mut run, progress) {
+                    Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
+                        Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
+                    }
+                    counted => Some(counted?),
+                }
+            }
+            None => None,
+        };
+        candidates.order(samples, options.shuffle);
+
+        progress(Progress::Installing);
+        let now = Target::open(target.process.pid())?;
+        let program = ground.program;
+        let notes = |built: &Built| {
+            Summary::new(program, &candidates, built, samples)
+                .notes(program, &candidates, built, options)
+                .write()
+        };
+        let placed = ground.install(&now, &candidates.chosen, options.shuffle, None, &notes)?;
+        let summary = Summary::new(program, &candidates, &placed.built, samples);
+        Ok(summary.report(target, &placed, samples, counting, start.elapsed()))
+    })
+}
+
+/// Finds out what there is to clone, and does something with it. The target is untouched until then.
+///
+/// # Errors
+/// [`Error`]
+pub(crate) fn on_ground<R>(
+    target: &Target,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+    then: impl FnOnce(&Ground<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
+) -> Result<R, Error> {
     let pid = target.process.pid();
     if let Some(installed) = &target.installed {
         splice::settle(&target.process, &installed.anchor)?;
@@ -125,27 +164,7 @@ fn rebuild(
         candidates.infer(&samples);
     }
     let ground = Ground { target, program: &program, lookup, files, walk };
-    let counting = match options.counting {
-        Some(time) => match counting::count(&ground, &mut candidates, time, options.shuffle, progress) {
-            Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
-                Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
-            }
-            counted => Some(counted?),
-        },
-        None => None,
-    };
-    candidates.order(&samples, options.shuffle);
-
-    progress(Progress::Installing);
-    let now = Target::open(pid)?;
-    let notes = |built: &Built| {
-        Summary::new(&program, &candidates, built, &samples)
-            .notes(&program, &candidates, built, options)
-            .write()
-    };
-    let placed = ground.install(&now, &candidates.chosen, options.shuffle, None, &notes)?;
-    let summary = Summary::new(&program, &candidates, &placed.built, &samples);
-    Ok(summary.report(target, &placed, &samples, counting, start.elapsed()))
+    then(&ground, candidates, &samples, progress)
 }
 
 fn check_cap(target: &Target) -> Result<(), Error> {

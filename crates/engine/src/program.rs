@@ -3,7 +3,8 @@
 use crate::callees::Callees;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal};
-use image::{Image, Module, ModuleKind, RelocKind};
+use emit::{Stub, Stubs};
+use image::{Image, Module, ModuleKind, PltStub, RelocKind};
 use rustc_hash::FxHashSet;
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
 
@@ -131,6 +132,19 @@ impl<'m> Program<'m> {
         let module = self.image.modules().iter().find(|m| m.extent.contains(stub))?;
         let i = module.plt.binary_search_by_key(&stub, |p| p.range.start).ok()?;
         self.memory.u64(module.plt[i].slot).ok().map(Avma)
+    }
+
+    /// What the stubs of some modules' procedure linkage tables come to, for code that lies near all of these.
+    #[must_use]
+    pub fn stubs(&self, modules: &[usize]) -> Stubs {
+        let images = self.image.modules();
+        let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
+        let stub = |p: &PltStub| {
+            let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
+            let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
+            (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
+        };
+        modules.iter().flat_map(|&i| &images[i].plt).map(stub).collect()
     }
 
     /// Whether a program counter is in code of the main program.

@@ -6,6 +6,7 @@ use emit::{AddressMap, Entry, Link};
 use engine::Target;
 use image::{Image, Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
+use splice::State;
 use std::cell::RefCell;
 use std::rc::Rc;
 use unwind::{FrameTable, Row};
@@ -16,7 +17,7 @@ pub(crate) struct Clone {
     /// The original's entry.
     pub(crate) original: Avma,
     pub(crate) map: AddressMap,
-    /// Whether it belongs to the newest generation.
+    /// Whether it belongs to the newest generation, or to the clones that count where such are in force.
     pub(crate) newest: bool,
 }
 
@@ -49,7 +50,8 @@ impl Atlas {
     pub(crate) fn read(target: &Target) -> Result<Self, Error> {
         let installed = target.installed.as_ref().ok_or(Error::NoClones)?;
         let image = target.image()?;
-        let newest = installed.generation();
+        let generation = installed.generation();
+        let counting = installed.is_counting();
         let mut atlas = Self {
             clones: Vec::new(),
             olds: Vec::new(),
@@ -61,7 +63,10 @@ impl Atlas {
         for cache in &installed.caches {
             let header = &cache.header;
             let maps = engine::read_maps(&target.process.bytes(header.map)?);
-            let newest = header.generation == newest;
+            let newest = match counting {
+                true => header.counting && header.state != State::Undone,
+                false => !header.counting && header.generation == generation,
+            };
             atlas.clones.extend(maps.into_iter().map(|(original, map)| Clone { original, map, newest }));
             let olds = cache.records.iter().map(|r| Old { at: r.at, bytes: r.old_bytes().to_vec() });
             let (code, data): (Vec<Old>, Vec<Old>) = olds.partition(|o| is_code(&target.maps, o.at));

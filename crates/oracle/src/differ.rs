@@ -11,6 +11,7 @@
 //! | a word pushed by a call, both forms of one address | yes: `Address` |
 //! | the output of an instruction that reads an `Address` or `Derived` thing | yes: `Address` if both forms of one address, else `Derived` |
 //! | a general register or flag while the clone is between the read of a cloned jump table and its jump | yes: `Dead` |
+//! | a general register or flag changed by an instruction that only the clone has (a counter's) | yes: `Dead` |
 //! | any other | no |
 //!
 //! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong.
@@ -123,7 +124,9 @@ impl Stains {
                 continue;
             }
             let unchanged = (a, b) == (before.0.gprs[n], before.1.gprs[n]);
-            if unchanged && self.gprs[n].is_some() {
+            // What is dead was not read; so if it still differs, only a part of it was written.
+            let dead = self.gprs[n] == Some(Stain::Dead) && !cause.inputs.explain();
+            if (unchanged || dead) && self.gprs[n].is_some() {
                 continue;
             }
             self.gprs[n] = Some(match cause {
@@ -142,13 +145,28 @@ impl Stains {
         let differ = (now.0.flags ^ now.1.flags) & FLAGS;
         let new = differ & cause.flags;
         self.derived_flags &= differ & !cause.flags;
-        self.dead_flags &= differ & !cause.flags;
+        // As with registers: a shift by nothing leaves them as they are.
+        self.dead_flags &= differ;
         if cause.inputs.explain() {
             self.derived_flags |= new;
         } else if cause.unmovable {
             self.dead_flags |= new;
         }
         differ & !(self.derived_flags | self.dead_flags) == 0
+    }
+
+    /// Takes note of what an instruction did that only the clones' side has, with the other side at `there`: it may change
+    /// what is dead. False where it changed the stack pointer.
+    #[must_use]
+    pub(crate) fn extra(&mut self, there: &State, before: &State, now: &State) -> bool {
+        for n in (0..16).filter(|&n| before.gprs[n] != now.gprs[n]) {
+            self.gprs[n] = (there.gprs[n] != now.gprs[n]).then_some(Stain::Dead);
+        }
+        let changed = (before.flags ^ now.flags) & FLAGS;
+        let differ = (there.flags ^ now.flags) & changed;
+        self.derived_flags &= !changed;
+        self.dead_flags = self.dead_flags & !changed | differ;
+        before.sp() == now.sp()
     }
 
     /// The same for the parts of the extended state that differ (bits as in [`REST`]); false where they have no right to.
@@ -267,6 +285,25 @@ mod tests {
         assert_eq!(s.inputs(1, 0, None, &[]).dead, Some(0));
         assert_eq!(s.inputs(2, 4, None, &[]).dead, Some(16));
         assert_eq!(s.inputs(2, 1, None, &[]).dead, None);
+    }
+
+    #[test]
+    fn what_a_counter_changes_is_dead() {
+        let mut s = Stains::default();
+        let (there, before, now) = (state(7, 0), state(7, 0), state(9, 4));
+        assert!(s.extra(&there, &before, &now));
+        assert_eq!((s.inputs(1, 0, None, &[]).dead, s.inputs(0, 4, None, &[]).dead), (Some(0), Some(16)));
+        // `mov $1, %al` does not read it; the rest of it differs on.
+        let (a, b) = (state(0x101, 4), state(0x201, 0));
+        assert_eq!(s.registers((&there, &now), (&a, &b), cause(Inputs::default(), false), SAME), None);
+        assert!(s.flags((&a, &b), cause(Inputs::default(), false)));
+        assert_eq!(s.inputs(1, 0, None, &[]).dead, Some(0));
+        // Back as it was, it is clean.
+        assert!(s.extra(&there, &now, &there));
+        assert_eq!(s.inputs(1, FLAGS, None, &[]), Inputs::default());
+        let mut pushed = there;
+        pushed.gprs[4] -= 8;
+        assert!(!s.extra(&there, &there, &pushed));
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub enum Error {
     /// The process carries no clones.
     #[error("the process carries no clones")]
     NoClones,
+    /// A function could not be stepped through.
+    #[error("cannot step through the function: {0}")]
+    NotStepped(&'static str),
     /// The index of a frame table does not lead to it.
     #[error("the .eh_frame_hdr at {at} is wrong: {what}")]
     Index {

@@ -28,8 +28,10 @@ mod frame;
 mod hunt;
 mod lockstep;
 mod report;
+mod steps;
 mod twin;
 
 pub use error::Error;
 pub use examine::{Options, Tamper, examine, examine_tampered};
 pub use report::{Difference, End, Mismatch, Report};
+pub use steps::count_steps;

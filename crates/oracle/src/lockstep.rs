@@ -246,7 +246,14 @@ impl<'a> Lockstep<'a> {
                     return Ok(Some(end));
                 }
                 self.report.extra += 1;
-                self.b.step()?
+                let before = self.b.now;
+                let done = self.b.step()?;
+                if !self.stains.extra(&self.a.now, &before, &self.b.now) {
+                    let values = (self.a.now.sp(), self.b.now.sp());
+                    let difference = Difference::Register { name: GPR_NAMES[4], values };
+                    return Ok(Some(self.mismatch(difference)));
+                }
+                done
             } else if self.atlas.stands_for(b, a) {
                 return Ok(self.unwind());
             } else {

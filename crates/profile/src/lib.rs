@@ -3,12 +3,13 @@
 //!
 //! You give control-flow graphs and sampled instruction addresses, or the values of the counters it asked for; it
 //! gives block and edge counts in which as much flows into each block as out of it, and the choice of what is hot. No
-//! process, no clock; the same input always gives the same counts.
+//! process, no clock; the same input always gives the same counts. [`Profile`] keeps them in files.
 #![forbid(unsafe_code)]
 
 mod choose;
 mod counters;
 mod counts;
+mod file;
 mod flow_graph;
 mod min_cost_flow;
 mod samples;
@@ -18,4 +19,8 @@ mod test_cfg;
 pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};
+pub use file::{
+    Binding, BlockProfile, BuildId, Callee, Fdata, FunctionKey, FunctionProfile, ModuleProfile,
+    PROFILE_VERSION, Profile, ProfileError, fdata, hash,
+};
 pub use samples::{BlockIndex, BlockSamples, WEIGHT_SCALE, weights};

@@ -76,6 +76,12 @@ static void *work(void *unused) {
     return NULL;
 }
 
+// Stands where whet can have a system call run.
+static void *rest(void *unused) {
+    (void)unused;
+    for (;;) pause();
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) return 1;
     page_open(argv[1]);
@@ -83,10 +89,11 @@ int main(int argc, char **argv) {
     struct sigaction fault = {.sa_handler = strcmp(argv[2], "nested") ? leaving : nested};
     struct sigaction other = {.sa_handler = on_other_stack, .sa_flags = SA_ONSTACK};
     if (sigaction(SIGSEGV, &fault, NULL) || sigaction(SIGUSR2, &other, NULL)) abort();
+    pthread_t thread;
     if (!strcmp(argv[3], "first")) {
+        if (pthread_create(&thread, NULL, rest, NULL)) abort();
         work(NULL);
     } else {
-        pthread_t thread;
         if (pthread_create(&thread, NULL, work, NULL)) abort();
         pthread_join(thread, NULL);
     }
