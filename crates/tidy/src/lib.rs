@@ -68,7 +68,7 @@ mod tests {
                 &["addr", "unwind", "image", "code", "profile", "layout", "emit", "tracee", "perf", "splice"],
             ),
             ("whet", &["engine"]),
-            ("oracle", &["addr", "unwind", "image", "code", "emit", "tracee", "splice", "engine"]),
+            ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
             ("tidy", &[]),
         ]);
         let crates: Vec<String> = fs::read_dir(root().join("crates"))
