@@ -24,12 +24,17 @@ const UCONTEXT_WORDS: usize = 5 + 32 + 1;
 const XSAVE_MIN: usize = 512 + 64;
 /// Room that must be left on the stack, for a handler that comes on top of ours.
 const ROOM: u64 = 16 << 10;
+/// Below the stack pointer, used by leaf functions (psABI 3.2.2). Bytes.
+const RED_ZONE: u64 = 128;
+const PAGE: u64 = 4096;
+/// How much of a stack is looked at at most: as far as one is used in practice. Bytes.
+const REACH: u64 = 16 << 20;
 
 impl Home {
     /// Lays a frame for a thread at rest; `sigreturn` is the code it will return to. `None` where it cannot be: the
     /// thread has a shadow stack, which such a return would not match, or is on no stack that is known to have the room.
     pub(crate) fn lay(process: &Process, tid: Tid, regs: &Regs, mask: u64, sigreturn: Avma) -> Option<Self> {
-        let Place { sp, fp_at, fp } = Place::of(process, tid, regs)?;
+        let Place { sp, fp_at, fp, .. } = Place::of(process, tid, regs)?;
         let mut frame = Vec::new();
         for word in std::iter::once(sigreturn.0).chain(context(process, regs, mask, fp_at)) {
             frame.extend(word.to_le_bytes());
@@ -44,6 +49,11 @@ impl Home {
     /// Whether [`Home::lay`] finds a place for it.
     pub(crate) fn fits(process: &Process, tid: Tid, regs: &Regs) -> bool {
         Place::of(process, tid, regs).is_some()
+    }
+
+    /// Whether it would use up pages that nobody has touched yet, of which there are but so many.
+    pub(crate) fn is_dear(process: &Process, tid: Tid, regs: &Regs) -> bool {
+        Place::of(process, tid, regs).is_some_and(|p| p.dear)
     }
 
     /// The stack pointer with which a `ret` begins the way home.
@@ -63,6 +73,7 @@ struct Place {
     sp: Avma,
     fp_at: Avma,
     fp: Vec<u8>,
+    dear: bool,
 }
 
 impl Place {
@@ -71,20 +82,57 @@ impl Place {
             return None;
         }
         let fp = fp_state(&ptrace::xsave(tid).ok()?)?;
-        let top = regs.sp().sub(128);
-        let fp_at = top.sub(fp.len() as u64).align_down(64);
-        let sp = fp_at.sub(8 + 8 * UCONTEXT_WORDS as u64).align_down(16);
+        let below = |top: Avma| {
+            let fp_at = top.sub(fp.len() as u64).align_down(64);
+            (fp_at.sub(8 + 8 * UCONTEXT_WORDS as u64).align_down(16), fp_at)
+        };
         let first = tid.0 == process.pid().0;
         let thread = Avma(regs.0.fs_base);
-        let end = stack_end(&process.maps_text().ok()?, regs.sp(), thread, first, |range| {
-            last_guard(process, range)
-        })?;
-        (AvmaRange::new(end, regs.sp()).len() >= AvmaRange::new(sp, regs.sp()).len() + ROOM).then_some(Self {
-            sp,
-            fp_at,
-            fp,
-        })
+        let maps = process.maps_text().ok()?;
+        let guard = |range| last_guard(process, range);
+        let (sp, fp_at) = below(regs.sp().sub(RED_ZONE));
+        let fits = |end: Avma| end.add(ROOM) <= sp;
+        if stack_end(&maps, regs.sp(), thread, first, guard).is_some_and(fits) {
+            return Some(Self { sp, fp_at, fp, dear: false });
+        }
+        // On a stack of the program's own making, or a full one. The one that the thread was started on has room
+        // where nothing has ever been.
+        if let Some(shelter) = process.shelter() {
+            let (sp, fp_at) = below(shelter.end);
+            return (shelter.start.add(ROOM) <= sp).then_some(Self { sp, fp_at, fp, dear: false });
+        }
+        let born_on = birth_stack(&maps, thread, first, guard)?;
+        let wanted = ROOM + fp.len() as u64 + PAGE;
+        let (sp, fp_at) = below(untouched(process, born_on, wanted)?);
+        Some(Self { sp, fp_at, fp, dear: true })
     }
+}
+
+/// The stack on which a thread was started, as far as it is surely that: see [`stack_end`].
+fn birth_stack(
+    maps: &str,
+    thread: Avma,
+    first: bool,
+    last_guard: impl FnOnce(AvmaRange) -> Option<Avma>,
+) -> Option<AvmaRange> {
+    if first {
+        return maps.lines().find(|l| l.ends_with("[stack]")).and_then(mapping_range);
+    }
+    let end = stack_end(maps, thread, thread, first, last_guard)?;
+    Some(AvmaRange::new(end, thread.align_down(PAGE)))
+}
+
+/// The upper end of the highest run of pages of so many bytes that nobody has ever read or written: no frame of
+/// anybody can be there.
+fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<Avma> {
+    /// Present, swapped, of a file or shared, a guard (Documentation/admin-guide/mm/pagemap.rst).
+    const ANYTHING: u64 = 1 << 63 | 1 << 62 | 1 << 61 | 1 << 58;
+    let stack = AvmaRange::new(stack.start.max(stack.end.sub(stack.len().min(REACH))), stack.end);
+    let entries = pagemap(process, stack)?;
+    let run = usize::try_from(wanted.div_ceil(PAGE)).ok()?;
+    let free = |pages: &[u64]| pages.iter().all(|e| e & ANYTHING == 0);
+    let at = entries.windows(run).rposition(free)?;
+    Some(stack.start.add((at + run) as u64 * PAGE))
 }
 
 /// The lowest address of the stack that `sp` points into, where it can be shown that everything from there up to `sp`
@@ -131,17 +179,19 @@ fn stack_end(
 /// The end of the last page in `range` that is marked as guard without being a mapping of its own
 /// (`MADV_GUARD_INSTALL`, Linux 6.13, shown from 6.15 on).
 fn last_guard(process: &Process, range: AvmaRange) -> Option<Avma> {
-    const PAGE: u64 = 4096;
-    /// What is looked at at most. As far as a stack is used in practice.
-    const REACH: u64 = 16 << 20;
     const GUARD: u64 = 1 << 58;
     let start = range.start.max(range.end.sub(range.len().min(REACH)).align_down(PAGE));
-    let pages = AvmaRange::new(start, range.end).len().div_ceil(PAGE);
-    let mut entries = vec![0; usize::try_from(pages * 8).ok()?];
-    let file = File::open(process.memory_file("pagemap")).ok()?;
-    file.read_exact_at(&mut entries, start.0 / PAGE * 8).ok()?;
-    let last = entries.as_chunks::<8>().0.iter().rposition(|e| u64::from_le_bytes(*e) & GUARD != 0)?;
+    let entries = pagemap(process, AvmaRange::new(start, range.end))?;
+    let last = entries.iter().rposition(|e| e & GUARD != 0)?;
     Some(start.add((last as u64 + 1) * PAGE))
+}
+
+/// The kernel's word on each page of a range.
+fn pagemap(process: &Process, range: AvmaRange) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; usize::try_from(range.len().div_ceil(PAGE) * 8).ok()?];
+    let file = File::open(process.memory_file("pagemap")).ok()?;
+    file.read_exact_at(&mut bytes, range.start.0 / PAGE * 8).ok()?;
+    Some(bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).collect())
 }
 
 /// The words of `struct ucontext`.

@@ -26,6 +26,7 @@ struct Inner {
     pidfd: OwnedFd,
     /// What was found in its code last time.
     gadgets: Mutex<Option<Gadgets>>,
+    shelter: Mutex<Option<AvmaRange>>,
 }
 
 /// `MADV_COLLAPSE` of Linux 6.1.
@@ -61,7 +62,16 @@ impl Process {
                 Error::NoPermission { pid, what: "read and write the memory of", hint: String::new(), source }
             }
         })?;
-        Ok(Self { inner: Arc::new(Inner { pid, dir, mem, pidfd, gadgets: Mutex::new(None) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                pid,
+                dir,
+                mem,
+                pidfd,
+                gadgets: Mutex::new(None),
+                shelter: Mutex::new(None),
+            }),
+        })
     }
 
     /// Its id.
@@ -363,6 +373,15 @@ impl Process {
 
     pub(crate) fn gadgets(&self) -> Option<Gadgets> {
         *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory of our own in the target, for the way home of threads on stacks that have no room for it.
+    pub(crate) fn shelter(&self) -> Option<AvmaRange> {
+        *self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_shelter(&self, range: AvmaRange) {
+        *self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
     }
 
     pub(crate) fn set_gadgets(&self, found: Gadgets) {

@@ -57,7 +57,8 @@ const OPTIMIZE_FIELDS: [&str; 19] = [
 ];
 
 fn is_optimize_answer(answer: &Value) {
-    has_fields(answer, &[&OPTIMIZE_FIELDS[..], &["whet_peak_rss_mb"]].concat());
+    has_fields(answer, &[&OPTIMIZE_FIELDS[..], &["counting", "whet_peak_rss_mb"]].concat());
+    has_fields(&answer["counting"], &["rounds", "functions", "counters", "inexact", "seconds"]);
     has_fields(&answer["functions"], &["hot", "cloned", "refused", "last"]);
     has_fields(&answer["stop_ms"], &["median", "max"]);
     assert_eq!(answer["state"], "optimized");

@@ -17,8 +17,10 @@ pub fn changed_text(pid: i32) -> Vec<String> {
         let wanted = file.into_iter().skip(usize::try_from(offset).unwrap()).chain(std::iter::repeat(0));
         let mut live = vec![0; usize::try_from(end - start).unwrap()];
         memory.read_exact_at(&mut live, start).unwrap();
-        if !live.iter().copied().eq(wanted.take(live.len())) {
-            changed.push(line);
+        let wanted: Vec<u8> = wanted.take(live.len()).collect();
+        if let Some(at) = live.iter().zip(&wanted).position(|(a, b)| a != b) {
+            let some = |bytes: &[u8]| format!("{:02x?}", &bytes[at..bytes.len().min(at + 16)]);
+            changed.push(format!("{line}: at {at:#x} {} for {}", some(&live), some(&wanted)));
         }
     }
     changed
