@@ -16,15 +16,17 @@ pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64
             continue;
         }
         for inst in cfg.insts_of(b) {
-            let callee = leads_to(program, &inst.decoded).and_then(|at| program.find(at).map(|f| (f, at)));
-            if let Some((callee, at)) = callee
-                && program.extent(callee).entry == at
-                && callee != c.id
-            {
+            if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
                 tell(callee, count);
             }
         }
     }
+}
+
+/// The function at whose entry a call or jump leads, if that is plain from it and from slots that are bound.
+pub fn callee(program: &Program<'_>, i: &Instruction) -> Option<FuncId> {
+    let at = leads_to(program, i)?;
+    program.find(at).filter(|&f| program.extent(f).entry == at)
 }
 
 /// Where a call or jump leads, if that is plain from it and from slots that are bound.

@@ -26,7 +26,7 @@ pub struct Candidate {
     pub counts: Counts,
     /// Whether they were counted, not inferred.
     pub counted: bool,
-    /// Whether its counters determined all counts and contradicted nothing.
+    /// Whether its counters determined all counts and contradicted nothing, and all of it ran in its clone.
     pub exact: bool,
     /// The blocks that are cloned, in their new order.
     pub order: Vec<BlockId>,

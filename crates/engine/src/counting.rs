@@ -10,8 +10,8 @@ use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
-use crate::{Error, OptimizeOptions, Progress, Target, calls, file_text};
-use code::{BlockId, Cfg, Liveness, Refusal};
+use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text};
+use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -56,7 +56,7 @@ pub struct CountedFunction {
     pub cfg: Cfg,
     /// How often its blocks and edges ran.
     pub counts: Counts,
-    /// Whether its counters determine all counts and contradict nothing.
+    /// Whether its counters determine all counts and contradict nothing, and all of it ran in its clone.
     pub exact: bool,
 }
 
@@ -90,9 +90,10 @@ pub fn count_during(
 }
 
 /// Lets a target run for a while.
-pub(crate) fn wait(process: &Process, time: Duration) {
+pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt) {
     let begun = Instant::now();
-    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| process.is_alive()) {
+    let goes_on = || process.is_alive() && !interrupt.is_wanted();
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| goes_on()) {
         std::thread::sleep(left.min(Duration::from_millis(50)));
     }
 }
@@ -177,9 +178,15 @@ fn round(
         c.counters = Vec::new();
         if cloned.contains(&c.id) {
             let solved = plan.solve(own);
+            let leaves = leaves(&c.analysed.cfg);
             c.counts = solved.counts;
+            for b in &leaves {
+                let mut degree = 0;
+                c.analysed.cfg.successors(*b, |_| degree += 1);
+                c.counts.edges[b.index()] = vec![0; degree];
+            }
             c.counted = true;
-            c.exact = solved.exact;
+            c.exact = solved.exact && leaves.is_empty();
             report.functions += 1;
             report.counters += own.len();
             report.inexact += usize::from(!solved.exact);
@@ -193,7 +200,14 @@ fn round(
 fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     let cfg = &c.analysed.cfg;
     let liveness = Liveness::compute(cfg);
-    let plan = CounterPlan::new(cfg, &c.counts, &|point| point.countable(cfg, &liveness));
+    let leaves = leaves(cfg);
+    let plan = if leaves.is_empty() {
+        CounterPlan::new(cfg, &c.counts, &|point| point.countable(cfg, &liveness))
+    } else {
+        let mut left = cfg.clone();
+        leaves.iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
+        CounterPlan::new(&left, &Counts::default(), &|point| point.countable(cfg, &liveness))
+    };
     let counter = |&(at, by)| {
         *offset += COUNTER;
         Counter { at, by, offset: *offset - COUNTER }
@@ -201,6 +215,18 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     c.counters = plan.points().iter().map(counter).collect();
     c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();
     plan
+}
+
+/// The blocks that leave a clone for good: they jump through a table that cannot be cloned, into the original. What is
+/// counted behind them is what runs in clones.
+fn leaves(cfg: &Cfg) -> Vec<BlockId> {
+    let through_original = |t: u32| cfg.tables.get(t as usize).is_none_or(|t| t.cloneable.is_none());
+    (0u32..)
+        .map(BlockId)
+        .zip(&cfg.blocks)
+        .filter(|(_, b)| matches!(b.term, Term::Switch { table } if through_original(table)))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// The functions not yet known that the counted ones called often, the most called first.

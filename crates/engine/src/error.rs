@@ -25,6 +25,12 @@ pub enum Error {
     /// Clones could not be made.
     #[error("cannot build the clones: {0}")]
     Build(String),
+    /// Somebody wanted it to stop; what had been begun was undone.
+    #[error("interrupted by signal {signal}")]
+    Interrupted {
+        /// The signal's number.
+        signal: usize,
+    },
     /// Another whet works on the target.
     #[error("another whet is working on process {pid}")]
     Locked {
@@ -81,6 +87,51 @@ pub enum Error {
         /// How many are left.
         left: usize,
     },
+    /// A file that could not be read or written.
+    #[error("cannot use the file {}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A file that is no profile.
+    #[error("{}: {source}", path.display())]
+    ProfileText {
+        /// Its path.
+        path: PathBuf,
+        /// Where it is wrong.
+        source: profile::ProfileError,
+    },
+    /// The last optimization knew no counts.
+    #[error("process {pid} holds no profile: its clones are laid out at random, or by an older whet")]
+    NoProfile {
+        /// The target.
+        pid: Pid,
+    },
+    /// A profile of something else.
+    #[error("the profile does not fit process {pid}: {why}")]
+    ProfileUnfit {
+        /// The target.
+        pid: Pid,
+        /// In what.
+        why: String,
+    },
+    /// A profile's module that is not there, or not one alone.
+    #[error(
+        "the profile has {} module {}; it knows {}",
+        if *several { "more than one" } else { "no" },
+        name.as_deref().map_or_else(|| "of the program".to_owned(), |n| format!("{n:?}")),
+        known.join(", ")
+    )]
+    NoSuchModule {
+        /// What was asked for; the program where nothing was.
+        name: Option<String>,
+        /// Whether more than one fits.
+        several: bool,
+        /// Those that it has.
+        known: Vec<String>,
+    },
     /// A command that could not be started.
     #[error("cannot run {program}")]
     Spawn {
@@ -124,6 +175,8 @@ pub enum ExitCode {
     UndoFailed = 9,
     /// The target ended meanwhile.
     Gone = 10,
+    /// Broken off by a signal.
+    Interrupted = 11,
 }
 
 impl Error {
@@ -142,12 +195,22 @@ impl Error {
             | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => X::Busy,
             Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
             Error::Perf(perf::Error::Gone { .. }) => X::Gone,
+            Error::Interrupted { .. } => X::Interrupted,
             Error::Perf(_) => X::Permission,
             Error::Splice(
                 splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
             ) => X::Refused,
             Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => X::Bug,
-            Error::NothingHot { .. } | Error::NotInstalled { .. } => X::Nothing,
+            Error::NothingHot { .. }
+            | Error::NotInstalled { .. }
+            | Error::NoProfile { .. }
+            | Error::ProfileUnfit { .. } => X::Nothing,
+            Error::ProfileText { .. } | Error::NoSuchModule { .. } => X::Usage,
+            Error::File { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => X::NotFound,
+                std::io::ErrorKind::PermissionDenied => X::Permission,
+                _ => X::Usage,
+            },
             Error::UndoIncomplete { .. } => X::UndoFailed,
             Error::NoSuchFunction { .. } | Error::Spawn { .. } => X::NotFound,
         }
@@ -165,6 +228,7 @@ impl Error {
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => "busy",
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
+            Error::Interrupted { .. } => "interrupted",
             Error::Perf(_) => "no_sampling",
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
@@ -180,6 +244,11 @@ impl Error {
             Error::UndoIncomplete { .. } => "undo_incomplete",
             Error::NoSuchFunction { .. } => "no_such_function",
             Error::Spawn { .. } => "cannot_run",
+            Error::File { .. } => "file",
+            Error::ProfileText { .. } => "no_profile_file",
+            Error::NoProfile { .. } => "no_profile",
+            Error::ProfileUnfit { .. } => "profile_unfit",
+            Error::NoSuchModule { .. } => "no_such_module",
         }
     }
 
@@ -197,6 +266,7 @@ impl Error {
                     .to_owned()
             }
             Error::Locked { .. } => "wait until it is done".to_owned(),
+            Error::Interrupted { .. } => "the target runs as it did before".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
                 "restart the target at a convenient time to begin anew".to_owned()
             }
@@ -209,6 +279,17 @@ impl Error {
             Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
+            Error::File { .. } => "check its path and its permissions".to_owned(),
+            Error::ProfileText { .. } => {
+                "give a file that `whet profile export` or `whet profile import` has written".to_owned()
+            }
+            Error::NoProfile { pid } => format!("run `whet optimize {pid}` without --shuffle first"),
+            Error::ProfileUnfit { .. } => {
+                "optimize without --profile, then `whet profile export` of this build".to_owned()
+            }
+            Error::NoSuchModule { .. } => {
+                "choose one by --module; `whet profile show FILE` lists them".to_owned()
+            }
             Error::Unsupported { .. }
             | Error::Image(_)
             | Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => {

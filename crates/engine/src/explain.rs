@@ -3,7 +3,7 @@
 use crate::notes::{NotedFunction, Notes};
 use crate::report::TargetState;
 use crate::status::state_of;
-use crate::{Error, Target};
+use crate::{DynoReport, Error, Target};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tracee::Pid;
@@ -29,6 +29,8 @@ pub struct ExplainReport {
     pub coverage_main: f64,
     /// Why functions, or entries, were left alone: reason to count.
     pub refusals: BTreeMap<String, usize>,
+    /// What the counted functions make the CPU do, before and after; `None` where edges were not counted.
+    pub dyno: Option<DynoReport>,
     /// The functions, hottest first; with a function named, only that one.
     pub functions: Vec<FunctionReport>,
 }
@@ -58,11 +60,7 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let generation = installed.generation();
-    let notes = installed
-        .of(generation)
-        .filter_map(|c| c.notes(&target.process).ok())
-        .find_map(|bytes| Notes::read(&bytes))
-        .ok_or(Error::NotInstalled { pid })?;
+    let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
     let mut functions: Vec<&NotedFunction> = match function {
         None => notes.functions.iter().collect(),
         Some(wanted) => {
@@ -84,6 +82,7 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
         coverage: notes.coverage,
         coverage_main: notes.coverage_main,
         refusals: notes.refusals.clone(),
+        dyno: notes.dyno,
         functions: functions.into_iter().map(report).collect(),
     })
 }

@@ -11,10 +11,12 @@ mod candidates;
 mod control;
 mod counting;
 mod doctor;
+mod dyno;
 mod error;
 mod explain;
 mod file_text;
 mod ground;
+mod interrupt;
 mod lock;
 mod lookup;
 mod map_store;
@@ -22,6 +24,7 @@ mod neighbourhood;
 mod notes;
 mod optimize;
 mod pristine;
+mod profile_store;
 mod program;
 mod redirects;
 mod report;
@@ -36,11 +39,18 @@ mod walk;
 pub use control::{redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
+pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode};
+pub use interrupt::Interrupt;
 pub use explain::{ExplainReport, FunctionReport, explain};
 pub use map_store::read as read_maps;
 pub use optimize::{OptimizeOptions, Progress, optimize};
 pub use pristine::Pristine;
+pub use profile::Profile;
+pub use profile_store::{
+    ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownProfile, export_profile,
+    merge_profiles, read_profile, show_profile, write_profile,
+};
 pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
     Unexpected, VerifyReport,

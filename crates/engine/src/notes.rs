@@ -1,7 +1,10 @@
 //! What an installation tells the next whet, kept in the target beside the journal (JSON, versioned).
 
+use crate::DynoReport;
 use serde::{Deserialize, Serialize};
+use splice::Installed;
 use std::collections::BTreeMap;
+use tracee::Process;
 
 /// The version this whet writes.
 const VERSION: u32 = 1;
@@ -23,6 +26,12 @@ pub struct Notes {
     pub refusals: BTreeMap<String, usize>,
     /// The functions that were wanted.
     pub functions: Vec<NotedFunction>,
+    /// What their layout makes the CPU do, where that was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dyno: Option<DynoReport>,
+    /// What they were laid out by, in the text form of profiles; empty where that was chance.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
 }
 
 /// One of them.
@@ -48,6 +57,13 @@ impl Notes {
     pub fn write(mut self) -> Vec<u8> {
         self.version = VERSION;
         serde_json::to_vec(&self).unwrap_or_default()
+    }
+
+    /// Those of the newest generation in a target.
+    #[must_use]
+    pub fn of(process: &Process, installed: &Installed) -> Option<Self> {
+        let caches = installed.of(installed.generation());
+        caches.filter_map(|c| c.notes(process).ok()).find_map(|bytes| Self::read(&bytes))
     }
 
     /// Reads them back; `None` for another version or other bytes.

@@ -8,16 +8,20 @@ use crate::ground::{Ground, Placed};
 use crate::lock::TargetLock;
 use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
+use crate::profile_store::Taken;
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
-use crate::{Error, Target, map_store, walk};
+use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, walk};
 use addr::{AvmaRange, ReadMemory};
 use emit::AddressMap;
 use image::Image;
+use profile::{BuildId, Profile};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
@@ -27,12 +31,16 @@ pub const MEMORY_CAP: u64 = 128 << 20;
 /// How to optimize.
 #[derive(Clone, Debug, Default)]
 pub struct OptimizeOptions {
+    /// When to break off.
+    pub interrupt: Interrupt,
     /// How long to sample.
     pub sampling: Duration,
     /// After that, count edges exactly for so long a round; `None` infers them from samples.
     pub counting: Option<Duration>,
     /// Clone everything in random order, from this seed.
     pub shuffle: Option<u64>,
+    /// Neither sample nor count: what to clone and how it ran is told by this.
+    pub profile: Option<Arc<Profile>>,
     /// Only these functions.
     pub only: Vec<String>,
     /// Only so many functions that can be cloned.
@@ -98,9 +106,9 @@ fn rebuild(
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
     on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
-        let counting = match options.counting {
+        let counting = match options.counting.filter(|_| options.profile.is_none()) {
             Some(time) => {
-                let mut run = || counting::wait(&target.process, time);
+                let mut run = || counting::wait(&target.process, time, &options.interrupt);
                 match counting::count(ground, &mut candidates, time, options.shuffle, &mut run, progress) {
                     Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
                         Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
@@ -112,17 +120,31 @@ fn rebuild(
         };
         candidates.order(samples, options.shuffle);
 
+        options.interrupt.check()?;
         progress(Progress::Installing);
         let now = Target::open(target.process.pid())?;
         let program = ground.program;
+        let totals = Totals::new(program, samples, options);
+        let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));
+        let taken = Taken { exe: target.exe(), samples, counted };
+        let profile = profile_store::take_down(program, &candidates, options, &taken);
+        let dyno = Cell::new(None);
         let notes = |built: &Built| {
-            Summary::new(program, &candidates, built, samples)
-                .notes(program, &candidates, built, options)
-                .write()
+            dyno.set(dyno::of_caches(program, &candidates.chosen, &built.caches));
+            let notes = Summary::new(program, &candidates, built, &totals).notes(
+                program,
+                &candidates,
+                built,
+                options,
+            );
+            Notes { dyno: dyno.get(), profile: profile.clone(), ..notes }.write()
         };
         let placed = ground.install(&now, &candidates.chosen, options.shuffle, None, &notes)?;
-        let summary = Summary::new(program, &candidates, &placed.built, samples);
-        Ok(summary.report(target, &placed, samples, counting, start.elapsed()))
+        let summary = Summary::new(program, &candidates, &placed.built, &totals);
+        let report = summary.report(target, &placed, samples, counting, start.elapsed());
+        let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
+        let source = if used.is_some() { "profile".to_owned() } else { report.source };
+        Ok(OptimizeReport { profile: used, source, dyno: dyno.get(), ..report })
     })
 }
 
@@ -148,19 +170,22 @@ pub(crate) fn on_ground<R>(
     check_program(pid, &image, &pristine)?;
     let lookup = lookup::find(target, &image)?;
     let files = file_texts(target, &image);
-    let samples = match options.shuffle {
-        Some(_) => Samples::default(),
-        None => samples::take(&target.process, options.sampling, &earlier_maps(target), progress)?,
+    let samples = match (options.shuffle, &options.profile) {
+        (Some(_), _) | (_, Some(_)) => Samples::default(),
+        (None, None) => samples::take(&target.process, options, &earlier_maps(target), progress)?,
     };
     progress(Progress::Building);
     let program = Program::new(image, &pristine);
-    let mut candidates = candidates::choose(&program, pid, &samples, options)?;
+    let mut candidates = match &options.profile {
+        Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
+        None => candidates::choose(&program, pid, &samples, options)?,
+    };
     leave_foreign_changes(&program, &files, &mut candidates);
     let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
     }
-    if options.shuffle.is_none() {
+    if options.shuffle.is_none() && options.profile.is_none() {
         candidates.infer(&samples);
     }
     let ground = Ground { target, program: &program, lookup, files, walk };
@@ -228,6 +253,32 @@ fn nothing(candidates: &Candidates, samples: &Samples) -> String {
     }
 }
 
+/// The user samples that there were, in this optimization or in the profile.
+struct Totals {
+    all: u64,
+    /// In the program itself.
+    main: u64,
+}
+
+impl Totals {
+    fn new(program: &Program<'_>, samples: &Samples, options: &OptimizeOptions) -> Self {
+        match &options.profile {
+            Some(profile) => {
+                let main = program.image().main().build_id.as_deref().and_then(BuildId::new);
+                let known = main.and_then(|id| profile.modules.get(&id));
+                // Of the program a profile has only what was rebuilt.
+                let main =
+                    known.map_or(0, |m| m.functions.values().map(|f| f.samples).fold(0, u64::saturating_add));
+                Self { all: profile.samples, main }
+            }
+            None => Self {
+                all: samples.ips.len() as u64,
+                main: samples.ips.iter().filter(|ip| program.in_main(**ip)).count() as u64,
+            },
+        }
+    }
+}
+
 /// The figures of one rebuild.
 struct Summary {
     coverage: f64,
@@ -237,14 +288,13 @@ struct Summary {
 }
 
 impl Summary {
-    fn new(program: &Program<'_>, candidates: &Candidates, built: &Built, samples: &Samples) -> Self {
+    fn new(program: &Program<'_>, candidates: &Candidates, built: &Built, totals: &Totals) -> Self {
         let cloned: FxHashSet<FuncId> = built.cloned.iter().map(|(f, _)| *f).collect();
         let main = |f: &FuncId| program.module_image(*f).kind == image::ModuleKind::Main;
         let sum = |keep: &dyn Fn(&FuncId) -> bool| -> u64 {
             candidates.samples.iter().filter(|(f, _)| keep(f)).map(|(_, n)| n).sum()
         };
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { round(part as f64 / whole as f64) };
-        let in_main = samples.ips.iter().filter(|ip| program.in_main(**ip)).count() as u64;
         let mut refusals: BTreeMap<String, usize> = BTreeMap::new();
         let reasons = candidates.refused.iter().map(|r| r.2).chain(built.refused.iter().map(|r| r.1));
         for reason in reasons {
@@ -258,8 +308,8 @@ impl Summary {
             last: built.cloned.iter().map(|(f, _)| *f).max().map(|f| program.name(f)),
         };
         Self {
-            coverage: share(sum(&|f| cloned.contains(f)), samples.ips.len() as u64),
-            coverage_main: share(sum(&|f| cloned.contains(f) && main(f)), in_main),
+            coverage: share(sum(&|f| cloned.contains(f)), totals.all),
+            coverage_main: share(sum(&|f| cloned.contains(f) && main(f)), totals.main),
             refusals,
             functions,
         }
@@ -332,6 +382,8 @@ impl Summary {
             skipped_redirects: installed.toggle.foreign.len() + installed.toggle.in_use.len(),
             stop_ms: StopMs::of(&installed.toggle.stops),
             counting,
+            dyno: None,
+            profile: None,
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }

@@ -110,6 +110,12 @@ pub struct OptimizeReport {
     /// What counting came to, where edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<crate::counting::CountingReport>,
+    /// What became of the profile, where one was used in place of sampling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<crate::profile_store::ProfileUse>,
+    /// What the counted functions' layout makes the CPU do, where edges were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dyno: Option<crate::DynoReport>,
     /// Stop of one thread for making mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.

@@ -1,6 +1,6 @@
 //! Where the target's user time goes, by program counter.
 
-use crate::{Error, Progress};
+use crate::{Error, OptimizeOptions, Progress};
 use addr::Avma;
 use emit::AddressMap;
 use perf::{Options, Sampler, Source};
@@ -18,13 +18,14 @@ pub struct Samples {
     pub source: Option<Source>,
 }
 
-/// Samples all threads for a while.
+/// Samples all threads for as long as the options say.
 ///
 /// # Errors
-/// [`Error::Perf`] where sampling is not permitted, [`Error::Tracee`] where the target ends.
+/// [`Error::Perf`] where sampling is not permitted, [`Error::Tracee`] where the target ends,
+/// [`Error::Interrupted`].
 pub fn take(
     process: &Process,
-    duration: Duration,
+    options: &OptimizeOptions,
     clones: &[AddressMap],
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Samples, Error> {
@@ -32,10 +33,11 @@ pub fn take(
     let mut samples = Samples { source: Some(sampler.source()), ..Samples::default() };
     let start = Instant::now();
     loop {
-        let left = duration.saturating_sub(start.elapsed());
+        let left = options.sampling.saturating_sub(start.elapsed());
         if left.is_zero() {
             break;
         }
+        options.interrupt.check()?;
         if !process.is_alive() {
             return Err(tracee::Error::Gone(process.pid()).into());
         }

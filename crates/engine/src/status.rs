@@ -69,7 +69,7 @@ pub fn state_of(installed: &Installed) -> TargetState {
 }
 
 /// Seconds of the Unix epoch as a date (proleptic Gregorian; the civil-from-days algorithm of Howard Hinnant).
-fn rfc3339(seconds: u64) -> String {
+pub(crate) fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);

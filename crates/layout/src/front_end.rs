@@ -1,5 +1,7 @@
 //! What a layout asks of the instruction cache and the instruction TLB.
 
+use std::collections::BTreeMap;
+
 /// Bytes of a cache line on every x86-64.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of a small page.
@@ -61,6 +63,31 @@ fn distinct(ran: &[(u64, u64)], unit: u64) -> u64 {
     sum
 }
 
+/// The fewest units of `unit` bytes, aligned, that together hold `per_10k` ten-thousandths of the executed bytes.
+#[must_use]
+pub fn hottest(spans: &[Span], unit: u64, per_10k: u64) -> u64 {
+    let unit = unit.max(1);
+    let mut weights: BTreeMap<u64, u128> = BTreeMap::new();
+    for s in spans.iter().filter(|s| s.count > 0 && s.size > 0) {
+        let last = s.at.saturating_add(s.size - 1);
+        for u in s.at / unit..=last / unit {
+            let from = s.at.max(u.saturating_mul(unit));
+            let to = last.min(u.saturating_mul(unit).saturating_add(unit - 1));
+            *weights.entry(u).or_default() += u128::from(to - from + 1) * u128::from(s.count);
+        }
+    }
+    let mut weights: Vec<u128> = weights.into_values().collect();
+    weights.sort_unstable_by(|a, b| b.cmp(a));
+    let wanted = weights.iter().sum::<u128>().saturating_mul(per_10k.into());
+    let mut held = 0u128;
+    let enough = weights.iter().take_while(|&&w| {
+        let more = held.saturating_mul(10_000) < wanted;
+        held += w;
+        more
+    });
+    enough.count() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +101,17 @@ mod tests {
         assert_eq!(f, FrontEnd { lines: 3, pages: 2, bytes: 13 });
         assert_eq!(FrontEnd::of(&[s(u64::MAX, 5, 1)]).lines, 1);
         assert_eq!(FrontEnd::of(&[]), FrontEnd::default());
+    }
+
+    #[test]
+    fn the_hottest_hold_most() {
+        let s = |at, size, count| Span { at, size, count };
+        let spans = [s(0, 64, 90), s(64, 64, 9), s(128, 64, 1), s(4096, 64, 0)];
+        let of = |per_10k| hottest(&spans, 64, per_10k);
+        assert_eq!([of(0), of(9000), of(9001), of(9900), of(10_000)], [0, 1, 2, 2, 3]);
+        assert_eq!(hottest(&[s(60, 8, 5)], 64, 10_000), 2, "both that it is in");
+        assert_eq!((hottest(&spans, 4096, 9900), hottest(&[], 64, 9900)), (1, 0));
+        assert_eq!(hottest(&[s(u64::MAX, 5, 1)], 64, 10_000), 1);
     }
 
     proptest! {

@@ -11,7 +11,7 @@ mod front_end;
 mod function_order;
 
 pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};
-pub use front_end::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span};
+pub use front_end::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span, hottest};
 pub use function_order::{
     CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
 };

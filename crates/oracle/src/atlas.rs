@@ -117,6 +117,16 @@ impl Atlas {
             .is_some_and(|c| c.map.to_clone(a) == Some(b) && c.map.to_original(b).is_some_and(|o| o != a))
     }
 
+    /// Whether a thread of the originals' world at `a` is in a stub of the procedure linkage table that one of the clones'
+    /// world at `b` has passed by: clones call by the slot.
+    pub(crate) fn is_passed_by(&self, a: Avma, b: Avma) -> bool {
+        let stub = self.image.module_of(a).and_then(|m| {
+            let after = m.plt.partition_point(|p| p.range.start <= a);
+            m.plt.get(after.checked_sub(1)?).filter(|p| p.range.contains(a))
+        });
+        stub.is_some_and(|p| !p.range.contains(b))
+    }
+
     /// Whether nothing of the original stands at `b`.
     pub(crate) fn is_extra(&self, b: Avma) -> bool {
         self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Extra)

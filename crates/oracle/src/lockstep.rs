@@ -234,7 +234,7 @@ impl<'a> Lockstep<'a> {
     fn align(&mut self) -> Result<Option<Verdict>, Error> {
         loop {
             let (a, b) = (self.a.now.ip(), self.b.now.ip());
-            let done = if self.atlas.is_dropped(a, b) {
+            let done = if self.atlas.is_dropped(a, b) || self.atlas.is_passed_by(a, b) {
                 self.a.next(&mut self.memo.code.0, self.atlas)?;
                 self.report.dropped += 1;
                 self.a.step()?

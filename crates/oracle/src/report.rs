@@ -154,7 +154,7 @@ pub struct Report {
     pub not_unwound: u64,
     /// Jumps and nops of clones only that were executed.
     pub extra: u64,
-    /// Jumps of originals only that were executed.
+    /// Jumps of originals only that were executed, in stubs that clones pass by too.
     pub dropped: u64,
     /// Clone instructions between the read of a cloned jump table and its jump.
     pub unmovable: u64,

@@ -1,9 +1,10 @@
 //! The words of the command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::OptimizeOptions;
+use engine::{Error, Interrupt, OptimizeOptions, ProfileForm};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -17,7 +18,8 @@ Examples:
 
 Exit codes:
   0 done   1 fault in whet   2 usage   3 no such process   4 not permitted   5 refused (reason given)
-  6 busy, try again   7 nothing to do   8 verification failed   9 undo incomplete   10 target ended meanwhile";
+  6 busy, try again   7 nothing to do   8 verification failed   9 undo incomplete   10 target ended meanwhile
+  11 interrupted: the target is as it was";
 
 /// Sharpen programs while they run: rebuild the hot machine code of a live process with a better layout.
 #[derive(Debug, Parser)]
@@ -45,7 +47,7 @@ pub enum Format {
 pub enum Command {
     /// Profile and optimize a process now.
     #[command(
-        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
+        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --profile server.profile     warm start: neither sample nor count\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
     )]
     Optimize {
         /// The process.
@@ -98,6 +100,15 @@ pub enum Command {
         /// The process.
         pid: i32,
     },
+    /// Keep what was counted in files: for a warm start after a restart, for other hosts, for offline tools.
+    #[command(
+        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet optimize 5678 --profile server.profile"
+    )]
+    Profile {
+        /// What to do with it.
+        #[command(subcommand)]
+        what: ProfileCommand,
+    },
     /// What this host offers, and how to mend what is missing.
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,
@@ -120,6 +131,79 @@ pub enum Command {
     },
 }
 
+/// What is done with profiles.
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Write what the last optimization of a process used.
+    #[command(
+        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file"
+    )]
+    Export {
+        /// The process.
+        pid: i32,
+        #[command(flatten)]
+        to: To,
+    },
+    /// Add profiles of several runs and hosts up into one.
+    #[command(
+        after_help = "Counts are summed, as if one long run had seen it all.\n\nExamples:\n  whet profile import a.profile b.profile -o all.profile\n  whet profile import all.profile --as fdata -o server.fdata"
+    )]
+    Import {
+        /// Profiles.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        to: To,
+    },
+    /// Sum a profile up: its modules, their hottest functions.
+    #[command(
+        after_help = "Examples:\n  whet profile show server.profile\n  whet profile show server.profile --top 100 --format json"
+    )]
+    Show {
+        /// The profile.
+        file: PathBuf,
+        /// So many functions of each module.
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        top: usize,
+    },
+}
+
+/// Where a profile goes, and how it is written.
+#[derive(Debug, Args)]
+pub struct To {
+    /// Write it to this file; without it, to standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// In which form.
+    #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Profile)]
+    form: Form,
+    /// For fdata and order: of this module (file name or build-id); without it, of the program.
+    #[arg(long, value_name = "MODULE")]
+    pub module: Option<String>,
+}
+
+impl To {
+    /// As the engine takes it.
+    pub fn form(&self) -> ProfileForm {
+        match self.form {
+            Form::Profile => ProfileForm::Profile,
+            Form::Fdata => ProfileForm::Fdata,
+            Form::Order => ProfileForm::Order,
+        }
+    }
+}
+
+/// Forms of profiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Form {
+    /// whet's own.
+    Profile,
+    /// The text profile of llvm-bolt.
+    Fdata,
+    /// The order of symbols for a linker.
+    Order,
+}
+
 /// How to optimize.
 #[derive(Debug, Args)]
 pub struct How {
@@ -130,6 +214,9 @@ pub struct How {
     /// three rounds); 0 infers it from the samples. With --shuffle the default is 0.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     count: Option<f64>,
+    /// Neither sample nor count: take what `whet profile export` wrote of the same build.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "count", "shuffle"])]
+    profile: Option<PathBuf>,
     /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
@@ -148,14 +235,20 @@ impl How {
     }
 
     /// As the engine takes it.
-    pub fn options(&self) -> OptimizeOptions {
-        OptimizeOptions {
+    ///
+    /// # Errors
+    /// Those of reading the profile.
+    pub fn options(&self) -> Result<OptimizeOptions, Error> {
+        let profile = self.profile.as_deref().map(engine::read_profile).transpose()?;
+        Ok(OptimizeOptions {
             sampling: Duration::from_secs_f64(self.seconds),
+            interrupt: Interrupt::default(),
             counting: self.counting(),
             shuffle: self.shuffle,
             only: self.only.clone(),
             max_functions: self.max_functions,
-        }
+            profile: profile.map(Arc::new),
+        })
     }
 }
 

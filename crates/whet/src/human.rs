@@ -1,6 +1,8 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
-use engine::{DoctorReport, ExplainReport, OptimizeReport, StatusReport, ToggleAnswer, VerifyReport};
+use engine::{
+    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, StatusReport, ToggleAnswer, VerifyReport,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -25,6 +27,10 @@ pub fn optimize(r: &OptimizeReport) -> String {
             r.samples,
             r.source
         );
+    }
+    if let Some(p) = &r.profile {
+        let _ = write!(s, "\n  by a profile: {} of its functions used, {} stale, ", p.functions, p.stale);
+        let _ = write!(s, "{} of other builds, {} left alone", p.foreign, p.refused);
     }
     let _ = write!(s, "\n  redirects: {}", counts(&r.redirects));
     if r.skipped_redirects > 0 {
@@ -115,6 +121,9 @@ pub fn explain(r: &ExplainReport) -> String {
     if !r.refusals.is_empty() {
         let _ = write!(s, "\nleft alone: {}", counts(&r.refusals));
     }
+    if let Some(d) = &r.dyno {
+        s.push_str(&dyno(d));
+    }
     let _ = write!(s, "\n{:>9}  {:<9}  {:>8}  function", "samples", "state", "bytes");
     for f in &r.functions {
         let state = match (&f.clone, &f.reason) {
@@ -128,6 +137,80 @@ pub fn explain(r: &ExplainReport) -> String {
             let _ = write!(s, " ({what}: {reason})");
         }
     }
+    s
+}
+
+pub fn profile(p: &ShownProfile) -> String {
+    let mut s = format!(
+        "{} of {}, {}: {} samples in {:.1} s, counted for {:.1} s",
+        if p.runs == 1 { "one run".to_owned() } else { format!("{} runs", p.runs) },
+        p.exes.join(", "),
+        p.when,
+        p.samples,
+        p.sampled_seconds,
+        p.counted_seconds
+    );
+    if p.left_out > 0 {
+        let _ = write!(s, "; {} functions had no room", p.left_out);
+    }
+    for m in &p.modules {
+        let _ = write!(
+            s,
+            "\n{} {}: {} functions ({} counted), {} samples, {} blocks, {} edges",
+            m.name, m.build_id, m.functions, m.counted, m.samples, m.blocks, m.edges
+        );
+        let _ = write!(
+            s,
+            "\n{:>9} {:>13} {:>13} {:>7} {:>6}  function",
+            "samples", "entered", "executed", "blocks", "edges"
+        );
+        for f in &m.top {
+            let name = if f.name.is_empty() { &f.at } else { &f.name };
+            let how = if f.counted { "" } else { " (inferred)" };
+            let _ = write!(
+                s,
+                "\n{:>9} {:>13} {:>13} {:>7} {:>6}  {name}{how}",
+                f.samples, f.entered, f.executed, f.blocks, f.edges
+            );
+        }
+    }
+    s
+}
+
+/// The table of what a layout makes the CPU do.
+fn dyno(d: &DynoReport) -> String {
+    let (b, a) = (&d.before, &d.after);
+    let rows = [
+        ("instructions", b.instructions, a.instructions),
+        ("bytes", b.bytes, a.bytes),
+        ("taken branches", b.taken_branches, a.taken_branches),
+        ("branches", b.total_branches, a.total_branches),
+        ("  conditional", b.conditional_branches, a.conditional_branches),
+        ("    taken", b.taken_conditional_branches, a.taken_conditional_branches),
+        ("    not taken", b.non_taken_conditional_branches, a.non_taken_conditional_branches),
+        ("  unconditional", b.unconditional_branches, a.unconditional_branches),
+        ("fall-throughs", b.fall_throughs, a.fall_throughs),
+        ("indirect jumps", b.indirect_jumps, a.indirect_jumps),
+        ("calls", b.calls, a.calls),
+        ("  indirect", b.indirect_calls, a.indirect_calls),
+        ("  of PLT stubs", b.plt_calls, a.plt_calls),
+        ("returns", b.returns, a.returns),
+        ("jumps inserted", b.inserted_jumps, a.inserted_jumps),
+        ("jumps dropped", b.dropped_jumps, a.dropped_jumps),
+        ("exits to originals", b.exits_to_original, a.exits_to_original),
+        ("cache lines", b.lines, a.lines),
+        ("  that hold 99%", b.hot_lines, a.hot_lines),
+        ("pages", b.pages, a.pages),
+        ("  that hold 99%", b.hot_pages, a.hot_pages),
+    ];
+    let mut s = format!("\nexecuted in {} counted functions\n{:<20}{:>16}{:>16}", d.functions, "", "before", "after");
+    for (name, before, after) in rows {
+        let _ = write!(s, "\n{name:<20}{before:>16}{after:>16}");
+        if before > 0 {
+            let _ = write!(s, "{:>+9.1}%", (after as f64 / before as f64 - 1.0) * 100.0);
+        }
+    }
+    s.push('\n');
     s
 }
 

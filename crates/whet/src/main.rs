@@ -6,7 +6,9 @@
 
 mod cli;
 mod human;
+mod interrupt;
 mod output;
+mod profile;
 mod progress;
 mod run;
 
@@ -34,7 +36,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
     match &cli.command {
         Command::Optimize { pid, how } => {
             let progress = progress::Bar::new(out);
-            let report = engine::optimize(Pid(*pid), &how.options(), &mut |p| progress.show(&p))?;
+            let options = how.options()?;
+            interrupt::listen(&options.interrupt);
+            let report = engine::optimize(Pid(*pid), &options, &mut |p| progress.show(&p))?;
             progress.done();
             out.answer(&report, human::optimize);
             Ok(ExitCode::Ok)
@@ -59,13 +63,14 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
         }
+        Command::Profile { what } => profile::run(what, out),
         Command::Doctor => {
             let report = engine::doctor();
             out.answer(&report, human::doctor);
             Ok(ExitCode::Ok)
         }
         Command::Run { how, delay, report, command } => {
-            run::run(command, *delay, report.as_deref(), &how.options(), out)
+            run::run(command, *delay, report.as_deref(), &how.options()?, out)
         }
     }
 }

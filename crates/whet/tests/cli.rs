@@ -56,12 +56,43 @@ const OPTIMIZE_FIELDS: [&str; 19] = [
     "map_stop_ms",
 ];
 
-fn is_optimize_answer(answer: &Value) {
-    has_fields(answer, &[&OPTIMIZE_FIELDS[..], &["counting", "whet_peak_rss_mb"]].concat());
-    has_fields(&answer["counting"], &["rounds", "functions", "counters", "inexact", "seconds"]);
+fn is_optimize_answer(answer: &Value, counted: bool) {
+    let more = if counted { &["counting", "dyno", "whet_peak_rss_mb"][..] } else { &["whet_peak_rss_mb"] };
+    has_fields(answer, &[&OPTIMIZE_FIELDS[..], more].concat());
+    if counted {
+        is_table(&answer["dyno"]);
+        has_fields(&answer["counting"], &["rounds", "functions", "counters", "inexact", "seconds"]);
+    }
     has_fields(&answer["functions"], &["hot", "cloned", "refused", "last"]);
     has_fields(&answer["stop_ms"], &["median", "max"]);
     assert_eq!(answer["state"], "optimized");
+}
+
+/// What executions came to, before and after: names that stay, and figures that hold together.
+fn is_table(dyno: &Value) {
+    has_fields(dyno, &["functions", "before", "after"]);
+    let [before, after] = ["before", "after"].map(|when| {
+        let s = &dyno[when];
+        let executed = ["instructions", "bytes", "fall_throughs", "inserted_jumps", "dropped_jumps", "exits_to_original"];
+        let branches = ["total_branches", "taken_branches", "unconditional_branches", "conditional_branches"];
+        let conditional = ["taken_conditional_branches", "non_taken_conditional_branches"];
+        let calls = ["calls", "indirect_calls", "plt_calls", "returns", "indirect_jumps"];
+        let touched = ["lines", "pages", "hot_lines", "hot_pages"];
+        has_fields(s, &[&executed[..], &branches, &conditional, &calls, &touched].concat());
+        move |name: &str| s[name].as_u64().unwrap()
+    });
+    for s in [&before as &dyn Fn(&str) -> u64, &after] {
+        let conditional = s("taken_conditional_branches") + s("non_taken_conditional_branches");
+        assert_eq!(s("conditional_branches"), conditional, "{dyno}");
+        assert_eq!(s("total_branches"), conditional + s("unconditional_branches"), "{dyno}");
+        assert_eq!(s("taken_branches"), s("taken_conditional_branches") + s("unconditional_branches"), "{dyno}");
+        assert!(s("instructions") > 1000 && s("hot_lines") <= s("lines") && s("hot_pages") <= s("pages"), "{dyno}");
+    }
+    for same in ["conditional_branches", "calls", "returns", "indirect_calls", "indirect_jumps"] {
+        assert_eq!(before(same), after(same), "{same}: {dyno}");
+    }
+    let jumps = |s: &dyn Fn(&str) -> u64| s("instructions") + s("dropped_jumps");
+    assert_eq!(jumps(&after), before("instructions") + after("inserted_jumps"), "{dyno}");
 }
 
 #[test]
@@ -106,7 +137,7 @@ fn what_cannot_be_understood() {
 fn answers_have_their_fields() {
     let guest = spinning();
     let optimized = ask(&guest, "optimize", &["--seconds", "1"]);
-    is_optimize_answer(&optimized);
+    is_optimize_answer(&optimized, true);
     assert_eq!(optimized["pid"], guest.pid());
     assert!(optimized["exe"].as_str().unwrap().contains("cases.c"), "{optimized}");
     assert!(["cycles", "cpu-clock"].contains(&optimized["source"].as_str().unwrap()), "{optimized}");
@@ -133,7 +164,8 @@ fn answers_have_their_fields() {
     let explained = ask(&guest, "explain", &[]);
     let fields =
         ["pid", "exe", "state", "generation", "shuffle", "samples", "coverage", "coverage_main", "refusals"];
-    has_fields(&explained, &[&fields[..], &["functions"]].concat());
+    has_fields(&explained, &[&fields[..], &["dyno", "functions"]].concat());
+    assert_eq!(explained["dyno"], optimized["dyno"]);
     has_fields(&explained["functions"][0], &["name", "at", "samples", "clone", "clone_bytes", "reason"]);
     assert_eq!(explained["shuffle"], Value::Null);
 
@@ -144,7 +176,7 @@ fn answers_have_their_fields() {
     }
     // For people, the same answers are sentences.
     for (command, word) in
-        [("undo", "undone"), ("redo", "optimized"), ("explain", "samples"), ("status", "optimized")]
+        [("undo", "undone"), ("redo", "optimized"), ("explain", "taken branches"), ("status", "optimized")]
     {
         let text = whet(&[command, &guest.arg()]).exits(0).stdout;
         assert!(text.contains(word) && !text.starts_with('{'), "{text}");
@@ -261,7 +293,7 @@ fn running_a_command() {
         command
     });
     wait_until("a report", || fs::read_to_string(&report).is_ok_and(|t| t.ends_with('\n')));
-    is_optimize_answer(&serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap());
+    is_optimize_answer(&serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap(), false);
     fs::remove_file(&report).unwrap();
     guest.progresses(1);
     assert_eq!(guest.finish(), plain("7"));

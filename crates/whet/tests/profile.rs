@@ -9,7 +9,7 @@ use std::process::Command;
 use support::{Guest, build, build_with, have, run, scratch, skip, whet};
 
 /// Functions of the guest that are entered again and again.
-const HOT: [&str; 3] = ["mix_some", "sum_up", "round_once"];
+const HOT: [&str; 2] = ["mix_some", "sum_up"];
 
 fn words<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [first, more, &["--format", "json"]].concat()
@@ -21,10 +21,10 @@ fn profile_of(program: &Path) -> (PathBuf, String) {
     let pid = guest.arg();
     let how = [&["--seconds", "1", "--count", "0.3", "--only"][..], &HOT].concat();
     let report = whet(&words(&["optimize", &pid], &how)).exits(0).json();
-    assert_eq!((&report["functions"]["cloned"], report.get("profile")), (&3.into(), None), "{report}");
+    assert_eq!((&report["functions"]["cloned"], report.get("profile")), (&2.into(), None), "{report}");
     let file = scratch("profile");
     let written = export(&pid, &file, &[]);
-    assert_eq!((&written["functions"], &written["left_out"]), (&3.into(), &0.into()), "{written}");
+    assert_eq!((&written["functions"], &written["left_out"]), (&2.into(), &0.into()), "{written}");
     (file, output_of(guest))
 }
 
@@ -54,25 +54,23 @@ fn a_restarted_program_starts_warm() {
     let (file, plain) = profile_of(&program);
     let shown = whet(&words(&["profile", "show", file.to_str().unwrap()], &[])).exits(0).json();
     let module = &shown["modules"][0];
-    assert_eq!((&module["functions"], &module["counted"], &shown["runs"]), (&3.into(), &3.into(), &1.into()));
+    assert_eq!((&module["functions"], &module["counted"], &shown["runs"]), (&2.into(), &2.into(), &1.into()));
     let name = program.file_name().unwrap().to_str().unwrap();
     assert_eq!(module["name"], name, "{shown}");
     let entered = |name: &str| {
         let all = module["top"].as_array().unwrap();
         all.iter().find(|f| f["name"] == name).unwrap()["entered"].as_f64().unwrap()
     };
-    // The guest's loops are known: `sum_up` calls 200 times, `round_once` 50 times. But for what is on its way.
-    for (caller, callee, times) in [("sum_up", "mix_some", 200.0), ("round_once", "sum_up", 50.0)] {
-        let ratio: f64 = entered(callee) / entered(caller) / times;
-        assert!((0.9..1.1).contains(&ratio), "{caller} calls {callee}: {shown}");
-    }
+    // The guest's loop is known. But for what was on its way.
+    let ratio: f64 = entered("mix_some") / entered("sum_up") / 200.0;
+    assert!((0.9..1.1).contains(&ratio), "{shown}");
 
     let guest = Guest::working(&program, &["threads"], 2);
     let report = optimize(&guest, &file).exits(0).json();
     let used = &report["profile"];
-    assert_eq!((&used["functions"], &used["stale"], &used["foreign"]), (&3.into(), &0.into(), &0.into()));
+    assert_eq!((&used["functions"], &used["stale"], &used["foreign"]), (&2.into(), &0.into(), &0.into()));
     assert_eq!((&report["source"], report.get("counting")), (&"profile".into(), None), "{report}");
-    assert_eq!(report["functions"]["cloned"], 3, "{report}");
+    assert_eq!(report["functions"]["cloned"], 2, "{report}");
     guest.progresses(2);
     // What was used is what was read.
     let again = scratch("profile");
@@ -102,14 +100,14 @@ fn what_does_not_fit_is_not_used() {
     let hashes: Vec<String> = text.lines().filter(|l| l.starts_with("function ")).map(hash_of).collect();
     std::fs::write(&stale, text.replacen(&hashes[0], "0123456789abcdef", 1)).unwrap();
     let report = optimize(&guest, &stale).exits(0).json();
-    assert_eq!((&report["profile"]["functions"], &report["profile"]["stale"]), (&2.into(), &1.into()));
+    assert_eq!((&report["profile"]["functions"], &report["profile"]["stale"]), (&1.into(), &1.into()));
     guest.progresses(1);
 
     let all = hashes.iter().fold(text, |t, h| t.replacen(h, "0123456789abcdef", 1));
     std::fs::write(&stale, all).unwrap();
     let (code, message) = error_of(&optimize(&guest, &stale).exits(7));
     assert_eq!(code, "profile_unfit");
-    assert!(message.contains("of its 3 functions 3 are not what they were"), "{message}");
+    assert!(message.contains("of its 2 functions 2 are not what they were"), "{message}");
     guest.progresses(1);
 }
 
@@ -173,17 +171,18 @@ fn llvm_bolt_rebuilds_by_it() {
     let import =
         ["profile", "import", file.to_str().unwrap(), "--as", "fdata", "-o", fdata.to_str().unwrap()];
     let written = whet(&words(&import, &[])).exits(0).json();
-    assert_eq!((&written["functions"], &written["left_out"]), (&3.into(), &0.into()), "{written}");
+    assert_eq!((&written["functions"], &written["left_out"]), (&2.into(), &0.into()), "{written}");
 
     let rebuilt = scratch("bolted");
     let mut bolt = Command::new("llvm-bolt-16");
     bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
     bolt.args(["--reorder-blocks=ext-tsp", "--reorder-functions=hfsort", "--dyno-stats", "-v=2"]);
     let said = run(bolt).exits(0);
-    assert!(said.stdout.contains("BOLT-INFO: 3 out of "), "{}", said.stdout);
-    for complaint in ["invalid", "mismatch", "stale", "profile branches match only"] {
-        let all = format!("{}{}", said.stdout, said.stderr);
-        assert!(!all.contains(complaint), "{complaint}: {all}");
+    assert!(said.stdout.contains("BOLT-INFO: 2 out of "), "{}", said.stdout);
+    let sound = "0 callsites with invalid profile, used perf data for 0 stale functions";
+    assert!(said.stdout.contains(sound), "{}", said.stdout);
+    for complaint in ["invalid branch", "profile branches match only", "possibly corrupted"] {
+        assert!(!said.stdout.contains(complaint) && !said.stderr.contains(complaint), "{said:?}");
     }
     let guest = Guest::working(&rebuilt, &["threads"], 2);
     assert_eq!(output_of(guest), plain);
@@ -192,15 +191,15 @@ fn llvm_bolt_rebuilds_by_it() {
 /// A linker that is given the order of symbols lays the functions out so.
 #[test]
 fn a_linker_lays_out_by_it() {
-    let Some(lld) = ["ld.lld", "ld.lld-14", "ld.lld-16"].into_iter().find(|l| have(l)) else {
-        skip("a_linker_lays_out_by_it: no ld.lld (tools/setup.sh installs lld)");
+    let Some(lld) = ["ld.lld-14", "ld.lld"].into_iter().find(|l| have(l)) else {
+        skip("a_linker_lays_out_by_it: no ld.lld (tools/setup.sh installs lld-14)");
         return;
     };
     let (file, plain) = profile_of(&build("cases.c"));
     let ordered = scratch("order");
     let import =
         ["profile", "import", file.to_str().unwrap(), "--as", "order", "-o", ordered.to_str().unwrap()];
-    assert_eq!(whet(&words(&import, &[])).exits(0).json()["functions"], 3);
+    assert_eq!(whet(&words(&import, &[])).exits(0).json()["functions"], 2);
     let order: Vec<String> = std::fs::read_to_string(&ordered).unwrap().lines().map(str::to_owned).collect();
     // The linker under its plain name in a folder of its own, for the compiler to find.
     let folder = scratch("linker");

@@ -6,6 +6,7 @@ mod support;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -424,6 +425,31 @@ fn whet_interrupted() {
         guest.progresses(1);
         is_untouched(guest.pid());
         let _ = fs::remove_file(&lock);
+    }
+}
+
+/// Clones that count are taken out again by whoever is interrupted while they do.
+#[test]
+fn whet_interrupted_while_counting() {
+    let guest = cases("spin", 1);
+    for signal in ["INT", "TERM", "HUP"] {
+        let mut child =
+            whet_command(&["optimize", &guest.arg(), "--seconds", "0.3", "--count", "60", "--format", "json"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+        let counts = || whet(&["status", &guest.arg()]).exits(0).stdout.contains("counting");
+        wait_until("clones that count", counts);
+        kill(signal, pid_of(&child));
+        let mut answer = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(11), "{answer}");
+        assert!(answer.contains("\"interrupted\""), "{answer}");
+        guest.progresses(1);
+        assert_eq!(tracers(guest.pid()), [] as [i32; 0]);
+        assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
+        let undone = whet(&["status", &guest.arg()]).exits(0).stdout;
+        assert!(!undone.contains("counting"), "{undone}");
     }
 }
 

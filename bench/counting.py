@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""What counting costs while it lasts: work done with clones that count in force, against before, by the second and by
+the second of the target's CPU time, which other work on the machine does not change.
+
+Two targets: a guest whose threads hammer one small function, and MariaDB under sysbench. `whet optimize --count` is
+run on each while its work is read every few hundredths of a second; whether clones that count are in force is read
+from the target itself, from the journal that `whet status` shows. Prints a line for each and writes all to a JSON file.
+
+    bench/counting.py [--threads N] [--count SECONDS] [--whet PATH] [--json FILE] [guest|server]...
+"""
+
+import argparse
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from mysql_wire import Connection, MysqlError  # noqa: E402
+from server import Load, Server, ServerError, die_with_parent, exit_on_signals  # noqa: E402
+from whet_cli import Whet, WhetError  # noqa: E402
+
+BEFORE = 4.0
+STEP = 0.05
+TABLES, ROWS = 4, 50_000
+LOAD = "oltp_read_only"
+
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu(pid: int) -> float:
+    """Seconds of CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+@dataclass
+class Reading:
+    """What was done by a time."""
+
+    at: float
+    work: int
+    cpu: float
+    counting: bool = False
+
+
+def rate(readings: list[tuple[Reading, Reading]]) -> tuple[float, float]:
+    """Work by the second, and by the second of CPU time, over some spans."""
+    work = sum(b.work - a.work for a, b in readings)
+    seconds = sum(b.at - a.at for a, b in readings)
+    used = sum(b.cpu - a.cpu for a, b in readings)
+    return work / seconds, work / max(used, 1 / TICK)
+
+
+def rates(pid: int, work: Callable[[], int], optimize: Callable[[], dict], whet: Whet) -> dict:
+    """Work a second before, with counters in force, and in all the time from the first to the last of them."""
+    answer: dict = {}
+
+    def run() -> None:
+        try:
+            answer.update(optimize())
+        except WhetError as e:
+            answer["error"] = str(e)
+
+    def read(counting: bool = False) -> Reading:
+        return Reading(time.monotonic(), work(), cpu(pid), counting)
+
+    first = read()
+    time.sleep(BEFORE)
+    before = rate([(first, read())])
+    thread = threading.Thread(target=run)
+    thread.start()
+    readings = [read()]
+    while thread.is_alive():
+        time.sleep(STEP)
+        readings.append(read(whet.state(pid) == "counting"))
+    thread.join()
+    if "error" in answer:
+        raise WhetError(answer["error"])
+    spans = list(zip(readings, readings[1:]))
+    counted = [(a, b) for a, b in spans if a.counting and b.counting]
+    if not counted:
+        raise WhetError("counting was never seen in force")
+    begin, end = counted[0][0].at, counted[-1][1].at
+    phase = rate([(a, b) for a, b in spans if begin <= a.at and b.at <= end])
+    counting = rate(counted)
+    return {
+        "before": round(before[0]),
+        "counting": round(counting[0]),
+        "phase": round(phase[0]),
+        "phase_seconds": round(end - begin, 2),
+        "counting_share": round(counting[0] / before[0], 3),
+        "counting_share_by_cpu": round(counting[1] / before[1], 3),
+        "phase_share": round(phase[0] / before[0], 3),
+        "phase_share_by_cpu": round(phase[1] / before[1], 3),
+        "optimize": answer,
+    }
+
+
+def guest(args: argparse.Namespace) -> dict:
+    """Threads that hammer one function."""
+    with tempfile.TemporaryDirectory(prefix="whet-hammer-") as name:
+        folder = Path(name)
+        program, file = folder / "hammer", folder / "page"
+        source = Path(__file__).resolve().parent / "hammer.c"
+        subprocess.run(["gcc", "-O2", "-pthread", str(source), "-o", str(program)], check=True)
+        file.write_bytes(bytes(4096))
+        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096) as page:
+            command = [str(program), str(file), str(args.threads)]
+            process = subprocess.Popen(command, preexec_fn=die_with_parent)
+            try:
+                time.sleep(1)
+
+                def work() -> int:
+                    return sum(struct.unpack_from("<Q", page, 64 * i)[0] for i in range(args.threads))
+
+                return rates(process.pid, work, lambda: optimize(process.pid, args), args.whet)
+            finally:
+                process.kill()
+                process.wait()
+
+
+def server(args: argparse.Namespace) -> dict:
+    """MariaDB under a load."""
+    with Server() as running:
+        running.prepare(TABLES, ROWS)
+        with Load(running.socket, LOAD, 4, None, TABLES, ROWS) as load, Connection(running.socket) as connection:
+            time.sleep(3)
+            result = rates(
+                running.pid,
+                lambda: connection.status("Questions"),
+                lambda: optimize(running.pid, args),
+                args.whet,
+            )
+            outcome = load.finish()
+    if not outcome.clean:
+        raise ServerError("a query failed")
+    return result
+
+
+def optimize(pid: int, args: argparse.Namespace) -> dict:
+    """As a user would, with counting."""
+    return args.whet.run("optimize", pid, "--count", args.count)
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--threads", type=int, default=8, help="of the guest")
+    p.add_argument("--count", type=float, default=1.0, help="seconds of a round of counting")
+    p.add_argument("--whet", type=Whet, default=None)
+    p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "counting.json")
+    p.add_argument("targets", nargs="*", default=["guest", "server"])
+    args = p.parse_args()
+    args.whet = args.whet or Whet()
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    results = {"cpus": os.cpu_count()}
+    try:
+        for target in args.targets:
+            r = results[target] = {"guest": guest, "server": server}[target](args)
+            args.json.write_text(json.dumps(results, indent=1))
+            print(
+                f"{target}: {r['before']}/s before, {r['counting']}/s with counters in force "
+                f"({r['counting_share']:.0%}; by CPU time {1 / r['counting_share_by_cpu']:.2f} times slower), "
+                f"{r['phase']}/s over the whole phase of {r['phase_seconds']} s ({r['phase_share']:.0%}); "
+                f"{r['optimize']['counting']}",
+                flush=True,
+            )
+    except (MysqlError, ServerError, WhetError, OSError, subprocess.CalledProcessError) as e:
+        print(f"counting: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

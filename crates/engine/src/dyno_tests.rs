@@ -1,0 +1,177 @@
+use super::*;
+use addr::AvmaRange;
+use emit::{Function, Request};
+use unwind::{CfaRule, Reg, Row};
+
+const TEXT: Avma = Avma(0x10_0000);
+
+/// `test; je b2; b1: add; b2: ret`
+const DIAMOND: &str = "\
+function 0x1000
+part 0x1000..0x1008
+block b0 0x1000
+  85 c0
+  74 03
+  cond e b2 else b1
+block b1 0x1004
+  48 01 d8
+  fall b2
+block b2 0x1007
+  c3
+  return
+";
+
+/// `jmp b2; b1: ret; b2: jmp b1`
+const JUMPS: &str = "\
+function 0x1000
+part 0x1000..0x1005
+block b0 0x1000
+  eb 01
+  jump b2
+block b1 0x1002
+  c3
+  return
+block b2 0x1003
+  eb fd
+  jump b1
+";
+
+/// `jrcxz b2; b1: inc; loop b1; b2: ret`
+const SHORT: &str = "\
+function 0x1000
+part 0x1000..0x1007
+block b0 0x1000
+  e3 04
+  short b2 else b1
+block b1 0x1002
+  ff c0
+  e2 fc
+  short b1 else b2
+block b2 0x1006
+  c3
+  return
+";
+
+/// A call of a stub, one by pointer, one by a slot; then a tail call by pointer.
+const CALLS: &str = "\
+function 0x1000
+part 0x1000..0x100f
+block b0 0x1000
+  e8 fb 0f 00 00
+  ff d0
+  ff 15 00 00 00 00
+  ff e0
+  indirect
+";
+
+fn counts(blocks: &[u64], edges: &[&[u64]]) -> Counts {
+    let edges = edges.iter().map(|e| e.to_vec()).collect();
+    Counts { entry: blocks[0], blocks: blocks.to_vec(), edges, ..Counts::default() }
+}
+
+fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
+    let cfg = code::parse(text).unwrap();
+    let range = AvmaRange::new(cfg.parts[0].start, cfg.parts[0].end);
+    let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
+    let function = Function {
+        cfg: &cfg,
+        order: order.iter().map(|&b| BlockId(b)).collect(),
+        align_blocks: Vec::new(),
+        window: None,
+        rows: &rows,
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+        align: 16,
+        counters: Vec::new(),
+    };
+    let out = emit::emit(&Request {
+        text_at: TEXT,
+        data_at: Avma(0x20_0000),
+        functions: vec![function],
+        known: &|_| None,
+        stubs: &Default::default(),
+    });
+    let out = out.unwrap();
+    let clone = Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text };
+    dyno(&[clone], &|at| at == Avma(0x2000))
+}
+
+#[test]
+fn a_hot_way_that_was_taken_falls_through() {
+    let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
+    let DynoReport { before, after, functions } = run(DIAMOND, &counts, &[0, 2, 1]);
+    let wanted = DynoStats {
+        instructions: 310,
+        bytes: 530,
+        conditional_branches: 100,
+        taken_conditional_branches: 90,
+        non_taken_conditional_branches: 10,
+        total_branches: 100,
+        taken_branches: 90,
+        fall_throughs: 20,
+        returns: 100,
+        lines: 1,
+        pages: 1,
+        hot_lines: 1,
+        hot_pages: 1,
+        ..DynoStats::default()
+    };
+    assert_eq!((before, functions), (wanted, 1));
+    // test; jne b1; b2: ret; b1: add; jmp b2
+    let wanted = DynoStats {
+        instructions: 320,
+        bytes: 550,
+        taken_conditional_branches: 10,
+        non_taken_conditional_branches: 90,
+        unconditional_branches: 10,
+        total_branches: 110,
+        taken_branches: 20,
+        fall_throughs: 90,
+        inserted_jumps: 10,
+        ..wanted
+    };
+    assert_eq!(after, wanted);
+}
+
+#[test]
+fn what_leaves_for_the_original_is_taken() {
+    let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
+    let after = run(DIAMOND, &counts, &[0, 2]).after;
+    assert_eq!((after.taken_branches, after.exits_to_original, after.inserted_jumps), (10, 10, 0));
+    // The block that was left out runs where it always was.
+    assert_eq!((after.instructions, after.lines, after.pages), (310, 2, 2));
+    let both = run(DIAMOND, &counts, &[0]).after;
+    assert_eq!((both.taken_branches, both.exits_to_original, both.inserted_jumps), (100, 100, 10));
+}
+
+#[test]
+fn dropped_jumps_are_fallen_through() {
+    let counts = counts(&[7, 7, 7], &[&[7], &[], &[7]]);
+    let DynoReport { before, after, .. } = run(JUMPS, &counts, &[0, 2, 1]);
+    assert_eq!((before.taken_branches, before.fall_throughs, before.returns), (14, 0, 7));
+    assert_eq!((after.taken_branches, after.fall_throughs, after.dropped_jumps), (0, 14, 14));
+    assert_eq!((after.instructions, after.bytes), (7, 7));
+}
+
+#[test]
+fn short_branches_have_two_jumps() {
+    let counts = counts(&[10, 40, 10], &[&[2, 8], &[32, 8], &[]]);
+    let DynoReport { before, after, .. } = run(SHORT, &counts, &[0, 1, 2]);
+    assert_eq!((before.conditional_branches, before.taken_branches, before.fall_throughs), (50, 34, 16));
+    assert_eq!((after.conditional_branches, after.taken_conditional_branches), (50, 34));
+    assert_eq!((after.inserted_jumps, after.unconditional_branches, after.fall_throughs), (50, 50, 0));
+}
+
+#[test]
+fn calls_by_kind() {
+    let before = run(CALLS, &counts(&[5], &[&[]]), &[0]).before;
+    assert_eq!((before.calls, before.plt_calls, before.indirect_calls), (15, 5, 5));
+    assert_eq!((before.indirect_jumps, before.taken_branches), (5, 0));
+}
+
+#[test]
+fn what_never_ran_is_nowhere() {
+    let report = run(DIAMOND, &counts(&[0, 0, 0], &[&[0, 0], &[0], &[]]), &[0, 1, 2]);
+    assert_eq!((report.before, report.after), (DynoStats::default(), DynoStats::default()));
+}

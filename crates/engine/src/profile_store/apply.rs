@@ -1,0 +1,144 @@
+//! From a profile to candidates: no sample is taken, nothing is counted.
+
+use crate::candidates::{self, Candidate, Candidates};
+use crate::program::{FuncId, Program};
+use crate::{Error, OptimizeOptions};
+use profile::{BuildId, FunctionKey, FunctionProfile, Profile};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use tracee::Pid;
+
+/// What became of a profile that was used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileUse {
+    /// Functions whose counts were used.
+    pub functions: usize,
+    /// Functions that are not what they were when the profile was taken: another whet reads them differently.
+    pub stale: usize,
+    /// Functions that are left alone now, for a reason of their own.
+    pub refused: usize,
+    /// Functions of modules of another build, or of modules that are not loaded.
+    pub foreign: usize,
+    /// These modules, with the build-id that the profile knows.
+    pub foreign_modules: Vec<String>,
+}
+
+/// The profile's functions that are in the process as they were, with their counts.
+///
+/// # Errors
+/// [`Error::ProfileUnfit`] where none is, [`Error::NoSuchFunction`].
+pub(crate) fn candidates(
+    program: &Program<'_>,
+    pid: Pid,
+    profile: &Profile,
+    options: &OptimizeOptions,
+) -> Result<Candidates, Error> {
+    let only = match options.only.as_slice() {
+        [] => None,
+        names => Some(candidates::named(program, pid, names)?),
+    };
+    let mut tame = profile.clone();
+    tame.tame();
+    let mut found: Vec<(FuncId, FunctionKey, &FunctionProfile)> = each(program, &tame)
+        .filter_map(|(key, f, id)| Some((id?, key, f)))
+        .filter(|(id, _, _)| only.as_ref().is_none_or(|o| o.contains(id)))
+        .collect();
+    found.sort_by_key(|&(id, key, _)| (id, key));
+    let mut out = Candidates::default();
+    for same in found.chunk_by(|a, b| a.0 == b.0) {
+        let Some(&(id, _, _)) = same.first() else { continue };
+        if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
+            break;
+        }
+        let samples = same.iter().map(|(_, _, f)| f.samples).sum();
+        let analysed = match program.analyse(id) {
+            Ok(analysed) => analysed,
+            Err(reason) => {
+                out.refused.push((id, samples, reason));
+                continue;
+            }
+        };
+        let hash = profile::hash(&analysed.cfg);
+        if let Some((_, _, f)) = same.iter().find(|(_, key, _)| key.hash == hash) {
+            let counts = f.counts(&analysed.cfg);
+            out.samples.insert(id, f.samples);
+            let counted = f.counted;
+            out.chosen.push(Candidate { counts, counted, ..Candidate::new(id, analysed, f.samples) });
+        }
+    }
+    if out.chosen.is_empty() {
+        return Err(Error::ProfileUnfit { pid, why: why_unfit(program, profile, &out) });
+    }
+    Ok(out)
+}
+
+/// Every function of a profile with the function of the process that stands at its place in the same build.
+fn each<'a>(
+    program: &'a Program<'_>,
+    profile: &'a Profile,
+) -> impl Iterator<Item = (FunctionKey, &'a FunctionProfile, Option<FuncId>)> {
+    let loaded = loaded(program);
+    profile.modules.iter().flat_map(move |(build_id, module)| {
+        let image = loaded.get(build_id).map(|&i| &program.image().modules()[i]);
+        module.functions.iter().map(move |(&key, f)| {
+            let id = image.and_then(|m| {
+                let entry = m.bias.avma(key.at);
+                program.find(entry).filter(|&id| program.extent(id).entry == entry)
+            });
+            (key, f, id)
+        })
+    })
+}
+
+/// Places of modules by build-id.
+fn loaded(program: &Program<'_>) -> FxHashMap<BuildId, usize> {
+    let modules = program.image().modules().iter().enumerate();
+    modules.filter_map(|(i, m)| Some((BuildId::new(m.build_id.as_deref()?)?, i))).collect()
+}
+
+/// What became of each function of a profile.
+pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> ProfileUse {
+    let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
+    let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
+    let loaded = loaded(program);
+    let mut out = ProfileUse::default();
+    for (build_id, module) in profile.modules.iter().filter(|(id, _)| !loaded.contains_key(id)) {
+        out.foreign += module.functions.len();
+        out.foreign_modules.push(format!("{} {build_id}", module.name));
+    }
+    for (_, _, id) in each(program, profile) {
+        match id {
+            Some(id) if chosen.contains(&id) => out.functions += 1,
+            Some(id) if refused.contains(&id) => out.refused += 1,
+            _ => out.stale += 1,
+        }
+    }
+    out.stale -= out.foreign;
+    out
+}
+
+/// Why a profile is of no use to a process.
+fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> String {
+    let used = used(program, profile, candidates);
+    if used.foreign < profile.functions() {
+        return format!(
+            "of its {} functions {} are not what they were, {} are left alone, {} are of other builds",
+            profile.functions(),
+            used.stale,
+            used.refused,
+            used.foreign
+        );
+    }
+    let main = program.image().main();
+    let own = main.build_id.as_deref().and_then(BuildId::new);
+    let mut why = format!(
+        "it is of other builds: the program {} has build-id {}; the profile knows",
+        main.file_name().unwrap_or("?"),
+        own.map_or("none".to_owned(), |id| id.to_string())
+    );
+    for (i, module) in used.foreign_modules.iter().enumerate() {
+        let _ = write!(why, "{} {module}", if i == 0 { "" } else { "," });
+    }
+    why
+}

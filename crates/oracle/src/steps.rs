@@ -1,0 +1,196 @@
+//! Executions counted one instruction at a time: what counters are held against.
+//!
+//! A thread is caught where it enters a function, and a twin of it is stepped through until it returns. Where it passes
+//! is told from the graphs alone: nothing here knows how counters count.
+//!
+//! | the twin goes on | passed |
+//! |---|---|
+//! | from the last instruction of a block to where an edge leads | that edge |
+//! | from there to anywhere else, or behind an instruction that does not go on | the block is left by no edge |
+//! | from a return to behind the call that ends a block | that block's edge to there |
+//! | to the start of a block | that block; it is entered from outside unless one of the above led there inside the graph |
+
+use crate::Error;
+use addr::{Avma, ReadMemory};
+use code::{BlockId, Cfg, Dest, Inst, Term};
+use iced_x86::FlowControl;
+use profile::Counts;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Duration;
+use tracee::{Pid, Process, Run, Stepped, Tid, Twin, Watched};
+
+/// Instructions that are stepped at most.
+const MOST_STEPS: u64 = 50_000_000;
+
+/// Counts what the main thread does from its next entry to the function at `entry` until it returns, in the functions of
+/// `cfgs`. `start` has the thread come there; the thread itself goes on meanwhile. The function makes no system call.
+///
+/// # Errors
+/// [`Error::NotStepped`] where the thread does not get there within `patience`, or its twin does not get to the end.
+pub fn count_steps(
+    pid: Pid,
+    entry: Avma,
+    cfgs: &[&Cfg],
+    start: &mut dyn FnMut(),
+    patience: Duration,
+) -> Result<Vec<Counts>, Error> {
+    let process = Process::open(pid)?;
+    let mut twin = {
+        let mut thread = Watched::seize(&process, Tid(pid.0))?;
+        start();
+        if thread.run_to(&[entry], patience)? != Run::Hit {
+            return Err(Error::NotStepped("the thread does not get to the function"));
+        }
+        thread.twin()?
+    };
+    let dead = twin.process().pid();
+    let counted = step_through(&mut twin, entry, cfgs);
+    drop(twin);
+    tracee::with_one_stopped(&process, |remote| tracee::bury(remote, &[dead]))?;
+    counted
+}
+
+fn step_through(twin: &mut Twin, entry: Avma, cfgs: &[&Cfg]) -> Result<Vec<Counts>, Error> {
+    let mut tally = Tally::new(cfgs);
+    let sp = twin.regs()?.0.rsp;
+    let home = twin.process().u64(Avma(sp))?;
+    tally.comes_to(entry, None);
+    let mut at = entry;
+    for _ in 0..MOST_STEPS {
+        if twin.step()? != Stepped::Done {
+            return Err(Error::NotStepped("the twin raised a signal"));
+        }
+        let regs = twin.regs()?;
+        let next = regs.ip();
+        tally.passes(at, next);
+        if next.0 == home && regs.0.rsp > sp {
+            return Ok(tally.counts);
+        }
+        at = next;
+    }
+    Err(Error::NotStepped("the function does not return"))
+}
+
+/// A block: the graph's place, and its own.
+type Place = (usize, BlockId);
+
+struct Tally<'a> {
+    cfgs: &'a [&'a Cfg],
+    counts: Vec<Counts>,
+    /// Blocks by the address of their first instruction.
+    starts: FxHashMap<Avma, Place>,
+    /// Blocks by the address of their last one.
+    lasts: FxHashMap<Avma, Place>,
+    /// Blocks that end in a call and go on behind it, by where that is.
+    calls: FxHashMap<Avma, Place>,
+    /// Instructions that are no returns.
+    others: FxHashSet<Avma>,
+    /// Instructions that are executed again and again at one place.
+    repeated: FxHashSet<Avma>,
+}
+
+impl<'a> Tally<'a> {
+    fn new(cfgs: &'a [&'a Cfg]) -> Self {
+        let mut tally = Self {
+            cfgs,
+            counts: cfgs.iter().map(|cfg| zeros(cfg)).collect(),
+            starts: FxHashMap::default(),
+            lasts: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            others: FxHashSet::default(),
+            repeated: FxHashSet::default(),
+        };
+        for (i, cfg) in cfgs.iter().enumerate() {
+            for (id, block) in (0u32..).map(BlockId).zip(&cfg.blocks) {
+                tally.starts.insert(block.range.start, (i, id));
+                if let Some(last) = cfg.insts_of(id).last() {
+                    if matches!(block.term, Term::Fall { .. }) && is_call(last) {
+                        tally.calls.insert(block.range.end, (i, id));
+                    } else {
+                        tally.lasts.insert(last.at, (i, id));
+                    }
+                }
+            }
+            for inst in &cfg.insts {
+                let d = &inst.decoded;
+                if d.flow_control() != FlowControl::Return {
+                    tally.others.insert(inst.at);
+                }
+                if d.is_string_instruction() && (d.has_rep_prefix() || d.has_repne_prefix()) {
+                    tally.repeated.insert(inst.at);
+                }
+            }
+        }
+        tally
+    }
+
+    /// From the instruction at `at` the twin went on to `next`.
+    fn passes(&mut self, at: Avma, next: Avma) {
+        if at == next && self.repeated.contains(&at) {
+            return;
+        }
+        let mut within = None;
+        if let Some(&(i, b)) = self.lasts.get(&at) {
+            let (mut index, mut edge) = (0, None);
+            self.cfgs[i].successors(b, |dest| {
+                if edge.is_none() && start_of(self.cfgs[i], dest) == next {
+                    edge = Some((index, dest));
+                }
+                index += 1;
+            });
+            match edge {
+                Some((index, dest)) => {
+                    self.counts[i].edges[b.index()][index] += 1;
+                    within = matches!(dest, Dest::Block(_)).then_some(i);
+                }
+                None => self.counts[i].outflow[b.index()] += 1,
+            }
+        }
+        // A return out of code that is in no graph comes back as well; what looks like one and is none is a jump or call
+        // to there, and those are in a graph.
+        if let Some(&(i, b)) = self.calls.get(&next).filter(|_| !self.others.contains(&at)) {
+            self.counts[i].edges[b.index()][0] += 1;
+            within = Some(i);
+        }
+        self.comes_to(next, within);
+    }
+
+    /// The twin is about to execute the instruction at `next`; `within` is the graph of which an edge led there.
+    fn comes_to(&mut self, next: Avma, within: Option<usize>) {
+        if let Some(&(i, b)) = self.starts.get(&next) {
+            let counts = &mut self.counts[i];
+            counts.blocks[b.index()] += 1;
+            if within != Some(i) {
+                counts.inflow[b.index()] += 1;
+                counts.entry += u64::from(b.0 == 0);
+            }
+        }
+    }
+}
+
+fn is_call(inst: &Inst) -> bool {
+    matches!(inst.decoded.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+fn start_of(cfg: &Cfg, dest: Dest) -> Avma {
+    match dest {
+        Dest::Block(b) => cfg.blocks[b.index()].range.start,
+        Dest::Outside(at) => at,
+    }
+}
+
+fn zeros(cfg: &Cfg) -> Counts {
+    let n = cfg.blocks.len();
+    let degree = |b| {
+        let mut degree = 0;
+        cfg.successors(BlockId(b), |_| degree += 1);
+        vec![0; degree]
+    };
+    Counts {
+        entry: 0,
+        blocks: vec![0; n],
+        edges: (0u32..).take(n).map(degree).collect(),
+        inflow: vec![0; n],
+        outflow: vec![0; n],
+    }
+}

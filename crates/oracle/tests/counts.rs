@@ -1,0 +1,224 @@
+//! Counters count what a single-step run counts, to the last one; and clones that count do what originals do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says what it saw"
+)]
+
+mod support;
+
+use engine::{CountedFunction, OptimizeOptions, Pid, Progress, count_during};
+use oracle::{Options, Report, count_steps, examine};
+use profile::Counts;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::{Guest, guests, stress};
+use tempfile::TempDir;
+
+/// A guest that works when it is told to.
+struct Paths {
+    child: Child,
+    _dir: TempDir,
+}
+
+impl Paths {
+    fn start(compiler: &str, flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program: PathBuf = dir.path().join("paths");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/paths.c");
+        let built = Command::new(compiler)
+            .args(["-w", "-pthread"])
+            .args(flags)
+            .arg(source)
+            .arg("-o")
+            .arg(&program)
+            .status();
+        assert!(built.unwrap().success(), "{compiler} {flags:?}");
+        let child =
+            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut paths = Self { child, _dir: dir };
+        paths.wait();
+        paths
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(i32::try_from(self.child.id()).unwrap())
+    }
+
+    fn tell(&mut self, what: u8) {
+        self.child.stdin.as_mut().unwrap().write_all(&[what]).unwrap();
+    }
+
+    fn wait(&mut self) {
+        self.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+
+    fn work(&mut self, what: u8) {
+        self.tell(what);
+        self.wait();
+    }
+
+    /// What counters say of the work, done as told.
+    fn counted(&mut self, options: &OptimizeOptions, what: u8) -> Vec<CountedFunction> {
+        let pid = self.pid();
+        let paths = std::cell::RefCell::new(self);
+        // Without samples none of it would be hot.
+        let mut progress = |p| {
+            if let Progress::Sampling { .. } = p {
+                (0..500).for_each(|_| paths.borrow_mut().work(what));
+            }
+        };
+        let mut work = || paths.borrow_mut().work(what);
+        count_during(pid, options, &mut progress, &mut work).unwrap()
+    }
+
+    /// What a single-step run of the same functions says.
+    fn stepped(&mut self, functions: &[&CountedFunction]) -> Vec<Counts> {
+        let all = functions.iter().find(|f| f.name == "p_all").unwrap().cfg.entry;
+        let cfgs: Vec<_> = functions.iter().map(|f| &f.cfg).collect();
+        let pid = self.pid();
+        let counts = count_steps(pid, all, &cfgs, &mut || self.tell(b's'), Duration::from_secs(60)).unwrap();
+        self.wait();
+        counts
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Paths {
+    fn drop(&mut self) {
+        // Of a child that has been waited for, this is an error and does nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The functions that are the work. Where threads do it, nobody calls the one for all of them.
+fn own(counted: &[CountedFunction]) -> Vec<&CountedFunction> {
+    counted.iter().filter(|f| f.name.starts_with("p_")).collect()
+}
+
+fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: bool) {
+    let (mut blocks, mut edges, mut ran) = (0, 0, 0u64);
+    let (mut wrong, mut open) = (Vec::new(), Vec::new());
+    for (f, wanted) in counted.iter().zip(stepped) {
+        if threads && f.name == "p_all" {
+            assert!(f.counts.blocks.iter().all(|&n| n == 0), "{what}: nobody calls p_all");
+            continue;
+        }
+        if !f.exact {
+            open.push(&f.name);
+            continue;
+        }
+        if &f.counts != wanted {
+            eprintln!("{what}: {}:\n{:?}\n{wanted:?}", f.name, f.counts);
+            wrong.push(&f.name);
+        }
+        assert!(wanted.is_consistent(&f.cfg), "{what}: {}", f.name);
+        blocks += wanted.blocks.len();
+        edges += wanted.edges.iter().map(Vec::len).sum::<usize>();
+        ran += wanted.blocks.iter().sum::<u64>();
+    }
+    assert!(wrong.is_empty(), "{what}: {wrong:?}");
+    // p_tail has conditional tail calls and p_float branches on flags that the last branch left, with no register of its
+    // own: no counter can be there. p_machine and p_switch have jump tables that cannot be cloned, so that the rest runs
+    // in the original.
+    let known = ["p_tail", "p_float", "p_machine", "p_switch"];
+    assert!(open.iter().all(|name| known.contains(&name.as_str())), "{what}: {open:?} not determined by counters");
+    eprintln!("{what}: {} functions, {blocks} blocks and {edges} edges equal, {ran} executions, without {open:?}", counted.len());
+    assert!(counted.len() >= 20 && blocks > 80 && ran > 5000, "{what}");
+}
+
+fn build(compiler: &str, flags: &[&str], seed: u64) {
+    let mut paths = Paths::start(compiler, flags);
+    let what = format!("{compiler} {flags:?}");
+    let shuffled = OptimizeOptions { shuffle: Some(seed), ..OptimizeOptions::default() };
+    let alone = paths.counted(&shuffled, b's');
+    let alone = own(&alone);
+    let stepped = paths.stepped(&alone);
+    same(&format!("{what}, random order"), &alone, &stepped, false);
+    let threads = paths.counted(&shuffled, b't');
+    let threads = own(&threads);
+    assert!(alone.iter().map(|f| f.cfg.entry).eq(threads.iter().map(|f| f.cfg.entry)));
+    same(&format!("{what}, random order, four threads"), &threads, &stepped, true);
+    // As a target is counted in earnest: what was sampled, in its own order, and what that calls.
+    let sampled = OptimizeOptions { sampling: Duration::from_millis(300), ..OptimizeOptions::default() };
+    let hot = paths.counted(&sampled, b't');
+    let hot = own(&hot);
+    let stepped = stepped_of(&hot, &alone, &stepped);
+    same(&format!("{what}, by samples, four threads"), &hot, &stepped, true);
+    paths.end();
+}
+
+/// The counts of those functions of `all` that are among `some`.
+fn stepped_of(some: &[&CountedFunction], all: &[&CountedFunction], counts: &[Counts]) -> Vec<Counts> {
+    let place = |f: &&CountedFunction| all.iter().position(|a| a.cfg.entry == f.cfg.entry).unwrap();
+    some.iter().map(|f| counts[place(f)].clone()).collect()
+}
+
+#[test]
+fn counters_count_what_a_single_step_run_counts() {
+    let levels: &[&[&str]] = if stress() {
+        &[&["-O0"], &["-O1"], &["-O2"], &["-O3"], &["-Os"], &["-O2", "-fcf-protection=full"], &["-O2", "-no-pie"]]
+    } else {
+        &[&["-O0"], &["-O2"], &["-Os"]]
+    };
+    for (seed, flags) in (1..).zip(levels) {
+        for compiler in ["gcc", "clang"] {
+            build(compiler, flags, seed);
+        }
+    }
+}
+
+/// What counting clones of everything in a guest do, against the originals.
+fn examined(name: &str, seed: u64) -> Report {
+    let guest = Guest::start(&guests().join(name), &[]);
+    let shuffled = OptimizeOptions { shuffle: Some(seed), ..OptimizeOptions::default() };
+    let options = Options {
+        max_functions: if stress() { 1000 } else { 20 },
+        max_steps: if stress() { 20_000 } else { 1000 },
+        time: Duration::from_secs(if stress() { 60 } else { 5 }),
+        seed,
+    };
+    let mut report = Report::default();
+    // Rounds of counting end with nothing new to count.
+    let mut work = || report.add(&examine(guest.pid(), &options).unwrap());
+    count_during(guest.pid(), &shuffled, &mut |_| {}, &mut work).unwrap();
+    for m in &report.mismatches {
+        eprintln!("{name}, seed {seed}:\n{m}");
+    }
+    eprintln!("{name}, seed {seed}: {report}");
+    guest.finish();
+    report
+}
+
+#[test]
+fn clones_that_count_do_what_originals_do() {
+    const GUESTS: [&str; 10] = [
+        "switches.c",
+        "throws.cc",
+        "tailcalls.c",
+        "loops.c",
+        "varargs.c",
+        "redzone.c",
+        "virtuals.cc",
+        "longjmp.c",
+        "floats.c",
+        "containers.cc",
+    ];
+    let mut total = Report::default();
+    for (seed, name) in (1..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..5] }) {
+        let report = examined(name, seed);
+        assert!(!report.examined.is_empty(), "{name}");
+        total.add(&report);
+    }
+    eprintln!("{total}");
+    assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
+    assert!(total.examined.len() >= if stress() { 200 } else { 30 }, "{total}");
+    assert!(total.extra > 1000 && total.unwound > 0, "{total}");
+}

@@ -1,0 +1,64 @@
+//! Is it still the same function?
+
+use addr::Addr;
+use code::{BlockId, Cfg, Dest, InstBytes};
+
+/// Says whether counts taken on one graph fit another: the same bytes, cut into the same blocks with the same ways
+/// between them, all relative to the entry. FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the value is
+/// kept in files, so it must never change.
+#[must_use]
+pub fn hash(cfg: &Cfg) -> u64 {
+    let mut sum = Fnv::new();
+    for (block, id) in cfg.blocks.iter().zip(0u32..) {
+        sum.number(block.range.start.distance(cfg.entry));
+        sum.add(&[u8::from(block.landing_pad)]);
+        for inst in cfg.insts_of(BlockId(id)) {
+            sum.inst(inst.bytes);
+        }
+        cfg.successors(BlockId(id), |dest| sum.number(offset(cfg, dest)));
+    }
+    sum.0
+}
+
+/// Where a destination is, from the entry on.
+pub(super) fn offset(cfg: &Cfg, dest: Dest) -> i64 {
+    let at = match dest {
+        Dest::Block(b) => cfg.blocks.get(b.index()).map_or(cfg.entry, |b| b.range.start),
+        Dest::Outside(at) => at,
+    };
+    at.distance(cfg.entry)
+}
+
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, n: i64) {
+        self.add(&n.to_le_bytes());
+    }
+
+    fn inst(&mut self, bytes: InstBytes) {
+        self.add(bytes.as_slice());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_fnv_1a() {
+        let mut sum = Fnv::new();
+        sum.add(b"foobar");
+        assert_eq!(sum.0, 0x8594_4171_f739_67e8);
+    }
+}

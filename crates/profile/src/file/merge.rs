@@ -1,0 +1,104 @@
+//! Several runs as one.
+
+use super::{BlockProfile, FunctionProfile, Profile};
+use std::collections::BTreeMap;
+
+/// Counts of one profile are scaled so that they all together stay below this: sums made of them, in any way, then stay far
+/// below 2^64. Exact in a double, too.
+const TAME: u128 = 1 << 52;
+
+impl Profile {
+    /// Adds another profile, as if one long run had seen what both saw: counts are summed, so one that was taken for twice as
+    /// long weighs twice as much. Where one has counted a function and the other only inferred it, the counted one
+    /// stands: inferred numbers are in a unit of their own. The order of merging makes no difference.
+    pub fn merge(&mut self, other: Profile) {
+        self.exes.extend(other.exes);
+        add(&mut self.runs, other.runs);
+        self.when = self.when.max(other.when);
+        add(&mut self.sampled, other.sampled);
+        add(&mut self.counted, other.counted);
+        add(&mut self.samples, other.samples);
+        add(&mut self.left_out, other.left_out);
+        for (id, theirs) in other.modules {
+            let ours = self.modules.entry(id).or_default();
+            better(&mut ours.name, theirs.name);
+            for (key, f) in theirs.functions {
+                match ours.functions.entry(key) {
+                    std::collections::btree_map::Entry::Vacant(e) => _ = e.insert(f),
+                    std::collections::btree_map::Entry::Occupied(e) => function(e.into_mut(), f),
+                }
+            }
+        }
+    }
+
+    /// Scales all counts down together where they are so large that sums of them might overflow. Ratios stay, but for
+    /// rounding.
+    pub fn tame(&mut self) {
+        let mut total = u128::from(self.samples);
+        self.each_count(&mut |n| total += u128::from(*n));
+        let mut shift = 0;
+        while total >> shift >= TAME {
+            shift += 1;
+        }
+        if shift > 0 {
+            self.samples >>= shift;
+            self.each_count(&mut |n| *n >>= shift);
+        }
+    }
+
+    fn each_count(&mut self, tell: &mut dyn FnMut(&mut u64)) {
+        for f in self.modules.values_mut().flat_map(|m| m.functions.values_mut()) {
+            tell(&mut f.samples);
+            tell(&mut f.entered);
+            for b in f.blocks.values_mut() {
+                tell(&mut b.count);
+                b.edges.values_mut().for_each(&mut *tell);
+            }
+            f.calls.values_mut().for_each(&mut *tell);
+        }
+    }
+}
+
+fn add(to: &mut u64, n: u64) {
+    *to = to.saturating_add(n);
+}
+
+/// Any name is better than none; of two the order of merging must not decide.
+fn better(name: &mut String, other: String) {
+    if other > *name {
+        *name = other;
+    }
+}
+
+fn function(ours: &mut FunctionProfile, theirs: FunctionProfile) {
+    let name = (ours.binding, std::mem::take(&mut ours.name)).max((theirs.binding, theirs.name));
+    (ours.binding, ours.name) = name;
+    ours.size = ours.size.max(theirs.size);
+    add(&mut ours.samples, theirs.samples);
+    match (ours.counted, theirs.counted) {
+        (true, false) => return,
+        (false, true) => {
+            ours.counted = true;
+            ours.entered = 0;
+            ours.blocks = BTreeMap::new();
+            ours.calls = BTreeMap::new();
+        }
+        _ => {}
+    }
+    add(&mut ours.entered, theirs.entered);
+    for (at, b) in theirs.blocks {
+        block(ours.blocks.entry(at).or_default(), b);
+    }
+    for (call, n) in theirs.calls {
+        add(ours.calls.entry(call).or_default(), n);
+    }
+}
+
+fn block(ours: &mut BlockProfile, theirs: BlockProfile) {
+    // The same function has it at the same place; a default block has none yet.
+    ours.last = ours.last.max(theirs.last);
+    add(&mut ours.count, theirs.count);
+    for (to, n) in theirs.edges {
+        add(ours.edges.entry(to).or_default(), n);
+    }
+}

@@ -1,0 +1,133 @@
+//! From profile to text.
+
+use super::{Binding, BlockProfile, Callee, FunctionKey, FunctionProfile, PROFILE_VERSION, Profile};
+use std::fmt::{self, Display, Write};
+
+/// What a reader without documentation needs.
+const HELP: &str = "\
+# How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
+# A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
+";
+
+/// The words for kinds of symbols.
+pub(super) const BINDINGS: [(&str, Binding); 4] = [
+    ("none", Binding::None),
+    ("shared", Binding::Shared),
+    ("local", Binding::Local),
+    ("global", Binding::Global),
+];
+
+impl Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_head(f, self)?;
+        for (id, module) in &self.modules {
+            writeln!(f, "module {id}{}", Text(&module.name))?;
+            for (key, function) in &module.functions {
+                write_function(f, *key, function)?;
+            }
+        }
+        f.write_str("end\n")
+    }
+}
+
+fn write_head(f: &mut impl Write, p: &Profile) -> fmt::Result {
+    writeln!(f, "whet-profile {PROFILE_VERSION}")?;
+    f.write_str(HELP)?;
+    for exe in &p.exes {
+        writeln!(f, "exe{}", Text(exe))?;
+    }
+    let numbers = [
+        ("runs", p.runs),
+        ("when", p.when),
+        ("sampled", p.sampled),
+        ("counted", p.counted),
+        ("samples", p.samples),
+        ("left-out", p.left_out),
+    ];
+    numbers.iter().filter(|(_, n)| *n > 0).try_for_each(|(word, n)| writeln!(f, "{word} {n}"))
+}
+
+fn write_function(f: &mut impl Write, key: FunctionKey, p: &FunctionProfile) -> fmt::Result {
+    let binding = BINDINGS.iter().find(|b| b.1 == p.binding).map_or("none", |b| b.0);
+    writeln!(
+        f,
+        "function {} {:016x} {} entered {} samples {} size {:#x} {binding}{}",
+        key.at,
+        key.hash,
+        if p.counted { "counted" } else { "inferred" },
+        p.entered,
+        p.samples,
+        p.size,
+        Text(&p.name)
+    )?;
+    for (start, BlockProfile { last, count, edges }) in &p.blocks {
+        write!(f, "{} {} {count}", Distance(*start), Distance(*last))?;
+        for (to, n) in edges {
+            write!(f, " {} {n}", Distance(*to))?;
+        }
+        writeln!(f)?;
+    }
+    for ((at, callee), n) in &p.calls {
+        writeln!(f, "call {} {callee} {n}", Distance(*at))?;
+    }
+    Ok(())
+}
+
+impl Display for Callee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            None => self.at.fmt(f),
+            Some(id) => write!(f, "{}@{id}", self.at),
+        }
+    }
+}
+
+/// With its sign.
+struct Distance(i64);
+
+impl Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { '-' } else { '+' };
+        write!(f, "{sign}{:x}", self.0.unsigned_abs())
+    }
+}
+
+/// A name as the last word of a line, if there is one.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = clean(self.0);
+        if name.is_empty() { Ok(()) } else { write!(f, " {name}") }
+    }
+}
+
+/// A name without what would break its line or be lost at its ends.
+pub(super) fn clean(name: &str) -> String {
+    name.trim().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Bytes of the text but for functions.
+pub(super) fn fixed_len(p: &Profile) -> usize {
+    let mut len = Length(0);
+    let _ = write_head(&mut len, p);
+    let _ = p.modules.iter().try_for_each(|(id, m)| writeln!(len, "module {id}{}", Text(&m.name)));
+    // The line of those left out may grow; `end`.
+    len.0 + "left-out 18446744073709551615\nend\n".len()
+}
+
+/// Bytes of one function.
+pub(super) fn function_len(key: FunctionKey, p: &FunctionProfile) -> usize {
+    let mut len = Length(0);
+    let _ = write_function(&mut len, key, p);
+    len.0
+}
+
+struct Length(usize);
+
+impl Write for Length {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.0 += s.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! From counts on a graph to a function's profile, and back.
+
+use super::hash::offset;
+use super::{BlockProfile, FunctionProfile};
+use crate::Counts;
+use addr::Addr;
+use code::{Block, BlockId, Cfg, Dest};
+use std::collections::{BTreeMap, HashMap};
+
+impl FunctionProfile {
+    /// Takes down what ran. Who it is and whom it calls is for the caller to add.
+    #[must_use]
+    pub fn record(cfg: &Cfg, counts: &Counts) -> Self {
+        let mut blocks = BTreeMap::new();
+        for (block, id) in cfg.blocks.iter().zip(0u32..) {
+            let b = BlockId(id);
+            let count = counts.blocks.get(b.index()).copied().unwrap_or(0);
+            if count == 0 {
+                continue;
+            }
+            let mut edges: BTreeMap<i64, u64> = BTreeMap::new();
+            let mut each = counts.edges.get(b.index()).into_iter().flatten();
+            cfg.successors(b, |dest| {
+                let n = each.next().copied().unwrap_or(0);
+                if n > 0 {
+                    let sum = edges.entry(offset(cfg, dest)).or_default();
+                    *sum = sum.saturating_add(n);
+                }
+            });
+            blocks.insert(
+                block.range.start.distance(cfg.entry),
+                BlockProfile { last: last(cfg, b, block), count, edges },
+            );
+        }
+        let size = cfg.parts.first().map_or(0, |p| p.len());
+        Self { size, entered: counts.entry, blocks, ..Self::default() }
+    }
+
+    /// The counts on a graph with the same [`super::hash`]: those that [`FunctionProfile::record`] was given, but for two edges
+    /// from one block to one place, which come back as one. Always consistent: where the profile's numbers contradict
+    /// each other the largest stands, and the rest comes from or goes to the outside.
+    ///
+    /// The sums of a [`super::Profile::tame`] profile's counts do not overflow.
+    #[must_use]
+    pub fn counts(&self, cfg: &Cfg) -> Counts {
+        let n = cfg.blocks.len();
+        let mut counts = Counts {
+            entry: 0,
+            blocks: vec![0; n],
+            edges: Vec::with_capacity(n),
+            inflow: vec![0; n],
+            outflow: vec![0; n],
+        };
+        let (mut entered, mut left) = (vec![0u64; n], vec![0u64; n]);
+        for (b, id) in (0..n).zip(0u32..) {
+            let stored = self.blocks.get(&cfg.blocks[b].range.start.distance(cfg.entry));
+            counts.blocks[b] = stored.map_or(0, |s| s.count);
+            let mut edges: HashMap<i64, u64> =
+                stored.into_iter().flat_map(|s| &s.edges).map(|(&to, &n)| (to, n)).collect();
+            let mut of_block = Vec::new();
+            cfg.successors(BlockId(id), |dest| {
+                let count = edges.remove(&offset(cfg, dest)).unwrap_or(0);
+                left[b] = left[b].saturating_add(count);
+                if let Dest::Block(to) = dest
+                    && let Some(sum) = entered.get_mut(to.index())
+                {
+                    *sum = sum.saturating_add(count);
+                }
+                of_block.push(count);
+            });
+            counts.edges.push(of_block);
+        }
+        for b in 0..n {
+            let count = counts.blocks[b].max(entered[b]).max(left[b]);
+            counts.blocks[b] = count;
+            counts.inflow[b] = count - entered[b];
+            counts.outflow[b] = count - left[b];
+        }
+        counts.entry = counts.inflow.first().copied().unwrap_or(0);
+        counts
+    }
+}
+
+/// Where a block's last instruction is that does something: what other tools call the source of its edges.
+fn last(cfg: &Cfg, b: BlockId, block: &Block) -> i64 {
+    let insts = cfg.insts_of(b);
+    let last = insts.iter().rev().find(|i| !is_nop(i.bytes.as_slice())).or(insts.first());
+    last.map_or(block.range.start, |i| i.at).distance(cfg.entry)
+}
+
+/// Whether these are the bytes of a `nop` as compilers fill gaps with.
+fn is_nop(bytes: &[u8]) -> bool {
+    let prefixes = bytes.iter().take_while(|b| matches!(b, 0x66 | 0x2e)).count();
+    matches!(bytes.get(prefixes..), Some([0x90] | [0x0f, 0x1f, ..]))
+}

@@ -1,0 +1,264 @@
+use super::*;
+use crate::test_cfg::{Rng, arb_cfg, cfg_at, cond, fall, ret};
+use proptest::prelude::*;
+
+const GOLDEN: &str = "\
+whet-profile 1
+# How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
+# A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
+exe /usr/bin/some program
+runs 2
+when 1760000000
+sampled 8000
+counted 3000
+samples 100
+left-out 3
+module 0123456789abcdef some program
+function 0x1000 00000000000000ff counted entered 10 samples 60 size 0x40 global main
++0 +8 10 +10 10
++10 +1c 1000 +10 990 +20 10
++20 +24 10
+call +14 0x1100 1000
+call +20 0x5000@aa 10
+function 0x1100 0123456789abcdef inferred entered 1002 samples 30 size 0x20 local helper
+-20 -20 1000
++0 +4 1002 -20 1000 +1000 1
+module aa
+end
+";
+
+fn golden() -> Profile {
+    GOLDEN.parse().unwrap()
+}
+
+#[test]
+fn what_is_read_is_written() {
+    let p = golden();
+    assert_eq!(p.to_string(), GOLDEN);
+    assert_eq!((p.functions(), p.modules.len(), p.left_out), (2, 2, 3));
+    let main = p.modules.values().next().unwrap().functions.values().next().unwrap();
+    assert_eq!((main.name.as_str(), main.binding, main.counted), ("main", Binding::Global, true));
+    assert_eq!(main.blocks[&0x10].edges, [(0x10, 990), (0x20, 10)].into());
+    assert_eq!(main.weight(), 1020);
+}
+
+#[test]
+fn faults_have_places() {
+    let fault = |from: &str, to: &str| {
+        let e = GOLDEN.replacen(from, to, 1).parse::<Profile>().unwrap_err();
+        (e.line, e.column, e.message)
+    };
+    let at = |line, column, message: &str| (line, column, message.to_owned());
+    assert_eq!(fault("whet-profile 1", "whet-profile 2"), at(1, 14, "version 2 is not known, only 1"));
+    assert_eq!(fault("+10 990", "+10 x990"), at(14, 18, "expected a number below 2^64, not \"x990\""));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(14, 25, "expected a number"));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(14, 22, "an edge is told of once, not \"+10\""));
+    assert_eq!(fault("runs 2", "runs 2 3"), at(5, 8, "expected the end of the line"));
+    assert_eq!(
+        fault("runs 2", "runs 2\nruns 2"),
+        at(6, 1, "expected once, before the modules, not \"runs\"")
+    );
+    assert_eq!(fault("0x5000@aa", "0x5000@a"), {
+        at(17, 17, "expected a build-id: an even number of hexadecimal digits, not \"a\"")
+    });
+    assert_eq!(fault("end\n", ""), at(22, 1, "the text is cut off: it ends with the line `end`"));
+    assert_eq!(fault("end\n", "end\nend\n"), at(23, 1, "expected nothing after `end`, not \"end\""));
+    assert_eq!(fault("module aa", "module 0123456789abcdef"), {
+        at(21, 8, "a module is told of once, not \"0123456789abcdef\"")
+    });
+    let e = Profile::read(b"whet-profile 1\nexe \xc3\xa4\xff").unwrap_err();
+    assert_eq!((e.line, e.column), (2, 6));
+    let empty = "".parse::<Profile>().unwrap_err();
+    assert_eq!((empty.line, empty.column), (1, 1));
+}
+
+/// The one-second form of the fuzz target: any bytes, no panic, and what is read is written back the same.
+#[test]
+fn any_text_is_read_or_refused() {
+    let words =
+        ["+", "-", "0x", "function", "module", "call", "\n", " ", "ff", "9", "end", "counted", "é", "\u{b}"];
+    arbtest::arbtest(|u| {
+        let mut text = if u.ratio(1, 8)? { String::new() } else { GOLDEN.to_owned() };
+        for _ in 0..u.int_in_range(1..=4)? {
+            let mut at = u.choose_index(text.len() + 1)?;
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            if u.arbitrary()? {
+                text.insert_str(at, u.choose(&words)?);
+            } else {
+                let mut to = (at + u.int_in_range(0..=20)?).min(text.len());
+                while !text.is_char_boundary(to) {
+                    to -= 1;
+                }
+                text.replace_range(at..to.max(at), u.choose(&words)?);
+            }
+        }
+        if let Ok(profile) = text.parse::<Profile>() {
+            assert_eq!(profile.to_string().parse(), Ok(profile));
+        }
+        Ok(())
+    })
+    .budget_ms(1000);
+}
+
+#[test]
+fn names_cannot_break_lines() {
+    let mut p = golden();
+    let id = BuildId::new(&[0xaa]).unwrap();
+    p.modules.get_mut(&id).unwrap().name = " a\nend\r b ".to_owned();
+    let again: Profile = p.to_string().parse().unwrap();
+    assert_eq!(again.modules[&id].name, "a\u{fffd}end\u{fffd} b");
+    assert_eq!(again.to_string(), p.to_string());
+}
+
+fn function(counted: bool, n: u64) -> FunctionProfile {
+    let edges = [(4, n), (8, 1)].into();
+    let block = BlockProfile { last: 2, count: n + 1, edges };
+    let callee = Callee { module: None, at: Svma(8) };
+    FunctionProfile {
+        counted,
+        samples: n,
+        entered: n,
+        blocks: [(0, block)].into(),
+        calls: [((2, callee), n)].into(),
+        ..Default::default()
+    }
+}
+
+fn of(f: FunctionProfile) -> Profile {
+    let functions = [(FunctionKey { at: Svma(16), hash: 7 }, f)].into();
+    let modules = [(BuildId::new(&[1]).unwrap(), ModuleProfile { functions, ..Default::default() })].into();
+    Profile { runs: 1, samples: 100, modules, ..Default::default() }
+}
+
+#[test]
+fn counted_goes_before_inferred() {
+    let mut p = of(function(false, 1000));
+    p.merge(of(function(true, 5)));
+    p.merge(of(function(false, 1 << 40)));
+    p.merge(of(function(true, 6)));
+    let f = p.modules.values().next().unwrap().functions.values().next().unwrap();
+    assert_eq!((f.counted, f.entered, f.weight()), (true, 11, 13));
+    assert_eq!(f.blocks[&0].edges, [(4, 11), (8, 2)].into());
+    assert_eq!((f.samples, p.runs, p.samples), (1011 + (1 << 40), 4, 400));
+}
+
+#[test]
+fn huge_counts_are_tamed() {
+    let mut p = of(function(true, u64::MAX - 1));
+    p.merge(of(function(true, u64::MAX - 1)));
+    p.tame();
+    let f = p.modules.values().next().unwrap().functions.values().next().unwrap();
+    assert!(f.weight() < 1 << 52 && f.weight() > 1 << 48, "{f:?}");
+    let mut small = golden();
+    small.tame();
+    assert_eq!(small, golden());
+}
+
+#[test]
+fn the_least_run_goes_first() {
+    let whole = golden();
+    for limit in (0..GOLDEN.len() + 100).step_by(7) {
+        let mut p = golden();
+        p.shrink_to(limit);
+        assert!(p.functions() == 0 || p.to_string().len() <= limit);
+        assert_eq!(p.left_out + p.functions() as u64, 5);
+        let names: Vec<&str> =
+            p.modules.values().flat_map(|m| m.functions.values()).map(|f| f.name.as_str()).collect();
+        assert!(names.is_empty() || names.contains(&"helper"), "it has the larger weight: {names:?}");
+    }
+    let mut p = golden();
+    p.shrink_to(GOLDEN.len() + 100);
+    assert_eq!(p, whole);
+}
+
+#[test]
+fn as_llvm_bolt_reads_it() {
+    let p = golden();
+    let f = fdata(&p, &BuildId::new(&[1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]).unwrap());
+    let text = "\
+1 main 8 1 main 10 0 10
+1 main 1c 1 main 10 0 990
+1 main 1c 1 main 20 0 10
+1 main 14 1 helper/1 0 0 1000
+0 [unknown] 0 1 main 0 0 10
+0 [unknown] 0 1 helper/1 0 0 2
+";
+    assert_eq!(f.text, text);
+    assert_eq!((f.functions, f.unnamed, f.edges_left_out), (2, 0, 3));
+    assert_eq!(fdata(&p, &BuildId::new(&[9]).unwrap()), Fdata::default());
+}
+
+#[test]
+fn a_moved_function_is_the_same_one() {
+    let blocks = [(2, cond(2, 1)), (1, fall(2)), (3, ret())];
+    assert_eq!(hash(&cfg_at(0x1000, &blocks)), hash(&cfg_at(0x7000, &blocks)));
+    let other = [(2, cond(1, 2)), (1, fall(2)), (3, ret())];
+    assert_ne!(hash(&cfg_at(0x1000, &blocks)), hash(&cfg_at(0x1000, &other)));
+    let longer = [(2, cond(2, 1)), (1, fall(2)), (4, ret())];
+    assert_ne!(hash(&cfg_at(0x1000, &blocks)), hash(&cfg_at(0x1000, &longer)));
+}
+
+/// Consistent counts: what threads that wander through the graph leave behind.
+fn wandered(cfg: &code::Cfg, seed: u64) -> crate::Counts {
+    let mut rng = Rng(seed | 1);
+    let weights: Vec<u64> = cfg.blocks.iter().map(|_| rng.below(1000)).collect();
+    crate::infer(cfg, &weights)
+}
+
+proptest! {
+    #[test]
+    fn counts_come_back(cfg in arb_cfg(10), seed: u64) {
+        let counts = wandered(&cfg, seed);
+        let recorded = FunctionProfile::record(&cfg, &counts);
+        let text = of(recorded).to_string();
+        let read: Profile = text.parse().unwrap();
+        let f = read.modules.values().next().unwrap().functions.values().next().unwrap();
+        let again = f.counts(&cfg);
+        prop_assert!(again.is_consistent(&cfg));
+        prop_assert_eq!(&again.blocks, &counts.blocks);
+        prop_assert_eq!((again.entry, &again.inflow, &again.outflow), (counts.entry, &counts.inflow, &counts.outflow));
+        // Recording them again gives the same text: only parallel edges may have been put together.
+        prop_assert_eq!(of(FunctionProfile::record(&cfg, &again)).to_string(), text);
+    }
+
+    #[test]
+    fn any_numbers_give_consistent_counts(cfg in arb_cfg(8), seed: u64, bits in 1u32..64) {
+        let mut rng = Rng(seed | 1);
+        let mut p = of(FunctionProfile::record(&cfg, &wandered(&cfg, seed)));
+        for f in p.modules.values_mut().flat_map(|m| m.functions.values_mut()) {
+            for b in f.blocks.values_mut() {
+                b.count = rng.below(1 << bits);
+                b.edges.values_mut().for_each(|n| *n = rng.below(1 << bits));
+            }
+        }
+        p.tame();
+        let f = p.modules.values().next().unwrap().functions.values().next().unwrap();
+        prop_assert!(f.counts(&cfg).is_consistent(&cfg));
+    }
+
+    #[test]
+    fn order_makes_no_difference(cfg in arb_cfg(6), seed: u64, kinds in prop::collection::vec((any::<bool>(), any::<u64>(), 0u8..2), 3)) {
+        let profiles: Vec<Profile> = kinds.iter().enumerate().map(|(i, &(counted, samples, module))| {
+            let f = FunctionProfile { counted, samples, name: format!("f{}", samples % 3), ..FunctionProfile::record(&cfg, &wandered(&cfg, seed ^ samples)) };
+            let mut p = of(f);
+            let m = p.modules.pop_first().unwrap().1;
+            p.modules.insert(BuildId::new(&[module]).unwrap(), m);
+            p.exes.insert(format!("e{i}"));
+            p
+        }).collect();
+        let merged = |order: [usize; 3]| {
+            let mut sum = Profile::default();
+            order.iter().for_each(|&i| sum.merge(profiles[i].clone()));
+            sum
+        };
+        let one = merged([0, 1, 2]);
+        prop_assert_eq!(&merged([2, 0, 1]), &one);
+        let mut right = profiles[1].clone();
+        right.merge(profiles[2].clone());
+        let mut left = profiles[0].clone();
+        left.merge(right);
+        prop_assert_eq!(left, one);
+    }
+}

@@ -1,0 +1,52 @@
+//! `whet profile`: what was counted, in files.
+
+use crate::cli::{ProfileCommand, To};
+use crate::human;
+use crate::output::Output;
+use engine::{Error, ExitCode, Pid, Profile, ProfileText};
+use serde::Serialize;
+use std::path::Path;
+
+/// The answer of `export` and `import`.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    /// The file; absent where the text is in this object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a Path>,
+    /// Bytes of the text.
+    bytes: usize,
+    #[serde(flatten)]
+    what: &'a ProfileText,
+}
+
+pub fn run(what: &ProfileCommand, out: &Output) -> Result<ExitCode, Error> {
+    match what {
+        ProfileCommand::Export { pid, to } => write(&engine::export_profile(Pid(*pid))?, to, out)?,
+        ProfileCommand::Import { files, to } => write(&engine::merge_profiles(files)?, to, out)?,
+        ProfileCommand::Show { file, top } => {
+            out.answer(&engine::show_profile(&engine::read_profile(file)?, *top), human::profile);
+        }
+    }
+    Ok(ExitCode::Ok)
+}
+
+fn write(profile: &Profile, to: &To, out: &Output) -> Result<(), Error> {
+    let mut what = engine::write_profile(profile, to.form(), to.module.as_deref())?;
+    let bytes = what.text.len();
+    if let Some(path) = &to.output {
+        let text = std::mem::take(&mut what.text);
+        std::fs::write(path, text).map_err(|source| Error::File { path: path.clone(), source })?;
+    }
+    if what.left_out > 0 || what.edges_left_out > 0 {
+        out.warn(&format!(
+            "left out: {} functions without a symbol of their own or without room, {} edges and calls",
+            what.left_out, what.edges_left_out
+        ));
+    }
+    out.answer(&Written { file: to.output.as_deref(), bytes, what: &what }, |w| match w.file {
+        Some(path) => format!("{}: {} functions, {bytes} bytes", path.display(), w.what.functions),
+        // The line's end is added to every answer.
+        None => w.what.text.trim_end_matches('\n').to_owned(),
+    });
+    Ok(())
+}
