@@ -10,7 +10,7 @@ use addr::{Addr, Avma, AvmaRange};
 use code::{EntryWindow, Refusal};
 use emit::{Function, Output, Request, Stubs};
 use iced_x86::{FlowControl, OpKind};
-use image::{Mapping, ModuleKind, VtableSlot};
+use image::{Mapping, ModuleKind};
 use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
@@ -50,8 +50,7 @@ pub fn build(
     shuffle: Option<u64>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
-    let vtables = image::vtable_slots(program.image(), program.memory());
-    let work = Work { program, chosen, walk, vtables: &vtables, files, shuffle };
+    let work = Work { program, chosen, walk, files, shuffle };
     for modules in &groups(program) {
         let members: Vec<&Candidate> =
             chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
@@ -86,7 +85,6 @@ struct Work<'a, 'm> {
     program: &'a Program<'m>,
     chosen: &'a [Candidate],
     walk: Option<&'a Candidate>,
-    vtables: &'a [VtableSlot],
     files: &'a FxHashMap<usize, FileText>,
     shuffle: Option<u64>,
 }
@@ -97,7 +95,7 @@ fn one_cache(
     modules: &[usize],
     built: &mut Built,
 ) -> Result<(), Error> {
-    let &Work { program, chosen, walk, vtables, files, shuffle } = work;
+    let &Work { program, chosen, walk, files, shuffle } = work;
     let order = function_order(members, shuffle);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -150,7 +148,7 @@ fn one_cache(
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     records.extend(redirects::calls(program, chosen, &entries, &taken));
-    records.extend(redirects::words(program, vtables, &entries));
+    records.extend(redirects::words(program, &entries));
 
     if images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main) {
         built.main_cache = Some(built.caches.len());

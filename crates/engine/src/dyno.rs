@@ -96,7 +96,9 @@ pub(crate) fn of_caches(
         chosen.iter().filter(|c| c.counted).map(|c| (c.analysed.cfg.entry, c)).collect();
     let clones: Vec<(&CachePlan, &Candidate, AddressMap)> = caches
         .iter()
-        .flat_map(|cache| map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map)))
+        .flat_map(|cache| {
+            map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
+        })
         .filter_map(|(cache, entry, map)| Some((cache, *counted.get(&entry)?, map)))
         .collect();
     let functions: Vec<Counted<'_>> = clones
@@ -195,7 +197,14 @@ impl Tally {
             }
             FlowControl::IndirectBranch => {
                 // Through a slot at a fixed address: where it leads is known.
-                add(if i.is_ip_rel_memory_operand() { &mut s.unconditional_branches } else { &mut s.indirect_jumps }, n);
+                add(
+                    if i.is_ip_rel_memory_operand() {
+                        &mut s.unconditional_branches
+                    } else {
+                        &mut s.indirect_jumps
+                    },
+                    n,
+                );
                 0
             }
             FlowControl::Return => {
@@ -239,8 +248,10 @@ impl Tally {
                 };
                 through = self.executed(&inst.decoded, inst.at.0, flow.block(b), taken, is_stub);
             }
-            if matches!(cfg.blocks[b.index()].term, Term::Fall { .. } | Term::Cond { .. } | Term::CondShort { .. })
-            {
+            if matches!(
+                cfg.blocks[b.index()].term,
+                Term::Fall { .. } | Term::Cond { .. } | Term::CondShort { .. }
+            ) {
                 add(&mut self.stats.fall_throughs, through);
             }
         }
@@ -288,11 +299,10 @@ impl Tally {
                 (FlowControl::UnconditionalBranch, _) => n,
                 _ => 0,
             };
+            let original = to.is_some_and(|to| !range.contains(to) && places.starts(to));
             let exits = match i.flow_control() {
                 FlowControl::IndirectBranch => places.exits(&flow, block),
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    if to.is_some_and(|to| !range.contains(to) && places.starts(to)) { taken } else { 0 }
-                }
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if original => taken,
                 _ => 0,
             };
             add(&mut self.stats.exits_to_original, exits);
@@ -371,7 +381,9 @@ impl<'a> Places<'a> {
 
     /// How often a jump through a table leads to the original.
     fn exits(&self, flow: &Flow<'_>, block: BlockId) -> u64 {
-        let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else { return 0 };
+        let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else {
+            return 0;
+        };
         if flow.cfg.tables.get(*table as usize).is_none_or(|t| t.cloneable.is_none()) {
             return flow.block(block);
         }

@@ -4,8 +4,8 @@ use crate::callees::Callees;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal};
 use emit::{Stub, Stubs};
-use image::{Image, Module, ModuleKind, PltStub, RelocKind};
-use rustc_hash::FxHashSet;
+use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
+use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
 
 /// A function of the process: a module's place in the image and the function's place in the module.
@@ -41,6 +41,8 @@ pub struct Program<'m> {
     image: Image,
     modules: Vec<ModuleCode>,
     callees: Callees,
+    /// Slots of virtual tables whose function's address no instruction computes.
+    vtables: Vec<VtableSlot>,
     memory: &'m (dyn ReadMemory + Sync),
 }
 
@@ -72,7 +74,9 @@ impl<'m> Program<'m> {
         let modules: Vec<ModuleCode> =
             (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
         let callees = Callees::new(&image, &modules, memory);
-        Self { image, modules, callees, memory }
+        let mut this = Self { image, modules, callees, vtables: Vec::new(), memory };
+        this.vtables = this.find_vtables();
+        this
     }
 
     /// What is loaded.
@@ -124,6 +128,23 @@ impl<'m> Program<'m> {
         let module = self.modules.iter().position(|m| m.text.iter().any(|(r, _)| r.contains(pc)))?;
         let index = self.modules[module].index_at(pc)?;
         Some(FuncId { module: u32::try_from(module).ok()?, index })
+    }
+
+    /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
+    /// some instruction computes (gcc's speculative devirtualization does), so those stay.
+    #[must_use]
+    pub fn vtables(&self) -> &[VtableSlot] {
+        &self.vtables
+    }
+
+    fn find_vtables(&self) -> Vec<VtableSlot> {
+        let mut slots = image::vtable_slots(&self.image, self.memory);
+        let mut taken: FxHashMap<Avma, bool> = FxHashMap::default();
+        slots.retain(|v| {
+            let at = v.function;
+            !*taken.entry(at).or_insert_with(|| self.modules.iter().any(|m| m.branches.is_taken(at)))
+        });
+        slots
     }
 
     /// What a stub of the procedure linkage table jumps to now; `None` for any other address.

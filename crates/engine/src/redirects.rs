@@ -6,7 +6,6 @@ use addr::{Addr, Avma, AvmaRange};
 use code::{Cfg, Dest, EntryWindow, Refusal, Term, WindowInput};
 use emit::CloneInfo;
 use iced_x86::{FlowControl, OpKind};
-use image::VtableSlot;
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
@@ -123,20 +122,17 @@ pub fn calls(
 }
 
 /// Words that hold the address of a cloned function and are only ever called through: slots of virtual tables, and bound
-/// slots of procedure linkage tables. A function whose address some instruction computes is left out: the program may
-/// compare the two (gcc's speculative devirtualization does).
+/// slots of procedure linkage tables.
 #[must_use]
-pub fn words(program: &Program<'_>, vtables: &[VtableSlot], clones: &FxHashMap<Avma, Avma>) -> Vec<Record> {
+pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Record> {
     let redirect = |kind, at: Avma, function: Avma| {
         let clone = clones.get(&function)?;
         let (old, new) = (function.0.to_le_bytes(), clone.0.to_le_bytes());
         let record = Record { at, kind, len: 8, interior: 0, old, new };
         record.in_one_page().then_some(record)
     };
-    let in_tables = vtables
-        .iter()
-        .filter(|v| !program.modules().iter().any(|m| m.branches.is_taken(v.function)))
-        .filter_map(|v| redirect(RedirectKind::Vtable, v.slot, v.function));
+    let in_tables =
+        program.vtables().iter().filter_map(|v| redirect(RedirectKind::Vtable, v.slot, v.function));
     let stay = program.image().modules().iter().filter(|m| m.nodelete);
     let in_slots = stay.flat_map(|m| &m.slots).filter_map(|s| {
         let holds = program.memory().u64(s.slot).ok()?;

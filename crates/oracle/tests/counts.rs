@@ -36,8 +36,7 @@ impl Paths {
             .arg(&program)
             .status();
         assert!(built.unwrap().success(), "{compiler} {flags:?}");
-        let child =
-            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut paths = Self { child, _dir: dir };
         paths.wait();
         paths
@@ -129,8 +128,14 @@ fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: b
     // own: no counter can be there. p_machine and p_switch have jump tables that cannot be cloned, so that the rest runs
     // in the original.
     let known = ["p_tail", "p_float", "p_machine", "p_switch"];
-    assert!(open.iter().all(|name| known.contains(&name.as_str())), "{what}: {open:?} not determined by counters");
-    eprintln!("{what}: {} functions, {blocks} blocks and {edges} edges equal, {ran} executions, without {open:?}", counted.len());
+    assert!(
+        open.iter().all(|name| known.contains(&name.as_str())),
+        "{what}: {open:?} not determined by counters"
+    );
+    eprintln!(
+        "{what}: {} functions, {blocks} blocks and {edges} edges equal, {ran} executions, without {open:?}",
+        counted.len()
+    );
     assert!(counted.len() >= 20 && blocks > 80 && ran > 5000, "{what}");
 }
 
@@ -164,7 +169,15 @@ fn stepped_of(some: &[&CountedFunction], all: &[&CountedFunction], counts: &[Cou
 #[test]
 fn counters_count_what_a_single_step_run_counts() {
     let levels: &[&[&str]] = if stress() {
-        &[&["-O0"], &["-O1"], &["-O2"], &["-O3"], &["-Os"], &["-O2", "-fcf-protection=full"], &["-O2", "-no-pie"]]
+        &[
+            &["-O0"],
+            &["-O1"],
+            &["-O2"],
+            &["-O3"],
+            &["-Os"],
+            &["-O2", "-fcf-protection=full"],
+            &["-O2", "-no-pie"],
+        ]
     } else {
         &[&["-O0"], &["-O2"], &["-Os"]]
     };

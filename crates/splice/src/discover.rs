@@ -51,6 +51,11 @@ impl Installed {
         self.caches.iter().filter(move |c| !c.header.counting && c.header.generation == generation)
     }
 
+    /// The caches into which something may lead: all but those that counted and were taken out, as nothing puts such back.
+    pub fn of_use(&self) -> impl Iterator<Item = &Cache> {
+        self.caches.iter().filter(|c| !(c.header.counting && c.header.state == State::Undone))
+    }
+
     /// Whether clones that count may be in force.
     #[must_use]
     pub fn is_counting(&self) -> bool {

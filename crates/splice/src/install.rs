@@ -169,7 +169,7 @@ pub fn install(
         anchor.hook = Some(*hook);
     }
 
-    let old: Vec<Cache> = earlier.map(|e| e.caches.clone()).unwrap_or_default();
+    let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
     let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
     let new_records: Vec<Record> = plan.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<(Avma, State)> = old

@@ -69,7 +69,7 @@ impl Bytes<'_> {
     }
 }
 
-/// Brings the sites `here` to where they should be in the bytes of their span. `blocked`, sorted, are the addresses
+/// Brings the sites `here` (places in `sites`, rising) to where they should be in the bytes of their span. `blocked`, sorted, are the addresses
 /// that must not come to lie inside a new redirect. `hook` stays where it stands, whatever the sites want.
 pub fn change(
     sites: &[Site],
@@ -87,21 +87,24 @@ pub fn change(
         here.iter().copied().filter(|&i| hook.is_none_or(|h| h.range() != sites[i].record.range())).collect();
     left.sort_by_key(|&i| Reverse(sites[i].age));
     let all = left.clone();
-    // What stood there, of that which came off.
-    let mut stood: Vec<(usize, [u8; 8])> = Vec::new();
+    // What stood at each of `here`, of that which came off.
+    let mut stood: Vec<Option<[u8; 8]>> = vec![None; here.len()];
+    let place = |i: usize| here.binary_search(&i).ok();
     loop {
         let before = left.len();
         left.retain(|&i| {
             let Site { record, redirected, .. } = &sites[i];
             let off = redirected.iter().find(|now| bytes.change(record, now, &record.old));
-            stood.extend(off.map(|&now| (i, now)));
+            if let (Some(now), Some(p)) = (off, place(i)) {
+                stood[p] = Some(*now);
+            }
             off.is_none()
         });
         if left.len() == before {
             break;
         }
     }
-    let stood_at = |i: usize| stood.iter().find(|(j, _)| *j == i).map(|(_, now)| *now);
+    let stood_at = |i: usize| place(i).and_then(|p| stood[p]);
     let stands = |i: usize| stood_at(i).is_some_and(|now| matches(&sites[i].record, &now));
     let is_blocked =
         |i: usize| sites[i].record.interior_starts().any(|at| blocked.binary_search(&at).is_ok());

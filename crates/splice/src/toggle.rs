@@ -54,8 +54,8 @@ pub struct ToggleReport {
 /// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
 /// did not keep what was written. What was changed until then is valid; a second undo goes on from there.
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
-    let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<_> = installed.caches.iter().map(|c| (c.header.data.start, State::Undone)).collect();
+    let records: Vec<Record> = installed.of_use().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = installed.of_use().map(|c| (c.header.data.start, State::Undone)).collect();
     let hook = installed.anchor.hook.map(|h| h.record);
     run(
         process,
@@ -74,8 +74,8 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
     let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
     // An installer that died may have left an older generation in force.
-    let older = (installed.caches.iter())
-        .filter(|c| c.header.counting || c.header.generation != installed.generation());
+    let older =
+        installed.of_use().filter(|c| c.header.counting || c.header.generation != installed.generation());
     let old_records: Vec<Record> = older.clone().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = older.map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     run(

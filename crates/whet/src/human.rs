@@ -1,7 +1,8 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
 use engine::{
-    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, StatusReport, ToggleAnswer, VerifyReport,
+    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, StatusReport, ToggleAnswer,
+    VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -203,7 +204,8 @@ fn dyno(d: &DynoReport) -> String {
         ("pages", b.pages, a.pages),
         ("  that hold 99%", b.hot_pages, a.hot_pages),
     ];
-    let mut s = format!("\nexecuted in {} counted functions\n{:<20}{:>16}{:>16}", d.functions, "", "before", "after");
+    let mut s =
+        format!("\nexecuted in {} counted functions\n{:<20}{:>16}{:>16}", d.functions, "", "before", "after");
     for (name, before, after) in rows {
         let _ = write!(s, "\n{name:<20}{before:>16}{after:>16}");
         if before > 0 {

@@ -73,7 +73,14 @@ fn is_table(dyno: &Value) {
     has_fields(dyno, &["functions", "before", "after"]);
     let [before, after] = ["before", "after"].map(|when| {
         let s = &dyno[when];
-        let executed = ["instructions", "bytes", "fall_throughs", "inserted_jumps", "dropped_jumps", "exits_to_original"];
+        let executed = [
+            "instructions",
+            "bytes",
+            "fall_throughs",
+            "inserted_jumps",
+            "dropped_jumps",
+            "exits_to_original",
+        ];
         let branches = ["total_branches", "taken_branches", "unconditional_branches", "conditional_branches"];
         let conditional = ["taken_conditional_branches", "non_taken_conditional_branches"];
         let calls = ["calls", "indirect_calls", "plt_calls", "returns", "indirect_jumps"];
@@ -85,8 +92,15 @@ fn is_table(dyno: &Value) {
         let conditional = s("taken_conditional_branches") + s("non_taken_conditional_branches");
         assert_eq!(s("conditional_branches"), conditional, "{dyno}");
         assert_eq!(s("total_branches"), conditional + s("unconditional_branches"), "{dyno}");
-        assert_eq!(s("taken_branches"), s("taken_conditional_branches") + s("unconditional_branches"), "{dyno}");
-        assert!(s("instructions") > 1000 && s("hot_lines") <= s("lines") && s("hot_pages") <= s("pages"), "{dyno}");
+        assert_eq!(
+            s("taken_branches"),
+            s("taken_conditional_branches") + s("unconditional_branches"),
+            "{dyno}"
+        );
+        assert!(
+            s("instructions") > 1000 && s("hot_lines") <= s("lines") && s("hot_pages") <= s("pages"),
+            "{dyno}"
+        );
     }
     for same in ["conditional_branches", "calls", "returns", "indirect_calls", "indirect_jumps"] {
         assert_eq!(before(same), after(same), "{same}: {dyno}");

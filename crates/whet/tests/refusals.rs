@@ -433,11 +433,19 @@ fn whet_interrupted() {
 fn whet_interrupted_while_counting() {
     let guest = cases("spin", 1);
     for signal in ["INT", "TERM", "HUP"] {
-        let mut child =
-            whet_command(&["optimize", &guest.arg(), "--seconds", "0.3", "--count", "60", "--format", "json"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+        let mut child = whet_command(&[
+            "optimize",
+            &guest.arg(),
+            "--seconds",
+            "0.3",
+            "--count",
+            "60",
+            "--format",
+            "json",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
         let counts = || whet(&["status", &guest.arg()]).exits(0).stdout.contains("counting");
         wait_until("clones that count", counts);
         kill(signal, pid_of(&child));

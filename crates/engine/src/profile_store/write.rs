@@ -32,7 +32,7 @@ pub struct ProfileText {
     pub functions: usize,
     /// Functions left out, since no symbol names them alone or there was no room.
     pub left_out: u64,
-    /// Edges and calls left out with them.
+    /// Edges and calls left out of those that are in it, as they lead to such functions or to cold fragments.
     pub edges_left_out: usize,
     /// The text itself; absent where it went to a file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -130,7 +130,7 @@ whet-profile 1
 exe /usr/bin/a
 module aa a
 function 0x1000 1 counted entered 1 samples 0 size 0x100 global main
-+0 +0 100000
++0 +0 90000
 call +2 0x3000 100000
 function 0x2000 2 counted entered 9 samples 0 size 0x100 none
 +0 +0 9000
@@ -175,6 +175,6 @@ end
         let shown = crate::show_profile(&TEXT.parse().unwrap(), 2);
         let module = &shown.modules[0];
         assert_eq!((module.functions, module.blocks, module.edges, module.counted), (4, 4, 0, 4));
-        assert_eq!(module.top.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["hot", "warm"]);
+        assert_eq!(module.top.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["hot", "main"]);
     }
 }

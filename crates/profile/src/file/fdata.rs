@@ -17,7 +17,8 @@ pub struct Fdata {
     pub functions: usize,
     /// Functions left out, as they have no symbol, or one whose name is not theirs alone.
     pub unnamed: usize,
-    /// Edges and calls left out: to or from such functions, and cold fragments, which have symbols of their own.
+    /// Edges and calls of the functions it tells of that are left out: to functions it cannot name, and to or from cold
+    /// fragments, which have symbols of their own.
     pub edges_left_out: usize,
 }
 
