@@ -8,7 +8,9 @@
 
 use crate::journal::STATE_OFFSET;
 use crate::page::{self, Site};
-use crate::{Anchor, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault};
+use crate::{
+    Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
+};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -74,10 +76,10 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
     let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
     // An installer that died may have left an older generation in force.
-    let older =
-        installed.of_use().filter(|c| c.header.counting || c.header.generation != installed.generation());
-    let old_records: Vec<Record> = older.clone().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<_> = older.map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
+    let is_older = |c: &&Cache| c.header.counting || c.header.generation != installed.generation();
+    let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
+    let old_records: Vec<Record> = older.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     run(
         process,
         &Change { word, hook, counters: None, revert: &old_records, apply: &records, marks: &marks },
@@ -225,7 +227,9 @@ fn in_stop(
         }
     }
     if waiting.is_empty() || last {
-        for &(journal, state) in change.marks {
+        // Where somebody else's bytes stand, ours may come back with what they cover.
+        let clean = report.foreign.is_empty();
+        for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
             fault::point();
             process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
         }
