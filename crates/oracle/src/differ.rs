@@ -302,7 +302,7 @@ mod tests {
         assert!(s.extra(&there, &now, &there));
         assert_eq!(s.inputs(1, FLAGS, None, &[]), Inputs::default());
         let mut pushed = there;
-        pushed.gprs[4] -= 8;
+        pushed.gprs[4] = 8;
         assert!(!s.extra(&there, &there, &pushed));
     }
 

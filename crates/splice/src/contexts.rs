@@ -34,10 +34,15 @@ pub fn blocked(stopped: &Stopped<'_>, mut starts: Vec<Avma>) -> Result<Vec<Avma>
         return Ok(starts);
     }
     let mut search = Search::new(&starts);
-    let mut read =
-        |from: Avma, len: u64| Ok(stopped.words(from, usize::try_from(len).unwrap_or(usize::MAX))?);
     for tid in stopped.threads() {
         let regs = stopped.regs(tid)?;
+        // The thread's descriptor, at the upper end of the stack that the C library gave it: no need to read on into what
+        // happens to be mapped behind it.
+        let top = Avma(regs.0.fs_base);
+        let mut read = |from: Avma, len: u64| {
+            let len = if from < top { len.min(AvmaRange::new(from, top).len()) } else { len };
+            Ok(stopped.words(from, usize::try_from(len).unwrap_or(usize::MAX))?)
+        };
         search.look(regs.ip().0);
         // The word of a signal frame in which the kernel keeps the segments.
         let segments = (regs.0.cs & 0xffff) | (regs.0.ss & 0xffff) << 48;

@@ -25,11 +25,21 @@ pub struct Policy {
     pub attempts: u32,
     /// Pause between attempts.
     pub pause: Duration,
+    /// How many pages are changed in one stop: what is left takes others, since every prefix of a change is sound.
+    pub pages: usize,
+    /// Pause between those.
+    pub breath: Duration,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(50), attempts: 10, pause: Duration::from_millis(20) }
+        Self {
+            deadline: Duration::from_millis(50),
+            attempts: 10,
+            pause: Duration::from_millis(20),
+            pages: 200,
+            breath: Duration::from_millis(3),
+        }
     }
 }
 
@@ -137,37 +147,89 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     let sites = sites(change)?;
     prefault(process, change.hook.iter().chain(sites.iter().map(|s| &s.record)))?;
     let mut report = ToggleReport::default();
-    let mut left: Vec<usize> = (0..sites.len()).collect();
-    for attempt in 1.. {
+    let mut todo: Vec<usize> = (0..sites.len()).collect();
+    let mut waiting = Vec::new();
+    let mut attempt = 1;
+    loop {
         let last = attempt >= policy.attempts;
-        let mut stopped =
-            match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
-                Ok(stopped) => stopped,
-                Err(StopError::Busy { .. }) if !last => {
-                    report.busy += 1;
-                    std::thread::sleep(policy.pause);
-                    continue;
-                }
-                Err(e) => return Err(e.into()),
-            };
-        let outcome = in_stop(&mut stopped, &sites, &left, change, last, &mut report);
+        let rest = todo.split_off(some_pages(&sites, &todo, policy.pages));
+        let mut stopped = stop(process, policy, &mut report)?;
+        let outcome = in_stop(&mut stopped, &sites, &todo, change, last, &mut report);
         let released = stopped.release()?;
         report.stops.push(released.stopped);
         report.cured += released.cured;
-        left = outcome?;
-        if left.is_empty() {
+        let outcome = outcome?;
+        outcome.check(process)?;
+        waiting.extend(outcome.waiting);
+        todo = rest;
+        if !todo.is_empty() {
+            std::thread::sleep(policy.breath);
+        } else if waiting.is_empty() || last {
             break;
+        } else {
+            todo = std::mem::take(&mut waiting);
+            attempt += 1;
+            std::thread::sleep(policy.pause);
         }
-        if last {
-            report.in_use = left.iter().map(|&i| sites[i].record.at).collect();
-            break;
-        }
-        std::thread::sleep(policy.pause);
+    }
+    report.in_use = waiting.iter().map(|&i| sites[i].record.at).collect();
+    // Where somebody else's bytes stand, ours may come back with what they cover.
+    let clean = report.foreign.is_empty();
+    for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
+        fault::point();
+        process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
     }
     Ok(report)
 }
 
-/// What happens while nothing moves. Returns the sites that have to wait.
+/// How many of the places in `todo` lie in its first `pages` pages.
+fn some_pages(sites: &[Site], todo: &[usize], pages: usize) -> usize {
+    by_page(sites, todo).take(pages).map(<[usize]>::len).sum()
+}
+
+fn by_page<'a>(sites: &[Site], places: &'a [usize]) -> impl Iterator<Item = &'a [usize]> {
+    let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
+    places.chunk_by(move |a, b| page_of(a) == page_of(b))
+}
+
+/// Stops all threads, as often as the policy allows.
+fn stop<'p>(process: &'p Process, policy: &Policy, report: &mut ToggleReport) -> Result<Stopped<'p>, Error> {
+    let mut left = policy.attempts;
+    loop {
+        left = left.saturating_sub(1);
+        match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
+            Err(StopError::Busy { .. }) if left > 0 => {
+                report.busy += 1;
+                std::thread::sleep(policy.pause);
+            }
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// What one stop came to.
+#[derive(Default)]
+struct Stop {
+    /// Sites that have to wait.
+    waiting: Vec<usize>,
+    /// What was written where.
+    written: Vec<(AvmaRange, Vec<u8>)>,
+}
+
+impl Stop {
+    /// Reads back what was written.
+    fn check(&self, process: &Process) -> Result<(), Error> {
+        let spans: Vec<AvmaRange> = self.written.iter().map(|(span, _)| *span).collect();
+        for ((range, wanted), found) in self.written.iter().zip(process.read_many(&spans)?) {
+            if found != *wanted {
+                return Err(Error::WriteLost { range: *range });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What happens while nothing moves.
 fn in_stop(
     stopped: &mut Stopped<'_>,
     sites: &[Site],
@@ -175,7 +237,7 @@ fn in_stop(
     change: &Change<'_>,
     last: bool,
     report: &mut ToggleReport,
-) -> Result<Vec<usize>, Error> {
+) -> Result<Stop, Error> {
     let process = stopped.process();
     if let Some(word) = &change.word {
         let found = process.u64(word.at)?;
@@ -194,18 +256,17 @@ fn in_stop(
     if let Some(hook) = &lead
         && !lead_walk(stopped, hook, change.revert)?
     {
-        return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(left.to_vec()) };
+        let waiting = left.to_vec();
+        return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(Stop { waiting, ..Stop::default() }) };
     }
     let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
     let blocked = contexts::blocked(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
-    let mut waiting = Vec::new();
-    let page_of = |i: &usize| sites[*i].record.at.align_down(4096);
-    let pages: Vec<&[usize]> = left.chunk_by(|a, b| page_of(a) == page_of(b)).collect();
+    let mut stop = Stop::default();
+    let pages: Vec<&[usize]> = by_page(sites, left).collect();
     let hook = change.hook.as_ref();
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
-    // All reads at once, before and after: most of a stop would else go into system calls.
+    // All reads at once: most of a stop would else go into system calls.
     let before = process.read_many(&spans)?;
-    let mut written = Vec::new();
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
         let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
@@ -213,28 +274,14 @@ fn in_stop(
             *report.done.entry(kind).or_default() += 1;
         }
         report.foreign.extend(outcome.foreign);
-        waiting.extend(outcome.waiting);
+        stop.waiting.extend(outcome.waiting);
         if bytes != before {
             fault::point();
             process.write(span.start, &bytes)?;
-            written.push((span, bytes));
+            stop.written.push((span, bytes));
         }
     }
-    let spans: Vec<AvmaRange> = written.iter().map(|(span, _)| *span).collect();
-    for ((range, wanted), found) in written.into_iter().zip(process.read_many(&spans)?) {
-        if found != wanted {
-            return Err(Error::WriteLost { range });
-        }
-    }
-    if waiting.is_empty() || last {
-        // Where somebody else's bytes stand, ours may come back with what they cover.
-        let clean = report.foreign.is_empty();
-        for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
-            fault::point();
-            process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
-        }
-    }
-    Ok(waiting)
+    Ok(stop)
 }
 
 /// Writes the jump at the entry of `dl_iterate_phdr`; `false` where a thread stands in the way. An earlier generation
