@@ -27,8 +27,9 @@ pub enum CountBy {
     Register(u8),
 }
 
-/// rsp, and the registers that as a base need other encodings (rbp, r12, r13): not worth the trouble.
-const NO_SCRATCH: u16 = 1 << 4 | 1 << 5 | 1 << 12 | 1 << 13;
+/// rsp, and the registers that a callee keeps (rbx, rbp, r12 to r15): a landing pad may expect those, and the graph has no
+/// edge to it from an instruction that may fault.
+const NO_SCRATCH: u16 = 1 << 3 | 1 << 4 | 1 << 5 | 0xf << 12;
 
 impl Point {
     /// How a counter can be put here such that registers and flags that may still be read stay as they are; `None`

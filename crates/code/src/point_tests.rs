@@ -45,7 +45,7 @@ fn live_flags_take_a_register() {
     // sete %cl, then a register is overwritten: rax, r8.
     assert_eq!(at_start_of("0f 94 c1\n b8 01 00 00 00"), Some(CountBy::Register(0)));
     assert_eq!(at_start_of("0f 94 c1\n 41 b8 01 00 00 00"), Some(CountBy::Register(8)));
-    // rbp, r12 and r13 are no help, nor is a part of rax, nor rax that is read before.
+    // rbp, r12 and r13 are no help, nor what else a callee keeps, nor is a part of rax, nor rax that is read before.
     assert_eq!(at_start_of("0f 94 c1\n bd 01 00 00 00"), None);
     assert_eq!(at_start_of("0f 94 c1\n 41 bc 01 00 00 00\n 41 bd 01 00 00 00"), None);
     assert_eq!(at_start_of("0f 94 c1\n b0 01"), None);

@@ -142,6 +142,8 @@ impl Candidates {
 
     /// Gives each candidate the order of its blocks: by its counts, or at random.
     pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
+        // Counting may have been given up in the middle.
+        self.chosen.iter_mut().for_each(|c| c.counters.clear());
         match shuffle {
             Some(seed) => random_orders(&mut self.chosen, seed),
             None => measured_orders(&mut self.chosen, samples),

@@ -76,7 +76,7 @@ pub fn count_during(
     let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
     on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
-        count(ground, &mut candidates, Duration::ZERO, options.shuffle, work, progress)?;
+        count(ground, &mut candidates, Duration::ZERO, options, work, progress)?;
         let counted = candidates.chosen.into_iter().filter(|c| c.counted);
         Ok(counted
             .map(|c| CountedFunction {
@@ -107,16 +107,21 @@ pub(crate) fn count(
     ground: &Ground<'_, '_>,
     candidates: &mut Candidates,
     time: Duration,
-    shuffle: Option<u64>,
+    options: &OptimizeOptions,
     run: &mut dyn FnMut(),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
+    if ground.program.sets_gs_base() {
+        report.left_out = Some("some code in it sets the GS base, which counters need".to_owned());
+        return Ok(report);
+    }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
-        round(ground, &mut candidates.chosen[from..], shuffle, run, &mut report)?;
+        round(ground, &mut candidates.chosen[from..], options.shuffle, run, &mut report)?;
+        options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let callees = callees(ground.program, &candidates.chosen[from..], &known, time);
         from = candidates.chosen.len();

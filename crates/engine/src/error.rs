@@ -192,7 +192,9 @@ impl Error {
             }
             Error::Stop(_)
             | Error::Locked { .. }
-            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => X::Busy,
+            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
+                X::Busy
+            }
             Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
             Error::Perf(perf::Error::Gone { .. }) => X::Gone,
             Error::Interrupted { .. } => X::Interrupted,
@@ -225,7 +227,10 @@ impl Error {
             | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
                 tracee_code(e).0
             }
-            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => "busy",
+            Error::Stop(_)
+            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
+                "busy"
+            }
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
             Error::Interrupted { .. } => "interrupted",

@@ -28,6 +28,7 @@ mod profile_store;
 mod program;
 mod redirects;
 mod report;
+mod restore;
 mod samples;
 mod seldom;
 mod shuffle;

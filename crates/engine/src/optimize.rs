@@ -12,7 +12,7 @@ use crate::profile_store::Taken;
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
-use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, walk};
+use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, walk};
 use addr::{AvmaRange, ReadMemory};
 use emit::AddressMap;
 use image::Image;
@@ -96,7 +96,9 @@ pub fn optimize(
     tracee::preflight(pid)?;
     let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
-    rebuild(&target, options, progress).map_err(|e| target.cause(e))
+    let was_optimized = restore::is_optimized(&target);
+    let outcome = rebuild(&target, options, progress);
+    restore::or_restore(&target, was_optimized, outcome)
 }
 
 fn rebuild(
@@ -109,8 +111,9 @@ fn rebuild(
         let counting = match options.counting.filter(|_| options.profile.is_none()) {
             Some(time) => {
                 let mut run = || counting::wait(&target.process, time, &options.interrupt);
-                match counting::count(ground, &mut candidates, time, options.shuffle, &mut run, progress) {
+                match counting::count(ground, &mut candidates, time, options, &mut run, progress) {
                     Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
+                        restore::restore(target.process.pid(), false)?;
                         Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
                     }
                     counted => Some(counted?),

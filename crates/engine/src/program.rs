@@ -130,6 +130,14 @@ impl<'m> Program<'m> {
         Some(FuncId { module: u32::try_from(module).ok()?, index })
     }
 
+    /// Whether some code sets its thread's GS base (`wrgsbase`, Intel SDM volume 2), which then is not free for counters.
+    #[must_use]
+    pub fn sets_gs_base(&self) -> bool {
+        let sets =
+            |w: &[u8]| w[0] == 0xf3 && w[1] & 0xfe == 0x48 && w[2..4] == [0x0f, 0xae] && w[4] & 0xf8 == 0xd8;
+        self.modules.iter().flat_map(ModuleCode::text).any(|(_, bytes)| bytes.windows(5).any(sets))
+    }
+
     /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
     /// some instruction computes (gcc's speculative devirtualization does), so those stay.
     #[must_use]
@@ -160,12 +168,19 @@ impl<'m> Program<'m> {
     pub fn stubs(&self, modules: &[usize]) -> Stubs {
         let images = self.image.modules();
         let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
+        // Some linkers' stubs do more before the jump, which a resolver may need while the slot is not bound.
+        let only_jumps = |p: &&PltStub| {
+            let mut bytes = [0; 16];
+            let code = self.memory.read(p.range.start, &mut bytes).map(|()| &bytes[..]).unwrap_or_default();
+            let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
+            code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
+        };
         let stub = |p: &PltStub| {
             let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
             let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
             (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
         };
-        modules.iter().flat_map(|&i| &images[i].plt).map(stub).collect()
+        modules.iter().flat_map(|&i| &images[i].plt).filter(only_jumps).map(stub).collect()
     }
 
     /// Whether a program counter is in code of the main program.

@@ -52,7 +52,8 @@ impl CounterArea {
 }
 
 /// Sees to an area with room for so many bytes in each part, all zeros: the one there is, or a new one.
-pub(crate) fn provide(process: &Process, anchor: &mut Anchor, bytes: u32) -> Result<CounterArea, Error> {
+/// A new one is on record only once it is handed out.
+pub(crate) fn provide(process: &Process, anchor: &Anchor, bytes: u32) -> Result<CounterArea, Error> {
     let threads = process.threads()?.len() as u64;
     let wanted = u64::from(bytes).next_multiple_of(4096).max(4096);
     if let Some(area) = anchor.counters.filter(|a| a.part >= wanted && a.parts() >= threads) {
@@ -66,23 +67,16 @@ pub(crate) fn provide(process: &Process, anchor: &mut Anchor, bytes: u32) -> Res
     let at = tracee::with_one_stopped(process, |remote| {
         remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])
     })?;
-    let area = CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part };
-    let (words_at, words) = anchor.counter_words(&area);
-    fault::point();
-    toggle::write_checked(process, words_at, &words)?;
-    anchor.counters = Some(area);
-    Ok(area)
+    Ok(CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part })
 }
 
-/// Gives every thread a part, each its own as far as there are enough. `earlier` is the area of before.
+/// Gives every thread a part, each its own as far as there are enough, and puts the area on record. `anchor` is that
+/// of before.
 ///
 /// # Errors
-/// [`Error::GsBaseInUse`] where a thread uses its GS base itself; then nothing was changed.
-pub(crate) fn hand_out(
-    stopped: &mut Stopped<'_>,
-    area: &CounterArea,
-    earlier: Option<&CounterArea>,
-) -> Result<(), Error> {
+/// [`Error::GsBaseInUse`] where a thread uses its GS base itself; then no base was changed.
+pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea, anchor: &Anchor) -> Result<(), Error> {
+    let earlier = anchor.counters;
     let mut taken = vec![false; usize::try_from(area.parts()).unwrap_or(0)];
     let mut without = Vec::new();
     for tid in stopped.threads() {
@@ -102,6 +96,11 @@ pub(crate) fn hand_out(
         let mut regs = stopped.regs(tid)?;
         regs.0.gs_base = area.base(part).0;
         stopped.set_regs(tid, regs)?;
+    }
+    if earlier != Some(*area) {
+        let (at, words) = anchor.counter_words(area);
+        fault::point();
+        toggle::write_checked(stopped.process(), at, &words)?;
     }
     Ok(())
 }

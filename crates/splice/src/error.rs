@@ -79,6 +79,9 @@ pub enum Error {
     /// Nobody has counted in this target.
     #[error("the target holds no memory for counters")]
     NoCounters,
+    /// Another whet, of another user perhaps, has added clones meanwhile.
+    #[error("another whet is at work on the target")]
+    NotAlone,
     /// Frame tables for the lookup routine itself could not be made.
     #[error(transparent)]
     Unwind(#[from] unwind::Error),

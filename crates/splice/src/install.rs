@@ -6,7 +6,7 @@ use crate::{
     Anchor, Cache, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record, Region, State,
     ToggleReport, counters, fault, huge, journal, walk,
 };
-use addr::{Addr, Avma, AvmaRange};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
 
@@ -152,9 +152,8 @@ pub fn install(
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    let had_counters = anchor.counters;
     let counters = match plan.counters {
-        Some(bytes) => Some(counters::provide(process, &mut anchor, bytes)?),
+        Some(bytes) => Some(counters::provide(process, &anchor, bytes)?),
         None => None,
     };
     // What is to go again soon is not worth a huge page.
@@ -179,7 +178,7 @@ pub fn install(
         .collect();
     let word = Word::swap(&anchor);
     let hook = anchor.hook.map(|h| h.record);
-    let counters = counters.map(|area| (area, had_counters));
+    let counters = counters.as_ref().map(|area| (area, &anchor));
     let change = Change { word, hook, counters, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
     Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
@@ -305,6 +304,9 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
 
 /// Tells the lookup routine of the caches: first the words, then the count that makes them visible.
 fn publish(process: &Process, anchor: &Anchor, first: usize, caches: &[CachePlan]) -> Result<(), Error> {
+    if process.u64(anchor.count_at())? != first as u64 {
+        return Err(Error::NotAlone);
+    }
     for (i, c) in caches.iter().enumerate() {
         let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
         fault::point();

@@ -12,6 +12,8 @@ use addr::{Addr, Avma, AvmaRange};
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
 /// Of this format.
 pub const VERSION: u32 = 3;
+/// The one before: as this one, with 0 for [`Header::counting`].
+const WITHOUT_COUNTING: u32 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
@@ -207,7 +209,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     if b[..8] != MAGIC {
         return Err(bad("no magic"));
     }
-    if u32_at(8) != VERSION {
+    if ![VERSION, WITHOUT_COUNTING].contains(&u32_at(8)) {
         return Err(bad("written by another version"));
     }
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));

@@ -122,7 +122,8 @@ pub fn change(
     put.sort_by_key(|&i| !stands(i));
     for i in put {
         let record = &sites[i].record;
-        let waits = !stands(i) && is_blocked(i);
+        // Nobody can have come to stand inside a jump of ours.
+        let waits = stood_at(i).is_none() && is_blocked(i);
         let to = if waits { stood_at(i).unwrap_or(record.old) } else { record.new };
         if !bytes.change(record, &record.old, &to) {
             outcome.foreign.push(record.at);

@@ -118,8 +118,8 @@ pub(crate) struct Change<'a> {
     pub word: Option<Word>,
     /// The jump at the entry of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
     pub hook: Option<Record>,
-    /// Where the clones that are applied count, and where earlier ones did.
-    pub counters: Option<(CounterArea, Option<CounterArea>)>,
+    /// Where the clones that are applied count, and the anchor as it was before.
+    pub counters: Option<(&'a CounterArea, &'a Anchor)>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
@@ -173,8 +173,9 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         }
     }
     report.in_use = waiting.iter().map(|&i| sites[i].record.at).collect();
-    // Where somebody else's bytes stand, ours may come back with what they cover.
-    let clean = report.foreign.is_empty();
+    // Where somebody else's bytes stand, ours may come back with what they cover; where something waits, what stood
+    // there stands yet.
+    let clean = report.foreign.is_empty() && waiting.is_empty();
     for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
         fault::point();
         process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
@@ -249,8 +250,8 @@ fn in_stop(
             write_checked(process, word.at, &word.new.to_le_bytes())?;
         }
     }
-    if let Some((area, earlier)) = &change.counters {
-        counters::hand_out(stopped, area, earlier.as_ref())?;
+    if let Some((area, anchor)) = change.counters {
+        counters::hand_out(stopped, area, anchor)?;
     }
     let lead = change.hook.filter(|_| !change.apply.is_empty());
     if let Some(hook) = &lead

@@ -428,6 +428,35 @@ fn whet_interrupted() {
     }
 }
 
+/// Who uses the GS base itself is optimized all the same, by samples alone, and finds its data as it was.
+#[test]
+fn a_gs_base_in_use() {
+    let guest = cases("gs", 1);
+    let answer = whet(&["optimize", &guest.arg(), "--seconds", "0.3", "--count", "0.3", "--format", "json"]);
+    let answer = answer.exits(0).json();
+    assert!(answer["counting"]["left_out"].as_str().unwrap().contains("GS base"), "{answer}");
+    assert_eq!((&answer["counting"]["counters"], &answer["state"]), (&0.into(), &"optimized".into()));
+    guest.progresses(1);
+    assert_eq!(guest.finish().0, Some(0));
+}
+
+/// A second optimization that is broken off leaves the first in force.
+#[test]
+fn whet_interrupted_the_second_time() {
+    let guest = cases("spin", 1);
+    whet(&["optimize", &guest.arg(), "--shuffle", "1"]).exits(0);
+    let mut child = whet_command(&["optimize", &guest.arg(), "--seconds", "0.3", "--count", "60"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let state = |word: &str| whet(&["status", &guest.arg()]).exits(0).stdout.contains(word);
+    wait_until("clones that count", || state("counting"));
+    kill("INT", pid_of(&child));
+    assert_eq!(child.wait().unwrap().code(), Some(11));
+    assert!(state("optimized"));
+    guest.progresses(1);
+}
+
 /// Clones that count are taken out again by whoever is interrupted while they do.
 #[test]
 fn whet_interrupted_while_counting() {

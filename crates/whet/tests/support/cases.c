@@ -1,5 +1,6 @@
 // Programs that spin in one way or another: cases PAGE WAY.
 #include "page.h"
+#include <asm/prctl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -86,6 +87,13 @@ int main(int argc, char **argv) {
     } else if (!strcmp(way, "leave")) {
         spin(&page->go, 0);
         _exit(3);
+    } else if (!strcmp(way, "gs")) {
+        // Data of its own behind the GS base, as Wine and some threading libraries have it.
+        static uint64_t own[4096];
+        if (syscall(SYS_arch_prctl, ARCH_SET_GS, own)) abort();
+        digest = spin(&page->stop, 0);
+        for (unsigned i = 0; i < sizeof own / sizeof *own; i++)
+            if (own[i]) abort();
     } else if (!strcmp(way, "vfork")) {
         pthread_t t;
         pthread_create(&t, NULL, other, NULL);

@@ -1,0 +1,42 @@
+//! Bringing a target back to what it was before work on it failed.
+
+use crate::{Error, Target};
+use splice::{Policy, State};
+use tracee::Pid;
+
+/// Whether an earlier generation is in force.
+pub(crate) fn is_optimized(target: &Target) -> bool {
+    target.installed.as_ref().is_some_and(|i| i.generation() > 0 && i.state() == State::Applied)
+}
+
+/// Takes clones that count out, and puts the earlier generation back if it was in force.
+///
+/// # Errors
+/// Those of undo and redo, after more patience than usual.
+pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
+    let policy = Policy { attempts: 100, ..Policy::default() };
+    let target = Target::open(pid)?;
+    let Some(installed) = &target.installed else { return Ok(()) };
+    if installed.is_counting() {
+        splice::undo(&target.process, installed, &policy)?;
+    }
+    let target = Target::open(pid)?;
+    if let Some(installed) = target.installed.as_ref().filter(|_| was_optimized && !is_optimized(&target)) {
+        splice::redo(&target.process, installed, &policy)?;
+    }
+    Ok(())
+}
+
+/// The outcome of work on a target; where that failed, after the target was brought back.
+///
+/// # Errors
+/// That of the work, or that of bringing the target back, which is worse to have.
+pub(crate) fn or_restore<R>(
+    target: &Target,
+    was_optimized: bool,
+    outcome: Result<R, Error>,
+) -> Result<R, Error> {
+    let Err(e) = outcome else { return outcome };
+    let restored = restore(target.process.pid(), was_optimized);
+    Err(target.cause(restored.err().unwrap_or(e)))
+}
