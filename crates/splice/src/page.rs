@@ -259,17 +259,17 @@ mod tests {
         let old = record(RedirectKind::Entry, 1, &[0xe9, 1, 1, 1, 1], 1 << 4);
         let both = Site { redirected: vec![old.new, new.new], ..site(1, new, true) };
         let inside = [Avma(AT + 5)];
-        for start in [ORIGINAL, with(&[old])] {
+        let mut b = ORIGINAL;
+        let out = run(std::slice::from_ref(&both), &mut b, &inside, None);
+        assert_eq!((b, out.waiting), (ORIGINAL, vec![0]));
+        let out = run(std::slice::from_ref(&both), &mut b, &[], None);
+        assert_eq!((b, out.done.len()), (with(&[new]), 1));
+        // Nobody can stand inside a jump that stands, of whichever generation: an alarm is a false one.
+        for start in [with(&[new]), with(&[old])] {
             let mut b = start;
             let out = run(std::slice::from_ref(&both), &mut b, &inside, None);
-            assert_eq!((b, out.waiting), (start, vec![0]));
-            let out = run(std::slice::from_ref(&both), &mut b, &[], None);
             assert_eq!((b, out.done.len()), (with(&[new]), 1));
         }
-        // Nobody can stand inside what stands: an alarm is a false one.
-        let mut b = with(&[new]);
-        let out = run(&[both], &mut b, &inside, None);
-        assert_eq!((b, out.done.len()), (with(&[new]), 1));
     }
 
     #[test]
