@@ -5,7 +5,7 @@
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
 use crate::candidates::{Candidate, Candidates};
-use crate::ground::Ground;
+use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
@@ -161,7 +161,8 @@ fn round(
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
     let target = Target::open(ground.target.process.pid())?;
-    let placed = ground.install(&target, chosen, shuffle, Some(offset), &|_| Vec::new())?;
+    let wanted = Wanted { chosen, shuffle, counters: Some(offset), notes: &|_| Vec::new() };
+    let placed = ground.install(&target, wanted)?;
     let begun = Instant::now();
     run();
     let target = Target::open(ground.target.process.pid())?;

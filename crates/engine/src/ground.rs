@@ -28,6 +28,19 @@ pub(crate) struct Ground<'a, 'm> {
     pub(crate) walk: Option<Candidate>,
 }
 
+/// What a generation is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The functions, with the orders of their blocks.
+    pub(crate) chosen: &'a [Candidate],
+    /// The seed of the functions' order, where that is random.
+    pub(crate) shuffle: Option<u64>,
+    /// Where its clones only count: bytes of counters for each thread.
+    pub(crate) counters: Option<u32>,
+    /// What the next whet should know.
+    pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
+}
+
 /// A generation in place.
 pub(crate) struct Placed {
     pub(crate) built: Built,
@@ -38,37 +51,23 @@ pub(crate) struct Placed {
 }
 
 impl Ground<'_, '_> {
-    /// Builds clones for the address space as it is now, and installs them: for good, or for a while with so many bytes
-    /// of counters for each thread. `target` is the process as it is now.
+    /// Builds clones for the address space as it is now, and installs them. `target` is the process as it is now.
     ///
     /// # Errors
     /// [`Error`]; what was not installed leaves nothing.
-    pub(crate) fn install(
-        &self,
-        target: &Target,
-        chosen: &[Candidate],
-        shuffle: Option<u64>,
-        counters: Option<u32>,
-        notes: &dyn Fn(&Built) -> Vec<u8>,
-    ) -> Result<Placed, Error> {
+    pub(crate) fn install(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
         for _ in 0..PLACES {
-            match self.install_once(target, chosen, shuffle, counters, notes) {
+            match self.install_once(target, wanted) {
                 // Something was mapped at the chosen place meanwhile: a thread's stack, a library.
                 Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {}
                 other => return other,
             }
         }
-        self.install_once(target, chosen, shuffle, counters, notes)
+        self.install_once(target, wanted)
     }
 
-    fn install_once(
-        &self,
-        target: &Target,
-        chosen: &[Candidate],
-        shuffle: Option<u64>,
-        counters: Option<u32>,
-        notes: &dyn Fn(&Built) -> Vec<u8>,
-    ) -> Result<Placed, Error> {
+    fn install_once(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
+        let Wanted { chosen, shuffle, counters, notes } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         // An earlier generation has brought it.

@@ -4,7 +4,7 @@ use crate::build::Built;
 use crate::candidates::{self, Candidates};
 use crate::counting::{self, CountingReport};
 use crate::file_text::{self, FileText};
-use crate::ground::{Ground, Placed};
+use crate::ground::{Ground, Placed, Wanted};
 use crate::lock::TargetLock;
 use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
@@ -142,7 +142,9 @@ fn rebuild(
             );
             Notes { dyno: dyno.get(), profile: profile.clone(), ..notes }.write()
         };
-        let placed = ground.install(&now, &candidates.chosen, options.shuffle, None, &notes)?;
+        let wanted =
+            Wanted { chosen: &candidates.chosen, shuffle: options.shuffle, counters: None, notes: &notes };
+        let placed = ground.install(&now, wanted)?;
         let summary = Summary::new(program, &candidates, &placed.built, &totals);
         let report = summary.report(target, &placed, samples, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));

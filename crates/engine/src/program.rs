@@ -168,19 +168,12 @@ impl<'m> Program<'m> {
     pub fn stubs(&self, modules: &[usize]) -> Stubs {
         let images = self.image.modules();
         let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
-        // Some linkers' stubs do more before the jump, which a resolver may need while the slot is not bound.
-        let only_jumps = |p: &&PltStub| {
-            let mut bytes = [0; 16];
-            let code = self.memory.read(p.range.start, &mut bytes).map(|()| &bytes[..]).unwrap_or_default();
-            let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
-            code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
-        };
         let stub = |p: &PltStub| {
             let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
             let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
             (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
         };
-        modules.iter().flat_map(|&i| &images[i].plt).filter(only_jumps).map(stub).collect()
+        modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 
     /// Whether a program counter is in code of the main program.

@@ -18,6 +18,9 @@ pub struct PltStub {
     pub slot: Avma,
     /// The function's name; `None` for an ifunc of the module itself, which has only a resolver.
     pub name: Option<String>,
+    /// Whether that jump is all it does. Some linkers' stubs leave the slot's number in a register first, for a resolver
+    /// that is called while the slot is not bound.
+    pub only_jumps: bool,
 }
 
 /// Slots with the number of the symbol they hold; 0: none.
@@ -46,7 +49,9 @@ pub(crate) fn stubs(
         let (Ok(start), Ok(end)) = (u64::try_from(from), u64::try_from(to)) else { continue };
         let range = AvmaRange::new(at.add(start), at.add(end));
         if fde(range.start).is_none_or(|f| is_stub_section(bytes, at, f)) {
-            out.push(PltStub { range, slot: *slot, name: name(*symbol) });
+            let before = bytes.get(from..jump).unwrap_or_default();
+            let only_jumps = before.strip_prefix(&ENDBR64).unwrap_or(before).iter().all(|b| *b == 0xf2);
+            out.push(PltStub { range, slot: *slot, name: name(*symbol), only_jumps });
         }
     }
     out
