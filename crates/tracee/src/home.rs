@@ -51,9 +51,9 @@ impl Home {
         Place::of(process, tid, regs).is_some()
     }
 
-    /// Whether it would use up pages that nobody has touched yet, of which there are but so many.
-    pub(crate) fn is_dear(process: &Process, tid: Tid, regs: &Regs) -> bool {
-        Place::of(process, tid, regs).is_some_and(|p| p.dear)
+    /// The pages that nobody has touched yet and it would use, where it has no other place.
+    pub(crate) fn dear(process: &Process, tid: Tid, regs: &Regs) -> Option<AvmaRange> {
+        Place::of(process, tid, regs)?.dear
     }
 
     /// The stack pointer with which a `ret` begins the way home.
@@ -73,7 +73,8 @@ struct Place {
     sp: Avma,
     fp_at: Avma,
     fp: Vec<u8>,
-    dear: bool,
+    /// The pages that nobody has touched yet, if it lies in such.
+    dear: Option<AvmaRange>,
 }
 
 impl Place {
@@ -93,18 +94,19 @@ impl Place {
         let (sp, fp_at) = below(regs.sp().sub(RED_ZONE));
         let fits = |end: Avma| end.add(ROOM) <= sp;
         if stack_end(&maps, regs.sp(), thread, first, guard).is_some_and(fits) {
-            return Some(Self { sp, fp_at, fp, dear: false });
+            return Some(Self { sp, fp_at, fp, dear: None });
         }
         // On a stack of the program's own making, or a full one. The one that the thread was started on has room
         // where nothing has ever been.
-        if let Some(shelter) = process.shelter() {
+        if let Some(shelter) = process.shelter(&maps) {
             let (sp, fp_at) = below(shelter.end);
-            return (shelter.start.add(ROOM) <= sp).then_some(Self { sp, fp_at, fp, dear: false });
+            return (shelter.start.add(ROOM) <= sp).then_some(Self { sp, fp_at, fp, dear: None });
         }
         let born_on = birth_stack(&maps, thread, first, guard)?;
         let wanted = ROOM + fp.len() as u64 + PAGE;
-        let (sp, fp_at) = below(untouched(process, born_on, wanted)?);
-        Some(Self { sp, fp_at, fp, dear: true })
+        let pages = untouched(process, born_on, wanted)?;
+        let (sp, fp_at) = below(pages.end);
+        Some(Self { sp, fp_at, fp, dear: Some(pages) })
     }
 }
 
@@ -122,9 +124,8 @@ fn birth_stack(
     Some(AvmaRange::new(end, thread.align_down(PAGE)))
 }
 
-/// The upper end of the highest run of pages of so many bytes that nobody has ever read or written: no frame of
-/// anybody can be there.
-fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<Avma> {
+/// The highest run of pages of so many bytes that nobody has ever read or written: no frame of anybody can be there.
+fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRange> {
     /// Present, swapped, of a file or shared, a guard (Documentation/admin-guide/mm/pagemap.rst).
     const ANYTHING: u64 = 1 << 63 | 1 << 62 | 1 << 61 | 1 << 58;
     let stack = AvmaRange::new(stack.start.max(stack.end.sub(stack.len().min(REACH))), stack.end);
@@ -132,7 +133,7 @@ fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<Avma> {
     let run = usize::try_from(wanted.div_ceil(PAGE)).ok()?;
     let free = |pages: &[u64]| pages.iter().all(|e| e & ANYTHING == 0);
     let at = entries.windows(run).rposition(free)?;
-    Some(stack.start.add((at + run) as u64 * PAGE))
+    Some(AvmaRange::with_len(stack.start.add(at as u64 * PAGE), run as u64 * PAGE))
 }
 
 /// The lowest address of the stack that `sp` points into, where it can be shown that everything from there up to `sp`

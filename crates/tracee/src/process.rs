@@ -1,6 +1,7 @@
 //! One process: its files in /proc and its memory.
 
 use crate::remote::Gadgets;
+use crate::shelter;
 use crate::{Error, Pid, Status, Tid};
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 use std::fs::{self, File};
@@ -375,9 +376,14 @@ impl Process {
         *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of our own in the target, for the way home of threads on stacks that have no room for it.
-    pub(crate) fn shelter(&self) -> Option<AvmaRange> {
-        *self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Memory of our own in the target, for the way home of threads on stacks that have no room for it; also that of an
+    /// earlier whet.
+    pub(crate) fn shelter(&self, maps: &str) -> Option<AvmaRange> {
+        let mut known = self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() {
+            *known = shelter::find(self, maps);
+        }
+        *known
     }
 
     pub(crate) fn set_shelter(&self, range: AvmaRange) {

@@ -32,8 +32,6 @@ pub(crate) struct Gadgets {
     pub(crate) home: Option<Avma>,
 }
 
-/// Bytes of a shelter: a frame with the largest floating-point state, and room below.
-const SHELTER: u64 = 64 << 10;
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// As `__restore_rt` is written in glibc and musl.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -127,8 +125,7 @@ impl Group {
         Err(if dispatching && !unfit { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
 
-    /// Runs one system call on a thread at rest. The first for a thread that must go far for its way home makes a
-    /// shelter, which stays.
+    /// Runs one system call on a thread at rest, after making a shelter for its way home where it needs one.
     pub(crate) fn syscall(
         &mut self,
         tid: Tid,
@@ -136,17 +133,20 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        if Home::is_dear(&self.process, tid, &self.regs(tid)?) {
-            let protection = (libc::PROT_READ | libc::PROT_WRITE).cast_unsigned().into();
-            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned().into();
-            let map = [0, SHELTER, protection, flags, u64::MAX, 0];
-            let at = self.one_syscall(tid, gadgets, libc::SYS_mmap, map)?;
-            self.process.set_shelter(AvmaRange::with_len(Avma(at.cast_unsigned()), SHELTER));
+        if let Some(pages) = Home::dear(&self.process, tid, &self.regs(tid)?) {
+            self.make_shelter(tid, gadgets, pages)?;
         }
         self.one_syscall(tid, gadgets, nr, args)
     }
 
-    fn one_syscall(&mut self, tid: Tid, gadgets: Gadgets, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
+    /// Runs one system call on a thread at rest that has a place for its way home.
+    pub(crate) fn one_syscall(
+        &mut self,
+        tid: Tid,
+        gadgets: Gadgets,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<i64, Error> {
         // Threads that came too late to be chosen go on.
         self.pump()?;
         let saved = leave_rseq(&self.process, tid, self.regs(tid)?);

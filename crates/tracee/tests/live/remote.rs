@@ -2,7 +2,7 @@
 
 use crate::guest::{Guest, alone, stop};
 use addr::{Avma, AvmaRange, ReadMemory};
-use tracee::{Error, with_one_stopped};
+use tracee::{Error, Process, with_one_stopped};
 
 const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
@@ -109,4 +109,32 @@ fn a_small_stack_amid_data_is_not_built_on() {
         }
         g.progress(0, 10);
     }
+}
+
+/// The handles of one whet know nothing of what the last did, but for what it left in the target.
+#[test]
+fn one_shelter_is_enough_for_all() {
+    let _alone = alone();
+    let g = Guest::start("smallstack", &["alone"]);
+    g.progress(0, 5);
+    let shelters = |g: &Guest| {
+        let maps = g.process.maps_text().unwrap();
+        maps.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_hexdigit()) && is_64_kib(l)).count()
+    };
+    let before = shelters(&g);
+    // A stack has untouched pages for a few only.
+    for _ in 0..40 {
+        let process = Process::open(g.pid()).unwrap();
+        let pid = with_one_stopped(&process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+        assert_eq!(pid.unwrap(), i64::from(g.pid().0));
+    }
+    assert_eq!(shelters(&g), before + 1);
+    assert_eq!(g.word(1), 0);
+    g.progress(0, 10);
+}
+
+fn is_64_kib(line: &str) -> bool {
+    let ends = line.split(' ').next().and_then(|r| r.split_once('-'));
+    let number = |s| u64::from_str_radix(s, 16).ok();
+    ends.and_then(|(a, b)| Some(number(b)? - number(a)?)) == Some(64 << 10)
 }
