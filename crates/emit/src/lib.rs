@@ -55,4 +55,4 @@ pub use driver::emit;
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
-pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats, Stub, Stubs};
+pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats, Stub, Stubs, Watch};

@@ -214,6 +214,11 @@ impl Builder<'_> {
     fn copy(&mut self, index: u32) -> Result<(), Refusal> {
         let inst = &self.f.cfg.insts[index as usize];
         let i = &inst.decoded;
+        for w in self.f.watches.iter().filter(|w| w.inst == index) {
+            let step = Step::Store(w.register);
+            let kind = Kind::Count { step, offset: w.offset };
+            self.plan.items.push(Item { kind, len: count::len(step), inst: None, original: inst.at });
+        }
         let bytes = inst.bytes.as_slice();
         let mut len = bytes.len();
         let kind = if let Some(t) = self.table_read_by(index) {

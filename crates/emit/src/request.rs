@@ -33,6 +33,8 @@ pub struct Function<'a> {
     pub align: u32,
     /// Counters at points of the function, none twice.
     pub counters: Vec<Counter>,
+    /// Registers to keep before instructions.
+    pub watches: Vec<Watch>,
 }
 
 /// A counter of 8 bytes in the memory of the thread that passes a point: at an offset from its GS base, which user
@@ -44,6 +46,18 @@ pub struct Counter {
     /// How.
     pub by: CountBy,
     /// The counter's offset from the GS base, below 2 GiB. Bytes.
+    pub offset: u32,
+}
+
+/// A register's value is written to the memory of the thread that comes to an instruction, over the last one. Where an
+/// indirect call goes is known so from outside, without a register or a flag being touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch {
+    /// The instruction, by its place in [`Cfg::insts`]; no direct jump.
+    pub inst: u32,
+    /// The general register, by its number.
+    pub register: u8,
+    /// Where it is kept, as for a [`Counter`]. Bytes.
     pub offset: u32,
 }
 

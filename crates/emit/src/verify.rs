@@ -46,7 +46,7 @@ pub(crate) fn verify(
     tables_at: &[Avma],
     clones: &Clones<'_>,
 ) -> Result<(), Refusal> {
-    let counted = (!f.counters.is_empty()).then(|| Counted::new(f));
+    let counted = (!f.counters.is_empty() || !f.watches.is_empty()).then(|| Counted::new(f));
     let v = Verifier { f, plan, map, tables_at, clones, counted };
     v.clone(clone).and_then(|()| v.tables(clone)).ok_or(Refusal::RoundTrip)
 }
@@ -74,7 +74,7 @@ impl Counted {
         Self {
             liveness: Liveness::compute(f.cfg),
             insts: f.cfg.insts.iter().map(|i| i.at).zip(0..).collect(),
-            offsets: f.counters.iter().map(|c| c.offset).collect(),
+            offsets: f.counters.iter().map(|c| c.offset).chain(f.watches.iter().map(|w| w.offset)).collect(),
         }
     }
 

@@ -29,6 +29,7 @@ fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
         order: rng.order(cfg.blocks.len(), 7),
         align_blocks: Vec::new(),
         counters: Vec::new(),
+        watches: Vec::new(),
         window: None,
         rows: &[],
         lsda: None,

@@ -35,6 +35,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
         order: order.iter().map(|&b| BlockId(b)).collect(),
         align_blocks: Vec::new(),
         counters: Vec::new(),
+        watches: Vec::new(),
         window: None,
         rows,
         lsda: None,

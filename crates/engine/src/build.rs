@@ -239,6 +239,7 @@ fn emit_at(
             order: c.order.clone(),
             align_blocks: Vec::new(),
             counters: c.counters.clone(),
+            watches: c.watches.clone(),
             rows: &c.analysed.rows,
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,

@@ -1,32 +1,39 @@
 //! Whom does a function call, and how often?
 
-use crate::candidates::Candidate;
+use crate::candidates::{Candidate, SiteTargets};
 use crate::program::{FuncId, Program};
 use addr::Avma;
-use code::BlockId;
 use iced_x86::{FlowControl, Instruction, OpKind};
+use rustc_hash::FxHashMap;
 
-/// Tells of each direct call and tail call of a function that is known to run: the callee, also behind a stub or a slot of
-/// the procedure linkage table that is bound, and how often.
+/// Tells of each call and tail call of a function that is known to run: the callee, also behind a stub or a slot of the
+/// procedure linkage table that is bound, and how often. Those of an indirect call are as far as they were seen.
 pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64)) {
     let cfg = &c.analysed.cfg;
-    for b in (0u32..).take(cfg.blocks.len()).map(BlockId) {
-        let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
-        if count == 0 {
-            continue;
-        }
-        for inst in cfg.insts_of(b) {
+    let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+    for (block, &count) in cfg.blocks.iter().zip(&c.counts.blocks).filter(|(_, n)| **n > 0) {
+        for n in block.insts.clone() {
+            let Some(inst) = cfg.insts.get(n as usize) else { continue };
             if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
                 tell(callee, count);
+            }
+            for &(at, seen) in sites.get(&n).into_iter().flat_map(|s| &s.seen) {
+                if let Some(callee) = program.entered_at(at) {
+                    tell(callee, scaled(count, sites[&n].share(seen)));
+                }
             }
         }
     }
 }
 
+/// So many thousandths.
+fn scaled(count: u64, share: u64) -> u64 {
+    u64::try_from(u128::from(count) * u128::from(share) / 1000).unwrap_or(u64::MAX)
+}
+
 /// The function at whose entry a call or jump leads, if that is plain from it and from slots that are bound.
 pub fn callee(program: &Program<'_>, i: &Instruction) -> Option<FuncId> {
-    let at = leads_to(program, i)?;
-    program.find(at).filter(|&f| program.extent(f).entry == at)
+    program.entered_at(leads_to(program, i)?)
 }
 
 /// Where a call or jump leads, if that is plain from it and from slots that are bound.

@@ -7,7 +7,7 @@ use crate::shuffle::Rng;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
-use emit::Counter;
+use emit::{Counter, Watch};
 use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,6 +32,28 @@ pub struct Candidate {
     pub order: Vec<BlockId>,
     /// Counters in its clone.
     pub counters: Vec<Counter>,
+    /// What its clone keeps of registers.
+    pub watches: Vec<Watch>,
+    /// Where indirect calls and jumps of it led, as far as it was seen.
+    pub targets: Vec<SiteTargets>,
+}
+
+/// Where an indirect call or jump led.
+#[derive(Clone, Debug)]
+pub struct SiteTargets {
+    /// Which, by its place in [`Cfg::insts`].
+    pub inst: u32,
+    /// The destinations and how often each was seen, the most first.
+    pub seen: Vec<(Avma, u64)>,
+}
+
+impl SiteTargets {
+    /// The share of a destination in all that was seen, in 1/1000.
+    #[must_use]
+    pub fn share(&self, n: u64) -> u64 {
+        let all: u64 = self.seen.iter().map(|s| s.1).sum();
+        if all == 0 { 0 } else { u64::try_from(u128::from(n) * 1000 / u128::from(all)).unwrap_or(0) }
+    }
 }
 
 impl Candidate {
@@ -47,6 +69,8 @@ impl Candidate {
             exact: false,
             order: Vec::new(),
             counters: Vec::new(),
+            watches: Vec::new(),
+            targets: Vec::new(),
         }
     }
 }
@@ -143,7 +167,10 @@ impl Candidates {
     /// Gives each candidate the order of its blocks: by its counts, or at random.
     pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
         // Counting may have been given up in the middle.
-        self.chosen.iter_mut().for_each(|c| c.counters.clear());
+        for c in &mut self.chosen {
+            c.counters.clear();
+            c.watches.clear();
+        }
         match shuffle {
             Some(seed) => random_orders(&mut self.chosen, seed),
             None => measured_orders(&mut self.chosen, samples),

@@ -4,13 +4,14 @@
 //! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
-use crate::candidates::{Candidate, Candidates};
+use crate::candidates::{Candidate, Candidates, SiteTargets};
 use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
-use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text};
+use crate::targets::{self, Seen, Site};
+use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, restore};
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
@@ -72,11 +73,15 @@ pub fn count_during(
     progress: &mut dyn FnMut(Progress),
     work: &mut dyn FnMut(),
 ) -> Result<Vec<CountedFunction>, Error> {
+    let mut run = |look: &mut dyn FnMut()| {
+        work();
+        look();
+    };
     tracee::preflight(pid)?;
     let _lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
-    on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
-        count(ground, &mut candidates, Duration::ZERO, options, work, progress)?;
+    let counted = on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
+        count(ground, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
         let counted = candidates.chosen.into_iter().filter(|c| c.counted);
         Ok(counted
             .map(|c| CountedFunction {
@@ -86,15 +91,20 @@ pub fn count_during(
                 exact: c.exact,
             })
             .collect())
-    })
+    });
+    restore::or_restore(&target, false, counted)
 }
 
+/// Lets a target run while its clones count, and calls what it is given now and then.
+pub(crate) type Run<'a> = dyn FnMut(&mut dyn FnMut()) + 'a;
+
 /// Lets a target run for a while.
-pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt) {
+pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut dyn FnMut()) {
     let begun = Instant::now();
     let goes_on = || process.is_alive() && !interrupt.is_wanted();
     while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| goes_on()) {
         std::thread::sleep(left.min(Duration::from_millis(50)));
+        look();
     }
 }
 
@@ -108,7 +118,7 @@ pub(crate) fn count(
     candidates: &mut Candidates,
     time: Duration,
     options: &OptimizeOptions,
-    run: &mut dyn FnMut(),
+    run: &mut Run<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
@@ -150,11 +160,13 @@ fn round(
     ground: &Ground<'_, '_>,
     chosen: &mut [Candidate],
     shuffle: Option<u64>,
-    run: &mut dyn FnMut(),
+    run: &mut Run<'_>,
     report: &mut CountingReport,
 ) -> Result<(), Error> {
     let mut offset = 0;
     let plans: Vec<CounterPlan> = chosen.iter_mut().map(|c| prepare(c, &mut offset)).collect();
+    let counted = offset;
+    let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch(c, &mut offset)).collect();
     if let Some(seed) = shuffle {
         // Other orders than those that come after it.
         let mut rng = Rng::new(seed ^ 0xc0);
@@ -163,8 +175,16 @@ fn round(
     let target = Target::open(ground.target.process.pid())?;
     let wanted = Wanted { chosen, shuffle, counters: Some(offset), notes: &|_| Vec::new() };
     let placed = ground.install(&target, wanted)?;
+    let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();
-    run();
+    let all_sites: Vec<Site> = sites.iter().flatten().copied().collect();
+    let mut seen = Seen::default();
+    run(&mut || {
+        // A look that fails is one less.
+        for words in splice::counter_words(&target.process, &area, counted..offset).into_iter().flatten() {
+            seen.take(&all_sites, counted, &words, &target.process);
+        }
+    });
     let target = Target::open(ground.target.process.pid())?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid: target.process.pid() })?;
     let undone = splice::undo(&target.process, installed, &Policy::default())?;
@@ -173,8 +193,14 @@ fn round(
     if left > 0 {
         return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
     }
-    let values = splice::counters(&target.process, &installed.anchor, offset)?;
-    splice::forget_counters(&target.process, &installed.anchor)?;
+    let values = splice::counters(&target.process, &area, counted)?;
+    splice::forget_counters(&target.process, &area)?;
+    let mut targets = seen.targets();
+    for (c, sites) in chosen.iter_mut().zip(&sites) {
+        c.watches.clear();
+        let seen = targets.by_ref().take(sites.len());
+        c.targets = sites.iter().zip(seen).map(|(s, seen)| SiteTargets { inst: s.inst, seen }).collect();
+    }
 
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
     let mut values = &values[..];
@@ -221,6 +247,13 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     c.counters = plan.points().iter().map(counter).collect();
     c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();
     plan
+}
+
+/// Has a candidate keep where its indirect calls go.
+fn watch(c: &mut Candidate, offset: &mut u32) -> Vec<Site> {
+    let sites = targets::sites(&c.analysed.cfg, offset);
+    c.watches = sites.iter().flat_map(targets::watches).collect();
+    sites
 }
 
 /// The blocks that leave a clone for good: they jump through a table that cannot be cloned, into the original. What is

@@ -84,6 +84,7 @@ fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
         signal_frame: false,
         align: 16,
         counters: Vec::new(),
+        watches: Vec::new(),
     };
     let out = emit::emit(&Request {
         text_at: TEXT,

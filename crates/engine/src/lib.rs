@@ -34,6 +34,7 @@ mod seldom;
 mod shuffle;
 mod status;
 mod target;
+mod targets;
 mod verify;
 mod walk;
 

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracee::{Pid, Process};
+use tracee::{Pid, Process, Raised};
 
 /// Address space that clones of all generations may take in one target. Bytes.
 pub const MEMORY_CAP: u64 = 128 << 20;
@@ -95,6 +95,7 @@ pub fn optimize(
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
     let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let outcome = rebuild(&target, options, progress);
@@ -110,9 +111,13 @@ fn rebuild(
     on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
         let counting = match options.counting.filter(|_| options.profile.is_none()) {
             Some(time) => {
-                let mut run = || counting::wait(&target.process, time, &options.interrupt);
+                let mut run = |look: &mut dyn FnMut()| {
+                    counting::wait(&target.process, time, &options.interrupt, look);
+                };
                 match counting::count(ground, &mut candidates, time, options, &mut run, progress) {
-                    Err(Error::Splice(e @ splice::Error::GsBaseInUse { .. })) => {
+                    Err(Error::Splice(
+                        e @ (splice::Error::GsBaseInUse { .. } | splice::Error::NoCounterMemory { .. }),
+                    )) => {
                         restore::restore(target.process.pid(), false)?;
                         Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
                     }

@@ -130,6 +130,12 @@ impl<'m> Program<'m> {
         Some(FuncId { module: u32::try_from(module).ok()?, index })
     }
 
+    /// The function whose entry is at an address.
+    #[must_use]
+    pub fn entered_at(&self, at: Avma) -> Option<FuncId> {
+        self.find(at).filter(|&f| self.extent(f).entry == at)
+    }
+
     /// Whether some code sets its thread's GS base (`wrgsbase`, Intel SDM volume 2), which then is not free for counters.
     #[must_use]
     pub fn sets_gs_base(&self) -> bool {

@@ -11,6 +11,7 @@
 
 use crate::{Anchor, Error, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use std::ops::Range;
 use tracee::{Process, Stopped};
 
 /// The area of a target: parts of equal size, one after the other.
@@ -53,21 +54,33 @@ impl CounterArea {
 
 /// Sees to an area with room for so many bytes in each part, all zeros: the one there is, or a new one.
 /// A new one is on record only once it is handed out.
+///
+/// # Errors
+/// [`Error::NoCounterMemory`]; [`Error::Tracee`].
 pub(crate) fn provide(process: &Process, anchor: &Anchor, bytes: u32) -> Result<CounterArea, Error> {
     let threads = process.threads()?.len() as u64;
     let wanted = u64::from(bytes).next_multiple_of(4096).max(4096);
-    if let Some(area) = anchor.counters.filter(|a| a.part >= wanted && a.parts() >= threads) {
-        empty(process, &area)?;
+    let enough = |a: &CounterArea| a.part >= wanted && a.parts() >= threads.min(most_parts(a.part));
+    if let Some(area) = anchor.counters.filter(enough) {
+        forget_counters(process, &area)?;
         return Ok(area);
     }
     let part = wanted.max(anchor.counters.map_or(0, |a| a.part));
-    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS).min((MOST / part).max(1));
+    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS).min(most_parts(part));
     let len = part * parts;
     fault::point();
-    let at = tracee::with_one_stopped(process, |remote| {
+    let mapped = tracee::with_one_stopped(process, |remote| {
         remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])
+    });
+    let at = mapped.map_err(|e| match e {
+        tracee::Error::Remote { errno, .. } => Error::NoCounterMemory { len, errno },
+        e => e.into(),
     })?;
     Ok(CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part })
+}
+
+fn most_parts(part: u64) -> u64 {
+    (MOST / part).max(1)
 }
 
 /// Gives every thread a part, each its own as far as there are enough, and puts the area on record. `anchor` is that
@@ -105,31 +118,43 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea, anchor: &A
     Ok(())
 }
 
-/// The counters' values, each the sum over all threads; `bytes` is what each part was made for.
+/// The counters' values, each the sum over all threads; `bytes` is how much of each part they take.
 ///
 /// # Errors
-/// [`Error::Unreadable`]; [`Error::NoCounters`] where there is no area.
-pub fn counters(process: &Process, anchor: &Anchor, bytes: u32) -> Result<Vec<u64>, Error> {
-    let area = anchor.counters.filter(|a| u64::from(bytes) <= a.part).ok_or(Error::NoCounters)?;
+/// [`Error::Unreadable`].
+pub fn counters(process: &Process, area: &CounterArea, bytes: u32) -> Result<Vec<u64>, Error> {
     let mut sums = vec![0u64; bytes as usize / 8];
-    for part in 0..area.parts() {
-        let values = process.bytes(AvmaRange::with_len(area.base(part), u64::from(bytes)))?;
-        for (sum, value) in sums.iter_mut().zip(values.as_chunks::<8>().0) {
-            *sum = sum.wrapping_add(u64::from_le_bytes(*value));
-        }
+    for values in counter_words(process, area, 0..bytes)? {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
     }
     Ok(sums)
+}
+
+/// What each part holds at a range of offsets, in words of 8 bytes: with threads running, what was there at some instant.
+///
+/// # Errors
+/// [`Error::Unreadable`], also where a part has no such offsets.
+pub fn counter_words(
+    process: &Process,
+    area: &CounterArea,
+    offsets: Range<u32>,
+) -> Result<Vec<Vec<u64>>, Error> {
+    let Range { start, end } = offsets;
+    (0..area.parts())
+        .map(|part| {
+            let from = area.base(part).add(u64::from(start));
+            let len = u64::from(end.saturating_sub(start));
+            let bytes = process.bytes(AvmaRange::with_len(from, len))?;
+            Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
+        })
+        .collect()
 }
 
 /// Gives the memory behind the area back to the system; it reads as zeros from then on.
 ///
 /// # Errors
 /// [`Error::Tracee`].
-pub fn forget_counters(process: &Process, anchor: &Anchor) -> Result<(), Error> {
-    anchor.counters.map_or(Ok(()), |area| empty(process, &area))
-}
-
-fn empty(process: &Process, area: &CounterArea) -> Result<(), Error> {
+pub fn forget_counters(process: &Process, area: &CounterArea) -> Result<(), Error> {
     let args = [area.range.start.0, area.range.len(), MADV_DONTNEED, 0, 0, 0];
     Ok(tracee::with_one_stopped(process, |remote| remote.syscall(MADVISE, args)).map(|_| ())?)
 }

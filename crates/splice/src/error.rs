@@ -76,9 +76,14 @@ pub enum Error {
         /// Its GS base.
         base: u64,
     },
-    /// Nobody has counted in this target.
-    #[error("the target holds no memory for counters")]
-    NoCounters,
+    /// The target got no memory to count in.
+    #[error("the target could not map {len} bytes for counters: {}", std::io::Error::from_raw_os_error(*.errno))]
+    NoCounterMemory {
+        /// Wanted size in bytes.
+        len: u64,
+        /// The kernel's answer.
+        errno: i32,
+    },
     /// Another whet, of another user perhaps, has added clones meanwhile.
     #[error("another whet is at work on the target")]
     NotAlone,

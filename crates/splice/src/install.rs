@@ -3,8 +3,8 @@
 use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
-    Anchor, Cache, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record, Region, State,
-    ToggleReport, counters, fault, huge, journal, walk,
+    Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
+    Region, State, ToggleReport, counters, fault, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -121,6 +121,8 @@ pub struct InstallReport {
     pub huge_bytes: u64,
     /// How long one thread was stopped to make the mappings.
     pub map_stop: Duration,
+    /// Where its clones count.
+    pub counters: Option<CounterArea>,
 }
 
 /// Installs a generation; redirects of an earlier one are taken away in the same stop.
@@ -178,10 +180,11 @@ pub fn install(
         .collect();
     let word = Word::swap(&anchor);
     let hook = anchor.hook.map(|h| h.record);
-    let counters = counters.as_ref().map(|area| (area, &anchor));
-    let change = Change { word, hook, counters, revert: &old_records, apply: &new_records, marks: &marks };
+    let handed_out = counters.as_ref().map(|area| (area, &anchor));
+    let change =
+        Change { word, hook, counters: handed_out, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
-    Ok(InstallReport { generation, toggle, huge_bytes, map_stop })
+    Ok(InstallReport { generation, toggle, huge_bytes, map_stop, counters })
 }
 
 /// Makes all mappings with one thread stopped once; on failure none is left.

@@ -37,6 +37,7 @@ impl Source {
             order,
             align_blocks,
             counters: Vec::new(),
+            watches: Vec::new(),
             window: self.window,
             rows: &self.rows,
             lsda: self.lsda.as_ref(),
