@@ -6,17 +6,19 @@
 //! it ends; what comes out was made by a round in which nothing failed, so nothing in it refers to what is not there.
 
 use crate::encode::{Clones, Encoded, Misfit, encode};
+use crate::frames::FragmentFrame;
+use crate::items::{Kind, Op, Plan, Zone};
 use crate::map::AddressMap;
-use crate::plan::{Kind, Op, Plan, plan};
+use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
-use crate::{frames, table, verify};
+use crate::{Fragments, frames, table, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
-/// What a jump into the gaps between clones meets: `int3`.
+/// What a jump into the gaps between fragments meets: `int3`.
 const GAP: u8 = 0xcc;
 const MAX_ALIGN: u32 = 4096;
 /// Tables, exception tables and unwind tables start at multiples of this. Bytes.
@@ -134,16 +136,22 @@ impl<'a> Job<'a> {
         Self::new(self.f, self.original_tables, stubs)
     }
 
-    fn len(&self) -> u32 {
-        self.offsets.last().copied().unwrap_or(0)
+    /// Its fragments with their sizes.
+    fn fragments(&self) -> Vec<zones::Piece> {
+        let fragments = &self.plan.fragments;
+        let start = |i: usize| {
+            let item = fragments.get(i).map_or(self.plan.items.len(), |f| f.first as usize);
+            self.offsets.get(item).copied().unwrap_or(0)
+        };
+        fragments.iter().enumerate().map(|(i, f)| (*f, start(i + 1) - start(i))).collect()
     }
 }
 
 /// Places for all jobs.
 struct Round<'a> {
     request: &'a Request<'a>,
-    /// Starts of the clones.
-    starts: Vec<Avma>,
+    /// For each job the places of its fragments.
+    fragments: Vec<Vec<AvmaRange>>,
     /// For each job the places of its tables.
     tables: Vec<Vec<Avma>>,
     /// Bytes of the text and of the tables.
@@ -156,8 +164,7 @@ struct Round<'a> {
 struct Part {
     clone: Encoded,
     map: AddressMap,
-    rows: Vec<unwind::Row>,
-    lsda: Option<Vec<u8>>,
+    frames: Vec<FragmentFrame>,
 }
 
 enum Finished {
@@ -169,16 +176,14 @@ enum Finished {
 impl<'a> Round<'a> {
     fn new(request: &'a Request<'a>, jobs: &[Job<'_>]) -> Result<Self, Error> {
         let too_far = Error::TooFarApart { text_at: request.text_at, data_at: request.data_at };
-        let (mut text_len, mut tables_len) = (0usize, 0usize);
-        let mut starts = Vec::with_capacity(jobs.len());
+        let sizes: Vec<Vec<zones::Piece>> = jobs.iter().map(Job::fragments).collect();
+        let (fragments, text_len) = zones::place(request.text_at, &sizes);
+        let text_len = usize::try_from(text_len).unwrap_or(usize::MAX);
+        let mut tables_len = 0;
         let mut tables = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
-        for job in jobs {
-            text_len = text_len.next_multiple_of(job.plan.align as usize);
-            let start = request.text_at.add(text_len as u64);
-            starts.push(start);
-            here.insert(job.f.cfg.entry, start);
-            text_len += job.len() as usize;
+        for (job, fragments) in jobs.iter().zip(&fragments) {
+            here.extend(fragments.first().map(|first| (job.f.cfg.entry, first.start)));
             let places = job.plan.tables.iter().map(|t| {
                 let at = request.data_at.add(tables_len as u64);
                 tables_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
@@ -191,34 +196,27 @@ impl<'a> Round<'a> {
             return Err(too_far);
         }
         let clones = Clones { here, known: request.known, stubs: request.stubs };
-        Ok(Self { request, starts, tables, text_len, tables_len, clones })
+        Ok(Self { request, fragments, tables, text_len, tables_len, clones })
     }
 
     fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
         let tables_at = &self.tables[i];
-        let clone = encode(&job.f, &job.plan, &job.offsets, self.starts[i], tables_at, &self.clones)?;
+        let fragments = Fragments::new(&self.fragments[i]).ok_or(Refusal::RoundTrip)?;
+        let clone = encode(&job.f, &job.plan, &job.offsets, fragments, tables_at, &self.clones)?;
         // INVARIANT(one-to-one)
-        let map = AddressMap::new(clone.range, clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
+        let map =
+            AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
         verify::verify(&job.f, &job.plan, &clone, &map, tables_at, &self.clones)?;
-        let rows = frames::rows(&job.f, &clone)?;
-        let lsda = match job.f.lsda {
-            None => None,
-            Some(l) => {
-                let written = frames::lsda(l, &clone).write(clone.range.start);
-                Some(written.map_err(|_| Refusal::OddExceptionTable)?)
-            }
-        };
-        Ok(Part { clone, map, rows, lsda })
+        let frames = frames::frames(&job.f, &clone)?;
+        Ok(Part { clone, map, frames })
     }
 
     fn finish(&self, jobs: &[Job<'_>], parts: Vec<Part>) -> Result<Finished, Error> {
         let Request { text_at, data_at, .. } = *self.request;
-        let mut text = Vec::with_capacity(self.text_len);
+        let text = self.text(&parts);
         let mut data = Vec::with_capacity(self.tables_len);
         let mut stats = Stats::default();
         for (job, part) in jobs.iter().zip(&parts) {
-            text.resize(text.len().next_multiple_of(job.plan.align as usize), GAP);
-            text.extend(&part.clone.bytes);
             for t in &part.clone.tables {
                 data.extend(t);
                 data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
@@ -227,18 +225,20 @@ impl<'a> Round<'a> {
         }
         let (mut clones, mut cfis) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (job, part) in jobs.iter().zip(parts) {
-            let lsda = part.lsda.map(|bytes| {
-                let at = data_at.add(data.len() as u64);
-                data.extend(bytes);
-                data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
-                at
-            });
-            let range = part.clone.range;
             let Function { personality, signal_frame, .. } = job.f;
-            cfis.push(CloneFrame { range, rows: part.rows, personality, lsda, signal_frame });
-            clones.push(CloneInfo { original: job.f.cfg.entry, range, entry: range.start, map: part.map });
+            for FragmentFrame { range, rows, lsda } in part.frames {
+                let lsda = lsda.map(|bytes| {
+                    let at = data_at.add(data.len() as u64);
+                    data.extend(bytes);
+                    data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
+                    at
+                });
+                cfis.push(CloneFrame { range, rows, personality, lsda, signal_frame });
+            }
+            let entry = part.clone.fragments.start();
+            clones.push(CloneInfo { original: job.f.cfg.entry, entry, map: part.map });
         }
-        // The index lies before the table, as its size is known: 12 bytes and 8 for each clone.
+        // The index lies before the table, as its size is known: 12 bytes and 8 for each fragment.
         let eh_frame_hdr = data_at.add(data.len() as u64);
         let hdr_len = (12 + 8 * cfis.len()).next_multiple_of(DATA_ALIGN);
         let frame_at = eh_frame_hdr.add(hdr_len as u64);
@@ -248,12 +248,12 @@ impl<'a> Round<'a> {
             Err(e) => {
                 let bad =
                     |f: &&CloneFrame| write_frames(std::slice::from_ref(*f), frame_at, eh_frame_hdr).is_err();
-                let bad: FxHashSet<Avma> = cfis.iter().filter(bad).map(|f| f.range.start).collect();
+                let bad: Vec<Avma> = cfis.iter().filter(bad).map(|f| f.range.start).collect();
                 if bad.is_empty() {
                     return Err(Error::Frames(e));
                 }
-                let refused = clones.iter().filter(|c| bad.contains(&c.entry)).map(|c| c.original);
-                return Ok(Finished::Refused(refused.collect()));
+                let refused = clones.iter().filter(|c| bad.iter().any(|&at| c.fragments().contains(at)));
+                return Ok(Finished::Refused(refused.map(|c| c.original).collect()));
             }
         };
         data.extend(&frames.hdr);
@@ -272,6 +272,19 @@ impl<'a> Round<'a> {
         let refused = Vec::new();
         Ok(Finished::Output(Box::new(Output { text, data, eh_frame_hdr, eh_frame, clones, refused, stats })))
     }
+
+    /// The fragments of all clones where they lie, and the gaps between them.
+    fn text(&self, parts: &[Part]) -> Vec<u8> {
+        let mut fragments: Vec<_> = parts.iter().filter_map(|p| p.clone.fragments()).flatten().collect();
+        fragments.sort_unstable_by_key(|f| f.range.start);
+        let mut text = Vec::with_capacity(self.text_len);
+        for f in fragments {
+            let from = f.range.start.since(self.request.text_at).and_then(|n| usize::try_from(n).ok());
+            text.resize(from.unwrap_or(text.len()), GAP);
+            text.extend(f.bytes);
+        }
+        text
+    }
 }
 
 fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
@@ -286,7 +299,11 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
     }
     stats.inverted += u64::from(job.plan.inverted);
     stats.original_bytes += job.f.order.iter().map(|b| job.f.cfg.blocks[b.index()].range.len()).sum::<u64>();
-    stats.clone_bytes += part.clone.bytes.len() as u64;
+    let fragments = job.plan.fragments.iter().zip(part.clone.fragments.ranges());
+    for (fragment, range) in fragments {
+        stats.clone_bytes += range.len();
+        stats.warm_bytes += if fragment.zone == Zone::Warm { range.len() } else { 0 };
+    }
     stats.tables += job.plan.tables.len() as u64;
     stats.tables_out_of_reach += job.original_tables.len() as u64;
 }

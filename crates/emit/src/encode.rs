@@ -1,9 +1,10 @@
 //! A plan at an address: bytes, map entries and jump tables.
 
+use crate::Fragments;
 use crate::count;
+use crate::items::{Item, Kind, Op, Plan, Target};
 use crate::map::{Entry, Link};
 use crate::nops;
-use crate::plan::{Item, Kind, Op, Plan, Target};
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
 use crate::table;
@@ -42,7 +43,8 @@ impl fmt::Debug for Clones<'_> {
 /// A clone's bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoded {
-    pub(crate) range: AvmaRange,
+    pub(crate) fragments: Fragments,
+    /// Those of all fragments.
     pub(crate) bytes: Vec<u8>,
     /// In clone order.
     pub(crate) entries: Vec<Entry>,
@@ -50,6 +52,45 @@ pub(crate) struct Encoded {
     pub(crate) insts: Vec<Option<u32>>,
     /// For each table of the plan its bytes.
     pub(crate) tables: Vec<Vec<u8>>,
+}
+
+/// One fragment of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fragment<'a> {
+    pub(crate) range: AvmaRange,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) entries: &'a [Entry],
+    pub(crate) insts: &'a [Option<u32>],
+    /// The position of its first byte.
+    from: u32,
+}
+
+impl Encoded {
+    /// The fragments, each with what is in it; `None` where bytes and entries are not those of the fragments.
+    pub(crate) fn fragments(&self) -> Option<Vec<Fragment<'_>>> {
+        let (mut bytes, mut entries, mut insts) = (&self.bytes[..], &self.entries[..], &self.insts[..]);
+        let mut out = Vec::with_capacity(2);
+        for (from, range) in self.fragments.with_positions() {
+            let len = u32::try_from(range.len()).ok()?;
+            let count = entries.partition_point(|e| e.at.checked_sub(from).is_none_or(|at| at < len));
+            let own_bytes = bytes.split_off(..len as usize)?;
+            let (own_entries, own_insts) = (entries.split_off(..count)?, insts.split_off(..count)?);
+            out.push(Fragment { range, bytes: own_bytes, entries: own_entries, insts: own_insts, from });
+        }
+        (bytes.is_empty() && entries.is_empty() && insts.is_empty()).then_some(out)
+    }
+}
+
+impl<'a> Fragment<'a> {
+    /// Where the entry lies.
+    pub(crate) fn address(&self, e: &Entry) -> Avma {
+        self.range.start.add(u64::from(e.at.saturating_sub(self.from)))
+    }
+
+    /// The bytes from there on.
+    pub(crate) fn bytes_from(&self, e: &Entry) -> Option<&'a [u8]> {
+        self.bytes.get(e.at.checked_sub(self.from)? as usize..)
+    }
 }
 
 /// Why a plan cannot be had at an address.
@@ -69,7 +110,8 @@ impl From<Refusal> for Misfit {
 
 /// Encodes a relaxed plan.
 ///
-/// `offsets` is what [`crate::relax::relax`] gave, `at` the clone's start, `tables_at` an address for each table of the plan.
+/// `offsets` is what [`crate::relax::relax`] gave, `fragments` where the plan's fragments lie, `tables_at` an address for each
+/// table of the plan.
 ///
 /// # Errors
 /// [`Misfit`] where a displacement does not fit.
@@ -77,7 +119,7 @@ pub(crate) fn encode(
     f: &Function<'_>,
     plan: &Plan,
     offsets: &[u32],
-    at: Avma,
+    fragments: Fragments,
     tables_at: &[Avma],
     clones: &Clones<'_>,
 ) -> Result<Encoded, Misfit> {
@@ -86,10 +128,9 @@ pub(crate) fn encode(
         f,
         plan,
         offsets,
-        at,
         clones,
         out: Encoded {
-            range: AvmaRange::with_len(at, u64::from(len)),
+            fragments,
             bytes: Vec::with_capacity(len as usize),
             entries: Vec::with_capacity(plan.items.len()),
             insts: Vec::with_capacity(plan.items.len()),
@@ -110,7 +151,6 @@ struct Encoder<'a> {
     f: &'a Function<'a>,
     plan: &'a Plan,
     offsets: &'a [u32],
-    at: Avma,
     clones: &'a Clones<'a>,
     out: Encoded,
 }
@@ -133,7 +173,7 @@ impl Encoder<'_> {
             (_, None) => Link::Extra,
         };
         self.entry(offset, item, link);
-        let end = self.at.add(u64::from(offset) + u64::from(item.len));
+        let end = self.out.fragments.address(offset).add(u64::from(item.len));
         let start = self.out.bytes.len();
         let copied = item.inst.map(|i| &self.f.cfg.insts[i as usize]);
         if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip { .. }, Some(i)) =
@@ -217,7 +257,7 @@ impl Encoder<'_> {
     }
 
     fn start_of(&self, place: u32) -> Avma {
-        self.at.add(u64::from(self.offsets[self.plan.starts[place as usize] as usize]))
+        self.out.fragments.address(self.offsets[self.plan.starts[place as usize] as usize])
     }
 
     fn table(&self, index: u32) -> Option<Vec<u8>> {

@@ -1,54 +1,78 @@
-//! Unwind rows and exception tables of a clone, by its map.
+//! Unwind rows and exception tables of a clone, by its map, for each of its fragments.
 //!
 //! The state problem: an unwind rule is about an address, and neighbours in the clone are not neighbours in the
 //! original. So nothing is carried over as a difference: each clone instruction takes the complete rule of the
 //! original instruction for which it stands, and equal neighbours are merged afterwards. The same goes for call sites.
 //! *All* instructions are looked up, not only calls: with `-fnon-call-exceptions` (Go, Ada, some C++) any may throw.
 //!
+//! Unwinders know fragments as functions of their own: each has its rows from its first instruction on and a table of its own.
+//! That of the original, if there is one, is carried over even where no call site is left: without one exceptions would pass.
+//!
 //! Landing pads stay in the original: they are cold, and control that leaves to the original is right anyway.
 
-use crate::encode::Encoded;
+use crate::encode::{Encoded, Fragment};
 use crate::map::Link;
 use crate::request::Function;
-use addr::{Addr, Avma, AvmaRange};
+use addr::{Avma, AvmaRange};
 use code::Refusal;
 use unwind::{CallSite, Lsda, Row};
 
-/// The rows of a clone: without gaps, covering it.
+/// How one fragment unwinds.
+#[derive(Clone, Debug)]
+pub(crate) struct FragmentFrame {
+    pub(crate) range: AvmaRange,
+    /// Without gaps, covering it.
+    pub(crate) rows: Vec<Row>,
+    /// The bytes of its exception table.
+    pub(crate) lsda: Option<Vec<u8>>,
+}
+
+/// All fragments of a clone.
 ///
 /// # Errors
-/// [`Refusal::NoUnwindInfo`] where a cloned instruction has no row.
-pub(crate) fn rows(f: &Function<'_>, clone: &Encoded) -> Result<Vec<Row>, Refusal> {
+/// [`Refusal::NoUnwindInfo`] where a cloned instruction has no row, [`Refusal::OddExceptionTable`] where a table cannot be
+/// written.
+pub(crate) fn frames(f: &Function<'_>, clone: &Encoded) -> Result<Vec<FragmentFrame>, Refusal> {
+    let frame = |fragment: &Fragment<'_>| {
+        let range = fragment.range;
+        let lsda =
+            f.lsda.map(|l| lsda(l, fragment).write(range.start).map_err(|_| Refusal::OddExceptionTable));
+        Ok(FragmentFrame { range, rows: rows(f, fragment)?, lsda: lsda.transpose()? })
+    };
+    clone.fragments().ok_or(Refusal::RoundTrip)?.iter().map(frame).collect()
+}
+
+fn rows(f: &Function<'_>, fragment: &Fragment<'_>) -> Result<Vec<Row>, Refusal> {
     let mut out: Vec<Row> = Vec::new();
     let mut last: Option<usize> = None;
-    for e in clone.entries.iter().filter(|e| e.link != Link::Dropped) {
+    for e in fragment.entries.iter().filter(|e| e.link != Link::Dropped) {
         let row = match find(f.rows, e.original, last, |r| r.range) {
             Some(row) => row,
             // It leads out of what the original's rows cover; then the state is the one behind the instruction before it.
             None if e.link == Link::Extra => last.ok_or(Refusal::NoUnwindInfo)?,
             None => return Err(Refusal::NoUnwindInfo),
         };
-        let start = clone.range.start.add(u64::from(e.at));
+        let start = fragment.address(e);
         if last != Some(row) && !out.last().is_some_and(|l| l.same_rule(&f.rows[row])) {
             if let Some(l) = out.last_mut() {
                 l.range.end = start;
             }
-            out.push(Row { range: AvmaRange::new(start, clone.range.end), ..f.rows[row].clone() });
+            out.push(Row { range: AvmaRange::new(start, fragment.range.end), ..f.rows[row].clone() });
         }
         last = Some(row);
     }
     Ok(out)
 }
 
-/// The exception table of a clone, in clone addresses but for its landing pads.
-pub(crate) fn lsda(original: &Lsda, clone: &Encoded) -> Lsda {
+/// The exception table of a fragment, in clone addresses but for its landing pads.
+fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     let mut sites: Vec<CallSite> = original.call_sites.clone();
     sites.sort_by_key(|s| s.range.start);
     let mut out: Vec<CallSite> = Vec::new();
     // Whether the last call site out may grow: nothing that has none lies behind it.
     let mut open = false;
     let mut last = None;
-    for (i, e) in clone.entries.iter().enumerate() {
+    for (i, e) in fragment.entries.iter().enumerate() {
         // Extra jumps and nops do not throw. What they stand in, they neither end nor begin.
         if e.link != Link::Copy {
             continue;
@@ -59,8 +83,8 @@ pub(crate) fn lsda(original: &Lsda, clone: &Encoded) -> Lsda {
             open = false;
             continue;
         };
-        let start = clone.range.start.add(u64::from(e.at));
-        let end = end_of(clone, i);
+        let start = fragment.address(e);
+        let end = end_of(fragment, i);
         match out.last_mut() {
             Some(l) if open && (l.landing_pad, l.action) == (site.landing_pad, site.action) => {
                 l.range.end = end;
@@ -73,8 +97,8 @@ pub(crate) fn lsda(original: &Lsda, clone: &Encoded) -> Lsda {
 }
 
 /// Where the instruction of the entry at `i` ends.
-fn end_of(clone: &Encoded, i: usize) -> Avma {
-    clone.entries.get(i + 1).map_or(clone.range.end, |next| clone.range.start.add(u64::from(next.at)))
+fn end_of(fragment: &Fragment<'_>, i: usize) -> Avma {
+    fragment.entries.get(i + 1).map_or(fragment.range.end, |next| fragment.address(next))
 }
 
 /// The place of the range that holds `at`, in sorted ranges; `near` is where the last search ended.

@@ -13,6 +13,7 @@
 //! # The rules
 //! - Bytes are copied as they are, unless the instruction is a direct branch, has a RIP-relative operand (its disp32
 //!   is changed in place) or reads a jump table that is cloned too.
+//! - Blocks that run seldom lie apart from the others: a clone has up to two fragments, whose blocks are joined by jumps alone.
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone; those to a stub of the procedure linkage
 //!   table go where the stub goes.
@@ -22,9 +23,9 @@
 //!   nothing refers to a clone that is not there.
 //!
 //! # The steps
-//! `plan` (what instructions, which branch forms) → `relax` (branch sizes, offsets) → `encode` (bytes and map, once
-//! addresses are known) → `verify` (the proof) → `frames` (unwind rows and exception tables by the map).
-//! `driver` repeats them until nothing is refused.
+//! `plan` (what instructions, in which fragments, which branch forms) → `relax` (branch sizes, positions) → `zones` (where
+//! fragments lie) → `encode` (bytes and map, once addresses are known) → `verify` (the proof) → `frames` (unwind rows and
+//! exception tables by the map). `driver` repeats them until nothing is refused.
 //!
 //! # Invariants
 //! Each is tagged `INVARIANT(name)` where it is kept and where it is checked.
@@ -39,7 +40,9 @@
 mod count;
 mod driver;
 mod encode;
+mod fragments;
 mod frames;
+mod items;
 mod map;
 mod map_format;
 mod nops;
@@ -50,8 +53,10 @@ mod relax;
 mod request;
 mod table;
 mod verify;
+mod zones;
 
 pub use driver::emit;
+pub use fragments::Fragments;
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};

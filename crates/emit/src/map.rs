@@ -8,7 +8,8 @@
 //! clone, a dropped jump stands for the place it would lead to. Both hold as the state is the same on either side of a
 //! jump or a nop.
 
-use addr::{Addr, Avma, AvmaRange};
+use crate::Fragments;
+use addr::Avma;
 
 /// How the two sides of an [`Entry`] belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,7 +25,7 @@ pub enum Link {
 /// One instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Offset of the clone instruction from the clone's start. Bytes.
+    /// Position of the clone instruction in the clone. Bytes.
     pub at: u32,
     /// The original instruction.
     pub original: Avma,
@@ -37,11 +38,12 @@ pub struct Entry {
 
 /// The instructions of one clone and of its original.
 ///
-/// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them;
-/// no original instruction is in two entries that are not extra. Both the builder and the parser hold it.
+/// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them; one
+/// is at the start of each fragment; no original instruction is in two entries that are not extra. Both the builder and the
+/// parser hold it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressMap {
-    clone: AvmaRange,
+    fragments: Fragments,
     entries: Vec<Entry>,
     /// Places in `entries` of those that are not extra, by rising original address.
     by_original: Vec<u32>,
@@ -50,8 +52,8 @@ pub struct AddressMap {
 impl AddressMap {
     /// Takes entries in clone order; `None` where they break the invariant above.
     #[must_use]
-    pub(crate) fn new(clone: AvmaRange, entries: Vec<Entry>) -> Option<Self> {
-        let len = u32::try_from(clone.len()).ok()?;
+    pub(crate) fn new(fragments: Fragments, entries: Vec<Entry>) -> Option<Self> {
+        let len = u32::try_from(fragments.size()).ok()?;
         let mut open = true;
         let mut next = 0;
         for e in &entries {
@@ -63,7 +65,8 @@ impl AddressMap {
             open = e.link == Link::Dropped;
             next = e.at;
         }
-        if open {
+        let begun = |at: u32| entries.binary_search_by_key(&at, |e| e.at).is_ok();
+        if open || !fragments.with_positions().all(|(at, _)| begun(at)) {
             return None;
         }
         let mut by_original: Vec<u32> = Vec::with_capacity(entries.len());
@@ -76,13 +79,13 @@ impl AddressMap {
         let unique = by_original
             .windows(2)
             .all(|w| entries[w[0] as usize].original != entries[w[1] as usize].original);
-        unique.then_some(Self { clone, entries, by_original })
+        unique.then_some(Self { fragments, entries, by_original })
     }
 
-    /// The clone's bytes.
+    /// Where the clone's bytes lie.
     #[must_use]
-    pub fn clone_range(&self) -> AvmaRange {
-        self.clone
+    pub fn fragments(&self) -> &Fragments {
+        &self.fragments
     }
 
     /// All entries in clone order.
@@ -91,11 +94,20 @@ impl AddressMap {
         &self.entries
     }
 
+    /// The entries of the clone instruction at `clone`: dropped ones that lead there, then its own. None where no instruction
+    /// of the clone starts there.
+    #[must_use]
+    pub fn entries_at(&self, clone: Avma) -> &[Entry] {
+        let Some(at) = self.fragments.position(clone) else { return &[] };
+        let (from, to) = (self.first_from(at), self.entries.partition_point(|e| e.at <= at));
+        self.entries.get(from..to).unwrap_or_default()
+    }
+
     /// The place in the clone that stands for the original instruction at `original`; `None` where that is no cloned
     /// instruction.
     #[must_use]
     pub fn to_clone(&self, original: Avma) -> Option<Avma> {
-        self.by_original(original).map(|e| self.clone.start.add(u64::from(e.at)))
+        self.by_original(original).map(|e| self.fragments.address(e.at))
     }
 
     /// Where control that comes to the original instruction at `original` is to enter the clone: as
@@ -103,10 +115,12 @@ impl AddressMap {
     #[must_use]
     pub fn entrance(&self, original: Avma) -> Option<Avma> {
         let copy = self.by_original(original)?;
-        let i = self.entries.partition_point(|e| e.at < copy.at);
-        let extra =
-            self.entries[..i].iter().rev().take_while(|e| e.link == Link::Extra && e.original == original);
-        Some(self.clone.start.add(u64::from(extra.last().unwrap_or(copy).at)))
+        // What lies at the end of the fragment before leads elsewhere.
+        let fragment =
+            self.fragments.with_positions().map(|(at, _)| at).take_while(|at| *at <= copy.at).last()?;
+        let before = self.entries.get(self.first_from(fragment)..self.first_from(copy.at))?;
+        let extra = before.iter().rev().take_while(|e| e.link == Link::Extra && e.original == original);
+        Some(self.fragments.address(extra.last().unwrap_or(copy).at))
     }
 
     /// The original instruction for which the clone instruction that starts at `clone` stands.
@@ -127,7 +141,7 @@ impl AddressMap {
     #[must_use]
     pub fn move_to_clone(&self, original: Avma) -> Option<Avma> {
         let e = self.by_original(original).filter(|e| e.movable)?;
-        Some(self.clone.start.add(u64::from(e.at)))
+        Some(self.fragments.address(e.at))
     }
 
     /// Where a thread that is about to execute the clone instruction at `clone` may go on in the original.
@@ -144,22 +158,30 @@ impl AddressMap {
 
     /// The entry whose bytes hold `clone`. A dropped one never does: another follows at the same place.
     fn covering(&self, clone: Avma) -> Option<&Entry> {
-        if !self.clone.contains(clone) {
-            return None;
-        }
-        let off = clone.since(self.clone.start)?;
-        let after = self.entries.partition_point(|e| u64::from(e.at) <= off);
+        let at = self.fragments.position(clone)?;
+        let after = self.entries.partition_point(|e| e.at <= at);
         self.entries.get(after.checked_sub(1)?)
     }
 
     fn at_clone(&self, clone: Avma) -> Option<&Entry> {
-        self.covering(clone).filter(|e| self.clone.start.add(u64::from(e.at)) == clone)
+        self.entries_at(clone).last()
+    }
+
+    /// The place of the first entry at or behind a position.
+    fn first_from(&self, position: u32) -> usize {
+        self.entries.partition_point(|e| e.at < position)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use addr::AvmaRange;
+
+    fn fragments(ranges: &[(u64, u64)]) -> Fragments {
+        let ranges: Vec<_> = ranges.iter().map(|&(a, b)| AvmaRange::new(Avma(a), Avma(b))).collect();
+        Fragments::new(&ranges).unwrap()
+    }
 
     fn entry(at: u32, original: u64, link: Link, movable: bool) -> Entry {
         Entry { at, original: Avma(original), link, movable }
@@ -167,7 +189,7 @@ mod tests {
 
     fn sample() -> AddressMap {
         AddressMap::new(
-            AvmaRange::new(Avma(0x9000), Avma(0x900c)),
+            fragments(&[(0x9000, 0x900c)]),
             vec![
                 entry(0, 0x100, Link::Copy, true),
                 entry(4, 0x120, Link::Dropped, true),
@@ -205,15 +227,53 @@ mod tests {
 
     #[test]
     fn broken_maps_are_not_built() {
-        let r = AvmaRange::new(Avma(0x9000), Avma(0x9008));
+        let r = || fragments(&[(0x9000, 0x9008)]);
         let c = |at, o| entry(at, o, Link::Copy, true);
-        assert!(AddressMap::new(r, vec![]).is_none(), "bytes without instruction");
-        assert!(AddressMap::new(r, vec![c(1, 0x100)]).is_none(), "a gap at the start");
-        assert!(AddressMap::new(r, vec![c(0, 0x100), c(0, 0x101)]).is_none(), "two at one place");
-        assert!(AddressMap::new(r, vec![c(0, 0x100), c(2, 0x100)]).is_none(), "one original twice");
-        assert!(AddressMap::new(r, vec![c(0, 0x100), c(8, 0x101)]).is_none(), "outside");
+        assert!(AddressMap::new(r(), vec![]).is_none(), "bytes without instruction");
+        assert!(AddressMap::new(r(), vec![c(1, 0x100)]).is_none(), "a gap at the start");
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), c(0, 0x101)]).is_none(), "two at one place");
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), c(2, 0x100)]).is_none(), "one original twice");
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), c(8, 0x101)]).is_none(), "outside");
         let dropped = entry(4, 0x101, Link::Dropped, true);
-        assert!(AddressMap::new(r, vec![c(0, 0x100), dropped]).is_none(), "leads nowhere");
-        assert!(AddressMap::new(r, vec![c(0, 0x100), dropped, c(5, 0x102)]).is_none(), "not its place");
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), dropped]).is_none(), "leads nowhere");
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), dropped, c(5, 0x102)]).is_none(), "not its place");
+        let two = fragments(&[(0x9000, 0x9004), (0x8000, 0x8004)]);
+        assert!(
+            AddressMap::new(two, vec![c(0, 0x100), c(3, 0x101)]).is_none(),
+            "an instruction in two fragments"
+        );
+    }
+
+    #[test]
+    fn both_ways_in_two_fragments() {
+        let m = AddressMap::new(
+            fragments(&[(0x9000, 0x9006), (0x8000, 0x8005)]),
+            vec![
+                entry(0, 0x100, Link::Copy, true),
+                entry(4, 0x110, Link::Extra, true),
+                entry(6, 0x120, Link::Dropped, true),
+                entry(6, 0x110, Link::Copy, true),
+                entry(9, 0x104, Link::Extra, true),
+            ],
+        )
+        .unwrap();
+        let ways = [(0x100, 0x9000), (0x120, 0x8000), (0x110, 0x8000)];
+        for (original, clone) in ways {
+            assert_eq!(m.to_clone(Avma(original)), Some(Avma(clone)));
+            assert_eq!(
+                m.entrance(Avma(original)),
+                Some(Avma(clone)),
+                "the jump between fragments is no entrance"
+            );
+        }
+        let back = [(0x9000, 0x100), (0x9004, 0x110), (0x8000, 0x110), (0x8003, 0x104)];
+        for (clone, original) in back {
+            assert_eq!(m.to_original(Avma(clone)), Some(Avma(original)));
+            assert_eq!(m.original_of_interior(Avma(clone + 1)), Some(Avma(original)));
+        }
+        for outside in [0x9006, 0x7fff, 0x8005, 0x8fff] {
+            assert_eq!((m.to_original(Avma(outside)), m.original_of_interior(Avma(outside))), (None, None));
+        }
+        assert_eq!(m.entries_at(Avma(0x8000)).len(), 2);
     }
 }

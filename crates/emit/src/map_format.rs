@@ -1,16 +1,22 @@
 //! The address map as bytes, to be kept inside the target.
 //!
 //! ```text
-//! map   := version:u8  start:uleb  length:uleb  count:uleb  entry*
+//! map   := version:u8  fragments:uleb  (start:uleb  length:uleb)*  count:uleb  entry*
 //! entry := (delta_at << 3 | movable << 2 | link):uleb  delta_original:sleb
 //! ```
 //! Deltas are from the entry before (from 0 at first), those of originals modulo 2^64; `link` is 0 for a copy, 1 for
-//! an extra instruction, 2 for a dropped one. Version 1. About three bytes per instruction.
+//! an extra instruction, 2 for a dropped one. Version 2. About three bytes per instruction. In version 1, which is still read,
+//! there is one fragment and no number of them.
 
+use crate::Fragments;
 use crate::map::{AddressMap, Entry, Link};
 use addr::{Addr, Avma, AvmaRange};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version that knows one fragment.
+const ONE_FRAGMENT: u8 = 1;
+/// No fragment has fewer bytes.
+const MIN_FRAGMENT: usize = 2;
 /// No entry has fewer bytes.
 const MIN_ENTRY: usize = 2;
 
@@ -32,10 +38,12 @@ impl AddressMap {
     /// The map as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let range = self.clone_range();
         let mut out = vec![VERSION];
-        uleb(&mut out, range.start.0);
-        uleb(&mut out, range.len());
+        uleb(&mut out, self.fragments().ranges().count() as u64);
+        for range in self.fragments().ranges() {
+            uleb(&mut out, range.start.0);
+            uleb(&mut out, range.len());
+        }
         uleb(&mut out, self.entries().len() as u64);
         let (mut at, mut original) = (0, Avma(0));
         for e in self.entries() {
@@ -57,17 +65,19 @@ impl AddressMap {
     /// [`MapError`] for any other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapError> {
         let mut r = Reader(bytes);
-        match r.byte()? {
-            VERSION => {}
+        let fragments = match r.byte()? {
+            VERSION => r.count(MIN_FRAGMENT)?,
+            ONE_FRAGMENT => 1,
             v => return Err(MapError::Version(v)),
+        };
+        let mut ranges = Vec::with_capacity(fragments);
+        for _ in 0..fragments {
+            let start = Avma(r.uleb()?);
+            let end = Avma(start.0.checked_add(r.uleb()?).ok_or(MapError::Inconsistent)?);
+            ranges.push(AvmaRange::new(start, end));
         }
-        let start = Avma(r.uleb()?);
-        let end = Avma(start.0.checked_add(r.uleb()?).ok_or(MapError::Inconsistent)?);
-        let count = usize::try_from(r.uleb()?).map_err(|_| MapError::Length)?;
-        // Before room is made for them.
-        if count > r.0.len() / MIN_ENTRY {
-            return Err(MapError::Length);
-        }
+        let fragments = Fragments::new(&ranges).ok_or(MapError::Inconsistent)?;
+        let count = r.count(MIN_ENTRY)?;
         let mut entries = Vec::with_capacity(count);
         let (mut at, mut original) = (0u32, Avma(0));
         for _ in 0..count {
@@ -86,7 +96,7 @@ impl AddressMap {
         if !r.0.is_empty() {
             return Err(MapError::Length);
         }
-        Self::new(AvmaRange::new(start, end), entries).ok_or(MapError::Inconsistent)
+        Self::new(fragments, entries).ok_or(MapError::Inconsistent)
     }
 }
 
@@ -122,6 +132,12 @@ impl Reader<'_> {
         let (b, rest) = self.0.split_first().ok_or(MapError::Length)?;
         self.0 = rest;
         Ok(*b)
+    }
+
+    /// A number of things of at least so many bytes each, checked before room is made for them.
+    fn count(&mut self, least: usize) -> Result<usize, MapError> {
+        let count = usize::try_from(self.uleb()?).map_err(|_| MapError::Length)?;
+        if count > self.0.len() / least { Err(MapError::Length) } else { Ok(count) }
     }
 
     /// The bits of a LEB128 number, how many groups of 7 they were, and the last byte.
@@ -176,6 +192,7 @@ mod tests {
     fn maps_come_back() {
         arbtest::arbtest(|u| {
             let mut entries: Vec<Entry> = Vec::new();
+            let mut ends = Vec::new();
             let mut at = 0u32;
             for i in 0..u.int_in_range(1..=40u64)? {
                 // Originals in no order, each once.
@@ -184,17 +201,35 @@ mod tests {
                 entries.push(Entry { at, original, link, movable: u.arbitrary()? });
                 if link != Link::Dropped {
                     at += u.int_in_range(1..=15)?;
+                    if u.ratio(1, 8)? {
+                        ends.push(at);
+                    }
                 }
             }
             if entries.last().is_some_and(|e| e.link == Link::Dropped) {
                 return Ok(());
             }
-            let start = Avma(u.int_in_range(0..=1u64 << 47)?);
-            let range = AvmaRange::with_len(start, u64::from(at));
-            let map = AddressMap::new(range, entries).unwrap();
+            // Fragments in no order of their addresses.
+            ends.retain(|&e| e < at);
+            ends.push(at);
+            let mut from = 0;
+            let mut ranges = Vec::new();
+            for (i, end) in (0u64..).zip(ends) {
+                let start = Avma(u.int_in_range(0..=1u64 << 30)? << 16 | i << 10);
+                ranges.push(AvmaRange::with_len(start, u64::from(end - from)));
+                from = end;
+            }
+            let Some(fragments) = Fragments::new(&ranges) else { return Ok(()) };
+            let map = AddressMap::new(fragments, entries).unwrap();
             let bytes = map.to_bytes();
-            assert_eq!(AddressMap::from_bytes(&bytes), Ok(map));
             assert!(AddressMap::from_bytes(&bytes[..bytes.len() - 1]).is_err());
+            if let [only] = ranges.as_slice() {
+                // The version before had no number of fragments.
+                let mut old = vec![ONE_FRAGMENT];
+                old.extend(&bytes[2..]);
+                assert_eq!(AddressMap::from_bytes(&old), Ok(map.clone()), "{only:?}");
+            }
+            assert_eq!(AddressMap::from_bytes(&bytes), Ok(map));
             Ok(())
         })
         .budget_ms(500);
@@ -203,7 +238,7 @@ mod tests {
     #[test]
     fn foreign_bytes_do_no_harm() {
         arbtest::arbtest(|u| {
-            let mut bytes = vec![VERSION];
+            let mut bytes = vec![*u.choose(&[ONE_FRAGMENT, VERSION])?];
             bytes.extend(u.arbitrary::<Vec<u8>>()?);
             if let Ok(map) = AddressMap::from_bytes(&bytes) {
                 // What is accepted can be asked and says the same when written again.
@@ -223,14 +258,18 @@ mod tests {
 
     #[test]
     fn other_versions_and_lengths_are_told_apart() {
-        assert_eq!(AddressMap::from_bytes(&[2, 0, 1, 1, 0, 0]), Err(MapError::Version(2)));
-        assert_eq!(AddressMap::from_bytes(&[]), Err(MapError::Length));
-        assert!(AddressMap::from_bytes(&[1, 0, 1, 1, 0, 0]).is_ok());
-        assert_eq!(AddressMap::from_bytes(&[1, 0, 1, 1, 0, 0, 0]), Err(MapError::Length));
-        assert_eq!(
-            AddressMap::from_bytes(&[1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
-            Err(MapError::Length)
-        );
-        assert_eq!(AddressMap::from_bytes(&[1, 0, 1, 1, 3, 0]), Err(MapError::Inconsistent));
+        let read = AddressMap::from_bytes;
+        assert_eq!(read(&[3, 1, 0, 1, 1, 0, 0]), Err(MapError::Version(3)));
+        assert_eq!(read(&[]), Err(MapError::Length));
+        assert!(read(&[1, 0, 1, 1, 0, 0]).is_ok());
+        assert!(read(&[2, 1, 0, 1, 1, 0, 0]).is_ok());
+        assert_eq!(read(&[2, 0, 1, 0, 0]), Err(MapError::Inconsistent), "no fragment");
+        assert_eq!(read(&[2, 1, 0, 1, 1, 0, 0, 0]), Err(MapError::Length));
+        for many in
+            [&[2, 0xff, 0xff, 0xff, 0xff, 0x7f][..], &[2, 1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]]
+        {
+            assert_eq!(read(many), Err(MapError::Length));
+        }
+        assert_eq!(read(&[2, 1, 0, 1, 1, 3, 0]), Err(MapError::Inconsistent));
     }
 }

@@ -28,98 +28,14 @@
 //!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
-use crate::count::{self, Step};
+use crate::count;
+use crate::items::{FragmentPlan, Item, Kind, Op, Plan, PlannedTable, Target, Zone, branch_len};
 use crate::request::{Counter, Function, Stub, Stubs};
 use crate::table;
 use addr::Avma;
-use code::{Block, BlockId, Dest, InstBytes, Point, Refusal, Term};
+use code::{Block, BlockId, Dest, Point, Refusal, Term};
 use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
 use rustc_hash::FxHashMap;
-
-/// Where a branch of the clone goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
-    /// To a cloned block, by its place in the order.
-    Place(u32),
-    /// To an original address that is no function's entry.
-    Original(Avma),
-    /// Out of the function: to the clone of the function that has its entry there, if there is one.
-    Outside(Avma),
-}
-
-/// A branch that is encoded anew.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Op {
-    /// `jmp`.
-    Jump,
-    /// `jcc`, by its condition's number in the opcode.
-    Cond(u8),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    /// The original's bytes.
-    Verbatim,
-    /// The original's bytes but for the disp32 at this offset.
-    RipRelative { disp_at: u8 },
-    /// The original's bytes but for the rel32 at their end.
-    Call { to: Avma },
-    /// A call (or else a jump) through a slot, for one to the stub that jumps through it.
-    Through { slot: Avma, call: bool },
-    /// Reads a cloned table: [`Plan::tables`] has the bytes.
-    TableLoad { table: u32 },
-    /// The original's bytes, a branch over so many of the next items.
-    Skip { over: u32 },
-    /// A conditional jump over so many of the next items.
-    Over { cond: u8, over: u32 },
-    /// One instruction of a counter.
-    Count { step: Step, offset: u32 },
-    /// A branch; `long` once it is known that an 8-bit displacement does not reach.
-    Branch { op: Op, to: Target, long: bool },
-    /// A jump of the original that leads to what follows anyway.
-    Dropped,
-    /// Nops up to a multiple of `to`.
-    Align { to: u32 },
-}
-
-/// At most one instruction of the clone (nops count as one).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Item {
-    pub(crate) kind: Kind,
-    /// Its size. Bytes.
-    pub(crate) len: u32,
-    /// Index of the original instruction of which it is the copy.
-    pub(crate) inst: Option<u32>,
-    /// Address of the original instruction for which it stands.
-    pub(crate) original: Avma,
-}
-
-/// A jump table to be cloned, and its reader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PlannedTable {
-    /// Its place in `Cfg::tables`.
-    pub(crate) index: u32,
-    /// The reading instruction with room for a disp32.
-    pub(crate) bytes: InstBytes,
-    /// Where in the bytes the disp32 is.
-    pub(crate) disp_at: u8,
-}
-
-/// A clone without addresses.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) items: Vec<Item>,
-    /// For each place of the order the item that the block starts with, after its alignment.
-    pub(crate) starts: Vec<u32>,
-    /// For each block of the graph its place in the order.
-    pub(crate) places: Vec<Option<u32>>,
-    pub(crate) tables: Vec<PlannedTable>,
-    /// The largest of the function's own and its blocks' alignments. Bytes.
-    pub(crate) align: u32,
-    /// Addresses of the original's instructions at which no thread may be moved, rising.
-    pub(crate) fixed: Vec<Avma>,
-    pub(crate) inverted: u32,
-}
 
 /// Plans a clone; `original_tables` are the jump tables that are not to be cloned although they could be.
 ///
@@ -127,7 +43,7 @@ pub(crate) struct Plan {
 /// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
 pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
-    let mut b = Builder { f, counters, stubs, plan: Plan { align: f.align, ..Plan::default() } };
+    let mut b = Builder { f, counters, stubs, plan: Plan::default() };
     b.plan.places = vec![None; f.cfg.blocks.len()];
     for (place, id) in (0u32..).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
@@ -135,6 +51,7 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> 
     b.plan.items.reserve(f.order.iter().map(|&id| f.cfg.insts_of(id).len() + 1).sum());
     b.plan_tables(original_tables);
     for (place, &id) in (0u32..).zip(&f.order) {
+        b.begin_fragment(place)?;
         b.block(id, place)?;
     }
     Ok(b.plan)
@@ -178,11 +95,30 @@ impl Builder<'_> {
         self.plan.fixed.sort_unstable();
     }
 
+    /// The zone in which the block at a place of the order lies.
+    fn zone(&self, place: u32) -> Zone {
+        if (place as usize) < self.f.hot { Zone::Hot } else { Zone::Warm }
+    }
+
+    /// Where the block at a place of the order is the first of its zone.
+    fn begin_fragment(&mut self, place: u32) -> Result<(), Refusal> {
+        let zone = self.zone(place);
+        if self.plan.fragments.last().is_none_or(|f| f.zone != zone) {
+            let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+            // Nobody enters the second one but by jumps.
+            let align = if place == 0 { self.f.align } else { 1 };
+            self.plan.fragments.push(FragmentPlan { zone, first, align });
+        }
+        Ok(())
+    }
+
     fn block(&mut self, id: BlockId, place: u32) -> Result<(), Refusal> {
         let f = self.f;
         let block = &f.cfg.blocks[id.index()];
         if let Some(&(_, to)) = f.align_blocks.iter().find(|(b, _)| *b == id) {
-            self.plan.align = self.plan.align.max(to);
+            if let Some(fragment) = self.plan.fragments.last_mut() {
+                fragment.align = fragment.align.max(to);
+            }
             // Nops also where control does not come from above: so each byte of a clone is in an instruction that
             // stands for one of the original.
             let align = Item { kind: Kind::Align { to }, len: 0, inst: None, original: block.range.start };
@@ -340,8 +276,11 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether control that runs on behind the block at `place` comes to `to`.
     fn is_next(&self, to: Dest, place: u32) -> bool {
-        matches!(to, Dest::Block(b) if self.f.order.get(place as usize + 1) == Some(&b))
+        let next = place + 1;
+        matches!(to, Dest::Block(b) if self.f.order.get(next as usize) == Some(&b))
+            && self.zone(place) == self.zone(next)
     }
 
     fn target(&self, to: Dest) -> Target {
@@ -390,7 +329,9 @@ impl Builder<'_> {
         if matches!(to, Target::Original(at) | Target::Outside(at) if self.f.is_overwritten(at)) {
             return Err(Refusal::EntryWindowTargeted);
         }
-        let long = !matches!(to, Target::Place(_));
+        // How far fragments lie apart is not known here.
+        let here = self.plan.fragments.last().map(|f| f.zone);
+        let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p)));
         self.plan.items.push(Item {
             kind: Kind::Branch { op, to, long },
             len: branch_len(op, long),
@@ -405,15 +346,6 @@ impl Builder<'_> {
 const CALL_LEN: usize = 5;
 /// Bytes of a call or jump through a slot.
 const THROUGH_LEN: u32 = 6;
-
-/// Bytes of a branch.
-pub(crate) fn branch_len(op: Op, long: bool) -> u32 {
-    match (op, long) {
-        (_, false) => 2,
-        (Op::Jump, true) => 5,
-        (Op::Cond(_), true) => 6,
-    }
-}
 
 /// A condition's number in the opcodes of `jcc`; its inverse differs in the lowest bit (Intel SDM volume 2, B.1.4.7).
 fn condition_number(cc: ConditionCode) -> Option<u8> {

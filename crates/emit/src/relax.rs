@@ -5,18 +5,21 @@
 //! It ends, as each round but the last makes at least one branch long. Without alignment the result is the least one:
 //! a branch that is made long cannot be short in any solution, by induction over the rounds. With alignment, growing a
 //! branch may bring two places closer, so the result is right but perhaps not the least.
+//!
+//! Places are positions in the clone, which are distances as long as both ends are in one fragment; no short branch leads out
+//! of its own.
 
-use crate::plan::{Item, Kind, Plan, Target, branch_len};
+use crate::items::{FragmentPlan, Item, Kind, Plan, Target, branch_len};
 use code::Refusal;
 
-/// Makes branches long where they must be and returns the offset of each item from the clone's start (aligned as
+/// Makes branches long where they must be and returns the position of each item in the clone (its fragments aligned as
 /// the plan says), and behind the last one the clone's size. Bytes.
 ///
 /// # Errors
 /// [`Refusal::TooLarge`] beyond 1 GiB.
 pub(crate) fn relax(plan: &mut Plan) -> Result<Vec<u32>, Refusal> {
     let mut offsets = vec![0; plan.items.len() + 1];
-    place(&mut plan.items, &mut offsets)?;
+    place(&mut plan.items, &plan.fragments, &mut offsets)?;
     let short = |i: &Item| matches!(i.kind, Kind::Branch { long: false, .. });
     let mut candidates: Vec<usize> = (0..plan.items.len()).filter(|&i| short(&plan.items[i])).collect();
     loop {
@@ -35,17 +38,22 @@ pub(crate) fn relax(plan: &mut Plan) -> Result<Vec<u32>, Refusal> {
         if candidates.len() == before {
             return Ok(offsets);
         }
-        place(&mut plan.items, &mut offsets)?;
+        place(&mut plan.items, &plan.fragments, &mut offsets)?;
     }
 }
 
-/// Offsets of items of the sizes that they have now; sets the sizes of alignments.
-fn place(items: &mut [Item], offsets: &mut [u32]) -> Result<(), Refusal> {
-    let mut at = 0u32;
-    for (item, offset) in items.iter_mut().zip(offsets.iter_mut()) {
+/// Positions of items of the sizes that they have now; sets the sizes of alignments.
+fn place(items: &mut [Item], fragments: &[FragmentPlan], offsets: &mut [u32]) -> Result<(), Refusal> {
+    let mut firsts = fragments.iter().map(|f| f.first).peekable();
+    // Of the item, and of its fragment.
+    let (mut at, mut start) = (0u32, 0u32);
+    for ((i, item), offset) in (0u32..).zip(items).zip(offsets.iter_mut()) {
+        if firsts.next_if_eq(&i).is_some() {
+            start = at;
+        }
         *offset = at;
         if let Kind::Align { to } = item.kind {
-            item.len = at.next_multiple_of(to) - at;
+            item.len = (at - start).next_multiple_of(to) - (at - start);
         }
         at = at.checked_add(item.len).filter(|&a| a <= 1 << 30).ok_or(Refusal::TooLarge)?;
     }
@@ -58,7 +66,7 @@ fn place(items: &mut [Item], offsets: &mut [u32]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Op;
+    use crate::items::{Op, Zone};
     use addr::Avma;
     use proptest::prelude::*;
 
@@ -66,29 +74,42 @@ mod tests {
         Item { kind, len, inst: None, original: Avma(0) }
     }
 
-    /// Blocks of a body, a branch to a block, and perhaps an alignment before them.
-    fn build(blocks: &[(u32, bool, u32, Option<u32>)]) -> Plan {
-        let mut plan = Plan { align: 64, ..Plan::default() };
-        for &(body, cond, to, align) in blocks {
+    /// Blocks of a body, a branch to a block, and perhaps an alignment before them; from the block `split` on in a second
+    /// fragment.
+    fn build_split(blocks: &[(u32, bool, u32, Option<u32>)], split: usize) -> Plan {
+        let mut plan = Plan::default();
+        for (b, &(body, cond, to, align)) in blocks.iter().enumerate() {
+            if b == 0 || b == split {
+                let zone = if b < split { Zone::Hot } else { Zone::Warm };
+                let first = u32::try_from(plan.items.len()).unwrap();
+                plan.fragments.push(FragmentPlan { zone, first, align: 64 });
+            }
             if let Some(to) = align {
                 plan.items.push(item(Kind::Align { to }, 0));
             }
             plan.starts.push(u32::try_from(plan.items.len()).unwrap());
             plan.items.push(item(Kind::Verbatim, body));
             let op = if cond { Op::Cond(4) } else { Op::Jump };
-            let to = Target::Place(to % u32::try_from(blocks.len()).unwrap());
-            plan.items.push(item(Kind::Branch { op, to, long: false }, 2));
+            let to = to % u32::try_from(blocks.len()).unwrap();
+            let long = (b < split) != ((to as usize) < split);
+            plan.items.push(item(Kind::Branch { op, to: Target::Place(to), long }, branch_len(op, long)));
         }
         plan
+    }
+
+    fn build(blocks: &[(u32, bool, u32, Option<u32>)]) -> Plan {
+        build_split(blocks, blocks.len())
     }
 
     /// Whether each short branch reaches, with sizes and offsets that agree.
     fn sound(plan: &Plan, offsets: &[u32]) -> bool {
         plan.items.iter().enumerate().all(|(i, item)| {
+            let fragment = plan.fragments.iter().rfind(|f| f.first as usize <= i).unwrap();
+            let start = offsets[fragment.first as usize];
             let consistent = offsets[i + 1] - offsets[i] == item.len;
             consistent
                 && match item.kind {
-                    Kind::Align { to } => offsets[i + 1].is_multiple_of(to) && item.len < to,
+                    Kind::Align { to } => (offsets[i + 1] - start).is_multiple_of(to) && item.len < to,
                     Kind::Branch { op, to: Target::Place(p), long } => {
                         let to = i64::from(offsets[plan.starts[p as usize] as usize]);
                         item.len == branch_len(op, long)
@@ -102,8 +123,9 @@ mod tests {
     proptest! {
         #[test]
         fn sound_with_alignment(blocks in prop::collection::vec(
-            (0u32..90, any::<bool>(), 0u32..40, prop::option::weighted(0.3, prop::sample::select(vec![2u32, 16, 32, 64]))), 1..40)) {
-            let mut plan = build(&blocks);
+            (0u32..90, any::<bool>(), 0u32..40, prop::option::weighted(0.3, prop::sample::select(vec![2u32, 16, 32, 64]))), 1..40),
+            split in 0usize..40) {
+            let mut plan = build_split(&blocks, split);
             let offsets = relax(&mut plan).unwrap();
             prop_assert!(sound(&plan, &offsets));
         }
@@ -126,7 +148,7 @@ mod tests {
                     }
                 }
                 let mut offsets = vec![0; p.items.len() + 1];
-                place(&mut p.items, &mut offsets).unwrap();
+                place(&mut p.items, &p.fragments, &mut offsets).unwrap();
                 if sound(&p, &offsets) {
                     least = least.min(*offsets.last().unwrap());
                 }

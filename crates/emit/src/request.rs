@@ -1,6 +1,6 @@
 //! What is asked for and what is given.
 
-use crate::AddressMap;
+use crate::{AddressMap, Fragments};
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, CountBy, Point, Refusal};
 use rustc_hash::FxHashMap;
@@ -15,6 +15,10 @@ pub struct Function<'a> {
     /// The blocks to clone, in the order in which they are to lie; the entry block first, none twice. Edges to the
     /// others go to their original addresses.
     pub order: Vec<BlockId>,
+    /// So many of `order`, from the first on, lie in the zone of hot code, where they follow those of the other functions. All
+    /// others (those that `window` adds, too) lie in the zone of warm code, behind the hot code of all functions: as a second
+    /// fragment of the clone, or, for 0, as the whole of it.
+    pub hot: usize,
     /// Blocks of `order` that are to start at a multiple of a number of bytes (a power of two, at most 4096): heads of hot loops.
     pub align_blocks: Vec<(BlockId, u32)>,
     /// The bytes of the original that its entry's redirect takes or took, whether or not it is in force. Nothing of the
@@ -68,7 +72,7 @@ pub struct Request<'a> {
     pub text_at: Avma,
     /// Where the data will lie; aligned to 8.
     pub data_at: Avma,
-    /// The functions, in the order in which their clones are to lie. Each original at most once.
+    /// The functions, in the order in which their clones are to lie in either zone. Each original at most once.
     pub functions: Vec<Function<'a>>,
     /// Clones that exist already: from the entry of an original to the entry of its clone. Asked only about functions that are
     /// not cloned by this request.
@@ -112,18 +116,24 @@ impl fmt::Debug for Request<'_> {
 pub struct CloneInfo {
     /// The entry of the original.
     pub original: Avma,
-    /// The clone's bytes.
-    pub range: AvmaRange,
-    /// Where the clone is entered: the start of `range`.
+    /// Where the clone is entered: the start of its first fragment.
     pub entry: Avma,
     /// Its instructions and the original's.
     pub map: AddressMap,
 }
 
+impl CloneInfo {
+    /// Where the clone's bytes lie.
+    #[must_use]
+    pub fn fragments(&self) -> &Fragments {
+        self.map.fragments()
+    }
+}
+
 /// What became of a request.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The bytes for [`Request::text_at`]; the gaps between clones trap.
+    /// The bytes for [`Request::text_at`]; the gaps between fragments trap.
     pub text: Vec<u8>,
     /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind table.
     pub data: Vec<u8>,
@@ -131,7 +141,7 @@ pub struct Output {
     pub eh_frame_hdr: Avma,
     /// Where in the data the `.eh_frame` lies.
     pub eh_frame: AvmaRange,
-    /// The clones, by rising address.
+    /// The clones, in the order of the request.
     pub clones: Vec<CloneInfo>,
     /// The entries of functions that were not cloned, and why.
     pub refused: Vec<(Avma, Refusal)>,
@@ -154,8 +164,10 @@ pub struct Stats {
     pub nop_bytes: u64,
     /// Bytes of cloned blocks in the original.
     pub original_bytes: u64,
-    /// Bytes of the clones, without the gaps between them.
+    /// Bytes of the clones, without the gaps between their fragments.
     pub clone_bytes: u64,
+    /// Those of them that lie in the zone of warm code.
+    pub warm_bytes: u64,
     /// Jump tables that were cloned.
     pub tables: u64,
     /// Jump tables that could have been cloned but for the distance to the data.

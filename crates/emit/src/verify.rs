@@ -5,9 +5,9 @@
 //! original, or D a stub that goes to either. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
-//!    decoded instruction;
+//!    decoded instruction, in one fragment;
 //! 2. INVARIANT(entry): the first stands for the original's first;
-//! 3. INVARIANT(simulation), for each entry, where *next* is the place behind it:
+//! 3. INVARIANT(simulation), for each entry, where *next* is the address behind it, be it the clone's or not:
 //!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
 //!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's, or the
 //!      call is one through the slot of the stub that the original calls;
@@ -24,12 +24,12 @@
 //! nothing follows need not have a next: `ret`, indirect jumps.
 
 use crate::count;
-use crate::encode::{Clones, Encoded};
+use crate::encode::{Clones, Encoded, Fragment};
+use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
-use crate::plan::Plan;
 use crate::request::{Function, Stub};
 use crate::table;
-use addr::{Addr, Avma};
+use addr::Avma;
 use code::{Dest, Inst, Liveness, Refusal};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -90,19 +90,23 @@ impl Verifier<'_> {
         let first = clone.entries.first()?;
         let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == self.f.cfg.entry
             && first.original == self.f.cfg.entry
-            && self.stands_for(clone.range.start, self.f.cfg.entry);
-        let sizes_ok = clone.bytes.len() as u64 == clone.range.len() && clone.range == self.map.clone_range();
-        if !entry_ok || !sizes_ok || clone.entries.len() != clone.insts.len() {
+            && self.stands_for(clone.fragments.start(), self.f.cfg.entry);
+        if !entry_ok || clone.fragments != *self.map.fragments() {
             return None;
         }
-        let mut decoder = Decoder::with_ip(64, &clone.bytes, clone.range.start.0, DecoderOptions::NONE);
+        clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment))
+    }
+
+    fn fragment(&self, fragment: &Fragment<'_>) -> Option<()> {
+        let range = fragment.range;
+        let mut decoder = Decoder::with_ip(64, fragment.bytes, range.start.0, DecoderOptions::NONE);
         let mut got = Instruction::default();
-        for (entry, inst) in clone.entries.iter().zip(&clone.insts) {
+        for (entry, inst) in fragment.entries.iter().zip(fragment.insts) {
             let original = inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
             if original.is_some_and(|o| o.at != entry.original) {
                 return None;
             }
-            let at = clone.range.start.add(u64::from(entry.at));
+            let at = fragment.address(entry);
             if at.0 != decoder.ip() {
                 return None;
             }
@@ -114,13 +118,13 @@ impl Verifier<'_> {
             if got.is_invalid() {
                 return None;
             }
-            let bytes = clone.bytes.get(entry.at as usize..)?.get(..got.len())?;
+            let bytes = fragment.bytes_from(entry)?.get(..got.len())?;
             match entry.link {
                 Link::Copy => self.copy(original?, &got, bytes)?,
                 _ => self.extra(entry, &got)?,
             }
         }
-        (decoder.ip() == clone.range.end.0).then_some(())
+        (decoder.ip() == range.end.0).then_some(())
     }
 
     fn dropped(&self, at: Avma, original: &Inst) -> Option<()> {
@@ -223,7 +227,7 @@ impl Verifier<'_> {
 
     /// C ~ D.
     fn stands_for(&self, clone: Avma, original: Avma) -> bool {
-        if self.map.clone_range().contains(clone) {
+        if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)
                 || self.map.to_clone(original) == Some(clone);
         }

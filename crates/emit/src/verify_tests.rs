@@ -1,10 +1,12 @@
 //! The proof must fail for bytes, maps and tables that are wrong: each is damaged on purpose.
 
 use super::*;
+use crate::Fragments;
 use crate::encode::encode;
+use crate::items::Plan;
 use crate::plan::plan;
 use crate::relax::relax;
-use addr::AvmaRange;
+use addr::{Addr, AvmaRange};
 use rng::Rng;
 use rustc_hash::FxHashMap;
 
@@ -13,7 +15,9 @@ mod graph;
 #[path = "../tests/common/rng.rs"]
 mod rng;
 
-const AT: Avma = Avma(0x50_0000);
+/// Of originals, clones and second fragments no two places differ in one bit.
+const AT: Avma = Avma(0x5a_0000);
+const WARM_AT: Avma = Avma(0x57_0000);
 
 fn no_clone(_: Avma) -> Option<Avma> {
     None
@@ -24,9 +28,11 @@ fn clones() -> Clones<'static> {
 }
 
 fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
+    let order = rng.order(cfg.blocks.len(), 7);
     Function {
         cfg,
-        order: rng.order(cfg.blocks.len(), 7),
+        hot: rng.hot(order.len()),
+        order,
         align_blocks: Vec::new(),
         counters: Vec::new(),
         watches: Vec::new(),
@@ -39,8 +45,30 @@ fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
     }
 }
 
+/// Plan and bytes.
+fn make(f: &Function<'_>, tables_at: &[Avma]) -> (Plan, Encoded) {
+    let mut plan = plan(f, &[], &FxHashMap::default()).unwrap();
+    let offsets = relax(&mut plan).unwrap();
+    let first = |i: usize| offsets[plan.fragments.get(i).map_or(plan.items.len(), |f| f.first as usize)];
+    let ranges: Vec<AvmaRange> = (0..plan.fragments.len())
+        .zip([AT, WARM_AT])
+        .map(|(i, at)| AvmaRange::with_len(at, u64::from(first(i + 1) - first(i))))
+        .collect();
+    let fragments = Fragments::new(&ranges).unwrap();
+    let encoded = encode(f, &plan, &offsets, fragments, tables_at, &clones()).unwrap();
+    (plan, encoded)
+}
+
+/// The ranges with so many bytes more in the last one.
+fn longer(e: &Encoded, by: u64) -> Fragments {
+    let mut ranges: Vec<AvmaRange> = e.fragments.ranges().collect();
+    let last = ranges.last_mut().unwrap();
+    last.end = last.end.add(by);
+    Fragments::new(&ranges).unwrap()
+}
+
 fn check(f: &Function<'_>, plan: &Plan, clone: &Encoded, tables_at: &[Avma]) -> Result<(), Refusal> {
-    let map = AddressMap::new(clone.range, clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
+    let map = AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
     verify(f, plan, clone, &map, tables_at, &clones())
 }
 
@@ -51,9 +79,7 @@ fn every_flipped_bit_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
-        let offsets = relax(&mut plan).unwrap();
-        let good = encode(&f, &plan, &offsets, AT, &[], &clones()).unwrap();
+        let (plan, good) = make(&f, &[]);
         assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
         for _ in 0..200 {
             let mut bad = good.clone();
@@ -65,11 +91,21 @@ fn every_flipped_bit_is_found() {
             }
             // Some bits mean nothing, like REX.X without an index register; and a branch may go to an extra jump
             // that goes where the branch went.
-            let all = |e: &Encoded| Decoder::with_ip(64, &e.bytes, AT.0, 0).into_iter().collect::<Vec<_>>();
-            let map = AddressMap::new(good.range, good.entries.clone()).unwrap();
-            let means = |i: &Instruction| map.to_original(Avma(i.near_branch_target()));
+            let all = |e: &Encoded| {
+                let fragments = e.fragments().unwrap();
+                let decode = |f: &Fragment<'_>| {
+                    Decoder::with_ip(64, f.bytes, f.range.start.0, 0).into_iter().collect::<Vec<_>>()
+                };
+                fragments.iter().flat_map(decode).collect::<Vec<_>>()
+            };
+            let map = AddressMap::new(good.fragments.clone(), good.entries.clone()).unwrap();
+            let stands_for = |at: u64| map.to_original(Avma(at)).unwrap_or(Avma(at));
+            let means = |i: &Instruction| stands_for(i.near_branch_target());
+            // Both ways of a conditional branch may lead to one place.
+            let one_way = |i: &Instruction| means(i) == stands_for(i.next_ip());
             for (a, b) in all(&bad).iter().zip(&all(&good)) {
-                let same_branch = a.code() == b.code() && means(a).is_some() && means(a) == means(b);
+                let alike = a.code() == b.code() || one_way(a) && one_way(b);
+                let same_branch = b.near_branch_target() != 0 && alike && means(a) == means(b);
                 assert!(a == b || same_branch, "seed {seed}: {a:?} for {b:?}");
             }
             same += 1;
@@ -84,9 +120,7 @@ fn every_wrong_entry_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
-        let offsets = relax(&mut plan).unwrap();
-        let good = encode(&f, &plan, &offsets, AT, &[], &clones()).unwrap();
+        let (plan, good) = make(&f, &[]);
         for i in 0..good.entries.len() {
             let mut bad = good.clone();
             // To the instruction behind the right one.
@@ -104,6 +138,45 @@ fn every_wrong_entry_is_found() {
 }
 
 #[test]
+fn every_wrong_place_of_a_fragment_is_found() {
+    let mut split = 0;
+    for seed in 0..200 {
+        let mut rng = Rng(seed);
+        let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
+        let f = function(&cfg, &mut rng);
+        let (plan, good) = make(&f, &[]);
+        let ranges: Vec<AvmaRange> = good.fragments.ranges().collect();
+        let [first, second] = ranges[..] else { continue };
+        split += 1;
+        let moved = |r: AvmaRange, by: i64| AvmaRange::new(r.start.offset(by), r.end.offset(by));
+        let cut = |by: i64| [AvmaRange::new(first.start, first.end.offset(by)), second];
+        let wrong = [
+            [first, moved(second, 1)],
+            [first, moved(second, -1)],
+            [moved(first, 1), second],
+            [second, first],
+            // A byte from one to the other: the sizes are right together only.
+            [cut(-1)[0], AvmaRange::new(second.start, second.end.offset(1))],
+            [cut(1)[0], AvmaRange::new(second.start.offset(1), second.end)],
+        ];
+        for ranges in wrong {
+            let Some(fragments) = Fragments::new(&ranges) else { continue };
+            let bad = Encoded { fragments, ..good.clone() };
+            // One that neither leads to the other nor has anything relative to its place may lie anywhere.
+            let leads = good.entries.iter().any(|e| e.link == Link::Extra);
+            assert!(
+                check(&f, &plan, &bad, &[]).is_err() || !leads,
+                "seed {seed}: {ranges:?} for {first:?}, {second:?}"
+            );
+        }
+        let together = [AvmaRange::with_len(first.start, good.fragments.size())];
+        let bad = Encoded { fragments: Fragments::new(&together).unwrap(), ..good.clone() };
+        assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: one for two");
+    }
+    assert!(split > 20, "{split}");
+}
+
+#[test]
 fn every_wrong_table_is_found() {
     // jmp [rdi*8 + table]; ret; nop, ret
     let mut cfg = graph::graph(0x40_0000, &[0xff, 0x24, 0xfd, 0, 0, 0x41, 0, 0xc3, 0x90, 0xc3]);
@@ -115,11 +188,10 @@ fn every_wrong_table_is_found() {
         targets: vec![block(1), block(2)],
         cloneable: Some(code::TableLoad { inst: 0, base_value: None, differs: (1, 1) }),
     });
-    let f = Function { order: (0..3).map(code::BlockId).collect(), ..function(&cfg, &mut Rng(0)) };
-    let mut plan = plan(&f, &[], &FxHashMap::default()).unwrap();
-    let offsets = relax(&mut plan).unwrap();
+    let order = (0..3).map(code::BlockId).collect();
+    let f = Function { order, hot: 2, ..function(&cfg, &mut Rng(0)) };
     let at = [Avma(0x60_0000)];
-    let good = encode(&f, &plan, &offsets, AT, &at, &clones()).unwrap();
+    let (plan, good) = make(&f, &at);
     assert_eq!(check(&f, &plan, &good, &at), Ok(()));
     assert!(check(&f, &plan, &good, &[Avma(0x60_0008)]).is_err(), "reads another table");
     let mut bad = good.clone();
@@ -129,6 +201,6 @@ fn every_wrong_table_is_found() {
     bad.tables[0].truncate(8);
     assert!(check(&f, &plan, &bad, &at).is_err(), "too short");
     bad = good;
-    bad.range = AvmaRange::with_len(AT, bad.range.len() + 1);
+    bad.fragments = longer(&bad, 1);
     assert!(check(&f, &plan, &bad, &at).is_err(), "a byte without instruction");
 }

@@ -33,6 +33,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
     Function {
         cfg,
         order: order.iter().map(|&b| BlockId(b)).collect(),
+        hot: order.len(),
         align_blocks: Vec::new(),
         counters: Vec::new(),
         watches: Vec::new(),
@@ -108,6 +109,46 @@ fn cold_edges_go_to_the_original() {
     assert_eq!(out.text[4..8], je);
     assert_eq!(out.text[11..], jmp);
     assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0007)), None);
+}
+
+#[test]
+fn warm_blocks_lie_behind_the_hot_ones_of_all_functions() {
+    let (first, second) = (diamond(), graph(0x40_1000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]));
+    let third = graph(0x40_2000, &[0x31, 0xc0, 0xc3]);
+    let all = [rows(&first), rows(&second), rows(&third)];
+    let functions = vec![
+        Function { hot: 2, ..function(&first, &[0, 2, 1], &all[0]) },
+        Function { hot: 0, ..function(&third, &[0], &all[2]) },
+        Function { hot: 1, ..function(&second, &[0, 1, 2], &all[1]) },
+    ];
+    let out = check(functions, 17);
+    let range = |from, to| AvmaRange::new(TEXT.add(from), TEXT.add(to));
+    let fragments = |i: usize| out.clones[i].fragments().ranges().collect::<Vec<_>>();
+    // First: test; jne 1; 2: ret, and far from it 1: add; jmp 2.
+    assert_eq!(fragments(0), [range(0, 9), range(29, 37)]);
+    let jne = emit::branch_displacement(TEXT.add(8), TEXT.add(29)).unwrap();
+    assert_eq!(out.text[..9], [&[0x85, 0xc0, 0x0f, 0x85][..], &jne, &[0xc3]].concat());
+    let back = emit::jump(TEXT.add(32), TEXT.add(8)).unwrap();
+    assert_eq!(out.text[29..37], [&[0x48, 0x01, 0xd8][..], &back].concat());
+    // Second: test; je 2; jmp 1, though 1 is next in the order.
+    assert_eq!(fragments(2), [range(16, 29), range(51, 55)]);
+    assert_eq!(out.text[24..29], emit::jump(TEXT.add(24), TEXT.add(51)).unwrap());
+    assert_eq!(out.text[51..], [0x48, 0x01, 0xd8, 0xc3]);
+    // Third: all of it.
+    assert_eq!((fragments(1), out.clones[1].entry), (vec![range(48, 51)], TEXT.add(48)));
+    assert_eq!((&out.text[9..16], &out.text[37..48]), (&[0xcc; 7][..], &[0xcc; 11][..]));
+    assert_eq!((out.stats.clone_bytes, out.stats.warm_bytes), (22 + 15, 15));
+}
+
+#[test]
+fn a_second_fragment_is_aligned_for_its_own_blocks() {
+    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    let align_blocks = vec![(BlockId(2), 32)];
+    let out = check(vec![Function { hot: 1, align_blocks, ..function(&cfg, &[0, 1, 2], &rows) }], 18);
+    let ranges: Vec<AvmaRange> = out.clones[0].fragments().ranges().collect();
+    assert_eq!(ranges[1].start, TEXT.add(32));
+    assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0006)), Some(TEXT.add(64)));
 }
 
 #[test]
@@ -335,7 +376,7 @@ fn switches_jump_through_a_table_of_their_own() {
         for order in [&[0, 1, 2, 3][..], &[0, 3, 2, 1], &[0, 2]] {
             let out = check(vec![function(&cfg, order, &rows)], 10);
             assert_eq!((out.stats.tables, out.stats.tables_out_of_reach), (1, 0));
-            let len = out.clones[0].range.len();
+            let len = out.clones[0].fragments().size();
             assert!(len > 7 + 8, "the reader has grown");
         }
         // No case is cloned: the original table is as good.
@@ -381,10 +422,12 @@ fn call_sites_follow_their_instructions() {
         filters: Vec::new(),
     };
     for order in [&[0, 1, 2][..], &[0, 2, 1], &[0, 2], &[0]] {
-        let mut f = function(&cfg, order, &rows);
-        f.lsda = Some(&lsda);
-        f.personality = Some(Avma(0x43_0000));
-        check(vec![f], 11);
+        for hot in 0..=order.len() {
+            let mut f = Function { hot, ..function(&cfg, order, &rows) };
+            f.lsda = Some(&lsda);
+            f.personality = Some(Avma(0x43_0000));
+            check(vec![f], 11);
+        }
     }
     // None left: a table that says so, since without a table exceptions would pass.
     let empty = Lsda { call_sites: vec![site(6, 8, Some(8), 1)], ..lsda };
@@ -514,7 +557,8 @@ fn random_functions_in_random_orders() {
             if seed % 2 == 1 {
                 f.counters = common::counters(cfg, &mut rng, &mut offset);
             }
-            functions.push(Function { order, ..f });
+            let hot = rng.hot(order.len());
+            functions.push(Function { order, hot, ..f });
         }
         let out = check(functions, seed);
         assert_eq!(out.refused, [], "seed {seed}");

@@ -8,7 +8,7 @@ use crate::shuffle::Rng;
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::{EntryWindow, Refusal};
-use emit::{Function, Output, Request, Stubs};
+use emit::{Fragments, Function, Output, Request, Stubs};
 use iced_x86::{FlowControl, OpKind};
 use image::{Mapping, ModuleKind};
 use layout::{CallEdge, FuncNode};
@@ -21,7 +21,7 @@ pub struct Built {
     /// Its caches.
     pub caches: Vec<CachePlan>,
     /// Functions that were cloned, with their clones.
-    pub cloned: Vec<(FuncId, AvmaRange)>,
+    pub cloned: Vec<(FuncId, Fragments)>,
     /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
     pub refused: Vec<(FuncId, Refusal)>,
     /// Whether the reason concerns only the entry, by place in `refused`.
@@ -132,7 +132,7 @@ fn one_cache(
             continue;
         }
         entries.insert(clone.original, clone.entry);
-        built.cloned.push((c.id, clone.range));
+        built.cloned.push((c.id, clone.fragments().clone()));
         let record = match window {
             Ok(window) => redirects::entry(program, c.id, window, clone).ok_or(Refusal::OutOfReach),
             Err(reason) => Err(*reason),
@@ -237,6 +237,7 @@ fn emit_at(
             window: window.as_ref().ok().map(EntryWindow::range),
             cfg: &c.analysed.cfg,
             order: c.order.clone(),
+            hot: c.hot,
             align_blocks: Vec::new(),
             counters: c.counters.clone(),
             watches: c.watches.clone(),

@@ -30,6 +30,8 @@ pub struct Candidate {
     pub exact: bool,
     /// The blocks that are cloned, in their new order.
     pub order: Vec<BlockId>,
+    /// How many of these lie among the hot code; all others lie behind it.
+    pub hot: usize,
     /// Counters in its clone.
     pub counters: Vec<Counter>,
     /// What its clone keeps of registers.
@@ -68,6 +70,7 @@ impl Candidate {
             counted: false,
             exact: false,
             order: Vec::new(),
+            hot: 0,
             counters: Vec::new(),
             watches: Vec::new(),
             targets: Vec::new(),
@@ -184,7 +187,7 @@ impl Candidates {
 /// Why it cannot be.
 pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusal> {
     let analysed = program.analyse(id)?;
-    Ok(Candidate { order: vec![BlockId(0)], ..Candidate::new(id, analysed, 0) })
+    Ok(Candidate { order: vec![BlockId(0)], hot: 1, ..Candidate::new(id, analysed, 0) })
 }
 
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
@@ -204,6 +207,7 @@ fn random_orders(chosen: &mut [Candidate], seed: u64) {
         let mut rest: Vec<BlockId> = all.map(BlockId).filter(|_| rng.below(8) != 0).collect();
         rng.shuffle(&mut rest);
         c.order = [BlockId(0)].into_iter().chain(rest).collect();
+        c.hot = c.order.len();
     }
 }
 
@@ -225,6 +229,7 @@ fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
         let hot =
             if c.counted { ran(&c.counts, hits.of(i)) } else { perhaps_hot(cfg, &c.counts, hits.of(i)) };
         c.order = order_blocks(cfg, &c.counts, &hot);
+        c.hot = c.order.len();
     }
 }
 

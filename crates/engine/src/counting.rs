@@ -246,6 +246,7 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     };
     c.counters = plan.points().iter().map(counter).collect();
     c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();
+    c.hot = c.order.len();
     plan
 }
 

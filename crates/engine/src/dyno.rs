@@ -77,13 +77,24 @@ pub struct DynoReport {
     pub after: DynoStats,
 }
 
-/// A function's counts; where its clone is, there is `clone` with its bytes.
+/// A function's counts, its clone's map, and the text that the clone is in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'a> {
     pub(crate) cfg: &'a Cfg,
     pub(crate) counts: &'a Counts,
     pub(crate) map: &'a AddressMap,
     pub(crate) text: &'a [u8],
+    /// Where that starts.
+    pub(crate) text_at: Avma,
+}
+
+impl Counted<'_> {
+    /// The instruction of the clone at `at`.
+    fn decode(&self, at: Avma) -> Instruction {
+        let from = at.since(self.text_at).and_then(|n| usize::try_from(n).ok());
+        let bytes = from.and_then(|n| self.text.get(n..)).unwrap_or_default();
+        Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode()
+    }
 }
 
 /// Of those of `chosen` that were counted and have a clone in `caches`; `None` where there is none.
@@ -103,11 +114,12 @@ pub(crate) fn of_caches(
         .collect();
     let functions: Vec<Counted<'_>> = clones
         .iter()
-        .filter_map(|(cache, c, map)| {
-            let range = map.clone_range();
-            let from = usize::try_from(range.start.since(cache.text_at)?).ok()?;
-            let text = cache.text.get(from..from.checked_add(usize::try_from(range.len()).ok()?)?)?;
-            Some(Counted { cfg: &c.analysed.cfg, counts: &c.counts, map, text })
+        .map(|(cache, c, map)| Counted {
+            cfg: &c.analysed.cfg,
+            counts: &c.counts,
+            map,
+            text: &cache.text,
+            text_at: cache.text_at,
         })
         .collect();
     (!functions.is_empty()).then(|| dyno(&functions, &|at| program.bound(at).is_some()))
@@ -261,7 +273,7 @@ impl Tally {
     fn clone(&mut self, f: &Counted<'_>, is_stub: &dyn Fn(Avma) -> bool) {
         let flow = Flow { cfg: f.cfg, counts: f.counts };
         let places = Places::new(f.cfg, f.map);
-        let range = f.map.clone_range();
+        let fragments = f.map.fragments();
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
@@ -281,9 +293,8 @@ impl Tally {
                 add(&mut self.stats.dropped_jumps, through);
                 continue;
             }
-            let at = range.start.add(u64::from(e.at));
-            let bytes = f.text.get(e.at as usize..).unwrap_or_default();
-            let i = Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode();
+            let at = fragments.address(e.at);
+            let i = f.decode(at);
             let n = match (e.link, i.mnemonic()) {
                 (Link::Extra, Mnemonic::Jmp) => {
                     let n = extra_jumps(&flow, block, e.original, through);
@@ -299,7 +310,7 @@ impl Tally {
                 (FlowControl::UnconditionalBranch, _) => n,
                 _ => 0,
             };
-            let original = to.is_some_and(|to| !range.contains(to) && places.starts(to));
+            let original = to.is_some_and(|to| !fragments.contains(to) && places.starts(to));
             let exits = match i.flow_control() {
                 FlowControl::IndirectBranch => places.exits(&flow, block),
                 FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if original => taken,
@@ -373,7 +384,7 @@ impl<'a> Places<'a> {
     /// Whether the clone's branch to `to` stands for one to `start`: it may lead to a jump that was dropped, or to one that
     /// leads there.
     fn is(&self, start: Avma, to: Avma) -> bool {
-        if !self.map.clone_range().contains(to) {
+        if !self.map.fragments().contains(to) {
             return start == to;
         }
         self.map.to_clone(start) == Some(to) || self.map.to_original(to) == Some(start)

@@ -70,12 +70,17 @@ fn counts(blocks: &[u64], edges: &[&[u64]]) -> Counts {
 }
 
 fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
+    run_split(text, counts, order, order.len())
+}
+
+fn run_split(text: &str, counts: &Counts, order: &[u32], hot: usize) -> DynoReport {
     let cfg = code::parse(text).unwrap();
     let range = AvmaRange::new(cfg.parts[0].start, cfg.parts[0].end);
     let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
     let function = Function {
         cfg: &cfg,
         order: order.iter().map(|&b| BlockId(b)).collect(),
+        hot,
         align_blocks: Vec::new(),
         window: None,
         rows: &rows,
@@ -94,7 +99,7 @@ fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
         stubs: &Default::default(),
     });
     let out = out.unwrap();
-    let clone = Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text };
+    let clone = Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT };
     dyno(&[clone], &|at| at == Avma(0x2000))
 }
 

@@ -44,10 +44,14 @@ pub struct FunctionReport {
     pub at: String,
     /// Samples in it.
     pub samples: u64,
-    /// Process address of the clone.
+    /// Process address of the clone, where it is entered.
     pub clone: Option<String>,
-    /// Bytes of the clone.
+    /// Bytes of the clone there.
     pub clone_bytes: Option<u64>,
+    /// Process address of those of its blocks that run seldom, where they lie apart, behind all code that runs often.
+    pub warm: Option<String>,
+    /// Bytes of them.
+    pub warm_bytes: Option<u64>,
     /// Why it was left alone; for a cloned function, why only its entry was.
     pub reason: Option<String>,
 }
@@ -92,17 +96,23 @@ fn is(f: &NotedFunction, wanted: &str) -> bool {
     let at = wanted.strip_prefix("0x").and_then(|h| u64::from_str_radix(h, 16).ok());
     match at {
         None => f.name == wanted,
-        Some(at) => f.at == at || f.clone.is_some_and(|(start, len)| at >= start && at - start < len),
+        Some(at) => {
+            let inside = |&(start, len): &(u64, u64)| at >= start && at - start < len;
+            f.at == at || f.clone.iter().chain(&f.warm).any(inside)
+        }
     }
 }
 
 fn report(f: &NotedFunction) -> FunctionReport {
+    let address = |(at, _): (u64, u64)| format!("{at:#x}");
     FunctionReport {
         name: f.name.clone(),
         at: format!("{:#x}", f.at),
         samples: f.samples,
-        clone: f.clone.map(|(at, _)| format!("{at:#x}")),
+        clone: f.clone.map(address),
         clone_bytes: f.clone.map(|(_, len)| len),
+        warm: f.warm.map(address),
+        warm_bytes: f.warm.map(|(_, len)| len),
         reason: f.reason.clone(),
     }
 }

@@ -43,9 +43,12 @@ pub struct NotedFunction {
     pub at: u64,
     /// Samples in it.
     pub samples: u64,
-    /// Where the clone is, and its size in bytes.
+    /// Where the clone is entered, and the size of its code there, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clone: Option<(u64, u64)>,
+    /// Where its blocks are that run seldom, if they lie apart, and their size in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<(u64, u64)>,
     /// Why it was left alone, or why only its entry was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

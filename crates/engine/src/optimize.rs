@@ -13,8 +13,8 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, walk};
-use addr::{AvmaRange, ReadMemory};
-use emit::AddressMap;
+use addr::ReadMemory;
+use emit::{AddressMap, Fragments};
 use image::Image;
 use profile::{BuildId, Profile};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -332,7 +332,11 @@ impl Summary {
         built: &Built,
         options: &OptimizeOptions,
     ) -> Notes {
-        let clones: FxHashMap<FuncId, AvmaRange> = built.cloned.iter().copied().collect();
+        let clones: FxHashMap<FuncId, &Fragments> = built.cloned.iter().map(|(f, at)| (*f, at)).collect();
+        let fragment = |f: &FuncId, n| {
+            let range = clones.get(f).and_then(|fragments| fragments.ranges().nth(n))?;
+            Some((range.start.0, range.len()))
+        };
         let mut reasons: FxHashMap<FuncId, &str> =
             built.refused.iter().map(|(f, r)| (*f, r.code())).collect();
         reasons.extend(c.refused.iter().map(|(f, _, r)| (*f, r.code())));
@@ -342,7 +346,8 @@ impl Summary {
                 name: program.name(f),
                 at: program.extent(f).entry.0,
                 samples,
-                clone: clones.get(&f).map(|r| (r.start.0, r.len())),
+                clone: fragment(&f, 0),
+                warm: fragment(&f, 1),
                 reason: reasons.get(&f).map(|&r| r.to_owned()),
             })
             .collect();

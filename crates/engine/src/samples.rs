@@ -49,9 +49,7 @@ pub fn take(
     sampler.drain(|s| samples.ips.push(s.ip))?;
     samples.lost = sampler.lost();
     for ip in &mut samples.ips {
-        if let Some(map) = clones.iter().find(|m| m.clone_range().contains(*ip))
-            && let Some(original) = map.original_of_interior(*ip)
-        {
+        if let Some(original) = clones.iter().find_map(|m| m.original_of_interior(*ip)) {
             *ip = original;
         }
     }

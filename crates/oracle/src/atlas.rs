@@ -33,8 +33,10 @@ type Rows = FxHashMap<(usize, u64), Rc<[Row]>>;
 
 #[derive(Debug)]
 pub(crate) struct Atlas {
-    /// By rising address of the clone.
+    /// By rising address of the entry.
     clones: Vec<Clone>,
+    /// Of all clones, by rising address, with the place in `clones`.
+    fragments: Vec<(AvmaRange, usize)>,
     /// Those in code, by rising address.
     olds: Vec<Old>,
     /// Those in data.
@@ -54,6 +56,7 @@ impl Atlas {
         let counting = installed.is_counting();
         let mut atlas = Self {
             clones: Vec::new(),
+            fragments: Vec::new(),
             olds: Vec::new(),
             data_olds: Vec::new(),
             caches: Vec::new(),
@@ -78,7 +81,10 @@ impl Atlas {
         if atlas.clones.is_empty() {
             return Err(Error::NoClones);
         }
-        atlas.clones.sort_by_key(|c| c.map.clone_range().start);
+        atlas.clones.sort_by_key(|c| c.map.fragments().start());
+        let of = |(i, c): (usize, &Clone)| c.map.fragments().ranges().map(|r| (r, i)).collect::<Vec<_>>();
+        atlas.fragments = atlas.clones.iter().enumerate().flat_map(of).collect();
+        atlas.fragments.sort_unstable();
         atlas.olds.sort_by_key(|o| o.at);
         Ok(atlas)
     }
@@ -89,18 +95,16 @@ impl Atlas {
 
     /// The clone with code at `pc`.
     pub(crate) fn clone_of(&self, pc: Avma) -> Option<&Clone> {
-        let after = self.clones.partition_point(|c| c.map.clone_range().start <= pc);
-        self.clones.get(after.checked_sub(1)?).filter(|c| c.map.clone_range().contains(pc))
+        let after = self.fragments.partition_point(|(range, _)| range.start <= pc);
+        let (range, clone) = self.fragments.get(after.checked_sub(1)?)?;
+        self.clones.get(*clone).filter(|_| range.contains(pc))
     }
 
     /// The clone instruction at `pc` with its clone; `None` for originals, and inside of instructions.
     pub(crate) fn entry_of(&self, pc: Avma) -> Option<(&Clone, Entry)> {
         let clone = self.clone_of(pc)?;
-        let at = u32::try_from(pc.since(clone.map.clone_range().start)?).ok()?;
-        let entries = clone.map.entries();
         // Of those at one place the last has the bytes.
-        let entry = entries[..entries.partition_point(|e| e.at <= at)].last()?;
-        (entry.at == at).then_some((clone, *entry))
+        clone.map.entries_at(pc).last().map(|entry| (clone, *entry))
     }
 
     /// Whether a thread of the clones' world at `b` is where a thread of the originals' world at `a` is.

@@ -122,7 +122,7 @@ impl Examination<'_> {
                 Run::Ended => break,
                 Run::Hit => {
                     let clone = thread.regs()?.ip();
-                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.map.clone_range().start == clone)
+                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.map.fragments().start() == clone)
                     else {
                         continue;
                     };

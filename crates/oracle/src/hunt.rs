@@ -55,7 +55,7 @@ impl Hunt {
         }
         Self {
             random,
-            entries: newest().map(|c| (c.original, c.map.clone_range().start)).collect(),
+            entries: newest().map(|c| (c.original, c.map.fragments().start())).collect(),
             met: VecDeque::new(),
             all: all.into(),
             known: FxHashSet::default(),

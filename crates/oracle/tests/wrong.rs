@@ -35,13 +35,14 @@ fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
 
 /// The copies of original instructions up to the first branch, with their bytes.
 fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
-    let range = map.clone_range();
-    let bytes = memory.bytes(range).unwrap();
+    let first = map.fragments().ranges().next().unwrap();
+    let bytes = memory.bytes(first).unwrap();
     let mut out = Vec::new();
-    for e in map.entries().iter().take_while(|e| e.link == Link::Copy) {
+    let in_first = |e: &&emit::Entry| e.link == Link::Copy && first.contains(map.fragments().address(e.at));
+    for e in map.entries().iter().take_while(in_first) {
         let at = e.at as usize;
         let inst =
-            Decoder::with_ip(64, &bytes[at..], range.start.0 + at as u64, DecoderOptions::NONE).decode();
+            Decoder::with_ip(64, &bytes[at..], first.start.0 + at as u64, DecoderOptions::NONE).decode();
         out.push((inst, bytes[at..at + inst.len()].to_vec()));
         if inst.flow_control() != FlowControl::Next {
             break;

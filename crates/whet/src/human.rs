@@ -125,14 +125,15 @@ pub fn explain(r: &ExplainReport) -> String {
     if let Some(d) = &r.dyno {
         s.push_str(&dyno(d));
     }
-    let _ = write!(s, "\n{:>9}  {:<9}  {:>8}  function", "samples", "state", "bytes");
+    let _ = write!(s, "\n{:>9}  {:<9}  {:>8}  {:>8}  function", "samples", "state", "bytes", "warm");
     for f in &r.functions {
         let state = match (&f.clone, &f.reason) {
             (Some(_), _) => "cloned",
             (None, _) => "refused",
         };
-        let size = f.clone_bytes.map_or("-".to_owned(), |b| b.to_string());
-        let _ = write!(s, "\n{:>9}  {state:<9}  {size:>8}  {}", f.samples, f.name);
+        let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |b| b.to_string());
+        let (here, warm) = (size(f.clone_bytes), size(f.warm_bytes));
+        let _ = write!(s, "\n{:>9}  {state:<9}  {here:>8}  {warm:>8}  {}", f.samples, f.name);
         if let Some(reason) = &f.reason {
             let what = if f.clone.is_some() { "entry not redirected" } else { "left alone" };
             let _ = write!(s, " ({what}: {reason})");

@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A clone of some of its blocks in a random order.
+    /// A clone of some of its blocks in a random order, in one or two fragments.
     pub fn shuffled(&self, rng: &mut Rng, keep: usize) -> Function<'_> {
         let order = rng.order(self.cfg.blocks.len(), keep);
         let align_blocks = match (rng.below(8), order.last()) {
@@ -34,6 +34,7 @@ impl Source {
         };
         Function {
             cfg: &self.cfg,
+            hot: rng.hot(order.len()),
             order,
             align_blocks,
             counters: Vec::new(),

@@ -21,6 +21,15 @@ impl Rng {
         self.next() & 1 == 1
     }
 
+    /// How many of so many blocks lie in the zone of hot code: in a third each all of them, none, some.
+    pub fn hot(&mut self, blocks: usize) -> usize {
+        match self.below(3) {
+            0 => blocks,
+            1 => 0,
+            _ => self.below(blocks + 1),
+        }
+    }
+
     /// The entry block first, then the others in any order, those but the entry kept with probability `keep`/8.
     pub fn order(&mut self, blocks: usize, keep: usize) -> Vec<code::BlockId> {
         let mut rest: Vec<usize> = (1..blocks).filter(|_| self.below(8) < keep).collect();

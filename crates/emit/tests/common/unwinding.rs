@@ -16,7 +16,7 @@ impl ReadMemory for Data<'_> {
     }
 }
 
-/// For every clone instruction the rule read back is that of its original.
+/// For every clone instruction the rule read back is that of its original: each fragment is a function of its own.
 pub fn check_rows(
     out: &Output,
     data_at: Avma,
@@ -26,18 +26,22 @@ pub fn check_rows(
     let mem = Data(data_at, &out.data, None);
     let bytes = mem.bytes(out.eh_frame).unwrap();
     let table = FrameTable::parse(bytes, out.eh_frame.start, &mem).unwrap();
-    assert_eq!((table.fdes().len(), table.skipped(), table.overlaps()), (out.clones.len(), 0, 0));
-    for c in &out.clones {
-        let fde = table.find(c.entry).unwrap();
-        assert_eq!(fde.range, c.range);
+    let fragments: usize = out.clones.iter().map(|c| c.fragments().ranges().count()).sum();
+    assert_eq!((table.fdes().len(), table.skipped(), table.overlaps()), (fragments, 0, 0));
+    for (c, range) in out.clones.iter().flat_map(|c| c.fragments().ranges().map(move |r| (c, r))) {
+        let fde = table.find(range.start).unwrap();
+        assert_eq!(fde.range, range);
         let (got, want) = (table.rows(fde).unwrap(), rows_of(c.original));
         let at = |rows: &[Row], pc: Avma| rows.iter().position(|r| r.range.contains(pc));
         let original_lsda = lsda_of(c.original);
-        let lsda = fde.lsda.map(|l| Lsda::parse(&mem, l, c.range).unwrap());
+        let lsda = fde.lsda.map(|l| Lsda::parse(&mem, l, range).unwrap());
         assert_eq!(lsda.is_some(), original_lsda.is_some());
         let (mut n, mut w) = (0, 0);
         for e in c.map.entries() {
-            let pc = Avma(c.range.start.0 + u64::from(e.at));
+            let pc = c.fragments().address(e.at);
+            if !range.contains(pc) {
+                continue;
+            }
             while !got[n].range.contains(pc) {
                 n += 1;
             }

@@ -101,7 +101,7 @@ impl<'a> Walker<'a> {
                 assert!(self.same_place(c, o), "{c:#x} is not {o:#x}");
                 return;
             };
-            if !info.range.contains(Avma(c)) {
+            if !info.fragments().contains(Avma(c)) {
                 assert_eq!(c, o, "left to another place");
                 seen.left_to_original += 1;
                 return;
@@ -179,7 +179,7 @@ impl<'a> Walker<'a> {
         let mut at = at;
         for _ in 0..1000 {
             match self.decode(at) {
-                Some(i) if self.in_text(at) && !info.range.contains(Avma(at)) => {
+                Some(i) if self.in_text(at) && !info.fragments().contains(Avma(at)) => {
                     let _ = i;
                     return at;
                 }

@@ -1,0 +1,45 @@
+//! Where does each fragment lie?
+//!
+//! First the hot fragments of all functions, then the warm ones, both in the functions' order. So what runs seldom does not
+//! share cache lines with what runs often.
+
+use crate::items::{FragmentPlan, Zone};
+use addr::{Addr, Avma, AvmaRange};
+
+/// A fragment to be placed, and its size. Bytes.
+pub(crate) type Piece = (FragmentPlan, u32);
+
+/// The ranges of all fragments of each function, in its own order, from `text_at` on; and the bytes of the whole text.
+pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRange>>, u64) {
+    let mut places: Vec<Vec<AvmaRange>> = functions.iter().map(|f| Vec::with_capacity(f.len())).collect();
+    let mut text_len = 0u64;
+    for zone in [Zone::Hot, Zone::Warm] {
+        for (fragments, places) in functions.iter().zip(&mut places) {
+            for (fragment, len) in fragments.iter().filter(|(f, _)| f.zone == zone) {
+                text_len = text_len.next_multiple_of(u64::from(fragment.align));
+                places.push(AvmaRange::with_len(text_at.add(text_len), u64::from(*len)));
+                text_len += u64::from(*len);
+            }
+        }
+    }
+    (places, text_len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hot_before_warm() {
+        let fragment = |zone, align, len| (FragmentPlan { zone, first: 0, align }, len);
+        let functions = [
+            vec![fragment(Zone::Hot, 16, 5), fragment(Zone::Warm, 1, 3)],
+            vec![fragment(Zone::Warm, 16, 7)],
+            vec![fragment(Zone::Hot, 16, 4), fragment(Zone::Warm, 2, 1)],
+        ];
+        let range = |at: u64, len| AvmaRange::with_len(Avma(0x1000 + at), len);
+        let (places, len) = place(Avma(0x1000), &functions);
+        let wanted = [vec![range(0, 5), range(20, 3)], vec![range(32, 7)], vec![range(16, 4), range(40, 1)]];
+        assert_eq!((places, len), (wanted.to_vec(), 41));
+    }
+}
