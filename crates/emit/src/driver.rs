@@ -5,7 +5,7 @@
 //! table that was too far away); if there was any, start again. Each round takes at least one thing out, so
 //! it ends; what comes out was made by a round in which nothing failed, so nothing in it refers to what is not there.
 
-use crate::encode::{Clones, Encoded, Misfit, encode};
+use crate::encode::{Clones, DataPlaces, Encoded, Misfit, encode};
 use crate::frames::FragmentFrame;
 use crate::items::{Kind, Op, Plan, Zone};
 use crate::map::AddressMap;
@@ -152,11 +152,11 @@ struct Round<'a> {
     request: &'a Request<'a>,
     /// For each job the places of its fragments.
     fragments: Vec<Vec<AvmaRange>>,
-    /// For each job the places of its tables.
-    tables: Vec<Vec<Avma>>,
-    /// Bytes of the text and of the tables.
+    /// For each job the places of its tables and constants.
+    data: Vec<DataPlaces>,
+    /// Bytes of the text, and of tables and constants.
     text_len: usize,
-    tables_len: usize,
+    data_len: usize,
     clones: Clones<'a>,
 }
 
@@ -179,34 +179,36 @@ impl<'a> Round<'a> {
         let sizes: Vec<Vec<zones::Piece>> = jobs.iter().map(Job::fragments).collect();
         let (fragments, text_len) = zones::place(request.text_at, &sizes);
         let text_len = usize::try_from(text_len).unwrap_or(usize::MAX);
-        let mut tables_len = 0;
-        let mut tables = Vec::with_capacity(jobs.len());
+        let mut data_len = 0;
+        let mut data = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
         for (job, fragments) in jobs.iter().zip(&fragments) {
             here.extend(fragments.first().map(|first| (job.f.cfg.entry, first.start)));
             let places = job.plan.tables.iter().map(|t| {
-                let at = request.data_at.add(tables_len as u64);
-                tables_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
+                let at = request.data_at.add(data_len as u64);
+                data_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
                 at
             });
-            tables.push(places.collect());
+            let tables = places.collect();
+            data.push(DataPlaces { tables, constants: request.data_at.add(data_len as u64) });
+            data_len += 8 * job.plan.constants.len();
         }
         // No table nor clone may lie beyond the reach of the first; the unwind tables are checked once they are there.
-        if text_len.max(tables_len) > 1 << 30 {
+        if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
-        let clones = Clones { here, known: request.known, stubs: request.stubs };
-        Ok(Self { request, fragments, tables, text_len, tables_len, clones })
+        let clones = Clones { here, known: request.known, stubs: request.stubs, constant: request.constant };
+        Ok(Self { request, fragments, data, text_len, data_len, clones })
     }
 
     fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
-        let tables_at = &self.tables[i];
+        let places = &self.data[i];
         let fragments = Fragments::new(&self.fragments[i]).ok_or(Refusal::RoundTrip)?;
-        let clone = encode(&job.f, &job.plan, &job.offsets, fragments, tables_at, &self.clones)?;
+        let clone = encode(&job.f, &job.plan, &job.offsets, fragments, places, &self.clones)?;
         // INVARIANT(one-to-one)
         let map =
             AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
-        verify::verify(&job.f, &job.plan, &clone, &map, tables_at, &self.clones)?;
+        verify::verify(&job.f, &job.plan, &clone, &map, places, &self.clones)?;
         let frames = frames::frames(&job.f, &clone)?;
         Ok(Part { clone, map, frames })
     }
@@ -214,13 +216,14 @@ impl<'a> Round<'a> {
     fn finish(&self, jobs: &[Job<'_>], parts: Vec<Part>) -> Result<Finished, Error> {
         let Request { text_at, data_at, .. } = *self.request;
         let text = self.text(&parts);
-        let mut data = Vec::with_capacity(self.tables_len);
+        let mut data = Vec::with_capacity(self.data_len);
         let mut stats = Stats::default();
         for (job, part) in jobs.iter().zip(&parts) {
             for t in &part.clone.tables {
                 data.extend(t);
                 data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
             }
+            data.extend(job.plan.constants.iter().flat_map(|c| c.to_le_bytes()));
             count(&mut stats, job, part);
         }
         let (mut clones, mut cfis) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
@@ -291,6 +294,7 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
     for item in &job.plan.items {
         match item.kind {
             Kind::Dropped => stats.dropped_jumps += 1,
+            Kind::InPlace => stats.in_place += 1,
             Kind::Align { .. } => stats.nop_bytes += u64::from(item.len),
             Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
             _ => {}

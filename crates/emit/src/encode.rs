@@ -7,7 +7,7 @@ use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
-use crate::table;
+use crate::{shortcut, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{Dest, Refusal};
 use rustc_hash::FxHashMap;
@@ -20,6 +20,7 @@ pub(crate) struct Clones<'a> {
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
+    pub(crate) constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
 impl Clones<'_> {
@@ -38,6 +39,15 @@ impl fmt::Debug for Clones<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clones").field("here", &self.here).finish_non_exhaustive()
     }
+}
+
+/// Where a clone's data lies.
+#[derive(Clone, Debug)]
+pub(crate) struct DataPlaces {
+    /// An address for each table of the plan.
+    pub(crate) tables: Vec<Avma>,
+    /// That of the first constant; the others follow.
+    pub(crate) constants: Avma,
 }
 
 /// A clone's bytes.
@@ -110,8 +120,7 @@ impl From<Refusal> for Misfit {
 
 /// Encodes a relaxed plan.
 ///
-/// `offsets` is what [`crate::relax::relax`] gave, `fragments` where the plan's fragments lie, `tables_at` an address for each
-/// table of the plan.
+/// `offsets` is what [`crate::relax::relax`] gave, `fragments` where the plan's fragments lie, `places` where its data.
 ///
 /// # Errors
 /// [`Misfit`] where a displacement does not fit.
@@ -120,7 +129,7 @@ pub(crate) fn encode(
     plan: &Plan,
     offsets: &[u32],
     fragments: Fragments,
-    tables_at: &[Avma],
+    places: &DataPlaces,
     clones: &Clones<'_>,
 ) -> Result<Encoded, Misfit> {
     let len = offsets.last().copied().unwrap_or(0);
@@ -128,6 +137,7 @@ pub(crate) fn encode(
         f,
         plan,
         offsets,
+        places,
         clones,
         out: Encoded {
             fragments,
@@ -138,7 +148,7 @@ pub(crate) fn encode(
         },
     };
     for i in 0..plan.items.len() {
-        e.item(i, tables_at)?;
+        e.item(i)?;
     }
     for t in &plan.tables {
         let bytes = e.table(t.index).ok_or(Misfit::Table(t.index))?;
@@ -151,12 +161,13 @@ struct Encoder<'a> {
     f: &'a Function<'a>,
     plan: &'a Plan,
     offsets: &'a [u32],
+    places: &'a DataPlaces,
     clones: &'a Clones<'a>,
     out: Encoded,
 }
 
 impl Encoder<'_> {
-    fn item(&mut self, index: usize, tables_at: &[Avma]) -> Result<(), Misfit> {
+    fn item(&mut self, index: usize) -> Result<(), Misfit> {
         let (item, offset) = (&self.plan.items[index], self.offsets[index]);
         if let Kind::Align { .. } = item.kind {
             let mut at = offset;
@@ -168,7 +179,9 @@ impl Encoder<'_> {
             return Ok(());
         }
         let link = match (item.kind, item.inst) {
-            (Kind::Dropped, _) => Link::Dropped,
+            (Kind::Dropped | Kind::InPlace, _) => Link::Dropped,
+            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
+            | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) => Link::Copy,
             (_, None) => Link::Extra,
         };
@@ -182,7 +195,7 @@ impl Encoder<'_> {
             self.out.bytes.extend(i.bytes.as_slice());
         }
         match item.kind {
-            Kind::Verbatim | Kind::Dropped | Kind::Align { .. } => {}
+            Kind::Verbatim | Kind::Dropped | Kind::InPlace | Kind::Align { .. } => {}
             Kind::RipRelative { disp_at } => {
                 let to = Avma(copied.ok_or(Refusal::RoundTrip)?.decoded.ip_rel_memory_address());
                 let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
@@ -200,7 +213,7 @@ impl Encoder<'_> {
             Kind::TableLoad { table } => {
                 let t = self.plan.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;
                 let load = self.f.cfg.tables[t.index as usize].cloneable.ok_or(Refusal::RoundTrip)?;
-                let at = *tables_at.get(table as usize).ok_or(Refusal::RoundTrip)?;
+                let at = *self.places.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;
                 let disp = table::displacement(&load, at).ok_or(Misfit::Table(t.index))?;
                 self.out.bytes.extend(t.bytes.as_slice());
                 self.patch(start + usize::from(t.disp_at), &disp)?;
@@ -215,6 +228,22 @@ impl Encoder<'_> {
                 self.out.bytes.extend([0x70 | cond, over]);
             }
             Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
+            Kind::Compare { register, constant } => {
+                let word = self.places.constants.add(8 * u64::from(constant));
+                self.out.bytes.extend(shortcut::compare(register));
+                self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
+            }
+            Kind::Direct { to } => {
+                self.out.bytes.push(0xe8);
+                self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
+            }
+            Kind::Borrowed { index } => {
+                let borrowed = self.plan.borrowed.get(index as usize).ok_or(Refusal::RoundTrip)?;
+                self.out.bytes.extend(borrowed.bytes.as_slice());
+                if let Some((at, to)) = borrowed.operand {
+                    self.patch(start + usize::from(at), &rel32(end, to).ok_or(Refusal::OutOfReach)?)?;
+                }
+            }
             Kind::Branch { op, to, long } => self.branch(op, to, long, end)?,
         }
         Ok(())
@@ -241,6 +270,7 @@ impl Encoder<'_> {
             Target::Place(p) => rel32(end, self.start_of(p)),
             Target::Original(at) => rel32(end, at),
             Target::Outside(at) => self.outside(end, at),
+            Target::Label(l) => rel32(end, self.address_of(self.plan.labels[l as usize])),
         };
         match op {
             Op::Jump => self.out.bytes.push(0xe9),
@@ -257,7 +287,11 @@ impl Encoder<'_> {
     }
 
     fn start_of(&self, place: u32) -> Avma {
-        self.out.fragments.address(self.offsets[self.plan.starts[place as usize] as usize])
+        self.address_of(self.plan.starts[place as usize])
+    }
+
+    fn address_of(&self, item: u32) -> Avma {
+        self.out.fragments.address(self.offsets[item as usize])
     }
 
     fn table(&self, index: u32) -> Option<Vec<u8>> {
@@ -277,7 +311,7 @@ impl Encoder<'_> {
     }
 
     fn entry(&mut self, at: u32, item: &Item, link: Link) {
-        let movable = self.plan.fixed.binary_search(&item.original).is_err();
+        let movable = link != Link::Within && self.plan.fixed.binary_search(&item.original).is_err();
         self.out.entries.push(Entry { at, original: item.original, link, movable });
         self.out.insts.push(item.inst);
     }

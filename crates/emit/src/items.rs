@@ -13,6 +13,8 @@ pub(crate) enum Target {
     Original(Avma),
     /// Out of the function: to the clone of the function that has its entry there, if there is one.
     Outside(Avma),
+    /// To an item, by its place in [`Plan::labels`].
+    Label(u32),
 }
 
 /// A branch that is encoded anew.
@@ -42,6 +44,14 @@ pub(crate) enum Kind {
     Over { cond: u8, over: u32 },
     /// One instruction of a counter.
     Count { step: Step, offset: u32 },
+    /// Compares a register with a word of [`Plan::constants`].
+    Compare { register: u8, constant: u32 },
+    /// A direct call in place of an indirect one.
+    Direct { to: Avma },
+    /// An instruction of a callee that runs in place, of [`Plan::borrowed`].
+    Borrowed { index: u32 },
+    /// A direct call whose callee runs in place.
+    InPlace,
     /// A branch; `long` once it is known that an 8-bit displacement does not reach. To another fragment it never does.
     Branch { op: Op, to: Target, long: bool },
     /// A jump of the original that leads to what follows anyway.
@@ -71,6 +81,14 @@ pub(crate) struct PlannedTable {
     pub(crate) bytes: InstBytes,
     /// Where in the bytes the disp32 is.
     pub(crate) disp_at: u8,
+}
+
+/// An instruction of a callee that runs in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Borrowed {
+    pub(crate) bytes: InstBytes,
+    /// Where its disp32 is, if it has a RIP-relative operand, and the operand's address.
+    pub(crate) operand: Option<(u8, Avma)>,
 }
 
 /// A run of items that lie side by side.
@@ -103,6 +121,11 @@ pub(crate) struct Plan {
     pub(crate) tables: Vec<PlannedTable>,
     /// By rising first item, which of the first is 0.
     pub(crate) fragments: Vec<FragmentPlan>,
+    /// Items that are branched to although no block starts there.
+    pub(crate) labels: Vec<u32>,
+    /// Words to compare with.
+    pub(crate) constants: Vec<u64>,
+    pub(crate) borrowed: Vec<Borrowed>,
     /// Addresses of the original's instructions at which no thread may be moved, rising.
     pub(crate) fixed: Vec<Avma>,
     pub(crate) inverted: u32,

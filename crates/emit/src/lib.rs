@@ -51,8 +51,11 @@ mod reach;
 mod redirect;
 mod relax;
 mod request;
+mod shortcut;
+mod steps;
 mod table;
 mod verify;
+mod verify_shortcut;
 mod zones;
 
 pub use driver::emit;
@@ -60,4 +63,7 @@ pub use fragments::Fragments;
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
-pub use request::{CloneInfo, Counter, Error, Function, Output, Request, Stats, Stub, Stubs, Watch};
+pub use request::{
+    CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,
+};
+pub use shortcut::{fits_in_place, table_call};

@@ -18,8 +18,12 @@ pub enum Link {
     Copy,
     /// A jump or nop of the clone only; `original` is where it leads.
     Extra,
-    /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it.
+    /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it. Or a
+    /// call of the original whose callee runs in place; the clone's side is where that begins.
     Dropped,
+    /// A part of what is done for the call at `original`, behind the first instruction of that. Control comes to it only
+    /// from the instruction before; no instruction of the original has its state.
+    Within,
 }
 
 /// One instruction.
@@ -39,13 +43,13 @@ pub struct Entry {
 /// The instructions of one clone and of its original.
 ///
 /// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them; one
-/// is at the start of each fragment; no original instruction is in two entries that are not extra. Both the builder and the
+/// is at the start of each fragment; no original instruction is in two entries that are copies or dropped. Both the builder and the
 /// parser hold it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressMap {
     fragments: Fragments,
     entries: Vec<Entry>,
-    /// Places in `entries` of those that are not extra, by rising original address.
+    /// Places in `entries` of those that are neither extra nor within, by rising original address.
     by_original: Vec<u32>,
 }
 
@@ -71,7 +75,7 @@ impl AddressMap {
         }
         let mut by_original: Vec<u32> = Vec::with_capacity(entries.len());
         for (i, e) in entries.iter().enumerate() {
-            if e.link != Link::Extra {
+            if matches!(e.link, Link::Copy | Link::Dropped) {
                 by_original.push(u32::try_from(i).ok()?);
             }
         }
@@ -123,10 +127,11 @@ impl AddressMap {
         Some(self.fragments.address(extra.last().unwrap_or(copy).at))
     }
 
-    /// The original instruction for which the clone instruction that starts at `clone` stands.
+    /// The original instruction for which the clone instruction that starts at `clone` stands; `None` also where it is but a
+    /// part of that.
     #[must_use]
     pub fn to_original(&self, clone: Avma) -> Option<Avma> {
-        self.at_clone(clone).map(|e| e.original)
+        self.at_clone(clone).filter(|e| e.link != Link::Within).map(|e| e.original)
     }
 
     /// As [`AddressMap::to_original`], for an address anywhere in a clone instruction: what a sample or a symbolizer

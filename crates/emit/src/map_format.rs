@@ -5,7 +5,7 @@
 //! entry := (delta_at << 3 | movable << 2 | link):uleb  delta_original:sleb
 //! ```
 //! Deltas are from the entry before (from 0 at first), those of originals modulo 2^64; `link` is 0 for a copy, 1 for
-//! an extra instruction, 2 for a dropped one. Version 2. About three bytes per instruction. In version 1, which is still read,
+//! an extra instruction, 2 for a dropped one, 3 for one within a call. Version 2. About three bytes per instruction. In version 1, which is still read,
 //! there is one fragment and no number of them.
 
 use crate::Fragments;
@@ -51,6 +51,7 @@ impl AddressMap {
                 Link::Copy => 0,
                 Link::Extra => 1,
                 Link::Dropped => 2,
+                Link::Within => 3,
             };
             uleb(&mut out, u64::from(e.at - at) << 3 | u64::from(e.movable) << 2 | link);
             sleb(&mut out, e.original.distance(original));
@@ -89,7 +90,7 @@ impl AddressMap {
                 0 => Link::Copy,
                 1 => Link::Extra,
                 2 => Link::Dropped,
-                _ => return Err(MapError::Inconsistent),
+                _ => Link::Within,
             };
             entries.push(Entry { at, original, link, movable: head & 4 != 0 });
         }

@@ -31,6 +31,7 @@
 use crate::count;
 use crate::items::{FragmentPlan, Item, Kind, Op, Plan, PlannedTable, Target, Zone, branch_len};
 use crate::request::{Counter, Function, Stub, Stubs};
+use crate::shortcut::Annex;
 use crate::table;
 use addr::Avma;
 use code::{Block, BlockId, Dest, Point, Refusal, Term};
@@ -43,7 +44,7 @@ use rustc_hash::FxHashMap;
 /// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
 pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
-    let mut b = Builder { f, counters, stubs, plan: Plan::default() };
+    let mut b = Builder { f, counters, stubs, annexes: Vec::new(), plan: Plan::default() };
     b.plan.places = vec![None; f.cfg.blocks.len()];
     for (place, id) in (0u32..).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
@@ -54,14 +55,17 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> 
         b.begin_fragment(place)?;
         b.block(id, place)?;
     }
+    b.annexes()?;
     Ok(b.plan)
 }
 
-struct Builder<'a> {
-    f: &'a Function<'a>,
+pub(crate) struct Builder<'a> {
+    pub(crate) f: &'a Function<'a>,
     counters: FxHashMap<Point, Counter>,
     stubs: &'a Stubs,
-    plan: Plan,
+    /// What is still to come behind the blocks.
+    pub(crate) annexes: Vec<Annex>,
+    pub(crate) plan: Plan,
 }
 
 impl Builder<'_> {
@@ -149,12 +153,21 @@ impl Builder<'_> {
     /// An instruction that is not a direct jump.
     fn copy(&mut self, index: u32) -> Result<(), Refusal> {
         let inst = &self.f.cfg.insts[index as usize];
-        let i = &inst.decoded;
         for w in self.f.watches.iter().filter(|w| w.inst == index) {
-            let step = Step::Store(w.register);
+            let step = count::Step::Store(w.register);
             let kind = Kind::Count { step, offset: w.offset };
             self.plan.items.push(Item { kind, len: count::len(step), inst: None, original: inst.at });
         }
+        match self.f.shortcuts.iter().find(|s| s.call == index) {
+            Some(s) if self.shortcut(s)? => Ok(()),
+            _ => self.copy_as_it_is(index),
+        }
+    }
+
+    /// An instruction that is not a direct jump, by no shortcut.
+    pub(crate) fn copy_as_it_is(&mut self, index: u32) -> Result<(), Refusal> {
+        let inst = &self.f.cfg.insts[index as usize];
+        let i = &inst.decoded;
         let bytes = inst.bytes.as_slice();
         let mut len = bytes.len();
         let kind = if let Some(t) = self.table_read_by(index) {
@@ -371,12 +384,12 @@ fn condition_number(cc: ConditionCode) -> Option<u8> {
 }
 
 /// Whether an operand is a code address relative to the instruction.
-fn has_code_operand(i: &Instruction) -> bool {
+pub(crate) fn has_code_operand(i: &Instruction) -> bool {
     i.op_kinds().any(|k| matches!(k, OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64))
 }
 
 /// Where the disp32 of an instruction with one is.
-fn disp32_at(bytes: &[u8]) -> Option<u8> {
+pub(crate) fn disp32_at(bytes: &[u8]) -> Option<u8> {
     let mut d = Decoder::new(64, bytes, DecoderOptions::NONE);
     let i = d.decode();
     let offsets = d.get_constant_offsets(&i);

@@ -39,6 +39,8 @@ pub struct Function<'a> {
     pub counters: Vec<Counter>,
     /// Registers to keep before instructions.
     pub watches: Vec<Watch>,
+    /// Calls to answer more directly, at most one for each call.
+    pub shortcuts: Vec<Shortcut<'a>>,
 }
 
 /// A counter of 8 bytes in the memory of the thread that passes a point: at an offset from its GS base, which user
@@ -65,6 +67,29 @@ pub struct Watch {
     pub offset: u32,
 }
 
+/// A way for a call to get where it mostly goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Shortcut<'a> {
+    /// The call, by its place in [`Cfg::insts`]: a direct one, or an indirect one with a guard.
+    pub call: u32,
+    /// Which function it calls where the guard holds: its entry.
+    pub callee: Avma,
+    /// The callee, if it is to run in place; see [`crate::fits_in_place`].
+    pub body: Option<&'a Cfg>,
+    /// What has to be asked first where the call is indirect.
+    pub guard: Option<Guard>,
+}
+
+/// A register and the value it has where a [`Shortcut`] may be taken: the address of a virtual table from which the call
+/// reads its destination. That the table leads to the callee is checked ([`Request::constant`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// The general register, by its number.
+    pub register: u8,
+    /// Its value.
+    pub table: Avma,
+}
+
 /// A set of functions to clone together.
 #[derive(Clone)]
 pub struct Request<'a> {
@@ -79,6 +104,8 @@ pub struct Request<'a> {
     pub known: &'a dyn Fn(Avma) -> Option<Avma>,
     /// Stubs of procedure linkage tables that calls and jumps need not go by.
     pub stubs: &'a Stubs,
+    /// The function to which a word of 8 bytes leads, by its entry, if that is so now and ever.
+    pub constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
 /// By a stub's start what it comes to.
@@ -158,6 +185,8 @@ pub struct Stats {
     pub inserted_jumps: u64,
     /// Jumps of the original that are not needed.
     pub dropped_jumps: u64,
+    /// Calls that are answered in place.
+    pub in_place: u64,
     /// Conditional jumps whose condition was inverted.
     pub inverted: u64,
     /// Bytes of nops for aligned blocks.

@@ -24,14 +24,15 @@
 //! nothing follows need not have a next: `ret`, indirect jumps.
 
 use crate::count;
-use crate::encode::{Clones, Encoded, Fragment};
+use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
+use crate::steps::Steps;
 use crate::table;
 use addr::Avma;
 use code::{Dest, Inst, Liveness, Refusal};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Checks one clone.
@@ -43,20 +44,20 @@ pub(crate) fn verify(
     plan: &Plan,
     clone: &Encoded,
     map: &AddressMap,
-    tables_at: &[Avma],
+    places: &DataPlaces,
     clones: &Clones<'_>,
 ) -> Result<(), Refusal> {
     let counted = (!f.counters.is_empty() || !f.watches.is_empty()).then(|| Counted::new(f));
-    let v = Verifier { f, plan, map, tables_at, clones, counted };
+    let v = Verifier { f, plan, map, places, clones, counted };
     v.clone(clone).and_then(|()| v.tables(clone)).ok_or(Refusal::RoundTrip)
 }
 
-struct Verifier<'a> {
-    f: &'a Function<'a>,
-    plan: &'a Plan,
-    map: &'a AddressMap,
-    tables_at: &'a [Avma],
-    clones: &'a Clones<'a>,
+pub(crate) struct Verifier<'a> {
+    pub(crate) f: &'a Function<'a>,
+    pub(crate) plan: &'a Plan,
+    pub(crate) map: &'a AddressMap,
+    pub(crate) places: &'a DataPlaces,
+    pub(crate) clones: &'a Clones<'a>,
     /// Where there are counters.
     counted: Option<Counted>,
 }
@@ -98,33 +99,27 @@ impl Verifier<'_> {
     }
 
     fn fragment(&self, fragment: &Fragment<'_>) -> Option<()> {
-        let range = fragment.range;
-        let mut decoder = Decoder::with_ip(64, fragment.bytes, range.start.0, DecoderOptions::NONE);
-        let mut got = Instruction::default();
-        for (entry, inst) in fragment.entries.iter().zip(fragment.insts) {
-            let original = inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
-            if original.is_some_and(|o| o.at != entry.original) {
+        let mut steps = Steps::new(fragment);
+        while let Some(step) = steps.next()? {
+            let original = step.inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
+            if original.is_some_and(|o| o.at != step.entry.original) {
                 return None;
             }
-            let at = fragment.address(entry);
-            if at.0 != decoder.ip() {
-                return None;
-            }
-            if entry.link == Link::Dropped {
-                self.dropped(at, original?)?;
-                continue;
-            }
-            decoder.decode_out(&mut got);
-            if got.is_invalid() {
-                return None;
-            }
-            let bytes = fragment.bytes_from(entry)?.get(..got.len())?;
-            match entry.link {
-                Link::Copy => self.copy(original?, &got, bytes)?,
-                _ => self.extra(entry, &got)?,
+            match (step.entry.link, original) {
+                (Link::Dropped, Some(o)) if o.decoded.is_call_near() => {
+                    self.in_place(&step, o, &mut steps)?
+                }
+                (Link::Dropped, o) => self.dropped(step.at, o?)?,
+                (Link::Copy, o) => self.copy(o?, &step.got, step.bytes)?,
+                (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
+                    self.guarded(&step, &mut steps)?
+                }
+                (Link::Extra, _) => self.extra(step.entry, &step.got)?,
+                // Only behind the first instruction of a shortcut.
+                (Link::Within, _) => return None,
             }
         }
-        (decoder.ip() == range.end.0).then_some(())
+        (steps.ip() == fragment.range.end).then_some(())
     }
 
     fn dropped(&self, at: Avma, original: &Inst) -> Option<()> {
@@ -193,7 +188,7 @@ impl Verifier<'_> {
             // The decoder keeps such a displacement as the address that it leads to.
             return Some(bytes.len() == inst.bytes.as_slice().len() && got == was);
         }
-        let mut tables = self.plan.tables.iter().zip(self.tables_at);
+        let mut tables = self.plan.tables.iter().zip(&self.places.tables);
         let read = tables.find_map(|(t, &at)| {
             let load = self.f.cfg.tables.get(t.index as usize)?.cloneable?;
             let reader = self.f.cfg.insts.get(load.inst as usize)?;
@@ -226,7 +221,7 @@ impl Verifier<'_> {
     }
 
     /// C ~ D.
-    fn stands_for(&self, clone: Avma, original: Avma) -> bool {
+    pub(crate) fn stands_for(&self, clone: Avma, original: Avma) -> bool {
         if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)
                 || self.map.to_clone(original) == Some(clone);

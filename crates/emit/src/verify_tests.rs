@@ -36,6 +36,7 @@ fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
         align_blocks: Vec::new(),
         counters: Vec::new(),
         watches: Vec::new(),
+        shortcuts: Vec::new(),
         window: None,
         rows: &[],
         lsda: None,

@@ -37,6 +37,7 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
         align_blocks: Vec::new(),
         counters: Vec::new(),
         watches: Vec::new(),
+        shortcuts: Vec::new(),
         window: None,
         rows,
         lsda: None,

@@ -7,8 +7,8 @@ use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
-use code::{EntryWindow, Refusal};
-use emit::{Fragments, Function, Output, Request, Stubs};
+use code::{Cfg, EntryWindow, Refusal};
+use emit::{Fragments, Function, Output, Request, Shortcut, Stubs};
 use iced_x86::{FlowControl, OpKind};
 use image::{Mapping, ModuleKind};
 use layout::{CallEdge, FuncNode};
@@ -108,7 +108,12 @@ fn one_cache(
         .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files)))
         .collect();
     let (out, text_at, data_at, reserved) = emit_somewhere(
-        &Parts { members: &members, windows: &windows, stubs: &program.stubs(modules) },
+        &Parts {
+            members: &members,
+            windows: &windows,
+            stubs: &program.stubs(modules),
+            constant: &|at| program.constant_function(at),
+        },
         &near,
         low,
         &built.holes,
@@ -223,13 +228,17 @@ struct Parts<'a> {
     members: &'a [&'a Candidate],
     windows: &'a [Result<EntryWindow, Refusal>],
     stubs: &'a Stubs,
+    /// Where a word leads that never changes.
+    constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
 fn emit_at(
-    &Parts { members, windows, stubs }: &Parts<'_>,
+    &Parts { members, windows, stubs, constant }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
+    let bodies: FxHashMap<Avma, &Cfg> =
+        members.iter().map(|c| (c.analysed.cfg.entry, &c.analysed.cfg)).collect();
     let functions = members
         .iter()
         .zip(windows)
@@ -241,6 +250,7 @@ fn emit_at(
             align_blocks: Vec::new(),
             counters: c.counters.clone(),
             watches: c.watches.clone(),
+            shortcuts: shortcuts(c, &bodies),
             rows: &c.analysed.rows,
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,
@@ -248,8 +258,18 @@ fn emit_at(
             align: 16,
         })
         .collect();
-    emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs })
+    emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs, constant })
         .map_err(|e| Error::Build(e.to_string()))
+}
+
+/// Those of a function whose callees lie in reach of the cache.
+fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, &'a Cfg>) -> Vec<Shortcut<'a>> {
+    let near = |s: &crate::shortcuts::Shortcut| {
+        let body = *bodies.get(&s.callee)?;
+        let crate::shortcuts::Shortcut { call, callee, in_place, guard } = *s;
+        Some(Shortcut { call, callee, body: in_place.then_some(body), guard })
+    };
+    c.shortcuts.iter().filter_map(near).collect()
 }
 
 /// By the call graph, or at random.

@@ -17,7 +17,7 @@ pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64
             if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
                 tell(callee, count);
             }
-            for &(at, seen) in sites.get(&n).into_iter().flat_map(|s| &s.seen) {
+            for &(at, seen) in sites.get(&n).into_iter().flat_map(|s| &s.callees) {
                 if let Some(callee) = program.entered_at(at) {
                     tell(callee, scaled(count, sites[&n].share(seen)));
                 }

@@ -3,6 +3,7 @@
 use crate::program::{Analysed, FuncId, Program};
 use crate::samples::Samples;
 use crate::seldom;
+use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
@@ -38,6 +39,8 @@ pub struct Candidate {
     pub watches: Vec<Watch>,
     /// Where indirect calls and jumps of it led, as far as it was seen.
     pub targets: Vec<SiteTargets>,
+    /// Calls of it that are made more direct.
+    pub shortcuts: Vec<Shortcut>,
 }
 
 /// Where an indirect call or jump led.
@@ -45,15 +48,17 @@ pub struct Candidate {
 pub struct SiteTargets {
     /// Which, by its place in [`Cfg::insts`].
     pub inst: u32,
-    /// The destinations and how often each was seen, the most first.
-    pub seen: Vec<(Avma, u64)>,
+    /// The destinations and how often each was seen, the most frequent first. Originals, never clones.
+    pub callees: Vec<(Avma, u64)>,
+    /// Where its address comes from one register, what that held; as above.
+    pub bases: Vec<(Avma, u64)>,
 }
 
 impl SiteTargets {
     /// The share of a destination in all that was seen, in 1/1000.
     #[must_use]
     pub fn share(&self, n: u64) -> u64 {
-        let all: u64 = self.seen.iter().map(|s| s.1).sum();
+        let all: u64 = self.callees.iter().map(|s| s.1).sum();
         if all == 0 { 0 } else { u64::try_from(u128::from(n) * 1000 / u128::from(all)).unwrap_or(0) }
     }
 }
@@ -74,6 +79,7 @@ impl Candidate {
             counters: Vec::new(),
             watches: Vec::new(),
             targets: Vec::new(),
+            shortcuts: Vec::new(),
         }
     }
 }

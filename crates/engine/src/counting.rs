@@ -10,8 +10,9 @@ use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
-use crate::targets::{self, Seen, Site};
+use crate::targets::{self, Seen, SeenSite, Site};
 use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, restore};
+use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
@@ -195,11 +196,24 @@ fn round(
     }
     let values = splice::counters(&target.process, &area, counted)?;
     splice::forget_counters(&target.process, &area)?;
-    let mut targets = seen.targets();
+    // A virtual table leads to the clones that count.
+    let originals: FxHashMap<Avma, Avma> = placed
+        .built
+        .cloned
+        .iter()
+        .map(|(f, clone)| (clone.start(), ground.program.extent(*f).entry))
+        .collect();
+    let original = |at| originals.get(&at).copied().unwrap_or(at);
+    let mut seen = seen.sites();
     for (c, sites) in chosen.iter_mut().zip(&sites) {
         c.watches.clear();
-        let seen = targets.by_ref().take(sites.len());
-        c.targets = sites.iter().zip(seen).map(|(s, seen)| SiteTargets { inst: s.inst, seen }).collect();
+        let of_site = |(site, seen): (&Site, SeenSite)| {
+            let mut callees: FxHashMap<Avma, u64> = FxHashMap::default();
+            seen.targets.into_iter().for_each(|(at, n)| *callees.entry(original(at)).or_default() += n);
+            let (callees, bases) = (targets::ranked(callees), targets::ranked(seen.bases));
+            SiteTargets { inst: site.inst, callees, bases }
+        };
+        c.targets = sites.iter().zip(seen.by_ref().take(sites.len())).map(of_site).collect();
     }
 
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();

@@ -9,13 +9,14 @@
 use crate::candidates::Candidate;
 use crate::map_store;
 use crate::program::Program;
+use crate::shortcuts;
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use layout::{FrontEnd, Span};
 use profile::Counts;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use splice::CachePlan;
 
@@ -86,6 +87,8 @@ pub(crate) struct Counted<'a> {
     pub(crate) text: &'a [u8],
     /// Where that starts.
     pub(crate) text_at: Avma,
+    /// How often the clones of callers run it in place.
+    pub(crate) in_place: u64,
 }
 
 impl Counted<'_> {
@@ -112,6 +115,7 @@ pub(crate) fn of_caches(
         })
         .filter_map(|(cache, entry, map)| Some((cache, *counted.get(&entry)?, map)))
         .collect();
+    let in_place = shortcuts::in_place(chosen);
     let functions: Vec<Counted<'_>> = clones
         .iter()
         .map(|(cache, c, map)| Counted {
@@ -120,6 +124,7 @@ pub(crate) fn of_caches(
             map,
             text: &cache.text,
             text_at: cache.text_at,
+            in_place: in_place.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
         })
         .collect();
     (!functions.is_empty()).then(|| dyno(&functions, &|at| program.bound(at).is_some()))
@@ -145,11 +150,13 @@ struct Tally {
 struct Flow<'a> {
     cfg: &'a Cfg,
     counts: &'a Counts,
+    /// What runs elsewhere.
+    less: u64,
 }
 
 impl Flow<'_> {
     fn block(&self, b: BlockId) -> u64 {
-        self.counts.blocks.get(b.index()).copied().unwrap_or(0)
+        self.counts.blocks.get(b.index()).copied().unwrap_or(0).saturating_sub(self.less)
     }
 
     fn edge(&self, b: BlockId, index: usize) -> u64 {
@@ -250,7 +257,7 @@ impl Tally {
         is_stub: &dyn Fn(Avma) -> bool,
         wanted: &dyn Fn(BlockId) -> bool,
     ) {
-        let flow = Flow { cfg, counts };
+        let flow = Flow { cfg, counts, less: 0 };
         for b in (0u32..).take(cfg.blocks.len()).map(BlockId).filter(|&b| wanted(b)) {
             let mut through = flow.block(b);
             for inst in cfg.insts_of(b) {
@@ -271,9 +278,12 @@ impl Tally {
 
     /// A clone, and what of its function ran without one.
     fn clone(&mut self, f: &Counted<'_>, is_stub: &dyn Fn(Avma) -> bool) {
-        let flow = Flow { cfg: f.cfg, counts: f.counts };
+        let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.in_place };
         let places = Places::new(f.cfg, f.map);
         let fragments = f.map.fragments();
+        // Those that get where they go by a shortcut.
+        let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
+        let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
@@ -290,8 +300,14 @@ impl Tally {
             }
             if e.link == Link::Dropped {
                 through = flow.block(block);
-                add(&mut self.stats.dropped_jumps, through);
+                if !calls.contains(&e.original) {
+                    add(&mut self.stats.dropped_jumps, through);
+                }
                 continue;
+            }
+            // Guards are taken to hold: what they keep for other cases does not run.
+            if e.link == Link::Copy && calls.contains(&e.original) {
+                break;
             }
             let at = fragments.address(e.at);
             let i = f.decode(at);

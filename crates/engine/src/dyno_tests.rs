@@ -90,6 +90,7 @@ fn run_split(text: &str, counts: &Counts, order: &[u32], hot: usize) -> DynoRepo
         align: 16,
         counters: Vec::new(),
         watches: Vec::new(),
+        shortcuts: Vec::new(),
     };
     let out = emit::emit(&Request {
         text_at: TEXT,
@@ -97,9 +98,11 @@ fn run_split(text: &str, counts: &Counts, order: &[u32], hot: usize) -> DynoRepo
         functions: vec![function],
         known: &|_| None,
         stubs: &Default::default(),
+        constant: &|_| None,
     });
     let out = out.unwrap();
-    let clone = Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT };
+    let clone =
+        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place: 0 };
     dyno(&[clone], &|at| at == Avma(0x2000))
 }
 

@@ -31,6 +31,7 @@ mod report;
 mod restore;
 mod samples;
 mod seldom;
+mod shortcuts;
 mod shuffle;
 mod status;
 mod target;

@@ -12,7 +12,7 @@ use crate::profile_store::Taken;
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
-use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, walk};
+use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, shortcuts, walk};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
 use image::Image;
@@ -127,6 +127,7 @@ fn rebuild(
             None => None,
         };
         candidates.order(samples, options.shuffle);
+        shortcuts::choose(ground.program, &mut candidates.chosen, options.shuffle.is_some());
 
         options.interrupt.check()?;
         progress(Progress::Installing);

@@ -136,6 +136,14 @@ impl<'m> Program<'m> {
         self.find(at).filter(|&f| self.extent(f).entry == at)
     }
 
+    /// The function to whose entry a word of memory leads, if that is so now and ever.
+    #[must_use]
+    pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
+        let constant = self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
+        let to = self.memory.u64(slot).ok().map(Avma).filter(|_| constant)?;
+        self.entered_at(to).map(|_| to)
+    }
+
     /// Whether some code sets its thread's GS base (`wrgsbase`, Intel SDM volume 2), which then is not free for counters.
     #[must_use]
     pub fn sets_gs_base(&self) -> bool {

@@ -65,6 +65,11 @@ impl Form {
         a.into_iter().chain(b)
     }
 
+    /// The address in a register, that of a virtual table perhaps, from which the destination's is not far.
+    fn base(self, kept: [u64; MOST_REGISTERS]) -> Option<Avma> {
+        matches!(self, Form::Memory { base: Some(_), index: None, .. }).then_some(Avma(kept[0]))
+    }
+
     /// The destination, from what was kept.
     fn destination(self, kept: [u64; MOST_REGISTERS], memory: &dyn ReadMemory) -> Option<Avma> {
         match self {
@@ -122,11 +127,19 @@ pub(crate) fn watches(site: &Site) -> impl Iterator<Item = Watch> {
     })
 }
 
+/// What was seen of one site, with how often of all looks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SeenSite {
+    /// Where it led.
+    pub(crate) targets: FxHashMap<Avma, u64>,
+    /// What the register held that is all there is to it.
+    pub(crate) bases: FxHashMap<Avma, u64>,
+}
+
 /// What was seen of some sites.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Where they led, once for each look that found it.
-    found: Vec<FxHashMap<Avma, u64>>,
+    sites: Vec<SeenSite>,
     /// What memory said of registers that were kept.
     known: FxHashMap<(usize, [u64; MOST_REGISTERS]), Option<Avma>>,
 }
@@ -134,8 +147,8 @@ pub(crate) struct Seen {
 impl Seen {
     /// Takes in what one thread kept, in words from the offset `from` on.
     pub(crate) fn take(&mut self, sites: &[Site], from: u32, words: &[u64], memory: &dyn ReadMemory) {
-        self.found.resize_with(sites.len(), FxHashMap::default);
-        for (n, (site, found)) in sites.iter().zip(&mut self.found).enumerate() {
+        self.sites.resize_with(sites.len(), SeenSite::default);
+        for (n, (site, found)) in sites.iter().zip(&mut self.sites).enumerate() {
             let at = (site.offset.saturating_sub(from) / WORD) as usize;
             let mut kept = [0; MOST_REGISTERS];
             let count = site.form.registers().count();
@@ -147,19 +160,25 @@ impl Seen {
             }
             let to = self.known.entry((n, kept)).or_insert_with(|| site.form.destination(kept, memory));
             if let Some(to) = to {
-                *found.entry(*to).or_default() += 1;
+                *found.targets.entry(*to).or_default() += 1;
+            }
+            if let Some(base) = site.form.base(kept) {
+                *found.bases.entry(base).or_default() += 1;
             }
         }
     }
 
-    /// Where each site led, what was seen most first, with how often of all looks.
-    pub(crate) fn targets(self) -> impl Iterator<Item = Vec<(Avma, u64)>> {
-        self.found.into_iter().map(|found| {
-            let mut targets: Vec<(Avma, u64)> = found.into_iter().collect();
-            targets.sort_unstable_by_key(|&(at, n)| (std::cmp::Reverse(n), at));
-            targets
-        })
+    /// Of each site what was seen.
+    pub(crate) fn sites(self) -> impl Iterator<Item = SeenSite> {
+        self.sites.into_iter()
     }
+}
+
+/// The most frequent first.
+pub(crate) fn ranked(seen: FxHashMap<Avma, u64>) -> Vec<(Avma, u64)> {
+    let mut seen: Vec<(Avma, u64)> = seen.into_iter().collect();
+    seen.sort_unstable_by_key(|&(at, n)| (std::cmp::Reverse(n), at));
+    seen
 }
 
 #[cfg(test)]

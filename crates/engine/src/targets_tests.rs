@@ -58,6 +58,8 @@ fn what_was_seen_most_comes_first() {
     for words in [&[0, 0][..], &[0x77, 0x2000], &[0, 0x1000], &[0, 0x2000], &[0]] {
         seen.take(&sites, 0x100, words, &memory);
     }
-    let targets: Vec<_> = seen.targets().collect();
+    let (targets, bases): (Vec<_>, Vec<_>) =
+        seen.sites().map(|s| (ranked(s.targets), ranked(s.bases))).unzip();
     assert_eq!(targets, [vec![(Avma(0x77), 1)], vec![(Avma(0xbbbb), 2), (Avma(0xaaaa), 1)]]);
+    assert_eq!(bases, [vec![], vec![(Avma(0x2000), 2), (Avma(0x1000), 1)]]);
 }

@@ -39,6 +39,7 @@ impl Source {
             align_blocks,
             counters: Vec::new(),
             watches: Vec::new(),
+            shortcuts: Vec::new(),
             window: self.window,
             rows: &self.rows,
             lsda: self.lsda.as_ref(),
