@@ -271,6 +271,6 @@ mod tests {
         {
             assert_eq!(read(many), Err(MapError::Length));
         }
-        assert_eq!(read(&[2, 1, 0, 1, 1, 3, 0]), Err(MapError::Inconsistent));
+        assert!(read(&[2, 1, 0, 1, 1, 3, 0]).is_ok(), "within a call");
     }
 }

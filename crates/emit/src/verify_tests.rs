@@ -6,7 +6,9 @@ use crate::encode::encode;
 use crate::items::Plan;
 use crate::plan::plan;
 use crate::relax::relax;
+use crate::request::{Guard, Shortcut};
 use addr::{Addr, AvmaRange};
+use iced_x86::Decoder;
 use rng::Rng;
 use rustc_hash::FxHashMap;
 
@@ -19,12 +21,27 @@ mod rng;
 const AT: Avma = Avma(0x5a_0000);
 const WARM_AT: Avma = Avma(0x57_0000);
 
+const CONSTANTS: Avma = Avma(0x61_0000);
+/// A virtual table, and the function to which its second word leads.
+const TABLE: Avma = Avma(0x71_0000);
+const LEAF: Avma = Avma(0x41_0000);
+
+fn places(tables: &[Avma]) -> DataPlaces {
+    DataPlaces { tables: tables.to_vec(), constants: CONSTANTS }
+}
+
 fn no_clone(_: Avma) -> Option<Avma> {
     None
 }
 
+/// Where constant words lead.
+fn word(at: Avma) -> Option<Avma> {
+    (at == TABLE.add(8)).then_some(LEAF)
+}
+
 fn clones() -> Clones<'static> {
-    Clones { here: FxHashMap::default(), known: &no_clone, stubs: Box::leak(Box::default()) }
+    let stubs = Box::leak(Box::default());
+    Clones { here: FxHashMap::default(), known: &no_clone, stubs, constant: &word }
 }
 
 fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
@@ -56,7 +73,7 @@ fn make(f: &Function<'_>, tables_at: &[Avma]) -> (Plan, Encoded) {
         .map(|(i, at)| AvmaRange::with_len(at, u64::from(first(i + 1) - first(i))))
         .collect();
     let fragments = Fragments::new(&ranges).unwrap();
-    let encoded = encode(f, &plan, &offsets, fragments, tables_at, &clones()).unwrap();
+    let encoded = encode(f, &plan, &offsets, fragments, &places(tables_at), &clones()).unwrap();
     (plan, encoded)
 }
 
@@ -70,7 +87,7 @@ fn longer(e: &Encoded, by: u64) -> Fragments {
 
 fn check(f: &Function<'_>, plan: &Plan, clone: &Encoded, tables_at: &[Avma]) -> Result<(), Refusal> {
     let map = AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
-    verify(f, plan, clone, &map, tables_at, &clones())
+    verify(f, plan, clone, &map, &places(tables_at), &clones())
 }
 
 #[test]
@@ -204,4 +221,49 @@ fn every_wrong_table_is_found() {
     bad = good;
     bad.fragments = longer(&bad, 1);
     assert!(check(&f, &plan, &bad, &at).is_err(), "a byte without instruction");
+}
+
+/// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, answered in place.
+#[test]
+fn a_wrong_shortcut_is_found() {
+    let leaf = graph::graph(LEAF.0, &[0x8b, 0x47, 0x04, 0x48, 0x8d, 0x0d, 0x10, 0, 0, 0, 0xc3]);
+    let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
+    let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
+    let guard = Some(Guard { register: 0, table: TABLE });
+    let guarded = Shortcut { call: 0, callee: LEAF, body: Some(&leaf), guard };
+    let direct = Shortcut { call: 1, callee: LEAF, body: Some(&leaf), guard: None };
+    let f = Function {
+        order: vec![code::BlockId(0)],
+        hot: 1,
+        shortcuts: vec![guarded, direct],
+        ..function(&cfg, &mut Rng(1))
+    };
+    let (plan, good) = make(&f, &[]);
+    assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
+    for at in 0..good.bytes.len() * 8 {
+        let mut bad = good.clone();
+        bad.bytes[at / 8] ^= 1 << (at % 8);
+        let decode = |e: &Encoded| {
+            let of =
+                |f: &Fragment<'_>| Decoder::with_ip(64, f.bytes, f.range.start.0, 0).into_iter().collect();
+            e.fragments().unwrap().iter().map(of).collect::<Vec<Vec<Instruction>>>()
+        };
+        // REX.B and REX.X mean nothing without a register that they extend.
+        let found = check(&f, &plan, &bad, &[]).is_err();
+        assert!(found || decode(&bad) == decode(&good), "bit {} of byte {}", at % 8, at / 8);
+    }
+    // Another table, or one that does not lead to the callee, or not always.
+    let mut other = plan.clone();
+    other.constants[0] += 8;
+    assert!(check(&f, &other, &good, &[]).is_err());
+    for table in [TABLE.add(8), Avma(0)] {
+        let mut f = f.clone();
+        f.shortcuts[0].guard = Some(Guard { register: 0, table });
+        let (plan, made) = make(&f, &[]);
+        assert!(check(&f, &plan, &made, &[]).is_err());
+    }
+    // A body that is another function's.
+    let mut f = f.clone();
+    f.shortcuts[1].callee = LEAF.add(16);
+    assert!(check(&f, &plan, &good, &[]).is_err());
 }

@@ -64,9 +64,15 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
         for f in functions.iter_mut().filter(|_| seed > 0) {
             f.counters = common::counters(f.cfg, &mut rng, &mut counters_end);
         }
-        let out =
-            emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs: &Stubs::default() })
-                .unwrap();
+        let out = emit::emit(&Request {
+            text_at,
+            data_at,
+            functions,
+            known: &|_| None,
+            stubs: &Stubs::default(),
+            constant: &|_| None,
+        })
+        .unwrap();
         let (bytes, redirected) =
             rewrite(&std::fs::read(&program).unwrap(), &p, &out, text_at, data_at, counters_end);
         let clone = dir.path().join(format!("clone{seed}"));

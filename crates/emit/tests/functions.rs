@@ -8,7 +8,7 @@ use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, TableForm, TableLoad, Te
 use common::graph::{graph, random_function};
 use common::walk::{Seen, Walker, clones};
 use common::{Rng, unwinding};
-use emit::{Counter, Error, Function, Link, Output, Request, Stats, Stub, Stubs};
+use emit::{Counter, Error, Function, Guard, Link, Output, Request, Shortcut, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -48,7 +48,8 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
 }
 
 fn request<'a>(functions: Vec<Function<'a>>) -> Request<'a> {
-    Request { text_at: TEXT, data_at: DATA, functions, known: &none, stubs: Box::leak(Box::default()) }
+    let stubs = Box::leak(Box::default());
+    Request { text_at: TEXT, data_at: DATA, functions, known: &none, stubs, constant: &none }
 }
 
 /// Emits and walks.
@@ -583,4 +584,104 @@ fn nothing_is_left_to_bytes_that_the_redirect_overwrites() {
     cut.blocks.truncate(1);
     let f = Function { window: Some(AvmaRange::with_len(cfg.entry, 5)), ..function(&cut, &[0], &rows) };
     assert_eq!(emit::emit(&request(vec![f])).unwrap().refused, [(cfg.entry, Refusal::EntryWindowTargeted)]);
+}
+
+/// `call *8(%rax); call G; ret` with the table's second word leading to F, both small leaves: `mov 4(%rdi), %eax; ret` and
+/// `lea 0x10(%rip), %rax; ret`, or not.
+#[test]
+fn calls_get_where_they_mostly_go() {
+    let (f_at, g_at, table) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x45_0000));
+    let call_g = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0008), g_at).unwrap()].concat();
+    let cfg = graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call_g, &[0xc3]].concat());
+    let f = graph(f_at.0, &[0x8b, 0x47, 0x04, 0xc3]);
+    let g = graph(g_at.0, &[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3]);
+    assert!(emit::fits_in_place(&f) && emit::fits_in_place(&g));
+    let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
+    let constant = |at: Avma| (at == table.add(8)).then_some(f_at);
+    let site = |from, to, pad: Option<u64>| CallSite {
+        range: AvmaRange::new(cfg.entry.add(from), cfg.entry.add(to)),
+        landing_pad: pad.map(|p| cfg.entry.add(p)),
+        action: 0,
+    };
+    let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
+    let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
+    let guard = Some(Guard { register: 0, table });
+    let emit = |shortcuts: Vec<Shortcut<'_>>| {
+        let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
+        let caller = Function { shortcuts, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let functions = vec![caller, function(&f, &[0], &of_f), function(&g, &[0], &of_g)];
+        emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
+    };
+    let virtual_call = |body| Shortcut { call: 0, callee: f_at, body, guard };
+    let direct_call = Shortcut { call: 1, callee: g_at, body: Some(&g), guard: None };
+    let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
+
+    let out = emit(vec![virtual_call(Some(&f)), direct_call]);
+    assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
+    let warm = out.clones[0].fragments().ranges().nth(1).unwrap().start;
+    let want = [
+        &[0x48, 0x3b, 0x05][..],
+        &rel(7, DATA),
+        &[0x0f, 0x85],
+        &rel(13, warm),
+        &[0x8b, 0x47, 0x04],
+        &[0x48, 0x8d, 0x05],
+        &rel(23, g_at.add(0x17)),
+        &[0xc3],
+    ];
+    assert_eq!(out.text[..24], want.concat());
+    assert_eq!(out.data[..8], table.0.to_le_bytes());
+    let from = usize::try_from(warm.since(TEXT).unwrap()).unwrap();
+    let back = emit::branch_displacement(warm.add(8), TEXT.add(16)).unwrap();
+    assert_eq!(out.text[from..from + 8], [&[0xff, 0x50, 0x08, 0xe9][..], &back].concat());
+
+    // The call is where its guard is asked and where it is as it was; in between is no place to go.
+    let map = &out.clones[0].map;
+    assert_eq!(map.to_original(TEXT), Some(cfg.entry));
+    assert_eq!(map.to_clone(cfg.entry), Some(warm));
+    for at in [7, 13] {
+        assert_eq!((map.to_original(TEXT.add(at)), map.move_to_original(TEXT.add(at))), (None, None));
+        assert_eq!(map.original_of_interior(TEXT.add(at)), Some(cfg.entry));
+    }
+    assert_eq!(map.to_clone(cfg.entry.add(3)), Some(TEXT.add(16)));
+    assert_eq!(emit::AddressMap::from_bytes(&map.to_bytes()).unwrap(), *map);
+
+    // Unwound as at the call, by the same rule and with the same landing pad all along.
+    let rows_at = |at| {
+        if at == cfg.entry {
+            of_cfg.clone()
+        } else if at == f_at {
+            of_f.clone()
+        } else {
+            of_g.clone()
+        }
+    };
+    unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
+
+    // Not in place: a direct call of the clone.
+    let out = emit(vec![virtual_call(None)]);
+    let to_clone = rel(18, out.clones[1].entry);
+    assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
+    // A table that does not lead there, or may not always: the proof fails, and with it the clone.
+    let out = emit(vec![Shortcut { callee: g_at, body: Some(&g), ..virtual_call(None) }]);
+    assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
+    // What is no such call stays as it is.
+    let out =
+        emit(vec![Shortcut { guard: None, ..virtual_call(Some(&f)) }, Shortcut { guard, ..direct_call }]);
+    assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
+}
+
+#[test]
+fn what_does_not_fit_in_place() {
+    let fits = |bytes: &[u8]| emit::fits_in_place(&graph(0x40_0000, bytes));
+    assert!(fits(&[0xc3]), "nothing at all");
+    assert!(fits(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 3, 0, 0, 0, 0xc3]), "a constant behind endbr64");
+    assert!(!fits(&[0x8b, 0x44, 0x24, 0x08, 0xc3]), "an argument on the stack");
+    assert!(!fits(&[0x53, 0x5b, 0xc3]), "push and pop");
+    assert!(!fits(&[0x89, 0x44, 0x24, 0xf8, 0xc3]), "the red zone");
+    assert!(!fits(&[0x48, 0x89, 0xe0, 0xc3]), "the stack pointer's value");
+    assert!(!fits(&[0xc2, 0x08, 0x00]), "a return that pops");
+    assert!(!fits(&[0xeb, 0x0e]), "a jump out");
+    assert!(!fits(&[0x0f, 0x05, 0xc3]), "a system call");
+    assert!(!fits(&[&[0x90; 25][..], &[0xc3]].concat()), "too much");
 }

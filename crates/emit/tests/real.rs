@@ -32,7 +32,14 @@ fn check(path: &str) {
         f.counters = common::counters(f.cfg, &mut rng, &mut offset);
     }
     let (text_at, data_at) = (p.end, p.end.add(0x1000_0000));
-    let request = Request { text_at, data_at, functions, known: &|_| None, stubs: &Stubs::default() };
+    let request = Request {
+        text_at,
+        data_at,
+        functions,
+        known: &|_| None,
+        stubs: &Stubs::default(),
+        constant: &|_| None,
+    };
     let start = Instant::now();
     let out = emit::emit(&request).unwrap();
     let took = start.elapsed();
