@@ -2,16 +2,14 @@
 
 use crate::candidates::Candidate;
 use crate::file_text::FileText;
+use crate::function_order::function_order;
 use crate::map_store;
 use crate::program::{FuncId, Program};
-use crate::shuffle::Rng;
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::{Cfg, EntryWindow, Refusal};
 use emit::{Fragments, Function, Output, Request, Shortcut, Stubs};
-use iced_x86::{FlowControl, OpKind};
 use image::{Mapping, ModuleKind};
-use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
 
@@ -270,44 +268,4 @@ fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, &'a Cfg>) -> Vec<Shortc
         Some(Shortcut { call, callee, body: in_place.then_some(body), guard })
     };
     c.shortcuts.iter().filter_map(near).collect()
-}
-
-/// By the call graph, or at random.
-fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Vec<usize> {
-    if let Some(seed) = shuffle {
-        let mut order: Vec<usize> = (0..members.len()).collect();
-        Rng::new(seed ^ 0x5eed).shuffle(&mut order);
-        return order;
-    }
-    let index: FxHashMap<Avma, usize> =
-        members.iter().enumerate().map(|(i, c)| (c.analysed.cfg.entry, i)).collect();
-    let nodes: Vec<FuncNode> = members
-        .iter()
-        .map(|c| {
-            let size = c.order.iter().map(|b| c.analysed.cfg.blocks[b.index()].range.len()).sum();
-            FuncNode { size, samples: c.samples }
-        })
-        .collect();
-    let mut calls = Vec::new();
-    for (caller, c) in members.iter().enumerate() {
-        let mut offset = 0;
-        for &b in &c.order {
-            let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
-            for inst in c.analysed.cfg.insts_of(b) {
-                let d = &inst.decoded;
-                let direct = d.op_count() > 0 && d.op0_kind() == OpKind::NearBranch64;
-                let leads = matches!(d.flow_control(), FlowControl::Call | FlowControl::UnconditionalBranch);
-                if direct
-                    && leads
-                    && count > 0
-                    && let Some(&callee) = index.get(&Avma(d.near_branch64()))
-                    && callee != caller
-                {
-                    calls.push(CallEdge { caller, callee, count, offset });
-                }
-                offset += inst.bytes.as_slice().len() as u64;
-            }
-        }
-    }
-    layout::function_order(&nodes, &calls)
 }

@@ -5,6 +5,7 @@ use crate::samples::Samples;
 use crate::seldom;
 use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
+use crate::split;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
@@ -80,6 +81,15 @@ impl Candidate {
             watches: Vec::new(),
             targets: Vec::new(),
             shortcuts: Vec::new(),
+        }
+    }
+
+    /// The blocks that lie where the clone is entered: the hot ones, where there are any.
+    #[must_use]
+    pub fn first_fragment(&self) -> &[BlockId] {
+        match self.hot {
+            0 => &self.order,
+            hot => self.order.get(..hot).unwrap_or(&self.order),
         }
     }
 }
@@ -173,7 +183,7 @@ impl Candidates {
         }
     }
 
-    /// Gives each candidate the order of its blocks: by its counts, or at random.
+    /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
     pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
         // Counting may have been given up in the middle.
         for c in &mut self.chosen {
@@ -182,7 +192,10 @@ impl Candidates {
         }
         match shuffle {
             Some(seed) => random_orders(&mut self.chosen, seed),
-            None => measured_orders(&mut self.chosen, samples),
+            None => {
+                measured_orders(&mut self.chosen, samples);
+                split::split(&mut self.chosen);
+            }
         }
     }
 }
@@ -205,7 +218,8 @@ fn hot(by: &FxHashMap<FuncId, u64>) -> Vec<FuncId> {
     profile::choose(&counts, coverage).into_iter().map(|i| ids[i]).collect()
 }
 
-/// The entry first, then any order, with some blocks left out so that edges to the original are taken too.
+/// The entry first, then any order, with some blocks left out so that edges to the original are taken too, and cut in two
+/// anywhere or nowhere.
 fn random_orders(chosen: &mut [Candidate], seed: u64) {
     let mut rng = Rng::new(seed);
     for c in chosen {
@@ -213,7 +227,7 @@ fn random_orders(chosen: &mut [Candidate], seed: u64) {
         let mut rest: Vec<BlockId> = all.map(BlockId).filter(|_| rng.below(8) != 0).collect();
         rng.shuffle(&mut rest);
         c.order = [BlockId(0)].into_iter().chain(rest).collect();
-        c.hot = c.order.len();
+        c.hot = rng.below(c.order.len() + 1);
     }
 }
 
@@ -235,7 +249,6 @@ fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
         let hot =
             if c.counted { ran(&c.counts, hits.of(i)) } else { perhaps_hot(cfg, &c.counts, hits.of(i)) };
         c.order = order_blocks(cfg, &c.counts, &hot);
-        c.hot = c.order.len();
     }
 }
 

@@ -144,6 +144,19 @@ fn a_hot_way_that_was_taken_falls_through() {
 }
 
 #[test]
+fn a_second_fragment_is_jumped_to() {
+    let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
+    let whole = run(DIAMOND, &counts, &[0, 2, 1]).after;
+    // test; jne b1; b2: ret, and b1: add; jmp b2 behind it: longer branches, no others.
+    let split = run_split(DIAMOND, &counts, &[0, 2, 1], 2).after;
+    assert_eq!(split, DynoStats { bytes: 550 + 4 * 100 + 3 * 10, ..whole });
+    // test; je b2 before the cut, b1: add; b2: ret behind it: what ran on jumps.
+    let cut = run_split(DIAMOND, &counts, &[0, 1, 2], 1).after;
+    assert_eq!((cut.inserted_jumps, cut.taken_branches, cut.fall_throughs), (10, 100, 10));
+    assert_eq!((cut.exits_to_original, cut.instructions), (0, 320));
+}
+
+#[test]
 fn what_leaves_for_the_original_is_taken() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let after = run(DIAMOND, &counts, &[0, 2]).after;

@@ -15,6 +15,7 @@ mod dyno;
 mod error;
 mod explain;
 mod file_text;
+mod function_order;
 mod ground;
 mod interrupt;
 mod lock;
@@ -33,9 +34,12 @@ mod samples;
 mod seldom;
 mod shortcuts;
 mod shuffle;
+mod split;
 mod status;
 mod target;
 mod targets;
+#[cfg(test)]
+mod test_candidate;
 mod verify;
 mod walk;
 

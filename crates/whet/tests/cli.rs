@@ -3,7 +3,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -180,7 +180,10 @@ fn answers_have_their_fields() {
         ["pid", "exe", "state", "generation", "shuffle", "samples", "coverage", "coverage_main", "refusals"];
     has_fields(&explained, &[&fields[..], &["dyno", "functions"]].concat());
     assert_eq!(explained["dyno"], optimized["dyno"]);
-    has_fields(&explained["functions"][0], &["name", "at", "samples", "clone", "clone_bytes", "reason"]);
+    has_fields(
+        &explained["functions"][0],
+        &["name", "at", "samples", "clone", "clone_bytes", "warm", "warm_bytes", "reason"],
+    );
     assert_eq!(explained["shuffle"], Value::Null);
 
     let doctor = whet(&["doctor", "--format", "json"]).exits(0).json();
@@ -279,6 +282,16 @@ fn explaining_one_function() {
     for address in [clone.to_owned(), format!("{last:#x}"), original] {
         let by_address = ask(&guest, "explain", &[&address]);
         assert_eq!(by_address["functions"], by_name["functions"], "{address}");
+    }
+    // In two fragments, by chance: an address in the second is the function's, too.
+    ask(&guest, "optimize", &["--shuffle", "3"]);
+    let all = ask(&guest, "explain", &[]);
+    let apart = |f: &&Value| f["warm"].is_string();
+    let function = all["functions"].as_array().unwrap().iter().find(apart).unwrap().clone();
+    let warm = u64::from_str_radix(function["warm"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
+    let end = warm + function["warm_bytes"].as_u64().unwrap();
+    for address in [warm, end - 1] {
+        assert_eq!(ask(&guest, "explain", &[&format!("{address:#x}")])["functions"], json!([function]));
     }
     for none in ["nonesuch", "0x10", &format!("{:#x}", last + (1 << 30))] {
         whet(&["explain", &guest.arg(), none]).exits(3);

@@ -1,0 +1,77 @@
+//! In which order the functions of a code cache lie.
+
+use crate::candidates::Candidate;
+use crate::shuffle::Rng;
+use addr::Avma;
+use iced_x86::{FlowControl, OpKind};
+use layout::{CallEdge, FuncNode};
+use rustc_hash::FxHashMap;
+
+/// By the call graph, those with hot code first; or at random.
+pub(crate) fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..members.len()).collect();
+    if let Some(seed) = shuffle {
+        Rng::new(seed ^ 0x5eed).shuffle(&mut all);
+        return all;
+    }
+    let (hot, warm): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|&i| members[i].hot > 0);
+    let order = |places: Vec<usize>| {
+        let group: Vec<&Candidate> = places.iter().map(|&i| members[i]).collect();
+        call_order(&group).into_iter().map(|i| places[i]).collect::<Vec<_>>()
+    };
+    [order(hot), order(warm)].concat()
+}
+
+/// By the call graph of the blocks that lie where the functions are entered.
+fn call_order(members: &[&Candidate]) -> Vec<usize> {
+    let index: FxHashMap<Avma, usize> =
+        members.iter().enumerate().map(|(i, c)| (c.analysed.cfg.entry, i)).collect();
+    let nodes: Vec<FuncNode> = members
+        .iter()
+        .map(|c| {
+            let size = c.first_fragment().iter().map(|b| c.analysed.cfg.blocks[b.index()].range.len()).sum();
+            FuncNode { size, samples: c.samples }
+        })
+        .collect();
+    let mut calls = Vec::new();
+    for (caller, c) in members.iter().enumerate() {
+        let mut offset = 0;
+        for &b in c.first_fragment() {
+            let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
+            for inst in c.analysed.cfg.insts_of(b) {
+                let d = &inst.decoded;
+                let direct = d.op_count() > 0 && d.op0_kind() == OpKind::NearBranch64;
+                let leads = matches!(d.flow_control(), FlowControl::Call | FlowControl::UnconditionalBranch);
+                if direct
+                    && leads
+                    && count > 0
+                    && let Some(&callee) = index.get(&Avma(d.near_branch64()))
+                    && callee != caller
+                {
+                    calls.push(CallEdge { caller, callee, count, offset });
+                }
+                offset += inst.bytes.as_slice().len() as u64;
+            }
+        }
+    }
+    layout::function_order(&nodes, &calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_candidate::candidate;
+
+    #[test]
+    fn those_without_hot_code_come_last() {
+        let with =
+            |index, hot, samples| Candidate { hot, ..candidate(index, &[0, 1], &[1; 4], true, samples) };
+        let all = [with(0, 0, 90), with(1, 2, 10), with(2, 0, 99), with(3, 1, 20)];
+        let members: Vec<&Candidate> = all.iter().collect();
+        // Each of the two by samples per byte of what lies where it is entered.
+        assert_eq!(function_order(&members, None), [3, 1, 2, 0]);
+        let mut random = function_order(&members, Some(1));
+        random.sort_unstable();
+        assert_eq!(random, [0, 1, 2, 3]);
+    }
+}
