@@ -10,6 +10,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let constant = |r| (range.start, bytes).bytes(r).ok();
     let part = Part { range, bytes: &bytes[..bytes.len() / 2] };
     let (parts, rows, callee) = (&[part], &[row], &|_| CalleeKind::Ordinary);
-    let input = Input { entry: range.start, parts, rows, landing_pads: &[], constant: &constant, callee };
+    let is_function = &|_| true;
+    let input =
+        Input { entry: range.start, parts, rows, landing_pads: &[], constant: &constant, callee, is_function };
     analyse(&input).iter().for_each(|cfg| verify(cfg, &|r| constant(r).filter(|_| range.covers(&r))).unwrap());
 });

@@ -3,7 +3,7 @@
 use crate::decode::Surroundings;
 use crate::explore::Explorer;
 use crate::table::{self, Known};
-use crate::{Cfg, Refusal, graph, stack_check};
+use crate::{BlockId, Cfg, Dest, Refusal, graph, stack_check};
 use addr::{Avma, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::Row;
@@ -58,6 +58,9 @@ pub struct Input<'a> {
     pub constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
     /// What is known about a called function.
     pub callee: &'a dyn Fn(Callee) -> CalleeKind,
+    /// Whether an address outside of the parts is certainly where a function is entered by whoever calls it, and not
+    /// a fragment that only jumps lead to. Such a function expects no status flags (System V psABI 3.2.1).
+    pub is_function: &'a dyn Fn(Avma) -> bool,
 }
 
 impl std::fmt::Debug for Input<'_> {
@@ -107,7 +110,24 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
         table::prove(&mut cfg, &known);
     }
     stack_check(&cfg, input.rows)?;
+    cfg.functions = functions(&cfg, input.is_function);
     Ok(cfg)
+}
+
+/// The outside destinations that are functions.
+fn functions(cfg: &Cfg, is_function: &dyn Fn(Avma) -> bool) -> Vec<Avma> {
+    let mut outside = Vec::new();
+    for b in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+        cfg.successors(b, |d| {
+            if let Dest::Outside(at) = d {
+                outside.push(at);
+            }
+        });
+    }
+    outside.sort_unstable();
+    outside.dedup();
+    outside.retain(|&at| !cfg.parts.iter().any(|p| p.contains(at)) && is_function(at));
+    outside
 }
 
 fn check_parts(input: &Input<'_>) -> Result<(), Refusal> {

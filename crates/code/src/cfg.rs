@@ -188,6 +188,8 @@ pub struct Cfg {
     pub blocks: Vec<Block>,
     /// Jump tables.
     pub tables: Vec<JumpTable>,
+    /// Destinations outside that are the entries of functions which are called ([`crate::Input::is_function`]), rising.
+    pub functions: Vec<Avma>,
 }
 
 impl Cfg {

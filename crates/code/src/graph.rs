@@ -31,6 +31,7 @@ pub(crate) fn build(
         insts: Vec::with_capacity(order.len()),
         blocks: Vec::with_capacity(runs.len()),
         tables: Vec::new(),
+        functions: Vec::new(),
     };
     let mut first = 0u32;
     for run in &runs {

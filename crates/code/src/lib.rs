@@ -26,7 +26,7 @@ pub use analyse::{Callee, CalleeKind, Input, Part, analyse};
 pub use cfg::*;
 pub use extents::{Extent, Extents, MergeInput, merge};
 pub use liveness::{Live, Liveness, Question, STATUS_FLAGS};
-pub use point::{CountBy, Point};
+pub use point::{CountBy, Point, Spot};
 pub use refusal::Refusal;
 pub use stackcheck::stack_check;
 pub use sweep::{Branches, DirectCall, Piece, sweep};

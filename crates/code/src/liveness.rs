@@ -3,6 +3,7 @@
 //! General registers and status flags only; vector registers are nobody's question here.
 
 use crate::{BlockId, Cfg, Dest, Term};
+use addr::Avma;
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
 };
@@ -47,8 +48,8 @@ const RESULTS: u16 = 1 | 1 << 2;
 /// Whose liveness is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Of any value: whoever takes over control may read all of it. A call leaves no status flag to its callee or
-    /// its caller (psABI 3.2.1), and reads every register.
+    /// Of any value: whoever takes over control may read all of it. But no status flag passes from a caller to a
+    /// function or back (psABI 3.2.1), be the function called or jumped to ([`Cfg::functions`]).
     Value,
     /// Of the destination of a `switch` and what was computed on the way to it. The source has no name for such a
     /// value, so no callee, caller or other function can expect it in a register: what is not read by an instruction
@@ -67,7 +68,7 @@ impl Question {
         }
     }
 
-    /// What is live where control leaves the graph.
+    /// What is live where control leaves the graph for code of which nothing is known.
     #[must_use]
     pub fn at_exit(self) -> Live {
         match self {
@@ -77,9 +78,19 @@ impl Question {
         }
     }
 
+    /// What is live where control passes to a destination outside.
+    #[must_use]
+    pub fn outside(self, cfg: &Cfg, at: Avma) -> Live {
+        match self {
+            // The tail of a function is a call like any other.
+            Question::Value if cfg.functions.binary_search(&at).is_ok() => self.at_call(),
+            _ => self.at_exit(),
+        }
+    }
+
     fn at_return(self) -> Live {
         match self {
-            Question::Value => Live::ALL,
+            Question::Value => self.at_call(),
             Question::SwitchTarget => Live::default(),
             Question::LabelValue => Live { regs: RESULTS, flags: 0 },
         }
@@ -179,7 +190,7 @@ fn live_out(cfg: &Cfg, b: usize, block_in: &[Live], q: Question) -> Live {
     cfg.successors(BlockId(u32::try_from(b).unwrap_or(u32::MAX)), |d| {
         out = out.union(match d {
             Dest::Block(t) => block_in[t.index()],
-            Dest::Outside(_) => q.at_exit(),
+            Dest::Outside(at) => q.outside(cfg, at),
         });
     });
     out

@@ -1,63 +1,140 @@
 use super::*;
 use crate::parse;
 
-fn by(cfg: &Cfg, point: Point) -> Option<CountBy> {
+const INC: Option<Spot> = Some(Spot { skip: 0, by: CountBy::Inc });
+
+fn at(cfg: &Cfg, point: Point) -> Option<Spot> {
     point.countable(cfg, &Liveness::compute(cfg))
+}
+
+fn inc_behind(skip: u32) -> Option<Spot> {
+    Some(Spot { skip, by: CountBy::Inc })
+}
+
+fn register(r: u8) -> Option<Spot> {
+    Some(Spot { skip: 0, by: CountBy::Register(r) })
 }
 
 fn edge(from: u32, index: u32) -> Point {
     Point::Edge { from: BlockId(from), index }
 }
 
-/// How a counter can be put where a block begins, and on the only edge that leads there; they are always the same.
-fn at_start_of(code: &str) -> Option<CountBy> {
+/// A graph of a block that the entry jumps to and which then returns, or goes on as `end` says.
+fn ends(code: &str, end: &str) -> Cfg {
     let text = format!(
-        "function 0x1000\npart 0x1000..0x1080\n\
+        "function 0x1000\npart 0x1000..0x1080\nfunctions 0x2000\n\
          block b0 0x1000\n eb 00\n jump b1\n\
-         block b1 0x1002\n {code}\n c3\n return\n"
+         block b1 0x1002\n {code}\n {end}\n"
     );
-    let cfg = parse(&text).unwrap();
-    let start = by(&cfg, Point::Block(BlockId(1)));
-    assert_eq!(by(&cfg, edge(0, 0)), start);
-    start
+    parse(&text).unwrap()
+}
+
+/// How a counter can be put in a block that goes on where all is live.
+fn in_block(code: &str) -> Option<Spot> {
+    at(&ends(code, "fall 0x1070"), Point::Block(BlockId(1)))
+}
+
+/// How a counter can be put on the only edge that leads to such a block.
+fn before(code: &str) -> Option<Spot> {
+    at(&ends(code, "fall 0x1070"), edge(0, 0))
 }
 
 #[test]
 fn dead_flags_take_an_inc() {
-    // test %eax,%eax sets all flags; no register is free.
-    assert_eq!(at_start_of("85 c0"), Some(CountBy::Inc));
-    // A call tells its callee nothing in flags.
-    assert_eq!(at_start_of("e8 00 10 00 00"), Some(CountBy::Inc));
-    // A free register as well: still the shorter way.
-    assert_eq!(at_start_of("31 c0"), Some(CountBy::Inc));
+    // test %eax,%eax sets all flags; no register is free. A call tells its callee nothing in flags. And with a free
+    // register: still the shorter way.
+    for code in ["85 c0", "e8 00 10 00 00", "31 c0"] {
+        assert_eq!((in_block(code), before(code)), (INC, INC), "{code}");
+    }
 }
 
 #[test]
 fn inc_keeps_the_carry() {
     // adc $0,%eax reads the carry alone.
-    assert_eq!(at_start_of("15 00 00 00 00"), Some(CountBy::Inc));
+    assert_eq!((in_block("15 00 00 00 00"), before("15 00 00 00 00")), (INC, INC));
     // seta reads zero, too.
-    assert_eq!(at_start_of("0f 97 c0\n 85 c0"), None);
+    assert_eq!(before("0f 97 c0\n 85 c0"), None);
 }
 
 #[test]
 fn live_flags_take_a_register() {
     // sete %cl, then a register is overwritten: rax, r8.
-    assert_eq!(at_start_of("0f 94 c1\n b8 01 00 00 00"), Some(CountBy::Register(0)));
-    assert_eq!(at_start_of("0f 94 c1\n 41 b8 01 00 00 00"), Some(CountBy::Register(8)));
-    // rbp, r12 and r13 are no help, nor what else a callee keeps, nor is a part of rax, nor rax that is read before.
-    assert_eq!(at_start_of("0f 94 c1\n bd 01 00 00 00"), None);
-    assert_eq!(at_start_of("0f 94 c1\n 41 bc 01 00 00 00\n 41 bd 01 00 00 00"), None);
-    assert_eq!(at_start_of("0f 94 c1\n b0 01"), None);
-    assert_eq!(at_start_of("0f 94 c1\n 89 c2\n b8 01 00 00 00"), Some(CountBy::Register(2)));
+    for (code, r) in [("0f 94 c1\n b8 01 00 00 00", 0), ("0f 94 c1\n 41 b8 01 00 00 00", 8)] {
+        assert_eq!((in_block(code), before(code)), (register(r), register(r)), "{code}");
+    }
+    // rbp, r12 and r13 are no help, nor what else a callee keeps, nor is a part of rax.
+    for code in
+        ["0f 94 c1\n bd 01 00 00 00", "0f 94 c1\n 41 bc 01 00 00 00\n 41 bd 01 00 00 00", "0f 94 c1\n b0 01"]
+    {
+        assert_eq!((in_block(code), before(code)), (None, None), "{code}");
+    }
+    // Nor rax that is read before; but rdx is.
+    assert_eq!(before("0f 94 c1\n 89 c2\n b8 01 00 00 00"), register(2));
+}
+
+#[test]
+fn a_block_is_counted_behind_who_reads_flags() {
+    // sete %cl; test %eax,%eax: between the two.
+    assert_eq!((in_block("0f 94 c1\n 85 c0"), before("0f 94 c1\n 85 c0")), (inc_behind(1), None));
+    // One instruction there is better than three at the start, which mov $1,%eax would take.
+    assert_eq!(in_block("0f 94 c1\n b8 01 00 00 00\n 85 c0"), inc_behind(1));
+    // Behind the last reader it is not: who comes next may read all.
+    assert_eq!(in_block("0f 94 c1\n 90"), None);
+    // Before the branch that ends the block: jmp *%rcx; ret.
+    assert_eq!(at(&ends("0f 94 c1\n ff e1", "indirect"), Point::Block(BlockId(1))), None);
+    assert_eq!(at(&ends("0f 94 c1\n c3", "return"), Point::Block(BlockId(1))), inc_behind(1));
+    // endbr64 is where a redirect may lead to.
+    assert_eq!(in_block("f3 0f 1e fa\n 85 c0"), inc_behind(1));
+}
+
+#[test]
+fn not_behind_what_may_never_come_back() {
+    // pushf; sete %cl; then test %eax,%eax; or a call, a system call or an int before that.
+    assert_eq!(in_block("9c\n 0f 94 c1\n 85 c0"), inc_behind(2));
+    assert_eq!(in_block("9c\n 0f 94 c1\n e8 00 10 00 00\n 85 c0"), inc_behind(2));
+    // A system call leaves an address in rcx.
+    assert_eq!(in_block("9c\n 0f 05\n 0f 94 c1\n 85 c0"), register(1));
+    assert_eq!(in_block("9c\n cd 80\n 0f 94 c1\n 85 c0"), None);
 }
 
 #[test]
 fn all_live_takes_nothing() {
-    // Whoever is returned to may read everything.
-    assert_eq!(at_start_of("90"), None);
-    // A rotation by %cl may be by 0, and change no flag.
-    assert_eq!(at_start_of("d3 c0"), None);
+    for code in ["90", "d3 c0"] {
+        // A rotation by %cl may be by 0, and change no flag.
+        assert_eq!((in_block(code), before(code)), (None, None), "{code}");
+    }
+    // Nothing is known of who is jumped to.
+    let cfg = ends("ff e1", "indirect");
+    assert_eq!((at(&cfg, Point::Block(BlockId(1))), at(&cfg, edge(0, 0))), (None, None));
+}
+
+#[test]
+fn no_flags_pass_between_functions() {
+    // ret; jmp to a function; jmp into the unknown.
+    let code = |code, end| {
+        let cfg = ends(code, end);
+        (at(&cfg, edge(0, 0)), at(&cfg, edge(1, 0)))
+    };
+    assert_eq!(code("c3", "return").0, INC);
+    assert_eq!(code("e9 f9 0f 00 00", "jump 0x2000"), (INC, INC));
+    assert_eq!(code("e9 fa 0f 00 00", "jump 0x2001"), (None, None));
+    // The carry passes no more than the others: all are one.
+    let cfg = parse(
+        "function 0x1000\npart 0x1000..0x1020\nfunctions 0x2000
+         block b0 0x1000
+           0f 84 fa 0f 00 00   ; je 0x2000
+           cond e 0x2000 else b1
+         block b1 0x1006
+           0f 82 f5 0f 00 00   ; jb 0x2001
+           cond b 0x2001 else b2
+         block b2 0x100c
+           c3
+           return
+        ",
+    )
+    .unwrap();
+    let points = [edge(0, 0), edge(0, 1), edge(1, 0), edge(1, 1)];
+    assert_eq!(points.map(|p| at(&cfg, p)), [INC, None, None, INC]);
 }
 
 #[test]
@@ -78,18 +155,19 @@ fn each_edge_is_judged_by_where_it_leads() {
         ",
     )
     .unwrap();
-    assert_eq!(by(&cfg, edge(0, 0)), Some(CountBy::Inc));
+    assert_eq!(at(&cfg, edge(0, 0)), INC);
     // rax is read after b1 alone, where it was overwritten.
-    assert_eq!(by(&cfg, edge(0, 1)), Some(CountBy::Register(0)));
-    assert_eq!(by(&cfg, Point::Block(BlockId(1))), Some(CountBy::Register(0)));
-    assert_eq!(by(&cfg, edge(1, 0)), Some(CountBy::Inc));
+    assert_eq!(at(&cfg, edge(0, 1)), register(0));
+    // But within b1 one instruction does.
+    assert_eq!(at(&cfg, Point::Block(BlockId(1))), inc_behind(1));
+    assert_eq!(at(&cfg, edge(1, 0)), INC);
     // The branch there is on flags, and one way from it reads rax.
-    assert_eq!(by(&cfg, edge(2, 0)), None);
+    assert_eq!(at(&cfg, edge(2, 0)), None);
     // Nothing is known of what lies outside.
-    assert_eq!(by(&cfg, edge(2, 1)), None);
+    assert_eq!(at(&cfg, edge(2, 1)), None);
     // No such edges, no such blocks.
     for point in [edge(0, 2), edge(1, 1), edge(7, 0), Point::Block(BlockId(7))] {
-        assert_eq!(by(&cfg, point), None);
+        assert_eq!(at(&cfg, point), None);
     }
 }
 
@@ -98,10 +176,10 @@ fn edges_of_a_table_lie_in_no_code() {
     let cfg = parse(include_str!("../tests/golden/switch.txt")).unwrap();
     let Term::Switch { .. } = cfg.blocks[1].term else { panic!("not the switch") };
     for index in 0..7 {
-        assert_eq!(by(&cfg, edge(1, index)), None);
+        assert_eq!(at(&cfg, edge(1, index)), None);
     }
-    // Where they lead counters can be, if flags are dead there: `xor %eax,%eax` begins the block.
-    assert_eq!(by(&cfg, Point::Block(BlockId(6))), Some(CountBy::Inc));
-    // Nothing is dead before `lea (%rdx,%rsi),%eax; ret` but rax.
-    assert_eq!(by(&cfg, Point::Block(BlockId(3))), Some(CountBy::Register(0)));
+    // Where they lead counters can be: `xor %eax,%eax` begins the block.
+    assert_eq!(at(&cfg, Point::Block(BlockId(6))), INC);
+    // `lea (%rdx,%rsi),%eax; ret`: nobody reads flags behind a return.
+    assert_eq!(at(&cfg, Point::Block(BlockId(3))), INC);
 }

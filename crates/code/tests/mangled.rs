@@ -23,6 +23,7 @@ fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
             (!table.is_empty()).then(|| table.iter().copied().cycle().take(n).collect())
         },
         callee: &|_| CalleeKind::Ordinary,
+        is_function: &|_| true,
     };
     if let Ok(cfg) = analyse(&input) {
         let known = |r: AvmaRange| (at, bytes).bytes(r).ok();

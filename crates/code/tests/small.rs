@@ -26,6 +26,7 @@ fn run(bytes: &[u8], rows: &[(u64, i64)], callee: CalleeKind) -> Result<Cfg, Ref
         landing_pads: &[],
         constant: &|_| None,
         callee: &|_| callee,
+        is_function: &|_| false,
     })
 }
 
@@ -120,8 +121,8 @@ fn rows_must_follow_the_stack() {
 
 #[test]
 fn what_is_live() {
-    // 0: cmp edi,1; 3: mov eax,esi; 5: je 9; 7: shl edx,cl; 9: ret
-    let cfg = plain(&[0x83, 0xff, 0x01, 0x89, 0xf0, 0x74, 0x02, 0xd3, 0xe2, 0xc3]).unwrap();
+    // 0: cmp edi,1; 3: mov eax,esi; 5: je 9; 7: shl edx,cl; 9: jmp *rcx
+    let cfg = plain(&[0x83, 0xff, 0x01, 0x89, 0xf0, 0x74, 0x02, 0xd3, 0xe2, 0xff, 0xe1]).unwrap();
     let live = Liveness::compute(&cfg);
     const ZF: u16 = 4;
     const CF: u16 = 16;

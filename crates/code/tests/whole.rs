@@ -97,8 +97,8 @@ fn survey(path: &str) -> Counts {
         c.unknown.len(),
         c.tail
     );
-    println!("  found: {}", c.found[..c.found.len().min(60)].join(" "));
-    println!("  unknown: {}", c.unknown[..c.unknown.len().min(60)].join(" "));
+    println!("  found: {}", c.found[..c.found.len().min(300)].join(" "));
+    println!("  unknown: {}", c.unknown[..c.unknown.len().min(300)].join(" "));
     c
 }
 
@@ -116,6 +116,16 @@ fn server() {
 fn c_library() {
     let path = "/lib/x86_64-linux-gnu/libc.so.6";
     if Path::new(path).exists() {
+        let c = survey(path);
+        assert!(c.accepted * 100 > c.functions * 99);
+    }
+}
+
+#[test]
+fn libraries() {
+    let paths =
+        ["/lib/x86_64-linux-gnu/libstdc++.so.6", "/lib/x86_64-linux-gnu/libcrypto.so.3", "/usr/bin/python3"];
+    for path in paths.into_iter().filter(|p| Path::new(p).exists()) {
         let c = survey(path);
         assert!(c.accepted * 100 > c.functions * 99);
     }

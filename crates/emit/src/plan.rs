@@ -23,8 +23,8 @@
 //! would leave its fall-through there, so blocks that start in the window are always cloned.
 //!
 //! A counter on a way out stands on that way alone: before the jump, or behind a conditional jump that is turned so as to
-//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block is its first
-//! instruction, or stands behind an `endbr64` there.
+//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands before the instruction
+//! that its spot names; never before an `endbr64`, behind which an entry's redirect stands.
 //!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
@@ -131,16 +131,17 @@ impl Builder<'_> {
         self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
         let insts = block.insts.clone();
         let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
+        let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
         // An entry's redirect stands behind such an instruction, and leads to what is behind it in the clone.
         let marked = first.decoded.code() == Code::Endbr64 && insts.len() > 1;
-        if !marked {
-            self.count(Point::Block(id), first.at);
-        }
-        let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
-        for i in insts.start..last {
-            self.copy(i)?;
-            if marked && i == insts.start {
-                self.count(Point::Block(id), first.end());
+        let skip = self.counters.get(&Point::Block(id)).map_or(0, |c| c.spot.skip).max(u32::from(marked));
+        let counted = insts.start.checked_add(skip).filter(|&i| i <= last).ok_or(Refusal::RoundTrip)?;
+        for i in insts {
+            if i == counted {
+                self.count(Point::Block(id), self.f.cfg.insts[i as usize].at);
+            }
+            if i < last {
+                self.copy(i)?;
             }
         }
         match block.term {
@@ -321,7 +322,7 @@ impl Builder<'_> {
     /// The counter of a point, if it has one; it leads to the original instruction at `original`.
     fn count(&mut self, at: Point, original: Avma) {
         for (c, step) in
-            self.counters.get(&at).into_iter().flat_map(|c| count::steps(c.by).map(move |s| (c, s)))
+            self.counters.get(&at).into_iter().flat_map(|c| count::steps(c.spot.by).map(move |s| (c, s)))
         {
             let kind = Kind::Count { step, offset: c.offset };
             self.plan.items.push(Item { kind, len: count::len(step), inst: None, original });
@@ -330,7 +331,9 @@ impl Builder<'_> {
 
     /// Of how many items a point's counter consists.
     fn counter_items(&self, at: Point) -> u32 {
-        self.counters.get(&at).map_or(0, |c| (1u32..).zip(count::steps(c.by)).last().map_or(0, |(n, _)| n))
+        self.counters
+            .get(&at)
+            .map_or(0, |c| (1u32..).zip(count::steps(c.spot.by)).last().map_or(0, |(n, _)| n))
     }
 
     fn extra_jump_to_original(&mut self, next: Avma) -> Result<(), Refusal> {

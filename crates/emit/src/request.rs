@@ -2,7 +2,7 @@
 
 use crate::{AddressMap, Fragments};
 use addr::{Avma, AvmaRange};
-use code::{BlockId, Cfg, CountBy, Point, Refusal};
+use code::{BlockId, Cfg, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use unwind::{Lsda, Row};
@@ -47,10 +47,10 @@ pub struct Function<'a> {
 /// space on x86-64 Linux leaves alone. One instruction counts, without a lock and without a line shared by threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Where it counts.
+    /// What it counts.
     pub at: Point,
-    /// How.
-    pub by: CountBy,
+    /// Where it stands, and how it counts.
+    pub spot: Spot,
     /// The counter's offset from the GS base, below 2 GiB. Bytes.
     pub offset: u32,
 }

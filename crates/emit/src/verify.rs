@@ -31,7 +31,7 @@ use crate::request::{Function, Stub};
 use crate::steps::Steps;
 use crate::table;
 use addr::Avma;
-use code::{Dest, Inst, Liveness, Refusal};
+use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -79,9 +79,12 @@ impl Counted {
         }
     }
 
-    fn allows(&self, at: Avma, got: &Instruction) -> bool {
-        let live = self.insts.get(&at).map(|&i| self.liveness.live_before(i));
-        live.is_some_and(|live| count::is_unnoticed(got, live, |offset| self.offsets.contains(&offset)))
+    fn allows(&self, cfg: &Cfg, at: Avma, got: &Instruction) -> bool {
+        let live = match self.insts.get(&at) {
+            Some(&i) => self.liveness.live_before(i),
+            None => Question::Value.outside(cfg, at),
+        };
+        count::is_unnoticed(got, live, |offset| self.offsets.contains(&offset))
     }
 }
 
@@ -131,7 +134,9 @@ impl Verifier<'_> {
         let leads = match got.mnemonic() {
             Mnemonic::Nop => Avma(got.next_ip()),
             Mnemonic::Jmp if got.is_jmp_short_or_near() => Avma(got.near_branch_target()),
-            _ if self.counted.as_ref().is_some_and(|c| c.allows(entry.original, got)) => Avma(got.next_ip()),
+            _ if self.counted.as_ref().is_some_and(|c| c.allows(self.f.cfg, entry.original, got)) => {
+                Avma(got.next_ip())
+            }
             _ => return None,
         };
         self.stands_for(leads, entry.original).then_some(())

@@ -44,7 +44,7 @@ fn clones() -> Clones<'static> {
     Clones { here: FxHashMap::default(), known: &no_clone, stubs, constant: &word }
 }
 
-fn function<'a>(cfg: &'a code::Cfg, rng: &mut Rng) -> Function<'a> {
+fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
     let order = rng.order(cfg.blocks.len(), 7);
     Function {
         cfg,

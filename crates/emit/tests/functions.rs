@@ -4,7 +4,7 @@
 mod common;
 
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, TableForm, TableLoad, Term};
+use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
 use common::graph::{graph, random_function};
 use common::walk::{Seen, Walker, clones};
 use common::{Rng, unwinding};
@@ -444,7 +444,7 @@ fn inc(offset: u8) -> [u8; 9] {
 }
 
 fn counter(at: Point, offset: u32) -> Counter {
-    Counter { at, by: CountBy::Inc, offset }
+    Counter { at, spot: Spot { skip: 0, by: CountBy::Inc }, offset }
 }
 
 #[test]
@@ -496,6 +496,55 @@ fn counters_stand_on_their_way_alone() {
 }
 
 #[test]
+fn counters_of_blocks_stand_where_their_spots_say() {
+    // sete; test; ret.
+    let cfg = graph(0x40_0000, &[0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]);
+    let rows = rows(&cfg);
+    let at = Point::Block(BlockId(0));
+    let f = |skip| {
+        let counter = Counter { at, spot: Spot { skip, by: CountBy::Inc }, offset: 8 };
+        Function { counters: vec![counter], ..function(&cfg, &[0], &rows) }
+    };
+    for (skip, before) in [(1, 3), (2, 5)] {
+        let out = check(vec![f(skip)], 17);
+        let (start, rest) = ([0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]).split_at(before);
+        assert_eq!((out.refused, out.text), (vec![], [start, &inc(8), rest].concat()));
+        let passed = &out.clones[0].map;
+        assert_eq!(passed.entrance(cfg.entry), Some(TEXT));
+    }
+    // Before the reader of flags; behind the end.
+    for skip in [0, 3, u32::MAX] {
+        let refused = emit::emit(&request(vec![f(skip)])).unwrap().refused;
+        assert_eq!(refused, [(cfg.entry, Refusal::RoundTrip)], "{skip}");
+    }
+}
+
+#[test]
+fn counters_stand_on_the_way_to_a_function() {
+    // test; je 0x41_0000; jmp 0x41_0000
+    let (function_at, je) = (Avma(0x41_0000), [0x0f, 0x84, 0xf8, 0xff, 0, 0]);
+    let jmp = emit::jump(Avma(0x40_0008), function_at).unwrap();
+    let mut cfg = graph(0x40_0000, &[&[0x85, 0xc0][..], &je, &jmp].concat());
+    assert_eq!(cfg.blocks[0].term, {
+        let taken = Dest::Outside(function_at);
+        Term::Cond { cc: iced_x86::ConditionCode::e, taken, fall: Dest::Block(BlockId(1)) }
+    });
+    let rows = rows(&cfg);
+    let edges = [0, 1].map(|from| Point::Edge { from: BlockId(from), index: 0 });
+    for known in [false, true] {
+        cfg.functions = if known { vec![function_at] } else { Vec::new() };
+        for at in edges {
+            let f = Function { counters: vec![counter(at, 8)], ..function(&cfg, &[0, 1], &rows) };
+            let refused = emit::emit(&request(vec![f.clone()])).unwrap().refused;
+            assert_eq!(refused.is_empty(), known, "{at:?}");
+            if known {
+                check(vec![f], 18);
+            }
+        }
+    }
+}
+
+#[test]
 fn stubs_are_gone_by() {
     // call stub A; call stub B; jmp stub B.
     let (stub_a, stub_b, slot) = (Avma(0x41_0000), Avma(0x41_0010), Avma(0x42_0008));
@@ -531,8 +580,8 @@ fn counters_that_would_be_noticed_are_refused() {
     let refused = |c| emit::emit(&request(f(c))).unwrap().refused;
     assert_eq!(refused(counter(at, 0)), [(cfg.entry, Refusal::RoundTrip)]);
     // rax goes to the caller.
-    let by = CountBy::Register(0);
-    assert_eq!(refused(Counter { at, by, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
+    let spot = Spot { skip: 0, by: CountBy::Register(0) };
+    assert_eq!(refused(Counter { at, spot, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
     assert_eq!(refused(counter(Point::Block(BlockId(0)), 0)), []);
 }
 

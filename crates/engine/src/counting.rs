@@ -254,9 +254,9 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
         leaves.iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
         CounterPlan::new(&left, &Counts::default(), &|point| point.countable(cfg, &liveness))
     };
-    let counter = |&(at, by)| {
+    let counter = |&(at, spot)| {
         *offset += COUNTER;
-        Counter { at, by, offset: *offset - COUNTER }
+        Counter { at, spot, offset: *offset - COUNTER }
     };
     c.counters = plan.points().iter().map(counter).collect();
     c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();

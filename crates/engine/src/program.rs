@@ -274,8 +274,19 @@ impl<'m> Program<'m> {
             landing_pads: &landing_pads,
             constant: &constant,
             callee: &|c| self.callees.kind(c),
+            is_function: &|at| self.is_function(at),
         })?;
         Ok(Analysed { cfg, rows, lsda, personality: first.personality, signal_frame: false })
+    }
+
+    /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
+    /// like a function's start and has its address in data or computed by code.
+    fn is_function(&self, at: Avma) -> bool {
+        let modules = self.image.modules().iter().zip(&self.modules);
+        modules.into_iter().filter(|(image, _)| image.extent.contains(at)).any(|(image, code)| {
+            image.stub_at(at).is_some_and(|stub| stub.range.start == at)
+                || code.function_at(at).is_some_and(|f| f.entry == at) && code.is_called(image, at)
+        })
     }
 
     /// The exception tables of all fragments as one.
@@ -365,12 +376,6 @@ impl ModuleCode {
             .collect();
         self.branches = code::sweep(&pieces);
         let held: FxHashSet<Avma> = held_addresses(module, memory);
-        let starts_like_entry = |i: usize| {
-            module.frames.initial_row(&fdes[i]).is_ok()
-                && module.frames.rows(&fdes[i]).ok().and_then(|rows| rows.first().cloned()).is_some_and(|r| {
-                    r.cfa == CfaRule::RegOffset(Reg::RSP, 8) && r.regs.iter().all(|(reg, _)| *reg == Reg::RA)
-                })
-        };
         let far_pads: Vec<(usize, Avma)> = fdes
             .iter()
             .enumerate()
@@ -390,7 +395,7 @@ impl ModuleCode {
         };
         self.extents = code::merge(&MergeInput {
             fdes,
-            starts_like_entry: &starts_like_entry,
+            starts_like_entry: &|i| starts_like_entry(module, &fdes[i]),
             branches: &self.branches,
             name: &exact,
             is_address_taken: &|at| held.contains(&at),
@@ -405,6 +410,13 @@ impl ModuleCode {
         self.fragments.sort_unstable_by_key(|(r, _)| r.start);
         self.held = held.into_iter().collect();
         self.held.sort_unstable();
+    }
+
+    /// Whether the start of an extent is a function's, not that of a fragment to which only jumps lead.
+    fn is_called(&self, module: &Module, at: Avma) -> bool {
+        let known = self.branches.is_taken(at) || self.held.binary_search(&at).is_ok();
+        self.branches.calls_to(at).len() > 0
+            || known && module.frames.find(at).is_some_and(|fde| starts_like_entry(module, fde))
     }
 
     /// The addresses in a range that data holds: labels of computed jumps among them.
@@ -447,6 +459,14 @@ impl ModuleCode {
         let i = self.fragments.partition_point(|(r, _)| r.start <= after);
         self.fragments.get(i).map(|(r, _)| r.start)
     }
+}
+
+/// Whether the frame is that of a function just called where an FDE begins.
+fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
+    module.frames.initial_row(fde).is_ok()
+        && module.frames.rows(fde).ok().and_then(|rows| rows.first().cloned()).is_some_and(|r| {
+            r.cfa == CfaRule::RegOffset(Reg::RSP, 8) && r.regs.iter().all(|(reg, _)| *reg == Reg::RA)
+        })
 }
 
 /// Whether a module has restartable sequences (rseq) of its own. The kernel knows these by address and knows nothing of

@@ -9,7 +9,7 @@ mod links;
 mod mend;
 
 use crate::counts::Counts;
-use code::{Cfg, CountBy, Point, Term};
+use code::{Cfg, CountBy, Point, Spot, Term};
 use guess::guess;
 use links::{Link, Place, WORLD, counts_of, links_of};
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ pub struct CounterPlan {
     /// By link.
     roles: Vec<Role>,
     /// In the order of the links.
-    points: Vec<(Point, CountBy)>,
+    points: Vec<(Point, Spot)>,
     /// What all counters together were guessed to count.
     guessed: u128,
     /// Nodes, each before the one it hangs on in the tree, and the link by which it hangs there.
@@ -58,16 +58,16 @@ impl CounterPlan {
     /// may be empty) or the same of two places, the look of the graph decides, and then what a counter there costs.
     /// `countable` says how a counter can be put at a point, or that it cannot.
     #[must_use]
-    pub fn new(cfg: &Cfg, estimate: &Counts, countable: &dyn Fn(Point) -> Option<CountBy>) -> Self {
+    pub fn new(cfg: &Cfg, estimate: &Counts, countable: &dyn Fn(Point) -> Option<Spot>) -> Self {
         let blocks = cfg.blocks.len();
         let links = links_of(cfg);
-        let by: Vec<Option<CountBy>> = links.iter().map(|l| l.point().and_then(countable)).collect();
+        let spots: Vec<Option<Spot>> = links.iter().map(|l| l.point().and_then(countable)).collect();
         let estimated: Vec<u64> = links.iter().map(|l| l.of(estimate)).collect();
         let looks = guess(blocks, &links);
         let best = if estimated.iter().any(|&n| n > 0) { &estimated } else { &looks };
         let mut order: Vec<usize> = (0..links.len()).collect();
         order.sort_by_key(|&l| {
-            let price = by[l].map(|by| price(cfg, links[l].place, by));
+            let price = spots[l].map(|s| price(cfg, links[l].place, s.by));
             (price.is_some(), Reverse((estimated[l], looks[l], price)))
         });
         let mut trees = UnionFind::new(2 * blocks + 1);
@@ -75,21 +75,27 @@ impl CounterPlan {
         for l in order {
             if trees.join(links[l].from, links[l].to) {
                 roles[l] = Role::Tree;
-            } else if by[l].is_none() {
+            } else if spots[l].is_none() {
                 roles[l] = Role::Open { guess: best[l] };
             }
         }
         let counted = (0..links.len()).filter(|&l| roles[l] == Role::Counted);
         let guessed = counted.clone().map(|l| u128::from(best[l])).sum();
-        let points = counted.filter_map(|l| links[l].point().zip(by[l])).collect();
+        let points = counted.filter_map(|l| links[l].point().zip(spots[l])).collect();
         let tree = hang(2 * blocks + 1, &links, &roles);
         Self { blocks, links, roles, points, guessed, tree }
     }
 
     /// Where counters go, and how each counts there.
     #[must_use]
-    pub fn points(&self) -> &[(Point, CountBy)] {
+    pub fn points(&self) -> &[(Point, Spot)] {
         &self.points
+    }
+
+    /// How many counters more it would take to tell all counts, where none can be put.
+    #[must_use]
+    pub fn untold(&self) -> usize {
+        self.roles.iter().filter(|r| matches!(r, Role::Open { .. })).count()
     }
 
     /// The counts of all blocks and edges. `values` are the counters', in the order of [`CounterPlan::points`];
@@ -97,7 +103,7 @@ impl CounterPlan {
     #[must_use]
     pub fn solve(&self, values: &[u64]) -> Solved {
         let flows = self.flows(values);
-        let open = self.roles.iter().any(|r| matches!(r, Role::Open { .. }));
+        let open = self.untold() > 0;
         match flows.iter().map(|&f| u64::try_from(f)).collect::<Result<Vec<u64>, _>>() {
             Ok(whole) => Solved {
                 counts: counts_of(self.blocks, &self.links, &whole),

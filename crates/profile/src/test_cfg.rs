@@ -30,6 +30,7 @@ pub(crate) fn cfg_at(entry: u64, blocks: &[(u32, Term)]) -> Cfg {
         insts: Vec::new(),
         blocks: Vec::new(),
         tables: Vec::new(),
+        functions: Vec::new(),
     };
     let mut at = Avma(entry);
     for (len, term) in blocks {

@@ -3,6 +3,7 @@
 //! ```text
 //! function 0x1000
 //! part 0x1000..0x1016
+//! functions 0x2000
 //! block b0 0x1000
 //!   83 ff 03                        ; cmp $3,%edi
 //!   77 0d                           ; ja 0x1012
@@ -20,7 +21,7 @@
 //!
 //! All numbers are hexadecimal and addresses in bytes, but the numbers of blocks, tables and instructions are
 //! decimal. A destination is a block or, outside, an address. An instruction is its bytes; the parser decodes them
-//! again, at the address that follows from the block's. From `;` to the end of the line is comment. The ends of
+//! again, at the address that follows from the block's. `functions` are the outside destinations known to be such, rising. From `;` to the end of the line is comment. The ends of
 //! blocks: `fall D`, `jump D`, `cond CC D else D`, `short D else D`, `switch T`, `indirect`, `return`, `noreturn A`,
 //! `trap`. A table is `absolute8` or `relative4 BASE`; a `load` line (`load I [base A] differs I..I`) says that it
 //! may be cloned.

@@ -64,6 +64,7 @@ struct Parser {
     insts: Vec<Inst>,
     blocks: Vec<OpenBlock>,
     tables: Vec<JumpTable>,
+    functions: Vec<Avma>,
     /// What must exist in the end, and the line that says so.
     mentions: Vec<(usize, Mention)>,
 }
@@ -82,6 +83,12 @@ impl Parser {
                 self.parts.push(part(range)?);
                 Ok(())
             }
+            ["functions", ref rest @ ..] => {
+                for word in rest {
+                    self.function(address(word)?)?;
+                }
+                Ok(())
+            }
             ["block", id, at] => self.block(id, at, false),
             ["block", id, at, "pad"] => self.block(id, at, true),
             ["table", id, at, "absolute8"] => self.table(id, at, TableForm::Absolute8),
@@ -95,6 +102,14 @@ impl Parser {
                 None => self.inst(words),
             },
         }
+    }
+
+    fn function(&mut self, at: Avma) -> Result<(), Message> {
+        if self.functions.last().is_some_and(|&last| last >= at) {
+            return Err("functions must rise".into());
+        }
+        self.functions.push(at);
+        Ok(())
     }
 
     fn count(&self) -> Result<u32, Message> {
@@ -233,7 +248,14 @@ impl Parser {
             let range = AvmaRange::new(b.start, b.end);
             Some(Block { range, insts: b.first..count, term, landing_pad: b.landing_pad })
         });
-        Ok(Cfg { entry, parts: self.parts, insts: self.insts, blocks: blocks.collect(), tables: self.tables })
+        Ok(Cfg {
+            entry,
+            parts: self.parts,
+            insts: self.insts,
+            blocks: blocks.collect(),
+            tables: self.tables,
+            functions: self.functions,
+        })
     }
 }
 

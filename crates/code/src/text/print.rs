@@ -30,6 +30,13 @@ impl Display for Cfg {
         for AvmaRange { start, end } in &self.parts {
             writeln!(f, "part {start}..{end}")?;
         }
+        for functions in self.functions.chunks(8) {
+            write!(f, "functions")?;
+            for at in functions {
+                write!(f, " {at}")?;
+            }
+            writeln!(f)?;
+        }
         let mut disassembler = disassembler();
         for (i, block) in self.blocks.iter().enumerate() {
             let pad = if block.landing_pad { " pad" } else { "" };

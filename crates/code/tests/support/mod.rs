@@ -3,10 +3,11 @@
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use code::{
-    Branches, CalleeKind, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal, analyse, merge,
-    sweep,
+    Branches, Callee, CalleeKind, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal, analyse,
+    merge, sweep,
 };
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use iced_x86::{Code, Decoder, DecoderOptions};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use unwind::{CfaRule, FrameTable, Lsda, Reg, RegRule, Row};
@@ -20,7 +21,26 @@ pub struct Program {
     pub names: BTreeMap<Avma, String>,
     taken: BTreeSet<Avma>,
     pub functions: Vec<Extent>,
+    branches: Branches,
+    /// What never comes back, by the addresses of functions and stubs.
+    no_return: BTreeSet<Avma>,
 }
+
+/// What compilers let functions end with.
+const NO_RETURN: [&str; 12] = [
+    "__stack_chk_fail",
+    "__fortify_fail",
+    "__assert_fail",
+    "abort",
+    "exit",
+    "_exit",
+    "_Unwind_Resume",
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "__cxa_bad_cast",
+    "_ZSt9terminatev",
+    "_ZSt20__throw_length_errorPKc",
+];
 
 impl ReadMemory for Program {
     fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable> {
@@ -42,6 +62,8 @@ impl Program {
             names: BTreeMap::new(),
             taken: BTreeSet::new(),
             functions: Vec::new(),
+            branches: Branches::default(),
+            no_return: BTreeSet::new(),
         };
         for s in file.segments() {
             if !s.permissions().writable() {
@@ -59,7 +81,14 @@ impl Program {
                 _ => {}
             }
         }
+        let mut no_return_slots = BTreeSet::new();
         for (at, r) in file.dynamic_relocations().into_iter().flatten() {
+            if let object::RelocationTarget::Symbol(i) = r.target()
+                && let Some(symbol) = file.dynamic_symbol_table().and_then(|t| t.symbol_by_index(i).ok())
+                && symbol.name().is_ok_and(|n| NO_RETURN.contains(&n))
+            {
+                no_return_slots.insert(Avma(at));
+            }
             p.taken.insert(Avma(r.addend().cast_unsigned()));
             if r.target() == object::RelocationTarget::Absolute {
                 p.write(Avma(at), r.addend().cast_unsigned());
@@ -71,9 +100,22 @@ impl Program {
         for s in file.symbols().filter(|s| s.kind() == SymbolKind::Text) {
             p.names.entry(Avma(s.address())).or_insert_with(|| s.name().unwrap().to_string());
         }
+        let known = p.names.iter().filter(|(_, n)| NO_RETURN.contains(&&n[..])).map(|(at, _)| *at);
+        p.no_return = known.collect();
+        for plt in p.plt.clone() {
+            p.no_return.extend(stubs(plt.start, &p.bytes(plt).unwrap_or_default(), &no_return_slots));
+        }
         p.taken.extend(file.dynamic_symbols().map(|s| Avma(s.address())));
-        p.functions = p.merge(&p.sweep(), true).functions;
+        p.branches = p.sweep();
+        p.functions = p.merge(&p.branches, true).functions;
         p
+    }
+
+    /// Whether a function is entered there by calls.
+    pub fn is_function(&self, at: Avma) -> bool {
+        self.branches.calls_to(at).len() > 0
+            || self.plt.iter().any(|p| p.contains(at))
+            || self.taken.contains(&at) && self.functions.binary_search_by_key(&at, |f| f.entry).is_ok()
     }
 
     fn write(&mut self, at: Avma, word: u64) {
@@ -165,7 +207,25 @@ impl Program {
             rows: &rows,
             landing_pads: &pads,
             constant: &|r| self.constant(r),
-            callee: &|_| CalleeKind::Ordinary,
+            callee: &|c| match c {
+                Callee::Direct(at) if self.no_return.contains(&at) => CalleeKind::NoReturn,
+                _ => CalleeKind::Ordinary,
+            },
+            is_function: &|at| self.is_function(at),
         })
     }
+}
+
+/// The stubs in a procedure linkage table that jump through one of some slots: each begins with its jump or with an
+/// `endbr64` before it.
+fn stubs(at: Avma, bytes: &[u8], slots: &BTreeSet<Avma>) -> Vec<Avma> {
+    let mut found = Vec::new();
+    let mut before = at;
+    for i in Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE) {
+        if i.code() == Code::Jmp_rm64 && slots.contains(&Avma(i.ip_rel_memory_address())) {
+            found.extend([before, Avma(i.ip())]);
+        }
+        before = if i.code() == Code::Endbr64 { Avma(i.ip()) } else { Avma(i.next_ip()) };
+    }
+    found
 }

@@ -62,7 +62,7 @@ pub fn graph(entry: u64, bytes: &[u8]) -> Cfg {
     });
     let blocks = blocks.collect();
     let parts = vec![AvmaRange::with_len(Avma(entry), bytes.len() as u64)];
-    Cfg { entry: Avma(entry), parts, insts, blocks, tables: Vec::new() }
+    Cfg { entry: Avma(entry), parts, insts, blocks, tables: Vec::new(), functions: Vec::new() }
 }
 
 /// Puts random functions together: blocks of harmless instructions, each ended by a branch to some block.

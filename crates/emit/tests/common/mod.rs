@@ -26,9 +26,9 @@ pub fn counters(cfg: &Cfg, rng: &mut Rng, next: &mut u32) -> Vec<Counter> {
         });
     }
     let counter = |at: Point| {
-        let by = at.countable(cfg, &liveness).filter(|_| rng.coin())?;
+        let spot = at.countable(cfg, &liveness).filter(|_| rng.coin())?;
         *next += 8;
-        Some(Counter { at, by, offset: *next - 8 })
+        Some(Counter { at, spot, offset: *next - 8 })
     };
     points.into_iter().filter_map(counter).collect()
 }

@@ -186,6 +186,7 @@ impl Program {
                     landing_pads: &landing_pads,
                     constant: &constant,
                     callee: &callee,
+                    is_function: &|at| branches.calls_to(at).len() > 0,
                 };
                 let cfg = analyse(&input)?;
                 let Fde { personality, signal_frame, .. } = fdes[e.fdes[0]];

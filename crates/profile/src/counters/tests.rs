@@ -13,8 +13,10 @@ fn edge(from: u32, index: u32) -> Point {
     Point::Edge { from: BlockId(from), index }
 }
 
-fn anywhere(_: Point) -> Option<CountBy> {
-    Some(CountBy::Inc)
+const INC: Spot = Spot { skip: 0, by: CountBy::Inc };
+
+fn anywhere(_: Point) -> Option<Spot> {
+    Some(INC)
 }
 
 fn points(plan: &CounterPlan) -> Vec<Point> {
@@ -47,7 +49,7 @@ fn hot_ways_get_no_counter() {
             ..Counts::default()
         };
         // Anywhere but on the taken edge.
-        CounterPlan::new(&skip(), &estimate, &|p| (p != edge(0, 0)).then_some(CountBy::Inc))
+        CounterPlan::new(&skip(), &estimate, &|p| (p != edge(0, 0)).then_some(INC))
     };
     assert_eq!(points(&plan([90, 10])), [block(1), block(2)]);
     let all = CounterPlan::new(&skip(), &Counts::default(), &anywhere);
@@ -65,20 +67,19 @@ fn the_cheaper_way_to_count_is_preferred() {
     // Block 1 and its only edge run equally often: the one that takes one instruction has it.
     for (dear, want) in [(block(1), edge(1, 0)), (edge(1, 0), block(1))] {
         let by = |p| match p {
-            _ if p == dear => Some(CountBy::Register(0)),
+            _ if p == dear => Some(Spot { by: CountBy::Register(0), ..INC }),
             _ if p == edge(0, 1) => None,
-            _ => Some(CountBy::Inc),
+            _ => Some(INC),
         };
         let plan = CounterPlan::new(&skip(), &Counts::default(), &by);
-        assert_eq!(plan.points(), [(edge(0, 0), CountBy::Inc), (want, CountBy::Inc)]);
+        assert_eq!(plan.points(), [(edge(0, 0), INC), (want, INC)]);
     }
 }
 
 #[test]
 fn threads_that_came_unseen_explain_too_much() {
-    let plan = CounterPlan::new(&skip(), &Counts::default(), &|p| {
-        [block(0), block(1)].contains(&p).then_some(CountBy::Inc)
-    });
+    let plan =
+        CounterPlan::new(&skip(), &Counts::default(), &|p| [block(0), block(1)].contains(&p).then_some(INC));
     assert_eq!(points(&plan), [block(0), block(1)]);
     let solved = plan.solve(&[10, 12]);
     assert!(!solved.exact);
@@ -99,9 +100,9 @@ fn threads_that_came_unseen_explain_too_much() {
 fn what_no_counter_can_tell_is_shared_as_guessed() {
     // Two branches to the same two blocks, and no counter on any edge.
     let cfg = cfg_at(0, &[(1, cond(1, 2)), (1, cond(3, 4)), (1, cond(3, 4)), (1, ret()), (1, ret())]);
-    let blocks_only = |p| matches!(p, Point::Block(_)).then_some(CountBy::Inc);
+    let blocks_only = |p| matches!(p, Point::Block(_)).then_some(INC);
     let plan = CounterPlan::new(&cfg, &Counts::default(), &blocks_only);
-    let value = |p: &(Point, CountBy)| [100, 80, 20, 50, 50][usize::try_from(number(p.0)).unwrap()];
+    let value = |p: &(Point, Spot)| [100, 80, 20, 50, 50][usize::try_from(number(p.0)).unwrap()];
     let solved = plan.solve(&plan.points().iter().map(value).collect::<Vec<_>>());
     assert!(!solved.exact && solved.counts.is_consistent(&cfg));
     assert_eq!(solved.counts.blocks, [100, 80, 20, 50, 50]);
@@ -286,7 +287,7 @@ proptest! {
         let links = links_of(&cfg);
         let allowed: Vec<Point> =
             links.iter().filter_map(Link::point).filter(|_| rng.below(100) < often).collect();
-        let by = |p| allowed.contains(&p).then_some(CountBy::Register(1));
+        let by = |p| allowed.contains(&p).then_some(Spot { by: CountBy::Register(1), ..INC });
         let plan = CounterPlan::new(&cfg, &Counts::default(), &by);
         prop_assert!(points(&plan).iter().all(|p| allowed.contains(p)));
         let dark: Vec<Link> =
@@ -328,7 +329,7 @@ proptest! {
         let dark: Vec<Point> =
             links_of(&cfg).iter().filter_map(Link::point).filter(|_| rng.below(100) >= often).collect();
         let estimate = Counts { edges: guesses.chunks(2).map(<[u64]>::to_vec).collect(), blocks: guesses, ..Counts::default() };
-        let plan = CounterPlan::new(&cfg, &estimate, &|p| (!dark.contains(&p)).then_some(CountBy::Inc));
+        let plan = CounterPlan::new(&cfg, &estimate, &|p| (!dark.contains(&p)).then_some(INC));
         let solved = plan.solve(&values);
         prop_assert!(solved.counts.is_consistent(&cfg), "{solved:?}");
     }
