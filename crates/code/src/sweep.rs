@@ -6,7 +6,7 @@
 //! fragments, overwriting an entry), so finding too much is safe.
 
 use addr::{Addr, Avma, AvmaRange};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
 /// A run of code to be decoded from its start on.
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +233,7 @@ fn note(inst: &Instruction, text: &Executable, found: &mut Branches) {
 /// The address an instruction makes of constants alone.
 fn computed_address(inst: &Instruction) -> Option<Avma> {
     match inst.code() {
-        Code::Lea_r64_m if inst.memory_base() == Register::RIP => Some(Avma(inst.memory_displacement64())),
+        Code::Lea_r64_m if inst.is_ip_rel_memory_operand() => Some(Avma(inst.ip_rel_memory_address())),
         Code::Mov_r32_imm32 => Some(Avma(u64::from(inst.immediate32()))),
         Code::Mov_r64_imm64 => Some(Avma(inst.immediate64())),
         Code::Mov_rm64_imm32 | Code::Pushq_imm32 => Some(Avma(inst.immediate(inst.op_count() - 1))),
