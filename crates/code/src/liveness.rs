@@ -8,32 +8,46 @@ use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
 };
 
-/// A set of general registers (bit 0 rax, 1 rcx, ... 15 r15: the order of the encoding) and flags
-/// ([`iced_x86::RflagsBits`]).
+/// A set of general registers (bit 0 rax, 1 rcx, ... 15 r15: the order of the encoding), in two parts, and flags
+/// ([`iced_x86::RflagsBits`]). `sete %dl; test %dl,%dl` says nothing of what is above dl.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Live {
-    /// Registers by number.
-    pub regs: u16,
+    /// The lowest bytes of registers, by their numbers.
+    pub low: u16,
+    /// What is above, by their numbers.
+    pub high: u16,
     /// Flags by `RflagsBits`.
     pub flags: u16,
 }
 
 impl Live {
     /// Everything.
-    pub const ALL: Live = Live { regs: u16::MAX, flags: u16::MAX };
+    pub const ALL: Live = Live::whole(u16::MAX, u16::MAX);
+
+    /// Whole registers, and flags.
+    #[must_use]
+    pub const fn whole(regs: u16, flags: u16) -> Live {
+        Live { low: regs, high: regs, flags }
+    }
+
+    /// The registers of which there is something.
+    #[must_use]
+    pub fn regs(self) -> u16 {
+        self.low | self.high
+    }
 
     fn union(self, o: Live) -> Live {
-        Live { regs: self.regs | o.regs, flags: self.flags | o.flags }
+        Live { low: self.low | o.low, high: self.high | o.high, flags: self.flags | o.flags }
     }
 
     fn without(self, o: Live) -> Live {
-        Live { regs: self.regs & !o.regs, flags: self.flags & !o.flags }
+        Live { low: self.low & !o.low, high: self.high & !o.high, flags: self.flags & !o.flags }
     }
 
     /// Whether something is in both.
     #[must_use]
     pub fn meets(self, o: Live) -> bool {
-        self.regs & o.regs != 0 || self.flags & o.flags != 0
+        self.low & o.low != 0 || self.high & o.high != 0 || self.flags & o.flags != 0
     }
 }
 
@@ -63,7 +77,7 @@ pub enum Question {
 impl Question {
     fn at_call(self) -> Live {
         match self {
-            Question::Value => Live { regs: u16::MAX, flags: !STATUS_FLAGS },
+            Question::Value => Live::whole(u16::MAX, !STATUS_FLAGS),
             _ => self.at_exit(),
         }
     }
@@ -74,7 +88,7 @@ impl Question {
         match self {
             Question::Value => Live::ALL,
             Question::SwitchTarget => Live::default(),
-            Question::LabelValue => Live { regs: ARGUMENTS, flags: 0 },
+            Question::LabelValue => Live::whole(ARGUMENTS, 0),
         }
     }
 
@@ -92,7 +106,7 @@ impl Question {
         match self {
             Question::Value => self.at_call(),
             Question::SwitchTarget => Live::default(),
-            Question::LabelValue => Live { regs: RESULTS, flags: 0 },
+            Question::LabelValue => Live::whole(RESULTS, 0),
         }
     }
 }
@@ -216,7 +230,7 @@ fn effect(i: &Instruction, factory: &mut InstructionInfoFactory, q: Question) ->
             e.kills.flags |= STATUS_FLAGS;
             if q != Question::Value {
                 // Whoever reads rax after a call reads what the callee returned.
-                e.kills.regs |= 1;
+                e.kills = e.kills.union(Live::whole(1, 0));
             }
         }
         _ => {}
@@ -230,19 +244,21 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
     for u in factory.info(i).used_registers() {
         let Some(n) = gpr(u.register()) else { continue };
         let (reads, writes) = access(u.access());
+        let part = part(u.register(), 1 << n);
         if reads {
-            e.reads.regs |= 1 << n;
+            e.reads = e.reads.union(part);
         }
-        // A write of 8 or 16 bits keeps the rest.
-        if writes && u.register().size() >= 4 {
-            e.kills.regs |= 1 << n;
+        if writes {
+            // A write of 8 or 16 bits keeps the rest.
+            let whole = u.register().size() >= 4;
+            e.kills = e.kills.union(Live { high: if whole { part.high } else { 0 }, ..part });
         }
     }
     if matches!(i.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
         // With a zero source the destination stays.
         if let Some(n) = gpr(i.op0_register()) {
-            e.reads.regs |= 1 << n;
-            e.kills.regs &= !(1 << n);
+            e.reads = e.reads.union(Live::whole(1 << n, 0));
+            e.kills = e.kills.without(Live::whole(1 << n, 0));
         }
     }
     if i.mnemonic() == Mnemonic::Sbb
@@ -251,7 +267,13 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
     {
         // `x - x - carry`: whatever x was.
         if let Some(n) = gpr(i.op0_register()) {
-            e.reads.regs &= !(1 << n);
+            e.reads = e.reads.without(Live::whole(1 << n, 0));
+        }
+    }
+    if i.mnemonic() == Mnemonic::Or && is_all_ones(i) {
+        // How -1 is loaded in few bytes.
+        if let Some(n) = gpr(i.op0_register()) {
+            e.reads = e.reads.without(Live::whole(1 << n, 0));
         }
     }
     e.reads.flags = flag_bits(i.rflags_read());
@@ -259,6 +281,27 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
         e.kills.flags = flag_bits(i.rflags_modified());
     }
     e
+}
+
+/// Whether the second operand is an immediate with all bits of the first set.
+fn is_all_ones(i: &Instruction) -> bool {
+    let ones = match i.op1_kind() {
+        OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64 => {
+            i.immediate8().cast_signed() == -1
+        }
+        OpKind::Immediate32 | OpKind::Immediate32to64 => i.immediate32() == u32::MAX,
+        _ => false,
+    };
+    ones && i.op0_kind() == OpKind::Register
+}
+
+/// Which part of the register with this bit a register is.
+fn part(r: Register, bit: u16) -> Live {
+    match r {
+        Register::AH | Register::CH | Register::DH | Register::BH => Live { high: bit, ..Live::default() },
+        _ if r.size() == 1 => Live { low: bit, ..Live::default() },
+        _ => Live::whole(bit, 0),
+    }
 }
 
 /// Whether `(reads, certainly overwrites)`.

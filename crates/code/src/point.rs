@@ -103,7 +103,7 @@ fn unnoticed(live: Live) -> Option<CountBy> {
     if u32::from(live.flags & STATUS_FLAGS) & !RflagsBits::CF == 0 {
         return Some(CountBy::Inc);
     }
-    let free = !(live.regs | NO_SCRATCH);
+    let free = !(live.regs() | NO_SCRATCH);
     (free != 0).then(|| CountBy::Register(u8::try_from(free.trailing_zeros()).unwrap_or(0)))
 }
 

@@ -131,5 +131,5 @@ fn what_is_live() {
     // A shift by a register may shift by nothing and leave the flags.
     assert_eq!(live.flags_live_before(3) & CF, CF);
     // rax is written before it is read; all else is live to the end.
-    assert_eq!(live.live_in(BlockId(0)).regs, !1);
+    assert_eq!(live.live_in(BlockId(0)).regs(), !1);
 }

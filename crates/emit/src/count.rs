@@ -58,7 +58,7 @@ pub(crate) fn is_unnoticed(got: &Instruction, live: Live, offsets: impl Fn(u32) 
         && got.memory_base() == Register::None
         && got.memory_index() == Register::None
         && u32::try_from(got.memory_displacement64()).is_ok_and(|d| d < 1 << 31 && offsets(d));
-    let free = |r: Register| r.is_gpr64() && live.regs >> r.number() & 1 == 0;
+    let free = |r: Register| r.is_gpr64() && live.regs() >> r.number() & 1 == 0;
     match got.code() {
         Code::Inc_rm64 => ours && u32::from(live.flags & code::STATUS_FLAGS) & !RflagsBits::CF == 0,
         Code::Mov_r64_rm64 => ours && free(got.op0_register()),
@@ -96,8 +96,8 @@ mod tests {
             assert_eq!((store.code(), store.op1_register()), (Code::Mov_rm64_r64, name));
             let add = text(Step::Add(r), 0);
             assert_eq!((add.op0_register(), add.memory_base()), (name, name));
-            let free = Live { regs: !(1 << r), flags: u16::MAX };
-            let live = Live { regs: 1 << r, flags: 0 };
+            let free = Live::whole(!(1 << r), u16::MAX);
+            let live = Live::whole(1 << r, 0);
             for i in [load, store, add] {
                 assert!(is_unnoticed(&i, free, |o| o == 0x1238), "{i}");
                 // Who keeps a register changes nothing.
@@ -106,7 +106,7 @@ mod tests {
             assert!(!is_unnoticed(&load, free, |o| o == 0x1230));
         }
         let inc = text(Step::Inc, 0x7fff_fff8);
-        let flags = |bits: u32| Live { regs: u16::MAX, flags: u16::try_from(bits).unwrap() };
+        let flags = |bits: u32| Live::whole(u16::MAX, u16::try_from(bits).unwrap());
         assert!(is_unnoticed(&inc, flags(RflagsBits::CF | RflagsBits::DF), |o| o == 0x7fff_fff8));
         assert!(!is_unnoticed(&inc, flags(RflagsBits::ZF), |_| true));
         // Another segment, another place.

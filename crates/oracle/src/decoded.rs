@@ -3,7 +3,7 @@
 use addr::{Avma, AvmaRange, ReadMemory};
 use iced_x86::{
     CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
-    OpAccess, Register, RflagsBits, UsedMemory,
+    OpAccess, OpKind, Register, RflagsBits, UsedMemory,
 };
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -17,6 +17,8 @@ pub(crate) struct Decoded {
     pub(crate) inst: Instruction,
     /// General registers it reads, by number.
     pub(crate) reads: u16,
+    /// Of those the ones of which it reads nothing but the lowest byte.
+    pub(crate) reads_low: u16,
     /// Flags it reads.
     pub(crate) reads_flags: u64,
     /// Flags it may change.
@@ -42,9 +44,11 @@ pub(crate) struct Access {
 impl Decoded {
     fn new(inst: Instruction, factory: &mut InstructionInfoFactory) -> Self {
         let info = factory.info(&inst);
+        let mut reads_more = 0;
         let mut d = Self {
             inst,
             reads: 0,
+            reads_low: 0,
             reads_flags: flags(inst.rflags_read()),
             writes_flags: flags(inst.rflags_modified()),
             vector: is_x87(&inst) || is_state(inst.mnemonic()),
@@ -58,7 +62,12 @@ impl Decoded {
             let read =
                 !matches!(used.access(), OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess);
             if let Some(n) = gpr(r) {
+                // -1 whatever was there.
+                let read = read && !(inst.mnemonic() == Mnemonic::Or && is_minus_one(&inst));
                 d.reads |= u16::from(read) << n;
+                let low =
+                    r.size() == 1 && !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH);
+                reads_more |= u16::from(read && !low) << n;
             } else if r.is_vector_register() {
                 d.vector = true;
                 d.reads_vectors |= u32::from(read) << (r.number() & 31);
@@ -66,6 +75,7 @@ impl Decoded {
                 d.vector = true;
             }
         }
+        d.reads_low = d.reads & !reads_more;
         if matches!(inst.mnemonic(), Mnemonic::Pushfq | Mnemonic::Pushf) {
             d.reads_flags = FLAGS;
         }
@@ -188,6 +198,18 @@ fn value(regs: &State, r: Register) -> Option<u64> {
     }
 }
 
+/// Whether a register and -1 are the operands.
+fn is_minus_one(i: &Instruction) -> bool {
+    let minus_one = match i.op1_kind() {
+        OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64 => {
+            i.immediate8() == u8::MAX
+        }
+        OpKind::Immediate32 | OpKind::Immediate32to64 => i.immediate32() == u32::MAX,
+        _ => false,
+    };
+    minus_one && i.op0_kind() == OpKind::Register
+}
+
 /// The decoder's flags as bits of `rflags`.
 fn flags(of: u32) -> u64 {
     const BITS: [(u32, u64); 8] = [
@@ -296,6 +318,14 @@ mod tests {
         assert_eq!(decoded(&[0x31, 0xc0]).reads, 0);
         let add = decoded(&[0x48, 0x01, 0xc3]);
         assert_eq!((add.reads, add.reads_flags, add.writes_flags), (0b1001, 0, 0x8d5));
+        // add %cl, %al; mov %ah, (%rcx); mov %dl, (%rdx) read of cl, al; of nothing; of nothing only the lowest byte.
+        let reads = |bytes: &[u8]| (decoded(bytes).reads, decoded(bytes).reads_low);
+        assert_eq!(reads(&[0x00, 0xc8]), (0b11, 0b11));
+        assert_eq!(reads(&[0x88, 0x21]), (0b11, 0));
+        assert_eq!(reads(&[0x88, 0x12]), (0b100, 0));
+        // or $-1, %rax, but not or $1, %rax.
+        assert_eq!(reads(&[0x48, 0x83, 0xc8, 0xff]), (0, 0));
+        assert_eq!(reads(&[0x48, 0x83, 0xc8, 0x01]), (1, 0));
         // jne reads the zero flag; movq %rdi, %xmm1 is about vectors; paddq %xmm1, %xmm2 reads both.
         assert_eq!(decoded(&[0x75, 0x10]).reads_flags, 0x40);
         assert!(decoded(&[0x66, 0x48, 0x0f, 0x6e, 0xcf]).vector);

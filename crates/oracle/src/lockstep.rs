@@ -130,8 +130,16 @@ impl<'a> Lockstep<'a> {
             }
         }
         let vectors = da.vector.then_some(da.reads_vectors | db.reads_vectors);
-        let mut inputs =
-            self.stains.inputs(da.reads | db.reads, da.reads_flags | db.reads_flags, vectors, &reads);
+        let (gprs, flags) = (da.reads | db.reads, da.reads_flags | db.reads_flags);
+        let mut inputs = self.stains.inputs(gprs, flags, vectors, &reads);
+        if inputs.dead.is_some() {
+            // Where only the lowest byte is read, and it was written again, nothing dead is read.
+            let low = (da.reads_low | !da.reads) & (db.reads_low | !db.reads);
+            let written =
+                |n: &usize| low >> n & 1 == 1 && (before_a.gprs[*n] ^ before_b.gprs[*n]) & 0xff == 0;
+            let alive = (0..16).filter(written).fold(0, |mask, n| mask | 1u16 << n);
+            inputs.dead = self.stains.inputs(gprs & !alive, flags, vectors, &reads).dead;
+        }
         inputs.derived |= da.reads_x87_place;
         let movable = self.is_movable();
         if let Some(n) = inputs.dead.filter(|_| movable) {

@@ -27,7 +27,7 @@ pub(super) fn table_load(
             changed = spread(&cfg.insts[n as usize].decoded, changed, &mut factory)?;
         }
         let by = gpr(cfg.insts[jump as usize].decoded.op0_register())?;
-        if changed.regs >> by & 1 == 0 {
+        if changed.regs() >> by & 1 == 0 {
             return None;
         }
     }
@@ -65,7 +65,7 @@ fn displaced(i: &Instruction, table: Avma) -> Option<Option<Avma>> {
 fn written(i: &Instruction) -> Option<Live> {
     let plain = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_r32_rm32 | Code::Movsxd_r64_rm32);
     let n = gpr(i.op0_register()).filter(|_| plain)?;
-    Some(Live { regs: 1 << n, flags: 0 })
+    Some(Live::whole(1 << n, 0))
 }
 
 /// What differs after an instruction, given what differs before; `None` where the difference would get out.
@@ -94,10 +94,12 @@ fn spread(i: &Instruction, before: Live, factory: &mut InstructionInfoFactory) -
         if !info.used_memory().is_empty() {
             return None;
         }
-        after.regs |= result;
+        after.low |= result;
+        after.high |= result;
         after.flags |= flag_bits(i.rflags_modified());
     } else {
-        after.regs &= !(e.kills.regs & result);
+        after.low &= !(e.kills.low & result);
+        after.high &= !(e.kills.high & result);
         if flags_certain(i) {
             after.flags &= !flag_bits(i.rflags_modified());
         }
