@@ -46,6 +46,8 @@ pub(super) struct Machine {
     /// Whether a word outside of the frame was read twice and taken for the same. No other thread changes it in
     /// between, or the program would have been wrong already; but that is the program's promise, not a proof.
     pub(super) trusting: bool,
+    /// Not to trust so.
+    pub(super) strict: bool,
     flags: Option<Compared>,
     words: Vec<Word>,
     factory: InstructionInfoFactory,
@@ -60,6 +62,7 @@ impl Machine {
             regs,
             loads: Vec::new(),
             trusting: false,
+            strict: false,
             flags: None,
             words: Vec::new(),
             factory: InstructionInfoFactory::new(),
@@ -78,44 +81,52 @@ impl Machine {
 
     /// Takes in that a conditional jump on `cc` was taken, or was not.
     pub(super) fn assume(&mut self, cc: ConditionCode, taken: bool) {
-        let Some(Compared { left, right, bits }) = self.flags else { return };
-        use ConditionCode as C;
-        let cc = if taken { cc } else { negate(cc) };
-        if let Some(c) = self.values.as_const(right) {
-            match cc {
-                C::be | C::e => self.values.learn(left, c),
-                C::b => {
-                    if let Some(c) = c.checked_sub(1) {
-                        self.values.learn(left, c);
-                    }
-                }
-                C::ae => self.at_least(left, c, bits),
-                C::a => {
-                    if let Some(c) = c.checked_add(1).filter(|&c| c <= mask(bits)) {
-                        self.at_least(left, c, bits);
-                    }
-                }
-                _ => {}
-            }
-        } else if let Some(c) = self.values.as_const(left) {
-            match cc {
-                C::ae | C::e => self.values.learn(right, c),
-                C::a => {
-                    if let Some(c) = c.checked_sub(1) {
-                        self.values.learn(right, c);
-                    }
-                }
-                _ => {}
-            }
+        if let Some((v, max)) = self.implied(if taken { cc } else { negate(cc) }) {
+            self.values.learn(v, max);
         }
     }
 
-    /// Takes in `v >= c` at a width: then `v - c` does not wrap and is at most what is left.
-    fn at_least(&mut self, v: V, c: u64, bits: u8) {
-        if let Some(rest) = self.values.bound(v).min(mask(bits)).checked_sub(c) {
-            let d = self.values.add(v, c.wrapping_neg());
-            let d = self.values.zext(d, bits);
-            self.values.learn(d, rest);
+    /// What is at most what, where the flags meet a condition.
+    fn implied(&mut self, cc: ConditionCode) -> Option<(V, u64)> {
+        use ConditionCode as C;
+        let Compared { left, right, bits } = self.flags?;
+        let positive = mask(bits - 1);
+        if let Some(c) = self.values.as_const(right) {
+            // Below 2^(bits-1) there is no sign.
+            let unsigned = c <= positive && self.values.bound(left) <= positive;
+            return match cc {
+                C::be | C::e => Some((left, c)),
+                C::b => Some((left, c.checked_sub(1)?)),
+                C::le if unsigned => Some((left, c)),
+                C::l if unsigned => Some((left, c.checked_sub(1)?)),
+                C::ae => self.at_least(left, c, bits),
+                C::a => self.at_least(left, c.checked_add(1).filter(|&c| c <= mask(bits))?, bits),
+                // Not less than what is not negative.
+                C::ge | C::g if c <= positive => Some((left, positive)),
+                C::ns if c == 0 => Some((left, positive)),
+                _ => None,
+            };
+        }
+        let c = self.values.as_const(left)?;
+        match cc {
+            C::ae | C::e => Some((right, c)),
+            C::a => Some((right, c.checked_sub(1)?)),
+            _ => None,
+        }
+    }
+
+    /// What follows from `v >= c` at a width: `v - c` does not wrap and is at most what is left.
+    fn at_least(&mut self, v: V, c: u64, bits: u8) -> Option<(V, u64)> {
+        let rest = self.values.bound(v).min(mask(bits)).checked_sub(c)?;
+        let d = self.values.add(v, c.wrapping_neg());
+        Some((self.values.zext(d, bits), rest))
+    }
+
+    /// A value, known to be met by a condition of the flags.
+    fn given(&mut self, v: V, cc: ConditionCode) -> V {
+        match self.implied(cc) {
+            Some((of, max)) if of == v && max < self.values.bound(v) => self.values.upto(max),
+            _ => v,
         }
     }
 
@@ -213,6 +224,13 @@ impl Machine {
                 self.assign(i, v, 64);
             }
             Mnemonic::Nop | Mnemonic::Endbr64 => {}
+            _ if is_cmov(i) => {
+                let ((old, bits), (new, _)) = (self.operand(i, 0, inst), self.operand(i, 1, inst));
+                let cc = i.condition_code();
+                let (old, new) = (self.given(old, negate(cc)), self.given(new, cc));
+                let v = self.values.either(old, new);
+                self.assign(i, v, bits);
+            }
             _ => return false,
         }
         true
@@ -252,11 +270,7 @@ impl Machine {
         for u in info.used_registers() {
             if let (true, Some(n)) = (writes(u.access()), gpr(u.register())) {
                 let v = values.unknown();
-                regs[n] = if u.register().size() == 4 && u.access() == OpAccess::Write {
-                    values.zext(v, 32)
-                } else {
-                    v
-                };
+                regs[n] = if extends(i, info.op0_access(), n) { values.zext(v, 32) } else { v };
             }
         }
         let mut stores = info.used_memory().iter().filter(|m| writes(m.access()));
@@ -350,7 +364,7 @@ impl Machine {
     }
 
     fn read(&mut self, i: &Instruction, addr: V, bytes: u8, inst: u32) -> V {
-        if let Some(w) = self.recall(addr, bytes) {
+        if let Some(w) = self.recall(addr, bytes).filter(|w| w.frame || !self.strict) {
             self.trusting |= !w.frame;
             return w.value;
         }
@@ -369,16 +383,23 @@ impl Machine {
     /// another pointer are taken to be apart, as [`Machine::trusting`] then tells.
     fn store(&mut self, addr: V, bytes: u8, value: V, frame: bool) {
         let (root, at) = self.split(addr);
+        let zero = self.values.as_const(value) == Some(0);
         let mut words = std::mem::take(&mut self.words);
-        words.retain(|w| {
+        words.retain_mut(|w| {
             let (r, o) = self.split(w.addr);
             let apart = o.wrapping_sub(at);
             // Both distances, taken modulo 2^64, leave room for the lower of the two.
-            if r == root {
+            let stays = if r == root {
                 apart >= u64::from(bytes) && apart.wrapping_neg() >= u64::from(w.bytes)
             } else {
                 frame && !w.frame
+            };
+            if !stays && zero && w.addr != addr {
+                // Zeros do not make anything greater, wherever they go.
+                w.value = self.values.cleared(w.value);
+                return true;
             }
+            stays
         });
         words.push(Word { addr, bytes, value, frame });
         self.words = words;
@@ -444,6 +465,22 @@ fn plain(i: &Instruction) -> bool {
     })
 }
 
+/// `cmovcc`. With a destination of 32 bits the upper half is cleared even where nothing is moved.
+fn is_cmov(i: &Instruction) -> bool {
+    i.condition_code() != ConditionCode::None && i.op_count() == 2 && i.op0_register().is_gpr()
+}
+
+/// Whether a register that an instruction writes is its destination of 32 bits, which clears the upper half.
+fn extends(i: &Instruction, access: OpAccess, n: usize) -> bool {
+    // With a zero source, or a bad selector, the destination stays as it is; in whole, says AMD.
+    let may_not = matches!(i.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr | Mnemonic::Lar | Mnemonic::Lsl);
+    i.op0_kind() == OpKind::Register
+        && i.op0_register().is_gpr32()
+        && gpr(i.op0_register()) == Some(n)
+        && matches!(access, OpAccess::Write | OpAccess::ReadWrite)
+        && !may_not
+}
+
 /// An operand's width in bits.
 fn width(i: &Instruction, op: u32) -> u8 {
     match i.op_kind(op) {
@@ -466,6 +503,12 @@ fn negate(cc: ConditionCode) -> ConditionCode {
         C::b => C::ae,
         C::e => C::ne,
         C::ne => C::e,
+        C::l => C::ge,
+        C::ge => C::l,
+        C::le => C::g,
+        C::g => C::le,
+        C::s => C::ns,
+        C::ns => C::s,
         // The others say nothing of unsigned order.
         _ => C::None,
     }

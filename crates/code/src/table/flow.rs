@@ -1,39 +1,54 @@
 //! Forward dataflow: what each general register certainly is where a block begins.
 //!
-//! Compilers hoist a table's address out of loops and rely on the upper half of a register being zero since far
-//! back; the paths that [`super::path`] follows do not reach so far.
+//! Compilers hoist a table's address out of loops, check a bound long before the jump, and rely on the upper half of a
+//! register being zero since far back; the paths that [`super::path`] follows do not reach so far.
 
 use super::eval::Machine;
 use super::value::{Node, V, mask};
-use crate::{BlockId, Cfg, Dest};
+use crate::{BlockId, Cfg, Dest, Term};
 
 /// What a register is at one place, over all ways to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     /// This constant.
     Const(u64),
-    /// Below 2^n.
-    Bits(u8),
+    /// At most so much; and whether it is compares that say so.
+    AtMost(u64, bool),
 }
 
-const NOTHING: Known = Known::Bits(64);
+const NOTHING: Known = Known::AtMost(u64::MAX, false);
+
+/// How often what is known where a block begins may change before bounds are rounded up to the widths of registers.
+const PATIENCE: u8 = 6;
 
 impl Known {
-    fn bits(self) -> u8 {
+    fn limit(self) -> (u64, bool) {
         match self {
-            Known::Bits(b) => b,
-            Known::Const(c) => class(c),
+            Known::AtMost(max, compared) => (max, compared),
+            Known::Const(c) => (c, false),
         }
     }
 
     fn meet(self, o: Known) -> Known {
-        if self == o { self } else { Known::Bits(self.bits().max(o.bits())) }
+        if self == o {
+            return self;
+        }
+        let ((a, x), (b, y)) = (self.limit(), o.limit());
+        Known::AtMost(a.max(b), x && y)
+    }
+
+    /// The bound of the narrowest register width that holds it.
+    fn widened(self) -> Known {
+        match self {
+            Known::Const(_) => self,
+            Known::AtMost(max, _) => Known::AtMost(class(max), false),
+        }
     }
 }
 
-/// The narrowest register width that holds a value.
-fn class(max: u64) -> u8 {
-    [8u8, 16, 32].into_iter().find(|&b| max <= mask(b)).unwrap_or(64)
+/// The greatest value of the narrowest register width that holds a value.
+fn class(max: u64) -> u64 {
+    [8u8, 16, 32].into_iter().map(mask).find(|&b| max <= b).unwrap_or(u64::MAX)
 }
 
 /// What is known at each block's start; `None` where control was not seen to arrive.
@@ -43,36 +58,39 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn compute(cfg: &Cfg, m: &mut Machine) -> Self {
-        let mut at: Vec<Option<[Known; 16]>> = vec![None; cfg.blocks.len()];
-        let mut work: Vec<u32> = Vec::new();
+        let mut facts =
+            Solver { at: vec![None; cfg.blocks.len()], changes: vec![0; cfg.blocks.len()], work: Vec::new() };
         for (b, id) in cfg.blocks.iter().zip(0u32..) {
             if id == 0 || b.landing_pad {
-                at[id as usize] = Some([NOTHING; 16]);
-                work.push(id);
+                facts.at[id as usize] = Some([NOTHING; 16]);
+                facts.work.push(id);
             }
         }
-        while let Some(b) = work.pop() {
-            let Some(start) = at[b as usize] else { continue };
+        // What is not proven here would be believed without anyone knowing.
+        m.strict = true;
+        while let Some(b) = facts.work.pop() {
+            let Some(start) = facts.at[b as usize] else { continue };
             begin(m, &start);
             let block = &cfg.blocks[b as usize];
             for n in block.insts.clone() {
                 m.step(&cfg.insts[n as usize].decoded, n);
             }
-            let end: [Known; 16] = m.regs.map(|v| seen(m, v));
-            cfg.successors(BlockId(b), |d| {
-                let Dest::Block(to) = d else { return };
-                let old = at[to.index()];
-                let new = match old {
-                    None => end,
-                    Some(o) => std::array::from_fn(|r| o[r].meet(end[r])),
-                };
-                if old != Some(new) {
-                    at[to.index()] = Some(new);
-                    work.push(to.0);
+            if let Term::Cond { cc, taken, fall } = block.term
+                && taken != fall
+            {
+                let before = m.values.facts();
+                for (to, is_taken) in [(taken, true), (fall, false)] {
+                    m.values.set_facts(before.clone());
+                    m.assume(cc, is_taken);
+                    facts.reach(to, end(m));
                 }
-            });
+            } else {
+                let end = end(m);
+                cfg.successors(BlockId(b), |to| facts.reach(to, end));
+            }
         }
-        Self { at }
+        m.strict = false;
+        Self { at: facts.at }
     }
 
     /// Sets a machine to the start of a block.
@@ -81,19 +99,60 @@ impl Facts {
     }
 }
 
+struct Solver {
+    at: Vec<Option<[Known; 16]>>,
+    changes: Vec<u8>,
+    work: Vec<u32>,
+}
+
+impl Solver {
+    /// Takes in that control comes to `to` in this state.
+    fn reach(&mut self, to: Dest, state: [Known; 16]) {
+        let Dest::Block(to) = to else { return };
+        let b = to.index();
+        let Some(old) = self.at[b] else {
+            self.at[b] = Some(state);
+            self.work.push(to.0);
+            return;
+        };
+        let new = std::array::from_fn(|r| match old[r].meet(state[r]) {
+            changed if changed != old[r] && self.changes[b] >= PATIENCE => changed.widened(),
+            same => same,
+        });
+        if new != old {
+            self.at[b] = Some(new);
+            self.changes[b] = self.changes[b].saturating_add(1);
+            self.work.push(to.0);
+        }
+    }
+}
+
 fn begin(m: &mut Machine, known: &[Known; 16]) {
     m.reset();
     for (r, k) in known.iter().enumerate() {
-        match *k {
-            Known::Const(c) => m.regs[r] = m.values.constant(c),
-            Known::Bits(b) => m.regs[r] = m.values.zext(m.regs[r], b),
-        }
+        m.regs[r] = match *k {
+            Known::Const(c) => m.values.constant(c),
+            Known::AtMost(u64::MAX, _) => continue,
+            Known::AtMost(max, true) => {
+                let v = m.values.upto(class(max));
+                m.values.learn(v, max);
+                v
+            }
+            Known::AtMost(max, false) => m.values.upto(max),
+        };
     }
+}
+
+fn end(m: &Machine) -> [Known; 16] {
+    m.regs.map(|v| seen(m, v))
 }
 
 fn seen(m: &Machine, v: V) -> Known {
     match m.values.node(v) {
         Node::Const(c) => Known::Const(c),
-        _ => Known::Bits(class(m.values.width_bound(v))),
+        _ => {
+            let max = m.values.bound(v);
+            Known::AtMost(max, max < m.values.width_bound(v))
+        }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Known {
     local: bool,
     /// Whether the bound is a `switch`'s.
     checked: bool,
+    /// Whether what was proven with fewer edges could not be proven with more: then it is not believed again.
+    lost: bool,
 }
 
 fn entry_size(form: TableForm) -> u64 {
@@ -93,8 +95,7 @@ pub(crate) fn round(
     let mut guesses = Vec::new();
     for (jump, r) in resolved {
         let load = cfg.insts[r.shape.load as usize].at;
-        // What once could not be proven, or not read, is not believed later with more edges.
-        let lost = known.get(&jump).is_some_and(|k| !k.proven);
+        let lost = known.get(&jump).is_some_and(|k| k.lost);
         let full =
             r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
                 // A bound that leans on the program's promises must agree with where the table visibly ends.
@@ -113,6 +114,7 @@ pub(crate) fn round(
                         proven: true,
                         local: r.local,
                         checked: r.checked,
+                        lost: false,
                     },
                 );
             }
@@ -133,6 +135,7 @@ pub(crate) fn round(
             new.insert(jump, k.clone());
             continue;
         }
+        let lost = known.get(&jump).is_some_and(|k| k.proven || k.lost);
         let entries = guess(input, ex, shape, jump, &starts)?;
         if entries.is_empty() {
             dropped.insert(jump);
@@ -147,6 +150,7 @@ pub(crate) fn round(
                     proven: false,
                     local: false,
                     checked: false,
+                    lost,
                 },
             );
         }

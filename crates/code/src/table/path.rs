@@ -8,7 +8,7 @@ use super::eval::Machine;
 use super::flow::Facts;
 use super::value::{Node, V};
 use crate::{BlockId, Cfg, Dest, TableForm, Term};
-use addr::{Avma, AvmaRange};
+use addr::{Addr, Avma, AvmaRange};
 
 /// How long a chain may become, in blocks and in instructions.
 const MAX_BLOCKS: usize = 16;
@@ -49,7 +49,8 @@ struct Bound {
     max: u64,
     /// Whether a longer chain would hardly say more.
     tight: bool,
-    checked: bool,
+    /// Whether the bound comes from a compare; a constant index tells neither.
+    checked: Option<bool>,
 }
 
 /// The blocks before each block.
@@ -80,6 +81,7 @@ pub(super) struct Search<'a> {
     local: bool,
     trusting: bool,
     checked: bool,
+    compared: bool,
     chains: u32,
 }
 
@@ -102,6 +104,7 @@ impl<'a> Search<'a> {
             local: true,
             trusting: false,
             checked: true,
+            compared: false,
             chains: 0,
         }
     }
@@ -111,7 +114,8 @@ impl<'a> Search<'a> {
         let mut chain = vec![block];
         let bound = self.prove(&mut chain, self.cfg.insts_of(block).len());
         let shape = self.shape.filter(|_| !self.conflict)?;
-        Some(Resolved { shape, bound, local: self.local, trusting: self.trusting, checked: self.checked })
+        let checked = self.checked && self.compared;
+        Some(Resolved { shape, bound, local: self.local, trusting: self.trusting, checked })
     }
 
     /// The greatest index over all executions that come along `chain` (its last block first); `None` where there is
@@ -122,7 +126,8 @@ impl<'a> Search<'a> {
         if let Some(own) = own
             && own.tight
         {
-            self.checked &= own.checked;
+            self.checked &= own.checked.unwrap_or(true);
+            self.compared |= own.checked == Some(true);
             return Some(own.max);
         }
         let weak = own.map(|o| o.max);
@@ -177,15 +182,18 @@ impl<'a> Search<'a> {
             self.machine.step(&self.cfg.insts[n as usize].decoded, n);
         }
         let v = self.machine.destination(&self.cfg.insts[last as usize].decoded, last);
-        let (shape, index, load) = shape(self.machine, v)?;
+        let (shape, index, load) = shape(self.machine, v, self.shape)?;
         self.trusting |= self.machine.trusting;
         self.local &= load as usize >= loads_before;
         if *self.shape.get_or_insert(shape) != shape {
             self.conflict = true;
             return None;
         }
+        if let Some(max) = self.machine.values.as_const(index) {
+            return (max < MAX_ENTRIES).then_some(Bound { max, tight: true, checked: None });
+        }
         let width = self.machine.values.width_bound(index);
-        let checked = self.machine.values.bound(index) < width;
+        let checked = Some(self.machine.values.bound(index) < width);
         self.look_up(index);
         let max = self.machine.values.bound(index);
         (max < MAX_ENTRIES).then_some(Bound { max, tight: max < width || width < 255, checked })
@@ -209,28 +217,40 @@ impl Search<'_> {
     }
 }
 
-/// Reads a destination as an entry of a table at a constant address.
-fn shape(m: &Machine, v: V) -> Option<(Shape, V, u32)> {
+/// Reads a destination as an entry of a table at a constant address. Where the index is a constant, the table is the
+/// one that is known, or lies where its entries are relative to.
+fn shape(m: &mut Machine, v: V, known: Option<Shape>) -> Option<(Shape, V, u32)> {
+    let known = |form| known.filter(|s| s.form == form).map(|s| s.at);
     match m.values.node(v) {
         Node::Load(id, 8) => {
-            let load = m.loads.get(id as usize)?;
-            let (at, index) = indexed(m, load.addr, 3)?;
+            let load = *m.loads.get(id as usize)?;
+            let (at, index) = indexed(m, load.addr, 3, known(TableForm::Absolute8))?;
             Some((Shape { at, form: TableForm::Absolute8, load: load.inst }, index, id))
         }
         Node::Add(x, base) => {
             let Node::Sext(entry, 32) = m.values.node(x) else { return None };
             let Node::Load(id, 4) = m.values.node(entry) else { return None };
-            let load = m.loads.get(id as usize)?;
-            let (at, index) = indexed(m, load.addr, 2)?;
-            Some((Shape { at, form: TableForm::Relative4 { base: Avma(base) }, load: load.inst }, index, id))
+            let load = *m.loads.get(id as usize)?;
+            let form = TableForm::Relative4 { base: Avma(base) };
+            let (at, index) = indexed(m, load.addr, 2, known(form).or(Some(Avma(base))))?;
+            Some((Shape { at, form, load: load.inst }, index, id))
         }
         _ => None,
     }
 }
 
-/// Reads an address as `table + (index << shift)`.
-fn indexed(m: &Machine, addr: V, shift: u8) -> Option<(Avma, V)> {
-    let Node::Add(x, at) = m.values.node(addr) else { return None };
-    let Node::Shl(index, k) = m.values.node(x) else { return None };
-    (k == shift).then_some((Avma(at), index))
+/// Reads an address as `table + (index << shift)`; a constant one as such an entry of the table at `known`.
+fn indexed(m: &mut Machine, addr: V, shift: u8, known: Option<Avma>) -> Option<(Avma, V)> {
+    match m.values.node(addr) {
+        Node::Const(c) => {
+            let (at, size) = (known?, 1u64 << shift);
+            let distance = Avma(c).since(at).filter(|d| d % size == 0)?;
+            Some((at, m.values.constant(distance / size)))
+        }
+        Node::Add(x, at) => {
+            let Node::Shl(index, k) = m.values.node(x) else { return None };
+            (k == shift).then_some((Avma(at), index))
+        }
+        _ => None,
+    }
 }

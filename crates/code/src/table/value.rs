@@ -16,6 +16,12 @@ pub(super) enum Node {
     Const(u64),
     /// Unknown; the number tells it from others.
     Opaque(u32),
+    /// Unknown, but for what it is at most by the way it was made; the number tells it from others.
+    Upto(u32, u64),
+    /// One of two, nobody knows which; the number tells it from others.
+    Either(u32, V, V),
+    /// The value with some bits cleared, nobody knows which; the number tells it from others.
+    Cleared(u32, V),
     /// What the load with this number gave: zero-extended from so many bytes.
     Load(u32, u8),
     /// The low bits, zero-extended.
@@ -90,6 +96,27 @@ impl Values {
     pub(super) fn unknown(&mut self) -> V {
         self.opaque += 1;
         self.number(Node::Opaque(self.opaque))
+    }
+
+    /// Unknown, but at most this: not as branches say, but by itself.
+    pub(super) fn upto(&mut self, max: u64) -> V {
+        self.opaque += 1;
+        self.number(Node::Upto(self.opaque, max))
+    }
+
+    /// One of two.
+    pub(super) fn either(&mut self, a: V, b: V) -> V {
+        if a == b {
+            return a;
+        }
+        self.opaque += 1;
+        self.number(Node::Either(self.opaque, a, b))
+    }
+
+    /// With some bits cleared.
+    pub(super) fn cleared(&mut self, v: V) -> V {
+        self.opaque += 1;
+        self.number(Node::Cleared(self.opaque, v))
     }
 
     pub(super) fn load(&mut self, id: u32, bytes: u8) -> V {
@@ -212,6 +239,16 @@ impl Values {
         self.number(Node::Merge(old, new, bits))
     }
 
+    /// What branches said so far.
+    pub(super) fn facts(&self) -> FxHashMap<V, u64> {
+        self.facts.clone()
+    }
+
+    /// Goes back to what branches had said.
+    pub(super) fn set_facts(&mut self, facts: FxHashMap<V, u64>) {
+        self.facts = facts;
+    }
+
     /// Adds what a branch said: `v <= bound`.
     pub(super) fn learn(&mut self, v: V, bound: u64) {
         let b = self.facts.entry(v).or_insert(bound);
@@ -236,6 +273,9 @@ impl Values {
         let by_form = match self.node(v) {
             Node::Const(c) => c,
             Node::Opaque(_) | Node::Merge(..) => u64::MAX,
+            Node::Upto(_, max) => max,
+            Node::Either(_, a, b) => of(a).max(of(b)),
+            Node::Cleared(_, x) => of(x),
             Node::Load(_, bytes) => mask(bytes.saturating_mul(8)),
             Node::Zext(x, b) => Some(of(x)).filter(|&m| m <= mask(b)).unwrap_or(mask(b)),
             // Not negative where the zero extension is known to be small; then both are the same.
@@ -265,6 +305,15 @@ mod tests {
         match vs.node(v) {
             Node::Const(c) => c,
             Node::Opaque(n) => unknown[n as usize % unknown.len()],
+            Node::Upto(n, max) => max.min(unknown[n as usize % unknown.len()]),
+            Node::Either(n, a, b) => {
+                if unknown[n as usize % unknown.len()] & 1 == 0 {
+                    of(a)
+                } else {
+                    of(b)
+                }
+            }
+            Node::Cleared(n, x) => of(x) & unknown[n as usize % unknown.len()],
             Node::Load(_, b) => mask(b * 8),
             Node::Zext(x, b) => of(x) & mask(b),
             Node::Sext(x, b) => sign_extend(of(x), b),
@@ -294,7 +343,7 @@ mod tests {
                 let bits = *u.choose(&[8u8, 16, 32])?;
                 let k = u.int_in_range(0..=9u8)?;
                 let c: u64 = if u.arbitrary()? { u64::from(u.arbitrary::<u8>()?) } else { u.arbitrary()? };
-                plain.push(match u.int_in_range(0..=7u8)? {
+                plain.push(match u.int_in_range(0..=10u8)? {
                     0 => (vs.zext(a, bits), x & mask(bits)),
                     1 => (vs.sext(a, bits), sign_extend(x, bits)),
                     2 => (vs.add(a, c), x.wrapping_add(c)),
@@ -302,6 +351,18 @@ mod tests {
                     4 => (vs.shl(a, k), x << k),
                     5 => (vs.shr(a, k), x >> k),
                     6 => (vs.and(a, c), x & c),
+                    7 => {
+                        let v = vs.upto(c);
+                        (v, value(&vs, v, &unknown))
+                    }
+                    8 => {
+                        let v = vs.either(a, b);
+                        (v, value(&vs, v, &unknown))
+                    }
+                    9 => {
+                        let v = vs.cleared(a);
+                        (v, value(&vs, v, &unknown))
+                    }
                     _ => (vs.merge(a, b, bits), (x & !mask(bits)) | (y & mask(bits))),
                 });
                 let &(v, x) = plain.last().unwrap();
