@@ -110,12 +110,12 @@ impl Verifier<'_> {
             }
             match (step.entry.link, original) {
                 (Link::Dropped, Some(o)) if o.decoded.is_call_near() => {
-                    self.in_place(&step, o, &mut steps)?
+                    self.in_place(&step, o, &mut steps)?;
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy, o) => self.copy(o?, &step.got, step.bytes)?,
                 (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
-                    self.guarded(&step, &mut steps)?
+                    self.guarded(&step, &mut steps)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,
                 // Only behind the first instruction of a shortcut.
