@@ -5,13 +5,17 @@
 //! knows no instruction, no address and no process, and the same input always gives the same output.
 #![forbid(unsafe_code)]
 
+mod cache_sort;
 mod chains;
 mod ext_tsp;
 mod front_end;
 mod function_order;
+mod misses;
 
+pub use cache_sort::cache_sort;
 pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};
 pub use front_end::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span, hottest};
 pub use function_order::{
     CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
 };
+pub use misses::{BestOrder, CORE, CodeCache, OrderBy, best_function_order, miss_cost};
