@@ -7,7 +7,8 @@ libfuzzer_sys::fuzz_target!(|input: (u64, bool, &[u8])| {
     let fields = Fields::new(input.0 & known, input.1).unwrap();
     for record in Records::new(input.2, fields) {
         if let Ok(Record::Sample(sample)) = record {
-            let _ = sample.branches.count();
+            let read = sample.branches.inspect(|b| assert!(b.kind < 16)).count();
+            assert!(read * 24 <= input.2.len());
         }
     }
 });

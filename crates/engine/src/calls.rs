@@ -27,7 +27,8 @@ pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64
 }
 
 /// So many thousandths.
-fn scaled(count: u64, share: u64) -> u64 {
+#[must_use]
+pub fn scaled(count: u64, share: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(share) / 1000).unwrap_or(u64::MAX)
 }
 

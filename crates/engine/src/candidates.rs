@@ -6,13 +6,16 @@ use crate::seldom;
 use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
 use crate::split;
+use crate::stacks;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
 use emit::{Counter, Watch};
+use iced_x86::FlowControl;
 use layout::{Edge, EdgeKind, Graph};
-use profile::{BlockIndex, BlockSamples, Counts, Coverage};
+use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 use tracee::Pid;
 
 /// One function to be cloned.
@@ -94,6 +97,27 @@ impl Candidate {
     }
 }
 
+/// What branch stacks came to.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct StacksReport {
+    /// How many told of anything.
+    pub stacks: u64,
+    /// Functions that they were put on.
+    pub functions: usize,
+    /// Runs of code that could not be and were left out, as records were lost or code was changed.
+    pub rejected_runs: u64,
+    /// Branches of the same kind.
+    pub rejected_branches: u64,
+}
+
+impl StacksReport {
+    fn new(stacks: u64, functions: usize, rejected: &Rejected) -> Self {
+        let &Rejected { backward, crossing, broken, branches, elsewhere: _ } = rejected;
+        let rejected_runs = backward.saturating_add(crossing).saturating_add(broken);
+        Self { stacks, functions, rejected_runs, rejected_branches: branches }
+    }
+}
+
 /// All that was looked at.
 #[derive(Debug, Default)]
 pub struct Candidates {
@@ -151,7 +175,7 @@ pub fn choose(
     let by = by_function(program, samples);
     let mut wanted: Vec<FuncId> = match options.shuffle {
         Some(_) => program.functions().filter(|&f| program.module(f).refused.is_none()).collect(),
-        None => hot(&by),
+        None => hot(&by, led_to(program, samples)),
     };
     if !options.only.is_empty() {
         let only = named(program, pid, &options.only)?;
@@ -183,6 +207,42 @@ impl Candidates {
         }
     }
 
+    /// Gives each candidate counts, by the CPU's records of taken branches. Where a function has none of those samples say
+    /// how its blocks compare.
+    pub fn count_by_stacks(&mut self, samples: &Samples) -> StacksReport {
+        let (cfgs, got) = {
+            let cfgs: Vec<&Cfg> = self.chosen.iter().map(|c| &c.analysed.cfg).collect();
+            let ends: FxHashMap<Avma, Avma> = match samples.clones.is_empty() {
+                true => FxHashMap::default(),
+                false => cfgs.iter().flat_map(|c| &c.insts).map(|i| (i.at, i.end())).collect(),
+            };
+            let end_of = |at| ends.get(&at).copied();
+            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &end_of);
+            (cfgs.len(), stacks.counts(&cfgs))
+        };
+        let hits = hits(&self.chosen, samples);
+        let mut by_site: FxHashMap<Avma, Vec<(Avma, u64)>> = FxHashMap::default();
+        for (call, n) in &got.calls {
+            by_site.entry(call.from).or_default().push((call.to, *n));
+        }
+        for (i, (c, counts)) in self.chosen.iter_mut().zip(got.functions).enumerate() {
+            let cfg = &c.analysed.cfg;
+            let none = counts.blocks.iter().all(|&n| n == 0);
+            c.counts = if none { profile::infer(cfg, &profile::weights(cfg, hits.of(i))) } else { counts };
+            let indirect = (0u32..).zip(&cfg.insts).filter(|(_, i)| {
+                matches!(i.decoded.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
+            });
+            c.targets = indirect
+                .filter_map(|(inst, i)| {
+                    let mut callees = by_site.remove(&i.at)?;
+                    callees.sort_unstable_by_key(|&(to, n)| (Reverse(n), to));
+                    Some(SiteTargets { inst, callees, bases: Vec::new() })
+                })
+                .collect();
+        }
+        StacksReport::new(samples.stacks.stacks(), cfgs, &got.rejected)
+    }
+
     /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
     pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
         // Counting may have been given up in the middle.
@@ -210,12 +270,20 @@ pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusa
 }
 
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
-fn hot(by: &FxHashMap<FuncId, u64>) -> Vec<FuncId> {
+/// And every one that is known to have run besides.
+fn hot(by: &FxHashMap<FuncId, u64>, ran: FxHashSet<FuncId>) -> Vec<FuncId> {
     let mut ids: Vec<FuncId> = by.keys().copied().collect();
     ids.sort_unstable();
     let counts: Vec<u64> = ids.iter().map(|f| by[f]).collect();
     let coverage = Coverage { per_10k: 9_990, at_least: 1 };
-    profile::choose(&counts, coverage).into_iter().map(|i| ids[i]).collect()
+    let sampled = profile::choose(&counts, coverage).into_iter().map(|i| ids[i]);
+    sampled.chain(ran.into_iter().filter(|f| !by.contains_key(f))).collect()
+}
+
+/// The functions that branches led to.
+fn led_to(program: &Program<'_>, samples: &Samples) -> FxHashSet<FuncId> {
+    let firsts = samples.stacks.runs().into_iter().map(|(run, _)| samples.original(run.first));
+    firsts.filter_map(|at| program.find(at)).filter(|&f| program.module(f).refused.is_none()).collect()
 }
 
 /// The entry first, then any order, with some blocks left out so that edges to the original are taken too, and cut in two

@@ -118,9 +118,14 @@ fn sampling() -> Vec<Check> {
         },
         Check {
             name: "branch-stacks",
-            ok: offered.branch_stacks,
+            ok: offered.branch_stacks.is_some(),
             needed: false,
-            found: if offered.branch_stacks { "yes" } else { "none: block counts are inferred" }.to_owned(),
+            found: match offered.branch_stacks {
+                Some(perf::Source::TakenBranches) => "with every so many taken branches",
+                Some(_) => "yes",
+                None => "none (usual in a VM): edges are counted by clones that count",
+            }
+            .to_owned(),
             mend: String::new(),
         },
     ]

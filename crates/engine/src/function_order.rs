@@ -1,6 +1,7 @@
 //! In which order the functions of a code cache lie.
 
-use crate::candidates::Candidate;
+use crate::calls;
+use crate::candidates::{Candidate, SiteTargets};
 use crate::shuffle::Rng;
 use addr::Avma;
 use iced_x86::{FlowControl, OpKind};
@@ -26,15 +27,21 @@ pub(crate) fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Ve
 fn call_order(members: &[&Candidate]) -> Vec<usize> {
     let index: FxHashMap<Avma, usize> =
         members.iter().enumerate().map(|(i, c)| (c.analysed.cfg.entry, i)).collect();
+    // Counts that were inferred are in another unit than counted ones; samples are on one scale for all.
+    let one_scale = members.windows(2).all(|w| w[0].counted == w[1].counted);
     let nodes: Vec<FuncNode> = members
         .iter()
         .map(|c| {
             let size = c.first_fragment().iter().map(|b| c.analysed.cfg.blocks[b.index()].range.len()).sum();
-            FuncNode { size, samples: c.samples }
+            let ran = c.counts.blocks.iter().fold(0, |sum: u64, &n| sum.saturating_add(n));
+            FuncNode { size, samples: if one_scale { ran } else { c.samples } }
         })
         .collect();
-    let mut calls = Vec::new();
+    let mut edges = Vec::new();
     for (caller, c) in members.iter().enumerate() {
+        let insts = &c.analysed.cfg.insts;
+        let led: FxHashMap<Avma, &SiteTargets> =
+            c.targets.iter().filter_map(|s| Some((insts.get(s.inst as usize)?.at, s))).collect();
         let mut offset = 0;
         for &b in c.first_fragment() {
             let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
@@ -48,13 +55,21 @@ fn call_order(members: &[&Candidate]) -> Vec<usize> {
                     && let Some(&callee) = index.get(&Avma(d.near_branch64()))
                     && callee != caller
                 {
-                    calls.push(CallEdge { caller, callee, count, offset });
+                    edges.push(CallEdge { caller, callee, count, offset });
+                }
+                for (site, &(to, n)) in
+                    led.get(&inst.at).iter().flat_map(|s| s.callees.iter().map(move |c| (s, c)))
+                {
+                    let count = calls::scaled(count, site.share(n));
+                    if let Some(&callee) = index.get(&to).filter(|&&callee| callee != caller) {
+                        edges.push(CallEdge { caller, callee, count, offset });
+                    }
                 }
                 offset += inst.bytes.as_slice().len() as u64;
             }
         }
     }
-    layout::function_order(&nodes, &calls)
+    layout::best_function_order(&nodes, &edges).order
 }
 
 #[cfg(test)]
@@ -64,11 +79,13 @@ mod tests {
 
     #[test]
     fn those_without_hot_code_come_last() {
-        let with =
-            |index, hot, samples| Candidate { hot, ..candidate(index, &[0, 1], &[1; 4], true, samples) };
+        let with = |index, hot, samples| Candidate {
+            hot,
+            ..candidate(index, &[0, 1], &[samples; 4], true, samples)
+        };
         let all = [with(0, 0, 90), with(1, 2, 10), with(2, 0, 99), with(3, 1, 20)];
         let members: Vec<&Candidate> = all.iter().collect();
-        // Each of the two by samples per byte of what lies where it is entered.
+        // Each of the two by executions per byte of what lies where it is entered.
         assert_eq!(function_order(&members, None), [3, 1, 2, 0]);
         let mut random = function_order(&members, Some(1));
         random.sort_unstable();

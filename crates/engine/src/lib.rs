@@ -34,7 +34,9 @@ mod samples;
 mod seldom;
 mod shortcuts;
 mod shuffle;
+mod source;
 mod split;
+mod stacks;
 mod status;
 mod target;
 mod targets;
@@ -43,6 +45,7 @@ mod test_candidate;
 mod verify;
 mod walk;
 
+pub use candidates::StacksReport;
 pub use control::{redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};

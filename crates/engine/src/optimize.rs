@@ -12,6 +12,7 @@ use crate::profile_store::Taken;
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
+use crate::source::CountSource;
 use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, shortcuts, walk};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
@@ -109,8 +110,10 @@ fn rebuild(
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
     on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
-        let counting = match options.counting.filter(|_| options.profile.is_none()) {
-            Some(time) => {
+        let source = CountSource::decide(options, samples);
+        let stacks = (source == CountSource::BranchStacks).then(|| candidates.count_by_stacks(samples));
+        let counting = match source {
+            CountSource::Counters(time) => {
                 let mut run = |look: &mut dyn FnMut()| {
                     counting::wait(&target.process, time, &options.interrupt, look);
                 };
@@ -124,7 +127,7 @@ fn rebuild(
                     counted => Some(counted?),
                 }
             }
-            None => None,
+            _ => None,
         };
         candidates.order(samples, options.shuffle);
         shortcuts::choose(ground.program, &mut candidates.chosen, options.shuffle.is_some());
@@ -152,10 +155,9 @@ fn rebuild(
             Wanted { chosen: &candidates.chosen, shuffle: options.shuffle, counters: None, notes: &notes };
         let placed = ground.install(&now, wanted)?;
         let summary = Summary::new(program, &candidates, &placed.built, &totals);
-        let report = summary.report(target, &placed, samples, counting, start.elapsed());
+        let report = summary.report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
-        let source = if used.is_some() { "profile".to_owned() } else { report.source };
-        Ok(OptimizeReport { profile: used, source, dyno: dyno.get(), ..report })
+        Ok(OptimizeReport { profile: used, stacks, dyno: dyno.get(), ..report })
     })
 }
 
@@ -183,7 +185,7 @@ pub(crate) fn on_ground<R>(
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
         (Some(_), _) | (_, Some(_)) => Samples::default(),
-        (None, None) => samples::take(&target.process, options, &earlier_maps(target), progress)?,
+        (None, None) => samples::take(&target.process, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Building);
     let program = Program::new(image, &pristine);
@@ -196,8 +198,11 @@ pub(crate) fn on_ground<R>(
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
     }
-    if options.shuffle.is_none() && options.profile.is_none() {
-        candidates.infer(&samples);
+    match CountSource::decide(options, &samples) {
+        CountSource::Counters(_) | CountSource::Samples if options.shuffle.is_none() => {
+            candidates.infer(&samples);
+        }
+        _ => {}
     }
     let ground = Ground { target, program: &program, lookup, files, walk };
     then(&ground, candidates, &samples, progress)
@@ -368,6 +373,7 @@ impl Summary {
         target: &Target,
         placed: &Placed,
         samples: &Samples,
+        source: CountSource,
         counting: Option<CountingReport>,
         took: Duration,
     ) -> OptimizeReport {
@@ -386,7 +392,7 @@ impl Summary {
             seconds: round(took.as_secs_f64()),
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,
-            source: samples.source.map_or("none".to_owned(), |s| source_name(s).to_owned()),
+            source: source.name(samples).to_owned(),
             functions: self.functions,
             refusals: self.refusals,
             coverage: self.coverage,
@@ -398,19 +404,12 @@ impl Summary {
             skipped_redirects: installed.toggle.foreign.len() + installed.toggle.in_use.len(),
             stop_ms: StopMs::of(&installed.toggle.stops),
             counting,
+            stacks: None,
             dyno: None,
             profile: None,
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }
-    }
-}
-
-/// The stable name of a sample source.
-fn source_name(source: perf::Source) -> &'static str {
-    match source {
-        perf::Source::Cycles => "cycles",
-        perf::Source::CpuClock => "cpu-clock",
     }
 }
 

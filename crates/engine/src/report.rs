@@ -85,7 +85,8 @@ pub struct OptimizeReport {
     pub samples: u64,
     /// Samples the kernel had to drop.
     pub lost_samples: u64,
-    /// Where samples came from.
+    /// Where the profile came from: `profile` (a file), `branch-stacks`, or what samples were taken by: `cycles`, `cpu-clock`,
+    /// `taken-branches`; `none` where chance decided.
     pub source: String,
     /// How many functions.
     pub functions: FunctionCounts,
@@ -110,6 +111,9 @@ pub struct OptimizeReport {
     /// What counting came to, where edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<crate::counting::CountingReport>,
+    /// What branch stacks came to, where the CPU records those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<crate::StacksReport>,
     /// What became of the profile, where one was used in place of sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<crate::profile_store::ProfileUse>,

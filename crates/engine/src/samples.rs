@@ -1,9 +1,10 @@
-//! Where the target's user time goes, by program counter.
+//! Where the target's user time goes, by program counter, and by which branches it came there.
 
 use crate::{Error, OptimizeOptions, Progress};
 use addr::Avma;
 use emit::AddressMap;
-use perf::{Options, Sampler, Source};
+use perf::{Options, Sample, Sampler, Source};
+use profile::{BranchStacks, Taken};
 use std::time::{Duration, Instant};
 use tracee::Process;
 
@@ -16,6 +17,25 @@ pub struct Samples {
     pub lost: u64,
     /// Where they came from.
     pub source: Option<Source>,
+    /// The branches that were taken before them, where the CPU records those: where they were, be it in clones.
+    pub stacks: BranchStacks,
+    /// Clones that may have run meanwhile.
+    pub clones: Vec<AddressMap>,
+}
+
+impl Samples {
+    fn add(&mut self, sample: &Sample<'_>) {
+        self.ips.push(sample.ip);
+        // What was undone never ran, and of an aborted transaction nothing says how far it had come.
+        let ran = sample.branches.filter(|b| !b.wrong_path);
+        self.stacks.add(ran.map(|b| (!b.aborted).then_some(Taken { from: b.from, to: b.to })));
+    }
+
+    /// An address of original code, for one in a clone.
+    #[must_use]
+    pub fn original(&self, at: Avma) -> Avma {
+        self.clones.iter().find_map(|m| m.original_of_interior(at)).unwrap_or(at)
+    }
 }
 
 /// Samples all threads for as long as the options say.
@@ -26,11 +46,11 @@ pub struct Samples {
 pub fn take(
     process: &Process,
     options: &OptimizeOptions,
-    clones: &[AddressMap],
+    clones: Vec<AddressMap>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Samples, Error> {
-    let mut sampler = Sampler::open(process.pid().0, &Options::default())?;
-    let mut samples = Samples { source: Some(sampler.source()), ..Samples::default() };
+    let mut sampler = Sampler::open(process.pid().0, &Options { branches: true, ..Options::default() })?;
+    let mut samples = Samples { source: Some(sampler.source()), clones, ..Samples::default() };
     let start = Instant::now();
     loop {
         let left = options.sampling.saturating_sub(start.elapsed());
@@ -42,16 +62,12 @@ pub fn take(
             return Err(tracee::Error::Gone(process.pid()).into());
         }
         sampler.poll(left.min(Duration::from_millis(100)))?;
-        sampler.drain(|s| samples.ips.push(s.ip))?;
+        sampler.drain(|s| samples.add(&s))?;
         progress(Progress::Sampling { samples: samples.ips.len(), left });
     }
     sampler.stop()?;
-    sampler.drain(|s| samples.ips.push(s.ip))?;
+    sampler.drain(|s| samples.add(&s))?;
     samples.lost = sampler.lost();
-    for ip in &mut samples.ips {
-        if let Some(original) = clones.iter().find_map(|m| m.original_of_interior(*ip)) {
-            *ip = original;
-        }
-    }
+    samples.ips = samples.ips.iter().map(|&ip| samples.original(ip)).collect();
     Ok(samples)
 }

@@ -2,6 +2,7 @@
 
 use crate::event::{self, Source};
 use crate::record::field;
+use perf_event_open_sys::bindings::perf_event_attr;
 use std::fs;
 use std::str::FromStr;
 
@@ -10,8 +11,8 @@ use std::str::FromStr;
 pub struct Capability {
     /// Whether the CPU's cycle counter can be used.
     pub cycles: bool,
-    /// Whether the CPU's record of taken branches can be used.
-    pub branch_stacks: bool,
+    /// What the CPU's record of its last taken branches can be had with, if it can (Intel's LBR; AMD's BRS and LbrExtV2).
+    pub branch_stacks: Option<Source>,
     /// Whether the kernel's CPU clock can be used. If not, nothing can.
     pub cpu_clock: bool,
     /// `kernel.perf_event_paranoid`: above 2, or above 1 on some kernels, only root and CAP_PERFMON may sample.
@@ -36,14 +37,24 @@ impl Capability {
 #[must_use]
 pub fn capability() -> Capability {
     let attributes = |source| event::attributes(source, 1000, field::IP | field::TID, 1);
-    let opens = |attr| event::open(&attr, 0, -1).is_ok();
     Capability {
-        cycles: opens(attributes(Source::Cycles)),
-        branch_stacks: opens(event::with_branches(attributes(Source::Cycles))),
-        cpu_clock: opens(attributes(Source::CpuClock)),
+        cycles: opens(&attributes(Source::Cycles)),
+        branch_stacks: with_branches(attributes),
+        cpu_clock: opens(&attributes(Source::CpuClock)),
         paranoid: paranoid(),
         max_rate: sysctl("perf_event_max_sample_rate"),
     }
+}
+
+/// The first source that comes with branch stacks; `attributes` describes its event without them. Where the CPU, or the
+/// hypervisor, has none the kernel says `EOPNOTSUPP`, and `ENOENT` where it does not know the source.
+pub(crate) fn with_branches(attributes: impl Fn(Source) -> perf_event_attr) -> Option<Source> {
+    let sources = [Source::Cycles, Source::TakenBranches];
+    sources.into_iter().find(|&source| opens(&event::with_branches(attributes(source))))
+}
+
+fn opens(attr: &perf_event_attr) -> bool {
+    event::open(attr, 0, -1).is_ok()
 }
 
 pub(crate) fn paranoid() -> Option<i32> {
@@ -64,6 +75,6 @@ mod tests {
         eprintln!("{c:?}");
         assert!(c.cpu_clock && c.source().is_some());
         // Branch records come from the unit that counts cycles.
-        assert!(c.cycles || !c.branch_stacks);
+        assert!(c.cycles || c.branch_stacks.is_none());
     }
 }

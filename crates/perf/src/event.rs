@@ -12,11 +12,18 @@ pub enum Source {
     Cycles,
     /// The kernel's per-thread CPU clock (a timer): works without performance counters, as in most VMs.
     CpuClock,
+    /// The CPU's counter of taken branches: the only one with which AMD's Zen 3 records them.
+    TakenBranches,
 }
 
 /// Cycles per second assumed for a rate in samples per second: near enough for CPUs of 2 to 5 GHz, and a fixed period
 /// keeps all samples of equal weight.
 const ASSUMED_HZ: u64 = 3_000_000_000;
+/// Taken branches per second assumed for the same: one in ten cycles.
+const ASSUMED_BRANCHES: u64 = ASSUMED_HZ / 10;
+/// AMD's number for retired taken branches (`AMD_FAM19H_BRS_EVENT`). On other CPUs it is another event, which records
+/// branches no more than the cycle counter does there.
+const AMD_TAKEN_BRANCHES: u32 = 0xc4;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The description of an event for user code only: disabled, passed on to new threads, its times CLOCK_MONOTONIC.
@@ -30,6 +37,7 @@ pub(crate) fn attributes(source: Source, hz: u32, sample_type: u64, watermark: u
     let (kind, config, unit) = match source {
         Source::Cycles => (bindings::PERF_TYPE_HARDWARE, bindings::PERF_COUNT_HW_CPU_CYCLES, ASSUMED_HZ),
         Source::CpuClock => (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_CPU_CLOCK, NANOSECONDS),
+        Source::TakenBranches => (bindings::PERF_TYPE_RAW, AMD_TAKEN_BRANCHES, ASSUMED_BRANCHES),
     };
     attr.type_ = kind;
     attr.config = config.into();

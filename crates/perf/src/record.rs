@@ -29,6 +29,8 @@ const UNTHROTTLE: u32 = 6;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 const LOST_SAMPLES: u32 = 13;
+/// `PERF_BR_SPEC_WRONG_PATH`.
+const WRONG_PATH: u64 = 1;
 
 /// Bytes that are not what the kernel writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +79,7 @@ impl Fields {
         }
     }
 
-    fn has(self, bit: u64) -> bool {
+    pub(crate) fn has(self, bit: u64) -> bool {
         self.bits & bit != 0
     }
 }
@@ -110,6 +112,12 @@ pub struct Branch {
     pub to: Avma,
     /// Whether the CPU says that it had guessed wrong.
     pub mispredicted: bool,
+    /// Whether the CPU says that it had guessed right. Where it says nothing of the kind, both are false.
+    pub predicted: bool,
+    /// Whether it aborted a transaction: control went from the middle of one to where that fails to.
+    pub aborted: bool,
+    /// Whether the CPU says that it took the branch only by a wrong guess, and undid it.
+    pub wrong_path: bool,
     /// Cycles since the branch before; 0 where the CPU does not say.
     pub cycles: u16,
     /// `PERF_BR_*`: what kind of branch; 0 where the CPU does not say.
@@ -132,6 +140,9 @@ impl Iterator for Branches<'_> {
             from: Avma(from),
             to: Avma(to),
             mispredicted: flags & 1 != 0,
+            predicted: flags & 1 << 1 != 0,
+            aborted: flags & 1 << 3 != 0,
+            wrong_path: (flags >> 24) & 3 == WRONG_PATH,
             cycles: u16::try_from((flags >> 4) & 0xffff).unwrap_or(0),
             kind: u8::try_from((flags >> 20) & 0xf).unwrap_or(0),
         })

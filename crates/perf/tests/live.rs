@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use perf::{Options, Sample, Sampler, Source};
+use perf::{Options, Sample, Sampler, Source, capability};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -99,12 +99,17 @@ impl Drop for Guest {
     }
 }
 
-fn collect(sampler: &mut Sampler, time: Duration) -> Vec<Sample> {
+/// One that outlives the kernel's buffer: without branches.
+fn kept(s: Sample<'_>) -> Sample<'static> {
+    Sample { ip: s.ip, tid: s.tid, time_ns: s.time_ns, branches: Default::default() }
+}
+
+fn collect(sampler: &mut Sampler, time: Duration) -> Vec<Sample<'static>> {
     let mut samples = Vec::new();
     let begun = Instant::now();
     while begun.elapsed() < time {
         sampler.poll(Duration::from_millis(50)).unwrap();
-        sampler.drain(|s| samples.push(s)).unwrap();
+        sampler.drain(|s| samples.push(kept(s))).unwrap();
     }
     samples
 }
@@ -118,7 +123,7 @@ fn threads_old_and_new_are_sampled() {
     let mut samples = collect(&mut sampler, Duration::from_secs(2));
     sampler.stop().unwrap();
     let used = guest.cpu_ns() - before;
-    sampler.drain(|s| samples.push(s)).unwrap();
+    sampler.drain(|s| samples.push(kept(s))).unwrap();
 
     let mut by_thread: BTreeMap<i32, u64> = BTreeMap::new();
     for s in &samples {
@@ -149,7 +154,7 @@ fn what_finds_no_room_is_counted() {
     let guest = Guest::start(0);
     // Each CPU has a buffer of its own and tells of its losses when the guest is next sampled there.
     guest.stay_on_one_cpu();
-    let options = Options { hz: 4000, pages: 1 };
+    let options = Options { hz: 4000, pages: 1, ..Options::default() };
     let mut small = Sampler::open(guest.pid(), &options).unwrap();
     // What a host that takes our CPU away keeps from happening, it keeps from both.
     let mut large = Sampler::open(guest.pid(), &Options { pages: 128, ..options }).unwrap();
@@ -175,6 +180,29 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
+fn branches_come_where_there_are_any_and_samples_come_anyway() {
+    let guest = Guest::start(0);
+    let options = Options { branches: true, ..Options::default() };
+    let mut sampler = Sampler::open(guest.pid(), &options).unwrap();
+    let offered = capability();
+    assert_eq!(sampler.has_branches(), offered.branch_stacks.is_some(), "{offered:?}");
+    assert_eq!(Some(sampler.source()), offered.branch_stacks.or(offered.source()));
+    let (mut samples, mut branches) = (0, 0);
+    let begun = Instant::now();
+    while samples < 100 && begun.elapsed() < Duration::from_secs(60) {
+        sampler.poll(Duration::from_millis(50)).unwrap();
+        sampler
+            .drain(|s| {
+                samples += 1;
+                branches += s.branches.count();
+            })
+            .unwrap();
+    }
+    assert!(samples >= 100, "{samples}");
+    assert_eq!(branches > 0, sampler.has_branches());
+}
+
+#[test]
 fn a_process_that_ends_is_no_error() {
     let mut guest = Guest::start(1);
     let mut sampler = Sampler::open(guest.pid(), &Options::default()).unwrap();
@@ -197,7 +225,8 @@ fn threads_born_while_opening_are_sampled_once() {
     // Opened again and again while threads are born: no thread may have more samples than its CPU time allows.
     let guest = Guest::start(20);
     for _ in 0..8 {
-        let mut sampler = Sampler::open(guest.pid(), &Options { hz: 2000, pages: 16 }).unwrap();
+        let mut sampler =
+            Sampler::open(guest.pid(), &Options { hz: 2000, pages: 16, ..Options::default() }).unwrap();
         let begun = Instant::now();
         let samples = collect(&mut sampler, Duration::from_millis(150));
         sampler.stop().unwrap();

@@ -23,6 +23,18 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// The counts of a function that never ran.
+    #[must_use]
+    pub fn zero(cfg: &Cfg) -> Self {
+        let n = cfg.blocks.len();
+        let edges = (0u32..).take(n).map(|b| {
+            let mut degree = 0;
+            cfg.successors(BlockId(b), |_| degree += 1);
+            vec![0; degree]
+        });
+        Self { entry: 0, blocks: vec![0; n], edges: edges.collect(), inflow: vec![0; n], outflow: vec![0; n] }
+    }
+
     /// Whether the counts have the shape of `cfg` and satisfy the equation above.
     #[must_use]
     pub fn is_consistent(&self, cfg: &Cfg) -> bool {

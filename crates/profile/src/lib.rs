@@ -1,21 +1,27 @@
-//! How often does each block run, and each edge: samples put on the graphs and made consistent by inference, or
-//! exact counts from as few counters as determine them.
+//! How often does each block run, and each edge: samples put on the graphs and made consistent by inference, the
+//! CPU's records of taken branches, or exact counts from as few counters as determine them.
 //!
-//! You give control-flow graphs and sampled instruction addresses, or the values of the counters it asked for; it
-//! gives block and edge counts in which as much flows into each block as out of it, and the choice of what is hot. No
+//! You give control-flow graphs and sampled instruction addresses, branch stacks, or the values of the counters it asked
+//! for; it gives block and edge counts in which as much flows into each block as out of it, and the choice of what is hot. No
 //! process, no clock; the same input always gives the same counts. [`Profile`] keeps them in files.
 #![forbid(unsafe_code)]
 
+mod branch_flow;
+mod branch_stacks;
 mod choose;
 mod counters;
 mod counts;
 mod file;
 mod flow_graph;
+mod links;
+mod mend;
 mod min_cost_flow;
 mod samples;
 #[cfg(test)]
 mod test_cfg;
 
+pub use branch_flow::{BranchProfile, Rejected};
+pub use branch_stacks::{BranchStacks, Run, Taken};
 pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};

@@ -211,7 +211,8 @@ pub struct How {
     #[arg(long, default_value_t = 8.0, value_parser = seconds)]
     seconds: f64,
     /// After that, count how often each edge of the hot functions is taken, exactly, for so many seconds a round (at most
-    /// three rounds); 0 infers it from the samples. With --shuffle the default is 0.
+    /// three rounds); 0 infers it from the samples. With --shuffle the default is 0. Where the CPU records taken branches
+    /// (`whet doctor` tells) those are used, and nothing is counted.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     count: Option<f64>,
     /// Neither sample nor count: take what `whet profile export` wrote of the same build.

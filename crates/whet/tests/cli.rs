@@ -154,7 +154,10 @@ fn answers_have_their_fields() {
     is_optimize_answer(&optimized, true);
     assert_eq!(optimized["pid"], guest.pid());
     assert!(optimized["exe"].as_str().unwrap().contains("cases.c"), "{optimized}");
-    assert!(["cycles", "cpu-clock"].contains(&optimized["source"].as_str().unwrap()), "{optimized}");
+    assert!(
+        ["branch-stacks", "cycles", "cpu-clock"].contains(&optimized["source"].as_str().unwrap()),
+        "{optimized}"
+    );
     assert!(optimized["samples"].as_u64().unwrap() > 20, "{optimized}");
     assert!(optimized["coverage_main"].as_f64().unwrap() > 0.8, "{optimized}");
     assert_eq!(optimized["generation"], 1);

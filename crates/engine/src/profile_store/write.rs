@@ -113,7 +113,8 @@ fn order(module: &ModuleProfile) -> Vec<&str> {
         }
     }
     let named = |i: usize| functions.get(i).map(|f| f.1).filter(|f| f.binding != Binding::None);
-    layout::function_order(&nodes, &calls)
+    layout::best_function_order(&nodes, &calls)
+        .order
         .into_iter()
         .filter_map(named)
         .map(|f| f.name.as_str())

@@ -47,19 +47,48 @@ fn every_kind_that_matters() {
 
 #[test]
 fn branch_stacks() {
-    let flags = 1 | 77 << 4 | 3 << 20;
+    // As the kernel's header lays the bits out, from the lowest: mispredicted, predicted, in a transaction, aborted, 16 of
+    // cycles, 4 of kind, 2 of speculation.
+    let flags = [1 | 77 << 4 | 3 << 20 | 3 << 24, 1 << 1 | 1 << 3 | 0xffff << 4, 1 << 2 | 1 << 24, !0];
     for hw_index in [false, true] {
         let fields = Fields::new(field::IP | field::PERIOD | field::BRANCH_STACK, hw_index).unwrap();
-        let mut words = vec![0x10, 1000, 2];
+        let mut words = vec![0x10, 1000, 4];
         words.extend(hw_index.then_some(5));
-        words.extend([0x100, 0x200, flags, 0x300, 0x400, 0]);
+        for (n, flags) in (1..).zip(flags) {
+            words.extend([0x100 * n, 0x1000 * n, flags]);
+        }
         let bytes = record(SAMPLE, &words);
         let Some(Ok(Record::Sample(s))) = Records::new(&bytes, fields).next() else { panic!() };
         assert_eq!((s.ip, s.period), (Avma(0x10), 1000));
         let branches: Vec<Branch> = s.branches.collect();
-        let first = Branch { from: Avma(0x100), to: Avma(0x200), mispredicted: true, cycles: 77, kind: 3 };
-        let second = Branch { from: Avma(0x300), to: Avma(0x400), mispredicted: false, cycles: 0, kind: 0 };
-        assert_eq!(branches, [first, second]);
+        let plain = |n: u64| Branch {
+            from: Avma(0x100 * n),
+            to: Avma(0x1000 * n),
+            mispredicted: false,
+            predicted: false,
+            aborted: false,
+            wrong_path: false,
+            cycles: 0,
+            kind: 0,
+        };
+        let wanted = [
+            Branch { mispredicted: true, cycles: 77, kind: 3, ..plain(1) },
+            Branch { predicted: true, aborted: true, cycles: 0xffff, ..plain(2) },
+            Branch { wrong_path: true, ..plain(3) },
+            Branch {
+                mispredicted: true,
+                predicted: true,
+                aborted: true,
+                cycles: 0xffff,
+                kind: 15,
+                ..plain(4)
+            },
+        ];
+        assert_eq!(branches, wanted);
+        // The newest entry's index is eight bytes more: whoever does not ask for it must not get it.
+        let other = Fields::new(field::IP | field::PERIOD | field::BRANCH_STACK, !hw_index).unwrap();
+        let misread = Records::new(&bytes, other).next().unwrap();
+        assert!(misread != Ok(Record::Sample(s)));
     }
 }
 
@@ -96,7 +125,8 @@ fn any_bytes_are_safe() {
         let mut read = 0;
         for r in Records::new(&bytes, fields) {
             if let Ok(Record::Sample(s)) = r {
-                read += s.branches.count() * 24;
+                // What any entry holds is a number of its field's width.
+                read += s.branches.inspect(|b| assert!(b.kind < 16)).count() * 24;
             }
         }
         assert!(read <= bytes.len());

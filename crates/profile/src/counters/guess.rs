@@ -1,6 +1,6 @@
 //! How often links are passed, guessed from the graph alone.
 
-use super::links::{Link, Place};
+use crate::links::{Link, Place};
 
 /// What is poured in at an entrance, and at one that is seldom used.
 const POUR: u64 = 1 << 20;
@@ -12,7 +12,7 @@ const SHARE_SELDOM: u64 = 1;
 const ROUNDS: usize = 16;
 
 /// What passes each link if water is poured in at all entrances and parts evenly wherever the ways part. Blocks in
-/// loops get more, arms of branches less. `links` is as [`super::links::links_of`] gives it, of `blocks` blocks.
+/// loops get more, arms of branches less. `links` is as [`crate::links::links_of`] gives it, of `blocks` blocks.
 pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
     let mut pending = vec![0u64; blocks];
     let mut shares = vec![0u64; blocks];

@@ -1,5 +1,5 @@
-use super::links::{enter, leave};
 use super::*;
+use crate::links::{enter, leave};
 use crate::test_cfg::{Rng, arb_cfg, cfg_at, cond, cpu_time, fall, ret};
 use code::{BlockId, Dest};
 use proptest::prelude::*;

@@ -1,44 +1,47 @@
-//! Counts from counters that contradict each other.
-//!
-//! Counting begins and ends while threads are inside functions, exceptions and `longjmp` leave from the middle of a
-//! block, and an increment can be lost: then some flow that follows from the counters is negative. A minimum-cost flow
-//! finds the nearest circulation: counters are believed, and threads that came or went unseen are what explains most;
-//! only where that explains nothing is a counter taken to be wrong.
+//! Consistent counts from measured ones that contradict each other: a minimum-cost flow finds the nearest circulation.
+//! What is near is for the prices to say.
 
-use super::Role;
-use super::links::{Link, WORLD, counts_of, enter, leave};
 use crate::counts::Counts;
+use crate::links::{Link, WORLD, counts_of, enter, leave};
 use crate::min_cost_flow::{Network, UNBOUNDED};
 
-/// Cost of a thread that came to a block, or left one, unseen.
-const UNSEEN: i64 = 2;
-/// Cost of one that a counter has too few, or too many.
-const MISCOUNTED: i64 = 3;
+/// What it costs to change a measured flow by one. At least 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Price {
+    pub(crate) more: i64,
+    pub(crate) less: i64,
+}
+
 /// Flows above are cut to this, so that no sum of them overflows.
 const FLOW_LIMIT: i64 = 1 << 36;
-/// There are few distinct path costs: nothing costs more than to leave unseen, past a miscount, and to come back so.
+/// There are few distinct path costs: nothing costs more than to leave unseen, past a link or two, and to come back so.
 const PHASES: usize = 50;
 
-/// The consistent counts of `n` blocks nearest to `flows`, which may be negative and not conserved.
-pub(super) fn mend(n: usize, links: &[Link], roles: &[Role], flows: &[i128]) -> Counts {
+/// The consistent counts of `n` blocks nearest to `flows` of the links, which may be negative and not conserved.
+/// `price` tells of a link by its place; `unseen` is the cost of a thread that came to a block, or left one, unseen: more
+/// than 0, and small.
+pub(crate) fn mend(
+    n: usize,
+    links: &[Link],
+    flows: &[i128],
+    price: &dyn Fn(usize) -> Price,
+    unseen: i64,
+) -> Counts {
     let (source, sink) = (2 * n + 1, 2 * n + 2);
     let mut net = Network::new(2 * n + 3);
     let base: Vec<i64> =
         flows.iter().map(|&f| i64::try_from(f.clamp(0, FLOW_LIMIT.into())).unwrap_or(0)).collect();
     let mut surplus = vec![0i64; 2 * n + 1];
     let mut arcs = Vec::with_capacity(links.len());
-    for ((link, role), &flow) in links.iter().zip(roles).zip(&base) {
+    for ((place, link), &flow) in links.iter().enumerate().zip(&base) {
         surplus[link.to] += flow;
         surplus[link.from] -= flow;
-        let cost = match role {
-            Role::Counted => MISCOUNTED,
-            Role::Tree | Role::Open { .. } => 0,
-        };
-        let more = net.arc(link.from, link.to, UNBOUNDED, cost);
-        arcs.push((more, net.arc(link.to, link.from, flow, cost)));
+        let price = price(place);
+        let more = net.arc(link.from, link.to, UNBOUNDED, price.more);
+        arcs.push((more, net.arc(link.to, link.from, flow, price.less)));
     }
     let unseen: Vec<(usize, usize)> = (0..n)
-        .map(|b| (net.arc(WORLD, enter(b), UNBOUNDED, UNSEEN), net.arc(leave(b), WORLD, UNBOUNDED, UNSEEN)))
+        .map(|b| (net.arc(WORLD, enter(b), UNBOUNDED, unseen), net.arc(leave(b), WORLD, UNBOUNDED, unseen)))
         .collect();
     for (node, &surplus) in surplus.iter().enumerate() {
         if surplus > 0 {

@@ -8,21 +8,21 @@ use crate::counts::{Counts, graph_of};
 use code::{BlockId, Cfg, Point};
 
 /// The node for everything outside the function.
-pub(super) const WORLD: usize = 0;
+pub(crate) const WORLD: usize = 0;
 
 /// The node where a block begins.
-pub(super) fn enter(b: usize) -> usize {
+pub(crate) fn enter(b: usize) -> usize {
     1 + 2 * b
 }
 
 /// The node where a block ends.
-pub(super) fn leave(b: usize) -> usize {
+pub(crate) fn leave(b: usize) -> usize {
     2 + 2 * b
 }
 
 /// What a link stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// Coming into a block from outside.
     Entrance(BlockId),
     /// Passing through a block.
@@ -34,17 +34,17 @@ pub(super) enum Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) place: Place,
+pub(crate) struct Link {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) place: Place,
     /// Whether control seldom passes it, as the code looks.
-    pub(super) seldom: bool,
+    pub(crate) seldom: bool,
 }
 
 impl Link {
     /// Where its counter would be; no counter can see control enter or leave by no edge.
-    pub(super) fn point(&self) -> Option<Point> {
+    pub(crate) fn point(&self) -> Option<Point> {
         match self.place {
             Place::Block(b) => Some(Point::Block(b)),
             Place::Edge(from, index) => Some(Point::Edge { from, index }),
@@ -53,7 +53,7 @@ impl Link {
     }
 
     /// How often it was passed by these counts; 0 where they do not say.
-    pub(super) fn of(&self, counts: &Counts) -> u64 {
+    pub(crate) fn of(&self, counts: &Counts) -> u64 {
         let at = |v: &[u64], b: BlockId| v.get(b.index()).copied().unwrap_or(0);
         match self.place {
             Place::Entrance(b) => at(&counts.inflow, b),
@@ -69,7 +69,7 @@ impl Link {
 
 /// The links of a function, block by block: its entrance, the block, its edges in order, its exit. Every block can be
 /// reached from the world and gets back there: closed parts are opened the way inference opens them.
-pub(super) fn links_of(cfg: &Cfg) -> Vec<Link> {
+pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     let (mut graph, degrees) = graph_of(cfg, &[]);
     graph.open_closed_parts();
     let mut edges = graph.edges.iter();
@@ -92,7 +92,7 @@ pub(super) fn links_of(cfg: &Cfg) -> Vec<Link> {
 }
 
 /// Counts of `n` blocks from the flows of all their links, in the order of [`links_of`].
-pub(super) fn counts_of(n: usize, links: &[Link], flows: &[u64]) -> Counts {
+pub(crate) fn counts_of(n: usize, links: &[Link], flows: &[u64]) -> Counts {
     let mut counts = Counts {
         entry: 0,
         blocks: vec![0; n],

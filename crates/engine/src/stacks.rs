@@ -1,0 +1,128 @@
+//! Branch stacks of a process that runs clones, carried back to the originals.
+//!
+//! Clones lie in another order, so what a clone falls into may be where its original jumps to, and the other way round. A
+//! run in a clone is taken apart where the original goes on elsewhere: each such place is a branch that the original takes.
+//! Jumps that only the clone has stand for what comes before them, and the jump at an original's entry for nothing.
+
+use addr::{Addr, Avma, AvmaRange};
+use emit::{AddressMap, Entry, Link};
+use profile::{BranchStacks, Run, Taken};
+use rustc_hash::FxHashSet;
+
+/// What the stacks would say if there were no clones. `end_of` tells where an original instruction ends, for functions that
+/// matter; what ran of other functions' clones is left out.
+#[must_use]
+pub fn carried_back(
+    stacks: &BranchStacks,
+    clones: &[AddressMap],
+    end_of: &dyn Fn(Avma) -> Option<Avma>,
+) -> BranchStacks {
+    let clones = Clones::new(clones);
+    let mut out = BranchStacks::default();
+    let mut redirects: FxHashSet<Avma> = FxHashSet::default();
+    for (taken, n) in stacks.taken() {
+        let (from, to) = (clones.source(taken.from), clones.original(taken.to));
+        if from == Some(to) && clones.of(taken.from).is_none() {
+            redirects.insert(taken.from);
+        } else if clones.is_within(taken.to) {
+            // Inside of what is done for a call; or back from one, which the jump from there tells.
+        } else if clones.is_within(taken.from) && from.and_then(end_of) == Some(to) {
+            // Where it comes from is in no function's code, as for any return of a function that is not known.
+            out.add_taken(Taken { from: taken.from, to }, n);
+        } else if let Some(from) = from {
+            out.add_taken(Taken { from, to }, n);
+        }
+    }
+    for (run, n) in stacks.runs() {
+        match clones.of(run.first) {
+            Some(map) => in_clone(map, run, n, end_of, &mut out),
+            None if redirects.contains(&run.last) => {}
+            None => out.add_run(run, n),
+        }
+    }
+    out
+}
+
+/// Takes a run in a clone apart.
+fn in_clone(
+    map: &AddressMap,
+    run: Run,
+    n: u64,
+    end_of: &dyn Fn(Avma) -> Option<Avma>,
+    out: &mut BranchStacks,
+) {
+    let fragments = map.fragments();
+    let (Some(first), Some(last)) = (fragments.position(run.first), fragments.position(run.last)) else {
+        return;
+    };
+    // Fragments follow each other by position, not by address.
+    if last < first || run.first.add(u64::from(last - first)) != run.last {
+        return;
+    }
+    // A jump that was dropped where the run begins belongs to what lies before it.
+    let is_passed = |e: &&Entry| match e.link {
+        Link::Copy => true,
+        Link::Dropped => e.at != first,
+        Link::Extra | Link::Within => false,
+    };
+    let from = map.entries().partition_point(|e| e.at < first);
+    let mut passed = map.entries()[from..].iter().take_while(|e| e.at <= last).filter(is_passed);
+    let Some(mut at) = passed.next() else { return };
+    let mut begin = at.original;
+    for next in passed {
+        let Some(end) = end_of(at.original) else { return };
+        // A jump is one also where it leads to what follows it.
+        if at.link == Link::Dropped || end != next.original {
+            out.add_run(Run { first: begin, last: at.original }, n);
+            out.add_taken(Taken { from: at.original, to: next.original }, n);
+            begin = next.original;
+        }
+        at = next;
+    }
+    out.add_run(Run { first: begin, last: at.original }, n);
+}
+
+/// Clones by the addresses of their fragments.
+struct Clones<'a>(Vec<(AvmaRange, &'a AddressMap)>);
+
+impl<'a> Clones<'a> {
+    fn new(maps: &'a [AddressMap]) -> Self {
+        let mut all: Vec<(AvmaRange, &AddressMap)> =
+            maps.iter().flat_map(|m| m.fragments().ranges().map(move |r| (r, m))).collect();
+        all.sort_unstable_by_key(|(range, _)| range.start);
+        Self(all)
+    }
+
+    fn of(&self, at: Avma) -> Option<&'a AddressMap> {
+        let after = self.0.partition_point(|(range, _)| range.start <= at);
+        let (range, map) = self.0.get(after.checked_sub(1)?)?;
+        range.contains(at).then_some(*map)
+    }
+
+    /// Where something leads in originals.
+    fn original(&self, at: Avma) -> Avma {
+        self.of(at).and_then(|m| m.original_of_interior(at)).unwrap_or(at)
+    }
+
+    /// Whether it is in the middle of what is done for one instruction of the original.
+    fn is_within(&self, at: Avma) -> bool {
+        let entry = self.of(at).and_then(|m| m.entries_at(at).last());
+        entry.is_some_and(|e| e.link == Link::Within)
+    }
+
+    /// Which instruction of an original a branch is one of; for a jump that only the clone has the one before it.
+    fn source(&self, at: Avma) -> Option<Avma> {
+        let Some(map) = self.of(at) else { return Some(at) };
+        let position = map.fragments().position(at)?;
+        let upto = map.entries().partition_point(|e| e.at <= position);
+        map.entries()[..upto]
+            .iter()
+            .rev()
+            .find(|e| !matches!(e.link, Link::Extra | Link::Within))
+            .map(|e| e.original)
+    }
+}
+
+#[cfg(test)]
+#[path = "stacks_tests.rs"]
+mod tests;
