@@ -24,6 +24,7 @@ const MOST_STEPS: u64 = 50_000_000;
 
 /// Counts what the main thread does from its next entry to the function at `entry` until it returns, in the functions of
 /// `cfgs`. `start` has the thread come there; the thread itself goes on meanwhile. The function makes no system call.
+/// `each` is told of every step: which instruction was executed, and which one is next.
 ///
 /// # Errors
 /// [`Error::NotStepped`] where the thread does not get there within `patience`, or its twin does not get to the end.
@@ -33,6 +34,7 @@ pub fn count_steps(
     cfgs: &[&Cfg],
     start: &mut dyn FnMut(),
     patience: Duration,
+    each: &mut dyn FnMut(Avma, Avma),
 ) -> Result<Vec<Counts>, Error> {
     let process = Process::open(pid)?;
     let mut twin = {
@@ -44,13 +46,18 @@ pub fn count_steps(
         thread.twin()?
     };
     let dead = twin.process().pid();
-    let counted = step_through(&mut twin, entry, cfgs);
+    let counted = step_through(&mut twin, entry, cfgs, each);
     drop(twin);
     tracee::with_one_stopped(&process, |remote| tracee::bury(remote, &[dead]))?;
     counted
 }
 
-fn step_through(twin: &mut Twin, entry: Avma, cfgs: &[&Cfg]) -> Result<Vec<Counts>, Error> {
+fn step_through(
+    twin: &mut Twin,
+    entry: Avma,
+    cfgs: &[&Cfg],
+    each: &mut dyn FnMut(Avma, Avma),
+) -> Result<Vec<Counts>, Error> {
     let mut tally = Tally::new(cfgs);
     let sp = twin.regs()?.0.rsp;
     let home = twin.process().u64(Avma(sp))?;
@@ -63,6 +70,7 @@ fn step_through(twin: &mut Twin, entry: Avma, cfgs: &[&Cfg]) -> Result<Vec<Count
         let regs = twin.regs()?;
         let next = regs.ip();
         tally.passes(at, next);
+        each(at, next);
         if next.0 == home && regs.0.rsp > sp {
             return Ok(tally.counts);
         }
@@ -93,7 +101,7 @@ impl<'a> Tally<'a> {
     fn new(cfgs: &'a [&'a Cfg]) -> Self {
         let mut tally = Self {
             cfgs,
-            counts: cfgs.iter().map(|cfg| zeros(cfg)).collect(),
+            counts: cfgs.iter().map(|cfg| Counts::zero(cfg)).collect(),
             starts: FxHashMap::default(),
             lasts: FxHashMap::default(),
             calls: FxHashMap::default(),
@@ -176,21 +184,5 @@ fn start_of(cfg: &Cfg, dest: Dest) -> Avma {
     match dest {
         Dest::Block(b) => cfg.blocks[b.index()].range.start,
         Dest::Outside(at) => at,
-    }
-}
-
-fn zeros(cfg: &Cfg) -> Counts {
-    let n = cfg.blocks.len();
-    let degree = |b| {
-        let mut degree = 0;
-        cfg.successors(BlockId(b), |_| degree += 1);
-        vec![0; degree]
-    };
-    Counts {
-        entry: 0,
-        blocks: vec![0; n],
-        edges: (0u32..).take(n).map(degree).collect(),
-        inflow: vec![0; n],
-        outflow: vec![0; n],
     }
 }

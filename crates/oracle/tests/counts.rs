@@ -7,100 +7,12 @@
 
 mod support;
 
-use engine::{CountedFunction, OptimizeOptions, Pid, Progress, count_during};
-use oracle::{Options, Report, count_steps, examine};
+use engine::{CountedFunction, OptimizeOptions, count_during};
+use oracle::{Options, Report, examine};
 use profile::Counts;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use support::paths::{Paths, own};
 use support::{Guest, guests, stress};
-use tempfile::TempDir;
-
-/// A guest that works when it is told to.
-struct Paths {
-    child: Child,
-    _dir: TempDir,
-}
-
-impl Paths {
-    fn start(compiler: &str, flags: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let program: PathBuf = dir.path().join("paths");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/paths.c");
-        let built = Command::new(compiler)
-            .args(["-w", "-pthread"])
-            .args(flags)
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .status();
-        assert!(built.unwrap().success(), "{compiler} {flags:?}");
-        let child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut paths = Self { child, _dir: dir };
-        paths.wait();
-        paths
-    }
-
-    fn pid(&self) -> Pid {
-        Pid(i32::try_from(self.child.id()).unwrap())
-    }
-
-    fn tell(&mut self, what: u8) {
-        self.child.stdin.as_mut().unwrap().write_all(&[what]).unwrap();
-    }
-
-    fn wait(&mut self) {
-        self.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    }
-
-    fn work(&mut self, what: u8) {
-        self.tell(what);
-        self.wait();
-    }
-
-    /// What counters say of the work, done as told.
-    fn counted(&mut self, options: &OptimizeOptions, what: u8) -> Vec<CountedFunction> {
-        let pid = self.pid();
-        let paths = std::cell::RefCell::new(self);
-        // Without samples none of it would be hot.
-        let mut progress = |p| {
-            if let Progress::Sampling { .. } = p {
-                (0..500).for_each(|_| paths.borrow_mut().work(what));
-            }
-        };
-        let mut work = || paths.borrow_mut().work(what);
-        count_during(pid, options, &mut progress, &mut work).unwrap()
-    }
-
-    /// What a single-step run of the same functions says.
-    fn stepped(&mut self, functions: &[&CountedFunction]) -> Vec<Counts> {
-        let all = functions.iter().find(|f| f.name == "p_all").unwrap().cfg.entry;
-        let cfgs: Vec<_> = functions.iter().map(|f| &f.cfg).collect();
-        let pid = self.pid();
-        let counts = count_steps(pid, all, &cfgs, &mut || self.tell(b's'), Duration::from_secs(60)).unwrap();
-        self.wait();
-        counts
-    }
-
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Paths {
-    fn drop(&mut self) {
-        // Of a child that has been waited for, this is an error and does nothing.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The functions that are the work. Where threads do it, nobody calls the one for all of them.
-fn own(counted: &[CountedFunction]) -> Vec<&CountedFunction> {
-    counted.iter().filter(|f| f.name.starts_with("p_")).collect()
-}
 
 fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: bool) {
     let (mut blocks, mut edges, mut ran) = (0, 0, 0u64);
@@ -145,7 +57,7 @@ fn build(compiler: &str, flags: &[&str], seed: u64) {
     let shuffled = OptimizeOptions { shuffle: Some(seed), ..OptimizeOptions::default() };
     let alone = paths.counted(&shuffled, b's');
     let alone = own(&alone);
-    let stepped = paths.stepped(&alone);
+    let stepped = paths.stepped(&alone, &mut |_, _| {});
     same(&format!("{what}, random order"), &alone, &stepped, false);
     let threads = paths.counted(&shuffled, b't');
     let threads = own(&threads);

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod paths;
+
 use engine::{OptimizeOptions, Pid, optimize};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
