@@ -312,6 +312,21 @@ fn runs_that_cannot_be_are_rejected() {
 }
 
 #[test]
+fn a_block_runs_once_however_many_calls_it_makes() {
+    let cfgs = small();
+    let cfgs: Vec<&Cfg> = cfgs.iter().collect();
+    let mut tally = Tally::new(&cfgs);
+    // To the call, and from behind it on.
+    tally.run(Run { first: Avma(0x1000), last: Avma(0x1007) }, 3);
+    tally.run(Run { first: Avma(0x100c), last: Avma(0x1011) }, 3);
+    let counts = &tally.functions[0];
+    assert_eq!(
+        (&counts.blocks[..], &counts.edges[0], &counts.edges[1]),
+        (&[3, 3, 3, 0][..], &vec![0, 3], &vec![3])
+    );
+}
+
+#[test]
 fn branches_that_cannot_be_are_rejected() {
     let none = Rejected::default();
     let bad = Rejected { branches: 7, ..none };
