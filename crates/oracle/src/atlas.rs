@@ -115,10 +115,26 @@ impl Atlas {
         }
     }
 
-    /// Whether the original's instruction at `a` is a jump that was dropped, with `b` in its place.
+    /// Whether the original's instruction at `a` was dropped, with `b` in its place: a jump, or a call whose callee runs in place.
     pub(crate) fn is_dropped(&self, a: Avma, b: Avma) -> bool {
-        self.clone_of(b)
-            .is_some_and(|c| c.map.to_clone(a) == Some(b) && c.map.to_original(b).is_some_and(|o| o != a))
+        let dropped = |e: &Entry| e.link == Link::Dropped && e.original == a;
+        self.clone_of(b).is_some_and(|c| c.map.entries_at(b).iter().any(dropped))
+    }
+
+    /// Whether the clone's instruction at `b` is a part of what is done for the call at `a`, and not the first one.
+    pub(crate) fn is_within(&self, b: Avma, a: Avma) -> bool {
+        self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Within && e.original == a)
+    }
+
+    /// Whether the clone's instruction at `b` is the copy of the original's at `a`.
+    pub(crate) fn is_copy(&self, b: Avma, a: Avma) -> bool {
+        self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Copy && e.original == a)
+    }
+
+    /// Whether a function of the originals begins at `a`.
+    pub(crate) fn is_entry(&self, a: Avma) -> bool {
+        let begins = |f: &FrameTable| f.find(a).is_some_and(|fde| fde.range.start == a);
+        self.image.modules().iter().any(|m| begins(&m.frames))
     }
 
     /// Whether a thread of the originals' world at `a` is in a stub of the procedure linkage table that one of the clones'

@@ -38,7 +38,10 @@ pub(crate) struct Decoded {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     pub(crate) range: AvmaRange,
+    pub(crate) reads: bool,
     pub(crate) writes: bool,
+    /// Whether all of it is sure to be written.
+    pub(crate) overwrites: bool,
 }
 
 impl Decoded {
@@ -89,9 +92,14 @@ impl Decoded {
     pub(crate) fn accesses<'a>(&'a self, regs: &'a State) -> impl Iterator<Item = Option<Access>> + 'a {
         self.memory.iter().filter(|m| m.access() != OpAccess::NoMemAccess).map(|m| {
             let at = m.virtual_address(0, |r, _, _| value(regs, r))?;
-            let writes = !matches!(m.access(), OpAccess::Read | OpAccess::CondRead);
             let len = m.memory_size().size() as u64;
-            Some(Access { range: AvmaRange::with_len(Avma(at), len), writes })
+            Some(Access {
+                range: AvmaRange::with_len(Avma(at), len),
+                reads: !matches!(m.access(), OpAccess::Write | OpAccess::CondWrite),
+                writes: !matches!(m.access(), OpAccess::Read | OpAccess::CondRead),
+                overwrites: matches!(m.access(), OpAccess::Write | OpAccess::ReadWrite)
+                    && !is_masked_store(self.inst.mnemonic()),
+            })
         })
     }
 
@@ -259,6 +267,21 @@ fn cannot_be_compared(m: Mnemonic) -> bool {
     )
 }
 
+/// Stores of which the decoder says that they write all, for want of a mask register.
+fn is_masked_store(m: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        m,
+        M::Maskmovq
+            | M::Maskmovdqu
+            | M::Vmaskmovdqu
+            | M::Vmaskmovps
+            | M::Vmaskmovpd
+            | M::Vpmaskmovd
+            | M::Vpmaskmovq
+    )
+}
+
 fn is_x87(inst: &Instruction) -> bool {
     use CpuidFeature as F;
     inst.cpuid_features().iter().any(|f| matches!(f, F::FPU | F::FPU287 | F::FPU387))
@@ -340,10 +363,18 @@ mod tests {
         regs.gprs[4] = 0x7000;
         regs.gprs[1] = 0x10;
         let accesses = |bytes: &[u8]| -> Vec<_> { decoded(bytes).accesses(&regs).collect() };
-        let access = |at, len, writes| Some(Access { range: AvmaRange::with_len(Avma(at), len), writes });
+        let access = |at, len, writes: bool| {
+            let range = AvmaRange::with_len(Avma(at), len);
+            Some(Access { range, reads: !writes, writes, overwrites: writes })
+        };
         // push %rax; mov %fs:8(%rcx), %eax; mov %al, 3(%rip).
         assert_eq!(accesses(&[0x50]), [access(0x6ff8, 8, true)]);
         assert_eq!(accesses(&[0x64, 0x8b, 0x41, 0x08]), [access(0x5018, 4, false)]);
         assert_eq!(accesses(&[0x88, 0x05, 3, 0, 0, 0]), [access(0x1009, 1, true)]);
+        // incl (%rcx) does both; vpmaskmovd %ymm0, %ymm1, (%rcx) writes as much as it likes.
+        let both = accesses(&[0xff, 0x01])[0].unwrap();
+        assert!(both.reads && both.writes && both.overwrites);
+        let masked = accesses(&[0xc4, 0xe2, 0x75, 0x8e, 0x01])[0].unwrap();
+        assert!(masked.writes && !masked.overwrites);
     }
 }

@@ -11,13 +11,15 @@
 //! | a word pushed by a call, both forms of one address | yes: `Address` |
 //! | the output of an instruction that reads an `Address` or `Derived` thing | yes: `Address` if both forms of one address, else `Derived` |
 //! | a general register or flag while the clone is between the read of a cloned jump table and its jump | yes: `Dead` |
-//! | a general register or flag changed by an instruction that only the clone has (a counter's) | yes: `Dead` |
+//! | a general register or flag changed by an instruction that only the clone has (a counter's, a guard's) | yes: `Dead` |
+//! | the word that was pushed by a call whose callee runs in place in the clone | yes: dead, byte by byte |
 //! | any other | no |
 //!
-//! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong.
+//! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong. A word below the stack
+//! pointer is dead by the ABI; whatever lies there next is written first.
 
-use crate::decoded::{FLAGS, State};
-use addr::{Addr, AvmaRange};
+use crate::decoded::{Access, FLAGS, State};
+use addr::{Addr, Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 
 /// Why something differs.
@@ -42,6 +44,8 @@ pub(crate) struct Stains {
     vectors: u64,
     /// Words of memory by address, a multiple of 8.
     memory: FxHashMap<u64, Stain>,
+    /// The dead bytes of words, as bits, by the word's address.
+    dead_memory: FxHashMap<u64, u8>,
 }
 
 /// What an instruction reads, as far as stained.
@@ -49,9 +53,14 @@ pub(crate) struct Stains {
 pub(crate) struct Inputs {
     pub(crate) address: bool,
     pub(crate) derived: bool,
-    /// A general register's number; 16 for the flags.
+    /// A general register's number, [`DEAD_FLAGS`] or [`DEAD_MEMORY`].
     pub(crate) dead: Option<usize>,
 }
+
+/// Stands for the flags where the others are general registers.
+pub(crate) const DEAD_FLAGS: usize = 16;
+/// Stands for memory.
+pub(crate) const DEAD_MEMORY: usize = 17;
 
 impl Inputs {
     /// Whether a difference of its outputs can come of its inputs.
@@ -82,8 +91,9 @@ pub(crate) struct Cause {
 pub(crate) const REST: u32 = 32;
 
 impl Stains {
-    /// What of an instruction's inputs is stained.
-    pub(crate) fn inputs(&self, gprs: u16, flags: u64, vectors: Option<u32>, reads: &[AvmaRange]) -> Inputs {
+    /// What of an instruction's inputs is stained. Of the memory that it uses, the difference of what is only written explains a
+    /// difference too: a part of a word may stay as it was.
+    pub(crate) fn inputs(&self, gprs: u16, flags: u64, vectors: Option<u32>, memory: &[Access]) -> Inputs {
         let mut inputs = Inputs::default();
         for (n, stain) in self.gprs.iter().enumerate().filter(|(n, _)| gprs >> n & 1 == 1) {
             match stain {
@@ -94,19 +104,53 @@ impl Stains {
         }
         inputs.derived |= flags & self.derived_flags != 0;
         if flags & self.dead_flags != 0 {
-            inputs.dead = Some(16);
+            inputs.dead = Some(DEAD_FLAGS);
         }
         if let Some(read) = vectors {
             inputs.derived |= self.vectors & (u64::from(read) | 1 << REST) != 0;
         }
         if !self.memory.is_empty() {
-            for word in reads.iter().flat_map(words) {
+            for word in memory.iter().flat_map(|m| words(&m.range)) {
                 if let Some(s) = self.memory.get(&word) {
                     inputs.add(*s);
                 }
             }
         }
+        if !self.dead_memory.is_empty() {
+            let dead = |(at, bytes)| self.dead_memory.get(&at).is_some_and(|dead| dead & bytes != 0);
+            if memory.iter().filter(|m| m.reads).flat_map(|m| bytes_of_words(&m.range)).any(dead) {
+                inputs.dead = Some(DEAD_MEMORY);
+            }
+        }
         inputs
+    }
+
+    /// Takes note of memory that one side has written, and nobody is to read: all of it differs.
+    pub(crate) fn abandon(&mut self, range: &AvmaRange) {
+        for (at, bytes) in bytes_of_words(range) {
+            *self.dead_memory.entry(at).or_default() |= bytes;
+        }
+    }
+
+    /// The opposite: what lies there now is for all to read.
+    pub(crate) fn overwrite(&mut self, range: &AvmaRange) {
+        if self.dead_memory.is_empty() {
+            return;
+        }
+        for (at, bytes) in bytes_of_words(range) {
+            if let Some(dead) = self.dead_memory.get_mut(&at) {
+                *dead &= !bytes;
+                if *dead == 0 {
+                    self.dead_memory.remove(&at);
+                }
+            }
+        }
+    }
+
+    /// The bits of a word that are not dead.
+    pub(crate) fn live_bits(&self, at: u64) -> u64 {
+        let dead = self.dead_memory.get(&at).copied().unwrap_or(0);
+        u64::from_le_bytes(std::array::from_fn(|i| if dead >> i & 1 == 1 { 0 } else { 0xff }))
     }
 
     /// Takes note of general registers after an instruction; the first that has no right to differ.
@@ -214,6 +258,15 @@ pub(crate) fn words(range: &AvmaRange) -> impl Iterator<Item = u64> + use<> {
     (0..count).map(move |i| first + 8 * i)
 }
 
+/// The same with the bytes of each that are in `range`, as bits.
+fn bytes_of_words(range: &AvmaRange) -> impl Iterator<Item = (u64, u8)> + use<> {
+    let range = *range;
+    words(&range).map(move |at| {
+        let inside = |i: u64| range.contains(Avma(at).add(i));
+        (at, (0..8).filter(|&i| inside(i)).fold(0, |bits, i| bits | 1u8 << i))
+    })
+}
+
 /// The memory a range of whole words covers.
 pub(crate) fn whole_words(range: &AvmaRange) -> AvmaRange {
     AvmaRange::with_len(range.start.align_down(8), words(range).count() as u64 * 8)
@@ -222,7 +275,6 @@ pub(crate) fn whole_words(range: &AvmaRange) -> AvmaRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use addr::Avma;
 
     const SAME: &dyn Fn(u64, u64) -> bool = &|a, b| b == a + 0x1000;
 
@@ -230,6 +282,11 @@ mod tests {
         let mut s = State { flags, ..State::default() };
         s.gprs[0] = rax;
         s
+    }
+
+    fn access(at: u64, len: u64, reads: bool) -> Access {
+        let range = AvmaRange::with_len(Avma(at), len);
+        Access { range, reads, writes: !reads, overwrites: !reads }
     }
 
     fn cause(inputs: Inputs, unmovable: bool) -> Cause {
@@ -252,7 +309,7 @@ mod tests {
         let mut s = Stains::default();
         assert!(s.word(0x100, false, true, true, Inputs::default()));
         // pop %rax
-        let read = |s: &Stains, at| s.inputs(0, 0, None, &[AvmaRange::with_len(Avma(at), 8)]);
+        let read = |s: &Stains, at| s.inputs(0, 0, None, &[access(at, 8, true)]);
         let inputs = read(&s, 0x100);
         assert_eq!((inputs.address, inputs.derived), (true, false));
         assert!(read(&s, 0xfc).address && !read(&s, 0xf8).explain() && !read(&s, 0x108).explain());
@@ -269,7 +326,7 @@ mod tests {
         assert_eq!(s.registers((&c, &d), (&a, &a), cause(Inputs::default(), false), SAME), None);
         assert!(s.flags((&a, &a), cause(Inputs::default(), false)));
         assert!(s.word(0x100, true, true, false, Inputs::default()));
-        assert_eq!(s.inputs(1, FLAGS, None, &[AvmaRange::with_len(Avma(0x100), 8)]), Inputs::default());
+        assert_eq!(s.inputs(1, FLAGS, None, &[access(0x100, 8, true)]), Inputs::default());
     }
 
     #[test]
@@ -304,6 +361,27 @@ mod tests {
         let mut pushed = there;
         pushed.gprs[4] = 8;
         assert!(!s.extra(&there, &there, &pushed));
+    }
+
+    #[test]
+    fn what_a_call_pushed_on_one_side_is_dead_until_it_is_overwritten() {
+        let mut s = Stains::default();
+        s.abandon(&AvmaRange::with_len(Avma(0xfc), 8));
+        let dead =
+            |s: &Stains, at, len| s.inputs(0, 0, None, &[access(at, len, true)]).dead == Some(DEAD_MEMORY);
+        assert!(dead(&s, 0xf8, 8) && dead(&s, 0xff, 1) && dead(&s, 0x103, 1));
+        assert!(!dead(&s, 0xf8, 4) && !dead(&s, 0x104, 4) && !dead(&s, 0xf0, 8));
+        assert_eq!(
+            s.inputs(0, 0, None, &[access(0xf8, 16, false)]),
+            Inputs::default(),
+            "a store reads nothing"
+        );
+        assert_eq!((s.live_bits(0xf8), s.live_bits(0x100)), (0xffff_ffff, 0xffff_ffff_0000_0000));
+        s.overwrite(&AvmaRange::with_len(Avma(0xfe), 4));
+        assert!(dead(&s, 0xfc, 8) && dead(&s, 0xfd, 1) && !dead(&s, 0xfe, 4) && dead(&s, 0x102, 1));
+        assert_eq!(s.live_bits(0xf8), 0xffff_0000_ffff_ffff);
+        s.overwrite(&AvmaRange::with_len(Avma(0xf8), 16));
+        assert!(s.dead_memory.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::atlas::Atlas;
 use crate::decoded::State;
-use crate::frame::{World, walk};
+use crate::frame::{MAX_FRAMES, World, walk};
 use crate::hunt::Hunt;
 use crate::lockstep::{Lockstep, Memo, Verdict};
 use crate::report::Report;
@@ -140,7 +140,7 @@ impl Examination<'_> {
 
     /// Whatever is on the stack of a thread is likely to be entered again.
     fn sample(&mut self, state: &State) {
-        let (frames, _) = walk(self.atlas, World::Clones, state, self.process, u64::MAX);
+        let (frames, _) = walk(self.atlas, World::Clones, state, self.process, (u64::MAX, MAX_FRAMES));
         let clones = frames.iter().filter_map(|f| self.atlas.clone_of(f.pc));
         self.hunt.meet(clones.map(|c| c.original));
     }

@@ -7,7 +7,7 @@ use addr::{Addr, Avma, ReadMemory};
 use unwind::{CfaRule, Reg, RegRule, Row};
 
 /// How many frames are followed.
-const MAX_FRAMES: usize = 32;
+pub(crate) const MAX_FRAMES: usize = 32;
 /// The callee-saved registers by DWARF number: rbx, rbp, r12 to r15.
 pub(crate) const SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 
@@ -39,13 +39,13 @@ pub(crate) enum WalkEnd {
     Unknown(Avma),
 }
 
-/// The frames from the innermost up to the first whose frame address is above `until`.
+/// The frames from the innermost up to the first whose frame address is above `until`, `most` at most.
 pub(crate) fn walk(
     atlas: &Atlas,
     world: World,
     state: &State,
     memory: &dyn ReadMemory,
-    until: u64,
+    (until, most): (u64, usize),
 ) -> (Vec<Frame>, WalkEnd) {
     let mut frames: Vec<Frame> = Vec::new();
     let mut regs = dwarf(state);
@@ -58,7 +58,7 @@ pub(crate) fn walk(
         let Some(row) = row else { return (frames, WalkEnd::NoRule(pc)) };
         let Some((cfa, caller)) = apply(&row, &regs, memory) else { return (frames, WalkEnd::Unknown(pc)) };
         frames.push(Frame { pc, cfa, caller });
-        if cfa > until || frames.len() == MAX_FRAMES {
+        if cfa > until || frames.len() == most {
             return (frames, WalkEnd::Reached);
         }
         let Some(ra) = caller[16] else { return (frames, WalkEnd::Unknown(pc)) };

@@ -2,12 +2,12 @@
 
 use crate::Error;
 use crate::atlas::Atlas;
-use crate::decoded::{Code, Decoded, GPR_NAMES};
-use crate::differ::{Cause, Inputs, REST, Stains, whole_words};
-use crate::frame::{SAVED, WalkEnd, World, walk};
+use crate::decoded::{Access, Code, Decoded, GPR_NAMES, State};
+use crate::differ::{Cause, DEAD_FLAGS, DEAD_MEMORY, Inputs, REST, Stains, whole_words};
 use crate::report::{Difference, End, Mismatch, Report};
 use crate::twin::Side;
 use addr::{Avma, AvmaRange, ReadMemory};
+use emit::Link;
 use iced_x86::{Formatter, GasFormatter, Instruction};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -15,9 +15,6 @@ use tracee::Stepped;
 
 /// How many pairs of instructions a mismatch shows.
 const TRAIL: usize = 12;
-/// How often the stack is unwound at one instruction: the rule is the same each time.
-const UNWINDS: u8 = 3;
-
 /// What is known over all comparisons of one target.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
@@ -28,7 +25,7 @@ pub(crate) struct Memo {
     /// Clone instructions that were compared.
     pub(crate) seen: FxHashSet<Avma>,
     /// How often the stack was unwound at a clone instruction.
-    unwound: FxHashMap<Avma, u8>,
+    pub(crate) unwound: FxHashMap<Avma, u8>,
 }
 
 pub(crate) enum Verdict {
@@ -36,18 +33,49 @@ pub(crate) enum Verdict {
     Mismatch(Box<Mismatch>),
 }
 
+/// Where the two sides are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// In the same frames.
+    Same,
+    /// The originals' side is in a function that was called, the clones' side where that runs in place.
+    InPlace,
+}
+
+impl Depth {
+    /// How many frames more the originals' side has.
+    pub(crate) fn frames(self) -> usize {
+        usize::from(self == Depth::InPlace)
+    }
+
+    /// What the state of the originals' side is without the return addresses that only this side has.
+    fn level(self, state: State) -> State {
+        let mut level = state;
+        level.gprs[4] = state.sp().wrapping_add(8 * self.frames() as u64);
+        level
+    }
+}
+
+/// The memory that two instructions are about to use.
+#[derive(Default)]
+struct Touched {
+    all: Vec<Access>,
+    /// What the original's writes, and what the clone's.
+    writes: (Vec<AvmaRange>, Vec<AvmaRange>),
+}
+
 /// One comparison.
 pub(crate) struct Lockstep<'a> {
-    atlas: &'a Atlas,
-    memo: &'a mut Memo,
-    report: &'a mut Report,
-    a: Side,
-    b: Side,
-    stains: Stains,
+    pub(crate) atlas: &'a Atlas,
+    pub(crate) memo: &'a mut Memo,
+    pub(crate) report: &'a mut Report,
+    pub(crate) a: Side,
+    pub(crate) b: Side,
+    pub(crate) stains: Stains,
     /// Memory that twins share with the target.
     shared: Vec<AvmaRange>,
     /// The stack pointer at the entry, and where the function returns to.
-    entry_sp: u64,
+    pub(crate) entry_sp: u64,
     home: Option<u64>,
     original: Avma,
     done: u64,
@@ -96,59 +124,43 @@ impl<'a> Lockstep<'a> {
             if self.done >= max_steps {
                 return Ok(Verdict::End(End::Limit));
             }
-            if let Some(end) = self.pair()? {
+            if let Some(end) = self.next()? {
                 return Ok(end);
             }
         }
     }
 
+    /// One instruction of both, or what is done for a call.
+    fn next(&mut self) -> Result<Option<Verdict>, Error> {
+        if self.atlas.is_dropped(self.a.now.ip(), self.b.now.ip()) {
+            self.in_place()
+        } else if self.is_guard()? {
+            self.guard()
+        } else {
+            self.pair(Depth::Same)
+        }
+    }
+
     /// One instruction of both.
-    fn pair(&mut self) -> Result<Option<Verdict>, Error> {
+    pub(crate) fn pair(&mut self, depth: Depth) -> Result<Option<Verdict>, Error> {
         let (da, db) = self.decode()?;
         self.note(da.inst, db.inst);
         if da.stops || db.stops {
-            let what = format!("{:?}", if da.stops { da.inst.mnemonic() } else { db.inst.mnemonic() })
-                .to_lowercase();
-            return Ok(Some(Verdict::End(End::Instruction(what))));
+            return Ok(Some(stop(if da.stops { &da } else { &db })));
         }
-        let (before_a, before_b) = (self.a.now, self.b.now);
-        let (mut reads, mut writes) = (Vec::new(), (Vec::new(), Vec::new()));
-        for (d, regs, writes) in [(&da, &before_a, &mut writes.0), (&db, &before_b, &mut writes.1)] {
-            for access in d.accesses(regs) {
-                let Some(access) = access else {
-                    // Gathered from many places, or scattered.
-                    let what = format!("{:?}", d.inst.mnemonic()).to_lowercase();
-                    return Ok(Some(Verdict::End(End::Instruction(what))));
-                };
-                if self.shared.iter().any(|s| s.overlaps(&access.range)) {
-                    return Ok(Some(Verdict::End(End::SharedMemory)));
-                }
-                reads.push(access.range);
-                if access.writes {
-                    writes.push(access.range);
-                }
-            }
+        let touched = match self.touched(&da, &db) {
+            Ok(touched) => touched,
+            Err(end) => return Ok(Some(end)),
+        };
+        let inputs = self.inputs(&da, &db, &touched.all);
+        let in_window = self.in_window();
+        if let Some(n) = inputs.dead.filter(|&n| n == DEAD_MEMORY || !in_window) {
+            return Ok(Some(self.dead(n)));
         }
-        let vectors = da.vector.then_some(da.reads_vectors | db.reads_vectors);
-        let (gprs, flags) = (da.reads | db.reads, da.reads_flags | db.reads_flags);
-        let mut inputs = self.stains.inputs(gprs, flags, vectors, &reads);
-        if inputs.dead.is_some() {
-            // Where only the lowest byte is read, and it was written again, nothing dead is read.
-            let low = (da.reads_low | !da.reads) & (db.reads_low | !db.reads);
-            let written =
-                |n: &usize| low >> n & 1 == 1 && (before_a.gprs[*n] ^ before_b.gprs[*n]) & 0xff == 0;
-            let alive = (0..16).filter(written).fold(0, |mask, n| mask | 1u16 << n);
-            inputs.dead = self.stains.inputs(gprs & !alive, flags, vectors, &reads).dead;
-        }
-        inputs.derived |= da.reads_x87_place;
-        let movable = self.is_movable();
-        if let Some(n) = inputs.dead.filter(|_| movable) {
-            let name = GPR_NAMES.get(n).copied().unwrap_or("flags");
-            return Ok(Some(self.mismatch(Difference::Dead { name })));
-        }
-        self.report.unmovable += u64::from(!movable);
+        self.report.unmovable += u64::from(in_window);
         self.count();
 
+        let before = (self.a.now, self.b.now);
         match (self.a.step()?, self.b.step()?) {
             (Stepped::Done, Stepped::Done) => {}
             (Stepped::Ended, _) | (_, Stepped::Ended) => return Ok(Some(Verdict::End(End::Lost))),
@@ -162,49 +174,101 @@ impl<'a> Lockstep<'a> {
         }
         self.done += 1;
         self.report.instructions += 1;
-        if let Some(difference) = self.written(&writes, da.is_call(), inputs) {
+        if let Some(difference) = self.written(&touched, da.is_call(), inputs) {
             return Ok(Some(self.mismatch(difference)));
         }
-        if let Some(end) = self.path(&da, inputs)? {
+        // In place nothing branches, so whoever calls this knows where both are.
+        if depth == Depth::Same
+            && let Some(end) = self.path(&da, inputs)?
+        {
             return Ok(Some(end));
         }
-        let cause = Cause { inputs, flags: da.writes_flags | db.writes_flags, unmovable: !self.is_movable() };
-        let atlas = self.atlas;
-        let now = (&self.a.now, &self.b.now);
-        let bad = self.stains.registers((&before_a, &before_b), now, cause, &|a, b| atlas.same(a, b));
-        if let Some(n) = bad {
-            let values = (now.0.gprs[n], now.1.gprs[n]);
-            return Ok(Some(self.mismatch(Difference::Register { name: GPR_NAMES[n], values })));
-        }
-        if !self.stains.flags(now, cause) {
-            let values = (now.0.flags, now.1.flags);
-            return Ok(Some(self.mismatch(Difference::Flags { values })));
-        }
-        if (now.0.fs_base, now.0.gs_base) != (now.1.fs_base, now.1.gs_base) {
-            return Ok(Some(self.mismatch(Difference::Segments)));
-        }
-        if (da.vector || db.vector)
-            && let Some(at) = self.vectors(cause)?
-        {
-            return Ok(Some(self.mismatch(Difference::Vectors { at })));
-        }
-        Ok(None)
+        let flags = da.writes_flags | db.writes_flags;
+        let cause = Cause { inputs, flags, unmovable: self.in_window() };
+        let difference = self.compare(depth, before, cause, da.vector || db.vector)?;
+        Ok(difference.map(|d| self.mismatch(d)))
     }
 
-    fn decode(&mut self) -> Result<(std::rc::Rc<Decoded>, std::rc::Rc<Decoded>), Error> {
+    /// Compares all but memory with what it was before an instruction.
+    fn compare(
+        &mut self,
+        depth: Depth,
+        before: (State, State),
+        cause: Cause,
+        vector: bool,
+    ) -> Result<Option<Difference>, Error> {
+        let atlas = self.atlas;
+        let before = (&depth.level(before.0), &before.1);
+        let now = (&depth.level(self.a.now), &self.b.now);
+        let bad = self.stains.registers(before, now, cause, &|a, b| atlas.same(a, b));
+        if let Some(n) = bad {
+            let values = (now.0.gprs[n], now.1.gprs[n]);
+            return Ok(Some(Difference::Register { name: GPR_NAMES[n], values }));
+        }
+        if !self.stains.flags(now, cause) {
+            return Ok(Some(Difference::Flags { values: (now.0.flags, now.1.flags) }));
+        }
+        if (now.0.fs_base, now.0.gs_base) != (now.1.fs_base, now.1.gs_base) {
+            return Ok(Some(Difference::Segments));
+        }
+        let at = if vector { self.vectors(cause)? } else { None };
+        Ok(at.map(|at| Difference::Vectors { at }))
+    }
+
+    /// What of the inputs of two instructions is stained.
+    fn inputs(&self, da: &Decoded, db: &Decoded, memory: &[Access]) -> Inputs {
+        let vectors = da.vector.then_some(da.reads_vectors | db.reads_vectors);
+        let (gprs, flags) = (da.reads | db.reads, da.reads_flags | db.reads_flags);
+        let mut inputs = self.stains.inputs(gprs, flags, vectors, memory);
+        if inputs.dead.is_some() {
+            // Where only the lowest byte is read, and it was written again, nothing dead is read.
+            let low = (da.reads_low | !da.reads) & (db.reads_low | !db.reads);
+            let (a, b) = (&self.a.now.gprs, &self.b.now.gprs);
+            let written = |n: &usize| low >> n & 1 == 1 && (a[*n] ^ b[*n]) & 0xff == 0;
+            let alive = (0..16).filter(written).fold(0, |mask, n| mask | 1u16 << n);
+            inputs.dead = self.stains.inputs(gprs & !alive, flags, vectors, memory).dead;
+        }
+        inputs.derived |= da.reads_x87_place;
+        inputs
+    }
+
+    /// The memory that both are about to use; an end where it cannot be compared.
+    fn touched(&self, da: &Decoded, db: &Decoded) -> Result<Touched, Verdict> {
+        let mut touched = Touched::default();
+        for (d, regs, writes) in
+            [(da, &self.a.now, &mut touched.writes.0), (db, &self.b.now, &mut touched.writes.1)]
+        {
+            for access in self.accesses(d, regs)? {
+                touched.all.push(access);
+                if access.writes {
+                    writes.push(access.range);
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    /// The memory that one is about to use; an end where it cannot be compared.
+    pub(crate) fn accesses(&self, d: &Decoded, regs: &State) -> Result<Vec<Access>, Verdict> {
+        // Else it is gathered from many places, or scattered.
+        let all = d.accesses(regs).collect::<Option<Vec<Access>>>().ok_or_else(|| stop(d))?;
+        let shared = all.iter().any(|access| self.shared.iter().any(|s| s.overlaps(&access.range)));
+        if shared { Err(Verdict::End(End::SharedMemory)) } else { Ok(all) }
+    }
+
+    pub(crate) fn decode(&mut self) -> Result<(std::rc::Rc<Decoded>, std::rc::Rc<Decoded>), Error> {
         Ok((self.a.next(&mut self.memo.code.0, self.atlas)?, self.b.next(&mut self.memo.code.1, self.atlas)?))
     }
 
     /// Compares what was written.
-    fn written(
-        &mut self,
-        (wa, wb): &(Vec<AvmaRange>, Vec<AvmaRange>),
-        pushed: bool,
-        inputs: Inputs,
-    ) -> Option<Difference> {
+    fn written(&mut self, touched: &Touched, pushed: bool, inputs: Inputs) -> Option<Difference> {
+        let (wa, wb) = &touched.writes;
         if wa != wb && !inputs.explain() {
             let at = |w: &[AvmaRange]| w.first().map_or(Avma(0), |r| r.start);
             return Some(Difference::Place { values: (at(wa), at(wb)) });
+        }
+        for access in touched.all.iter().filter(|access| access.overwrites) {
+            self.stains.overwrite(&access.range);
         }
         for range in wa.iter().chain(wb.iter().filter(|r| !wa.contains(r))) {
             let whole = whole_words(range);
@@ -212,7 +276,8 @@ impl<'a> Lockstep<'a> {
             for ((at, a), b) in crate::differ::words(range).zip(va).zip(vb) {
                 // A masked store reaches further than it writes.
                 let (Some(a), Some(b)) = (a, b) else { continue };
-                if !self.stains.word(at, a == b, self.atlas.same(a, b), pushed, inputs) {
+                let equal = (a ^ b) & self.stains.live_bits(at) == 0;
+                if !self.stains.word(at, equal, self.atlas.same(a, b), pushed, inputs) {
                     return Some(Difference::Memory { at: Avma(at), values: (a, b) });
                 }
             }
@@ -238,43 +303,73 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Executes what only one of the worlds has.
-    fn align(&mut self) -> Result<Option<Verdict>, Error> {
+    /// Executes what only one of the worlds has, up to where both have an instruction or begin what is done for a call.
+    pub(crate) fn align(&mut self) -> Result<Option<Verdict>, Error> {
         loop {
             let (a, b) = (self.a.now.ip(), self.b.now.ip());
-            let done = if self.atlas.is_dropped(a, b) || self.atlas.is_passed_by(a, b) {
-                self.a.next(&mut self.memo.code.0, self.atlas)?;
-                self.report.dropped += 1;
-                self.a.step()?
+            let end = if self.atlas.is_dropped(a, b) {
+                if self.a.next(&mut self.memo.code.0, self.atlas)?.is_call() {
+                    // Where nothing runs in place, what is there belongs to what follows.
+                    let begins = self.atlas.is_within(b, a);
+                    return Ok(begins.then(|| self.unwind(Depth::Same)).flatten());
+                }
+                self.pass_by()?
+            } else if self.atlas.is_passed_by(a, b) {
+                self.pass_by()?
             } else if self.is_only_in_b()? {
                 if !self.atlas.stands_for(b, a) {
                     return Ok(Some(self.mismatch(Difference::Path)));
                 }
-                if let Some(end) = self.unwind() {
+                if let Some(end) = self.unwind(Depth::Same) {
                     return Ok(Some(end));
                 }
-                self.report.extra += 1;
-                let before = self.b.now;
-                let done = self.b.step()?;
-                if !self.stains.extra(&self.a.now, &before, &self.b.now) {
-                    let values = (self.a.now.sp(), self.b.now.sp());
-                    let difference = Difference::Register { name: GPR_NAMES[4], values };
-                    return Ok(Some(self.mismatch(difference)));
+                if self.is_guard()? {
+                    return Ok(None);
                 }
-                done
+                self.report.extra += 1;
+                self.only_b()?
             } else if self.atlas.stands_for(b, a) {
-                return Ok(self.unwind());
+                return Ok(self.unwind(Depth::Same));
             } else {
                 return Ok(Some(self.mismatch(Difference::Path)));
             };
-            match done {
-                Stepped::Done => {}
-                Stepped::Ended => return Ok(Some(Verdict::End(End::Lost))),
-                Stepped::Signal(s) => {
-                    return Ok(Some(self.mismatch(Difference::Signals { values: (None, Some(s)) })));
-                }
+            if end.is_some() {
+                return Ok(end);
             }
         }
+    }
+
+    /// Executes a jump that only the originals' side has.
+    pub(crate) fn pass_by(&mut self) -> Result<Option<Verdict>, Error> {
+        self.report.dropped += 1;
+        self.only_a()
+    }
+
+    /// Executes an instruction on the originals' side.
+    pub(crate) fn only_a(&mut self) -> Result<Option<Verdict>, Error> {
+        self.a.next(&mut self.memo.code.0, self.atlas)?;
+        Ok(match self.a.step()? {
+            Stepped::Done => None,
+            Stepped::Ended => Some(Verdict::End(End::Lost)),
+            Stepped::Signal(s) => Some(self.mismatch(Difference::Signals { values: (Some(s), None) })),
+        })
+    }
+
+    /// Executes an instruction on the clones' side, which changes nothing that is alive.
+    pub(crate) fn only_b(&mut self) -> Result<Option<Verdict>, Error> {
+        let before = self.b.now;
+        match self.b.step()? {
+            Stepped::Done => {}
+            Stepped::Ended => return Ok(Some(Verdict::End(End::Lost))),
+            Stepped::Signal(s) => {
+                return Ok(Some(self.mismatch(Difference::Signals { values: (None, Some(s)) })));
+            }
+        }
+        if self.stains.extra(&self.a.now, &before, &self.b.now) {
+            return Ok(None);
+        }
+        let values = (self.a.now.sp(), self.b.now.sp());
+        Ok(Some(self.mismatch(Difference::Register { name: GPR_NAMES[4], values })))
     }
 
     /// Whether the clones' side is about to execute what has no counterpart: an extra jump or nop, or the redirect of an
@@ -302,8 +397,9 @@ impl<'a> Lockstep<'a> {
         Some(if home(a.ip) && home(b.ip) { End::Returned } else { End::Left })
     }
 
-    fn is_movable(&self) -> bool {
-        self.atlas.entry_of(self.b.now.ip()).is_none_or(|(_, e)| e.movable)
+    /// Whether the clones' side is between the read of a cloned jump table and its jump.
+    fn in_window(&self) -> bool {
+        self.atlas.entry_of(self.b.now.ip()).is_some_and(|(_, e)| !e.movable && e.link != Link::Within)
     }
 
     fn count(&mut self) {
@@ -322,68 +418,24 @@ impl<'a> Lockstep<'a> {
         Ok(if self.stains.vectors(differ, cause) { None } else { Some(first) })
     }
 
-    /// Unwinds both stacks where the one is in a clone, and compares their frames.
-    fn unwind(&mut self) -> Option<Verdict> {
-        let b = self.b.now.ip();
-        self.atlas.clone_of(b)?;
-        let times = self.memo.unwound.entry(b).or_default();
-        if *times >= UNWINDS {
-            return None;
-        }
-        *times += 1;
-        let until = self.entry_sp;
-        let (fa, ea) = walk(self.atlas, World::Originals, &self.a.now, self.a.memory(), until);
-        let (fb, eb) = walk(self.atlas, World::Clones, &self.b.now, self.b.memory(), until);
-        let wrong = |what: String| Some(Difference::Frames { what });
-        let mut difference = None;
-        for (i, (a, b)) in fa.iter().zip(&fb).enumerate() {
-            let same = |x: Option<u64>, y: Option<u64>| match (x, y) {
-                (Some(x), Some(y)) => self.atlas.same(x, y),
-                (x, y) => x == y,
-            };
-            if a.cfa != b.cfa {
-                difference =
-                    wrong(format!("frame {i} at {} and {}: {:#x} and {:#x}", a.pc, b.pc, a.cfa, b.cfa));
-            } else if !same(a.caller[16], b.caller[16]) {
-                let (x, y) = (a.caller[16], b.caller[16]);
-                difference =
-                    wrong(format!("frame {i} at {} and {} returns to {x:x?} and {y:x?}", a.pc, b.pc));
-            } else if let Some(n) = SAVED.into_iter().find(|&n| {
-                !same(a.caller[n], b.caller[n]) && !self.stains.is_stained(if n == 6 { 5 } else { n })
-            }) {
-                let (x, y) = (a.caller[n], b.caller[n]);
-                difference = wrong(format!(
-                    "register {n} of the caller of frame {i} at {} and {}: {x:x?} and {y:x?}",
-                    a.pc, b.pc
-                ));
-            }
-            if difference.is_some() {
-                break;
-            }
-        }
-        if difference.is_none() && fa.len() != fb.len() {
-            difference = wrong(format!("{} and {} frames: {ea:?} and {eb:?}", fa.len(), fb.len()));
-        }
-        if ea == WalkEnd::Reached && eb == WalkEnd::Reached {
-            self.report.unwound += 1;
-        } else if fa.is_empty() {
-            // The original says nothing here, so the clone may say anything.
-            self.report.not_unwound += 1;
-            difference = None;
-        } else {
-            self.report.not_unwound += 1;
-        }
-        difference.map(|d| self.mismatch(d))
-    }
-
-    fn note(&mut self, a: Instruction, b: Instruction) {
+    pub(crate) fn note(&mut self, a: Instruction, b: Instruction) {
         if self.trail.len() == TRAIL {
             self.trail.pop_front();
         }
         self.trail.push_back((a, b));
     }
 
-    fn mismatch(&self, difference: Difference) -> Verdict {
+    /// Something was read that is dead.
+    pub(crate) fn dead(&self, n: usize) -> Verdict {
+        let name = match n {
+            DEAD_FLAGS => "flags",
+            DEAD_MEMORY => "memory",
+            n => GPR_NAMES.get(n).copied().unwrap_or("?"),
+        };
+        self.mismatch(Difference::Dead { name })
+    }
+
+    pub(crate) fn mismatch(&self, difference: Difference) -> Verdict {
         let (a, b) = (self.a.now, self.b.now);
         let differ = (0..16).filter(|&n| a.gprs[n] != b.gprs[n]);
         Verdict::Mismatch(Box::new(Mismatch {
@@ -396,6 +448,11 @@ impl<'a> Lockstep<'a> {
             registers: differ.map(|n| (GPR_NAMES[n], a.gprs[n], b.gprs[n])).collect(),
         }))
     }
+}
+
+/// The end before an instruction over which a comparison cannot go.
+fn stop(d: &Decoded) -> Verdict {
+    Verdict::End(End::Instruction(format!("{:?}", d.inst.mnemonic()).to_lowercase()))
 }
 
 fn text(inst: &Instruction) -> String {

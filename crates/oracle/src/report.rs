@@ -67,10 +67,16 @@ pub enum Difference {
         /// Offset of the first difference in the XSAVE area. Bytes.
         at: usize,
     },
-    /// A register that may differ between the read of a cloned jump table and its jump was read after it.
+    /// Something was read that is not to be read any more: a register that may differ between the read of a cloned jump table and
+    /// its jump, after that; what only the clone changed; what a call pushed whose callee runs in place.
     Dead {
         /// Its name.
         name: &'static str,
+    },
+    /// What is done for a call in the clone is not what the call does.
+    Shortcut {
+        /// In words.
+        what: &'static str,
     },
     /// The place of a memory operand that is written.
     Place {
@@ -158,6 +164,12 @@ pub struct Report {
     pub dropped: u64,
     /// Clone instructions between the read of a cloned jump table and its jump.
     pub unmovable: u64,
+    /// Calls whose callees ran in place. Their instructions are among those compared.
+    pub in_place: u64,
+    /// Guards before indirect calls.
+    pub guards: u64,
+    /// Those of them that did not hold.
+    pub guards_failed: u64,
     /// How the comparisons ended.
     pub ends: BTreeMap<String, usize>,
     /// Where comparisons ended as a program decided something by a code address; shown as mismatches are.
@@ -180,6 +192,9 @@ impl Report {
         self.extra += other.extra;
         self.dropped += other.dropped;
         self.unmovable += other.unmovable;
+        self.in_place += other.in_place;
+        self.guards += other.guards;
+        self.guards_failed += other.guards_failed;
         for (end, n) in &other.ends {
             *self.ends.entry(end.clone()).or_default() += n;
         }
@@ -193,7 +208,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} functions examined, {} of {} clones run; {} pairs of instructions compared, {} in clones ({} distinct), {} \
-             in the window of a table; {} extra, {} dropped; unwound {} times, not {} times; {} mismatches; ends {:?}",
+             in the window of a table; {} extra, {} dropped; {} calls answered in place, {} guards of which {} did not hold; \
+             unwound {} times, not {} times; {} mismatches; ends {:?}",
             self.examined.len(),
             self.clones_run,
             self.clones,
@@ -203,6 +219,9 @@ impl fmt::Display for Report {
             self.unmovable,
             self.extra,
             self.dropped,
+            self.in_place,
+            self.guards,
+            self.guards_failed,
             self.unwound,
             self.not_unwound,
             self.mismatches.len(),

@@ -12,11 +12,12 @@ use std::time::Duration;
 use support::{Guest, guests, stress};
 
 /// What compilers make, by kind. The short form runs the first of them.
-const GUESTS: [&str; 18] = [
+const GUESTS: [&str; 19] = [
     "switches.c",
     "tables.c",
     "throws.cc",
     "virtuals.cc",
+    "shortcuts.cc",
     "recursion.c",
     "prologues.c",
     "varargs.c",
@@ -32,17 +33,22 @@ const GUESTS: [&str; 18] = [
     "wide.c",
     "containers.cc",
 ];
-const SHORT: usize = 6;
+const SHORT: usize = 7;
 
-fn one(name: &str, seed: u64) -> Report {
-    let guest = Guest::start(&guests().join(name), &[]);
-    guest.shuffle(seed);
-    let options = Options {
+/// How much of a guest is examined.
+fn options(seed: u64) -> Options {
+    Options {
         max_functions: if stress() { 1000 } else { 20 },
         max_steps: if stress() { 20_000 } else { 1000 },
         time: Duration::from_secs(if stress() { 60 } else { 3 }),
         seed,
-    };
+    }
+}
+
+fn one(name: &str, options: Options, prepare: impl FnOnce(&Guest)) -> Report {
+    let guest = Guest::start(&guests().join(name), &[]);
+    prepare(&guest);
+    let seed = options.seed;
     let report = examine(guest.pid(), &options).unwrap();
     for m in &report.mismatches {
         eprintln!("{name}, seed {seed}:\n{m}");
@@ -56,7 +62,7 @@ fn all(seed: u64) {
     let guests = if stress() { &GUESTS[..] } else { &GUESTS[..SHORT] };
     let mut total = Report::default();
     for name in guests {
-        let report = one(name, seed);
+        let report = one(name, options(seed), |guest| guest.shuffle(seed));
         assert!(!report.examined.is_empty(), "{name}");
         total.add(&report);
     }
@@ -65,7 +71,7 @@ fn all(seed: u64) {
     let enough = if stress() { 200 } else { 30 };
     assert!(total.examined.len() >= enough, "{} examined", total.examined.len());
     // Everything that can be has been seen.
-    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0);
+    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0 && total.in_place > 0, "{total}");
 }
 
 #[test]
@@ -76,4 +82,22 @@ fn clones_do_what_originals_do_in_one_layout() {
 #[test]
 fn clones_do_what_originals_do_in_another_layout() {
     all(2);
+}
+
+#[test]
+fn calls_that_get_where_they_go_more_directly_do_what_they_did() {
+    const GUESTS: [&str; 3] = ["shortcuts.cc", "virtuals.cc", "containers.cc"];
+    let mut total = Report::default();
+    for (seed, name) in (3..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..2] }) {
+        let options = options(seed);
+        // The small functions alone say nothing.
+        let options = Options { max_functions: options.max_functions.max(60), ..options };
+        let options = Options { time: options.time.max(Duration::from_secs(8)), ..options };
+        total.add(&one(name, options, |guest| guest.shuffle_counted(seed)));
+    }
+    eprintln!("{total}");
+    assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
+    // Each form has been seen, and guards that hold as well as such that do not.
+    assert!(total.in_place > 100 && total.guards > 100, "{total}");
+    assert!(total.guards_failed > 0 && total.guards_failed < total.guards, "{total}");
 }

@@ -10,7 +10,7 @@ mod support;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use engine::Target;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use oracle::{Difference, Options, Report, Tamper, examine, examine_tampered};
 use std::time::Duration;
 use support::{Guest, guests};
@@ -22,6 +22,17 @@ fn options(max_functions: usize) -> Options {
 fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
     let guest = Guest::start(&guests().join("varargs.c"), &[]);
     guest.shuffle(3);
+    tampered(guest, tamper, max_functions)
+}
+
+/// The same with calls that get where they go more directly.
+fn run_shortcuts(tamper: Tamper<'_>) -> Report {
+    let guest = Guest::start(&guests().join("shortcuts.cc"), &[]);
+    guest.shuffle_counted(6);
+    tampered(guest, tamper, 40)
+}
+
+fn tampered(guest: Guest, tamper: Tamper<'_>, max_functions: usize) -> Report {
     let right = examine(guest.pid(), &options(5)).unwrap();
     assert!(right.mismatches.is_empty(), "{}", right.mismatches[0]);
     let wrong = examine_tampered(guest.pid(), &options(max_functions), tamper).unwrap();
@@ -49,6 +60,84 @@ fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, V
         }
     }
     out
+}
+
+/// What is done for calls in a clone but for the first instruction of each, with their bytes.
+fn within(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
+    let within = map.entries().iter().filter(|e| e.link == Link::Within);
+    within.map(|e| instruction(map.fragments().address(e.at), memory)).collect()
+}
+
+/// The instruction at an address, with its bytes.
+fn instruction(at: Avma, memory: &dyn ReadMemory) -> (Instruction, Vec<u8>) {
+    let mut bytes = [0; 15];
+    memory.read(at, &mut bytes).unwrap();
+    let inst = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
+    (inst, bytes[..inst.len()].to_vec())
+}
+
+/// All guards of a clone: the comparison and the branch.
+fn guards(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Instruction)> {
+    let branches = within(map, memory).into_iter().map(|w| w.0).filter(Instruction::is_jcc_short_or_near);
+    let before = |i: &Instruction| {
+        let next = map.entries_at(Avma(i.ip())).first().unwrap().at;
+        let compare = map.entries().iter().rev().find(|e| e.at < next).unwrap();
+        instruction(map.fragments().address(compare.at), memory).0
+    };
+    branches.map(|i| (before(&i), i)).collect()
+}
+
+fn says(report: &Report, what: &str) -> bool {
+    report.mismatches.iter().any(|m| matches!(m.difference, Difference::Shortcut { what: w } if w == what))
+}
+
+#[test]
+fn a_wrong_number_in_a_body_in_place_is_found() {
+    // The last byte of the number that is loaded.
+    let change = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let loads = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Immediate32;
+        let bodies = within(map, memory).into_iter().filter(|(i, _)| loads(i));
+        bodies.map(|(i, b)| (Avma(i.ip() + b.len() as u64 - 1), vec![b[b.len() - 1] ^ 1])).collect()
+    };
+    let report = run_shortcuts(&change);
+    assert!(
+        report.mismatches.iter().any(|m| matches!(m.difference, Difference::Register { .. })),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_body_in_place_that_does_too_little_is_found() {
+    // Nops in the place of the first instruction.
+    let remove = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let plain = |i: &Instruction| i.flow_control() == FlowControl::Next;
+        let first = within(map, memory).into_iter().find(|(i, _)| plain(i));
+        first.map(|(i, bytes)| (Avma(i.ip()), vec![0x90; bytes.len()])).into_iter().collect()
+    };
+    let report = run_shortcuts(&remove);
+    assert!(!report.mismatches.is_empty(), "{report}");
+}
+
+#[test]
+fn a_guard_that_goes_the_wrong_way_is_found() {
+    // `jne` becomes `je`.
+    let turn = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let branches = guards(map, memory).into_iter().map(|g| g.1);
+        branches.map(|i| (Avma(i.ip()), vec![0x0f, 0x84])).collect()
+    };
+    let report = run_shortcuts(&turn);
+    assert!(says(&report, "the guard goes the wrong way"), "{report}");
+}
+
+#[test]
+fn a_guard_that_asks_for_a_wrong_table_is_found() {
+    // The table behind: the call would lead elsewhere.
+    let other = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let constants = guards(map, memory).into_iter().map(|g| Avma(g.0.ip_rel_memory_address()));
+        constants.map(|at| (at, memory.u64(at).unwrap().wrapping_add(8).to_le_bytes().to_vec())).collect()
+    };
+    let report = run_shortcuts(&other);
+    assert!(says(&report, "the table leads elsewhere than the call behind the guard"), "{report}");
 }
 
 #[test]

@@ -68,6 +68,13 @@ impl Guest {
         optimize(self.pid(), &options, &mut |_| {}).unwrap();
     }
 
+    /// The same after counting for a while: where indirect calls go is known then.
+    pub fn shuffle_counted(&self, seed: u64) {
+        let counting = Some(Duration::from_millis(300));
+        let options = OptimizeOptions { shuffle: Some(seed), counting, ..OptimizeOptions::default() };
+        optimize(self.pid(), &options, &mut |_| {}).unwrap();
+    }
+
     /// Ends it in order: it has checked all the while that each round gives what the first gave.
     pub fn finish(mut self) {
         File::create(&self.stop).unwrap();
