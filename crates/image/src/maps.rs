@@ -50,8 +50,8 @@ impl Mapping {
     }
 }
 
-/// Reads the text of `/proc/PID/maps`: mappings in rising order, not overlapping (the kernel promises both even while
-/// the process maps and unmaps).
+/// Reads the text of `/proc/PID/maps`: mappings in rising order, not overlapping. While a process maps and unmaps, the
+/// kernel's text may be otherwise: whoever reads it looks at that and reads it again.
 ///
 /// # Errors
 /// [`Error::BadMapsLine`] for the first line that is otherwise.

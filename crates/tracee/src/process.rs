@@ -33,6 +33,10 @@ struct Inner {
 /// `MADV_COLLAPSE` of Linux 6.1.
 const MADV_COLLAPSE: libc::c_int = 25;
 
+/// How often a torn text of the mappings is read anew. Of a process that does nothing but change its mappings, one text
+/// in a thousand was torn (Linux 6.18).
+const READ_ANEW: u32 = 20;
+
 impl Process {
     /// Opens a process for reading and writing its memory. Does not look whether it can be traced:
     /// [`crate::preflight`] does.
@@ -168,12 +172,16 @@ impl Process {
         }
     }
 
-    /// The text of `/proc/PID/maps`.
+    /// The text of `/proc/PID/maps`, each address in one mapping only.
+    ///
+    /// The kernel writes a page of it at a time. A mapping that is joined with those before it meanwhile is told with
+    /// its new start, over what was told already, though Linux's `Documentation/filesystems/proc.rst` promises
+    /// otherwise (`tools/testing/selftests/proc/proc-maps-race.c` knows of it). Such a text is read anew.
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`]: so do all that read files of /proc.
     pub fn maps_text(&self) -> Result<String, Error> {
-        let text = self.memory_text("maps")?;
+        let text = anew_while_torn(|| self.memory_text("maps"))?;
         // So some kernels answer for a process that has no memory any more.
         if text.is_empty() && self.is_ending() { Err(Error::Gone(self.pid())) } else { Ok(text) }
     }
@@ -480,6 +488,24 @@ fn huge_bytes(smaps: &str, range: AvmaRange) -> u64 {
     sum
 }
 
+/// The first text of maps that is not torn, or the last one that was read.
+fn anew_while_torn(mut read: impl FnMut() -> Result<String, Error>) -> Result<String, Error> {
+    let mut text = read()?;
+    for _ in 0..READ_ANEW {
+        if !is_torn(&text) {
+            break;
+        }
+        text = read()?;
+    }
+    Ok(text)
+}
+
+/// Whether a line of maps tells of addresses that a line before it told of.
+fn is_torn(maps: &str) -> bool {
+    let ranges = || maps.lines().filter_map(mapping_range);
+    ranges().zip(ranges().skip(1)).any(|(one, next)| next.start < one.end)
+}
+
 /// The range at the start of a line of maps; `None` for other lines.
 pub(crate) fn mapping_range(line: &str) -> Option<AvmaRange> {
     let (start, rest) = line.split_once('-')?;
@@ -550,6 +576,17 @@ mod tests {
         assert!(me.write(Avma(8), &[0; 4]).is_err());
         let before = me.cpu_time_ns().unwrap();
         while me.cpu_time_ns().unwrap() <= before {}
+    }
+
+    #[test]
+    fn torn_maps_are_read_anew() {
+        let whole = "1000-3000 r-xp a\n3000-4000 rw-p b\n";
+        let torn = "1000-3000 r-xp a\n2000-4000 rw-p b\n";
+        let mut texts = [torn, torn, whole, torn].into_iter();
+        let read = || Ok(texts.next().unwrap().to_owned());
+        assert_eq!(anew_while_torn(read).unwrap(), whole);
+        // Not for ever.
+        assert_eq!(anew_while_torn(|| Ok(torn.to_owned())).unwrap(), torn);
     }
 
     #[test]
