@@ -3,7 +3,7 @@
 use crate::decode::Surroundings;
 use crate::explore::Explorer;
 use crate::table::{self, Known};
-use crate::{BlockId, Cfg, Dest, Refusal, graph, stack_check};
+use crate::{Cfg, Dest, Refusal, graph, stack_check};
 use addr::{Avma, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::Row;
@@ -117,7 +117,7 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
 /// The outside destinations that are functions.
 fn functions(cfg: &Cfg, is_function: &dyn Fn(Avma) -> bool) -> Vec<Avma> {
     let mut outside = Vec::new();
-    for b in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+    for b in cfg.block_ids() {
         cfg.successors(b, |d| {
             if let Dest::Outside(at) = d {
                 outside.push(at);

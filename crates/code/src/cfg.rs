@@ -193,6 +193,11 @@ pub struct Cfg {
 }
 
 impl Cfg {
+    /// All its blocks, in the order of their numbers.
+    pub fn block_ids(&self) -> impl Iterator<Item = BlockId> + use<> {
+        (0u32..).take(self.blocks.len()).map(BlockId)
+    }
+
     /// A block's instructions.
     #[must_use]
     pub fn insts_of(&self, b: BlockId) -> &[Inst] {

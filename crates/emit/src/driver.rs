@@ -108,9 +108,8 @@ fn with_window<'a>(f: &Function<'a>) -> Function<'a> {
     let mut f = f.clone();
     if f.window.is_some() {
         let overwritten = |b: &BlockId| f.is_overwritten(f.cfg.blocks[b.index()].range.start);
-        let all = (0u32..).take(f.cfg.blocks.len()).map(BlockId);
-        let missing: Vec<BlockId> = all.filter(|b| overwritten(b) && !f.order.contains(b)).collect();
-        f.order.extend(missing);
+        let missing = f.cfg.block_ids().filter(|b| overwritten(b) && !f.order.contains(b));
+        f.order.extend(missing.collect::<Vec<_>>());
     }
     f
 }

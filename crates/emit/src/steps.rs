@@ -18,38 +18,24 @@ pub(crate) struct Step<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Goes from entry to entry.
-pub(crate) struct Steps<'a> {
-    fragment: &'a Fragment<'a>,
-    decoder: Decoder<'a>,
-    next: usize,
-}
-
-impl<'a> Steps<'a> {
-    pub(crate) fn new(fragment: &'a Fragment<'a>) -> Self {
-        let decoder = Decoder::with_ip(64, fragment.bytes, fragment.range.start.0, DecoderOptions::NONE);
-        Self { fragment, decoder, next: 0 }
-    }
-
-    /// The next entry; `Some(None)` behind the last, `None` where bytes and entries do not go together.
-    pub(crate) fn next(&mut self) -> Option<Option<Step<'a>>> {
-        let Some(entry) = self.fragment.entries.get(self.next) else { return Some(None) };
-        let inst = *self.fragment.insts.get(self.next)?;
-        self.next += 1;
-        let at = self.fragment.address(entry);
-        if at != self.ip() {
+/// All entries of a fragment; `None` where bytes and entries do not go together.
+pub(crate) fn steps<'a>(fragment: &Fragment<'a>) -> Option<Vec<Step<'a>>> {
+    let mut decoder = Decoder::with_ip(64, fragment.bytes, fragment.range.start.0, DecoderOptions::NONE);
+    let step = |(entry, &inst): (&'a Entry, &Option<u32>)| {
+        let at = fragment.address(entry);
+        if at.0 != decoder.ip() {
             return None;
         }
         if entry.link == Link::Dropped {
-            return Some(Some(Step { entry, inst, at, got: Instruction::default(), bytes: &[] }));
+            return Some(Step { entry, inst, at, got: Instruction::default(), bytes: &[] });
         }
-        let got = self.decoder.decode();
-        let bytes = self.fragment.bytes_from(entry)?.get(..got.len())?;
-        (!got.is_invalid()).then_some(Some(Step { entry, inst, at, got, bytes }))
+        let got = decoder.decode();
+        let bytes = fragment.bytes_from(entry)?.get(..got.len())?;
+        (!got.is_invalid()).then_some(Step { entry, inst, at, got, bytes })
+    };
+    if fragment.entries.len() != fragment.insts.len() {
+        return None;
     }
-
-    /// Where the next instruction begins.
-    pub(crate) fn ip(&self) -> Avma {
-        Avma(self.decoder.ip())
-    }
+    let steps = fragment.entries.iter().zip(fragment.insts).map(step).collect::<Option<Vec<_>>>()?;
+    (decoder.ip() == fragment.range.end.0).then_some(steps)
 }

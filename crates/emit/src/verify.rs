@@ -28,7 +28,7 @@ use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
-use crate::steps::Steps;
+use crate::steps::steps;
 use crate::table;
 use addr::Avma;
 use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
@@ -102,8 +102,8 @@ impl Verifier<'_> {
     }
 
     fn fragment(&self, fragment: &Fragment<'_>) -> Option<()> {
-        let mut steps = Steps::new(fragment);
-        while let Some(step) = steps.next()? {
+        let mut steps = steps(fragment)?.into_iter();
+        while let Some(step) = steps.next() {
             let original = step.inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
             if original.is_some_and(|o| o.at != step.entry.original) {
                 return None;
@@ -122,7 +122,7 @@ impl Verifier<'_> {
                 (Link::Within, _) => return None,
             }
         }
-        (steps.ip() == fragment.range.end).then_some(())
+        Some(())
     }
 
     fn dropped(&self, at: Avma, original: &Inst) -> Option<()> {

@@ -12,15 +12,18 @@
 use crate::map::Link;
 use crate::request::{Shortcut, Stub};
 use crate::shortcut;
-use crate::steps::{Step, Steps};
+use crate::steps::Step;
 use crate::verify::Verifier;
 use addr::{Addr, Avma};
 use code::Inst;
 use iced_x86::{Code, Mnemonic};
 
+/// The steps behind one.
+type Rest<'a> = std::vec::IntoIter<Step<'a>>;
+
 impl Verifier<'_> {
     /// Point 1: `call` is dropped at the place of `step`.
-    pub(crate) fn in_place(&self, step: &Step<'_>, call: &Inst, steps: &mut Steps<'_>) -> Option<()> {
+    pub(crate) fn in_place(&self, step: &Step<'_>, call: &Inst, steps: &mut Rest<'_>) -> Option<()> {
         let shortcut = self.shortcut_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
         let called =
@@ -28,11 +31,11 @@ impl Verifier<'_> {
         if call.decoded.code() != Code::Call_rel32_64 || !called || shortcut.guard.is_some() {
             return None;
         }
-        self.body(shortcut, call, steps)
+        self.body(shortcut, call, step.at, steps)
     }
 
     /// Point 2: `compare` is the first instruction.
-    pub(crate) fn guarded(&self, compare: &Step<'_>, steps: &mut Steps<'_>) -> Option<()> {
+    pub(crate) fn guarded(&self, compare: &Step<'_>, steps: &mut Rest<'_>) -> Option<()> {
         let at = compare.entry.original;
         let shortcut = self.shortcut_of(at)?;
         let call = self.f.cfg.insts.get(shortcut.call as usize)?;
@@ -51,26 +54,26 @@ impl Verifier<'_> {
         if !asks || (self.clones.constant)(slot) != Some(shortcut.callee) {
             return None;
         }
-        let otherwise = within(steps.next()??, at)?.got;
+        let otherwise = within(steps.next()?, at)?.got;
         let to = self.map.entries_at(Avma(otherwise.near_branch_target())).last()?;
         if otherwise.mnemonic() != Mnemonic::Jne || to.link != Link::Copy || to.original != at {
             return None;
         }
         if shortcut.body.is_some() {
-            return self.body(shortcut, call, steps);
+            return self.body(shortcut, call, Avma(otherwise.next_ip()), steps);
         }
-        let direct = within(steps.next()??, at)?.got;
+        let direct = within(steps.next()?, at)?.got;
         let goes = direct.code() == Code::Call_rel32_64
             && self.stands_for(Avma(direct.near_branch_target()), shortcut.callee)
             && self.stands_for(Avma(direct.next_ip()), call.end());
         goes.then_some(())
     }
 
-    /// The callee's body, and behind it what is behind the call.
-    fn body(&self, shortcut: &Shortcut<'_>, call: &Inst, steps: &mut Steps<'_>) -> Option<()> {
+    /// The callee's body from `at` on, and behind it what is behind the call.
+    fn body(&self, shortcut: &Shortcut<'_>, call: &Inst, mut at: Avma, steps: &mut Rest<'_>) -> Option<()> {
         let callee = shortcut.body.filter(|cfg| cfg.entry == shortcut.callee)?;
         for inst in shortcut::body(callee)? {
-            let step = within(steps.next()??, call.at)?;
+            let step = within(steps.next()?, call.at)?;
             let same = match inst.decoded.is_ip_rel_memory_operand() {
                 // The decoder keeps such a displacement as the address that it leads to.
                 true => step.bytes.len() == inst.bytes.as_slice().len() && step.got == inst.decoded,
@@ -79,8 +82,9 @@ impl Verifier<'_> {
             if !same {
                 return None;
             }
+            at = Avma(step.got.next_ip());
         }
-        self.stands_for(steps.ip(), call.end()).then_some(())
+        self.stands_for(at, call.end()).then_some(())
     }
 
     fn shortcut_of(&self, call: Avma) -> Option<&Shortcut<'_>> {

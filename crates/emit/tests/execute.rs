@@ -10,7 +10,7 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Cfg, Dest};
 use common::Rng;
 use common::program::Program;
-use emit::{Function, Output, Request, Stubs};
+use emit::{Function, Output};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, elf};
 use std::os::unix::fs::PermissionsExt;
@@ -64,15 +64,7 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
         for f in functions.iter_mut().filter(|_| seed > 0) {
             f.counters = common::counters(f.cfg, &mut rng, &mut counters_end);
         }
-        let out = emit::emit(&Request {
-            text_at,
-            data_at,
-            functions,
-            known: &|_| None,
-            stubs: &Stubs::default(),
-            constant: &|_| None,
-        })
-        .unwrap();
+        let out = emit::emit(&common::request(text_at, data_at, functions)).unwrap();
         let (bytes, redirected) =
             rewrite(&std::fs::read(&program).unwrap(), &p, &out, text_at, data_at, counters_end);
         let clone = dir.path().join(format!("clone{seed}"));

@@ -14,10 +14,6 @@ use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 const TEXT: Avma = Avma(0x5000_0000);
 const DATA: Avma = Avma(0x5800_0000);
 
-fn none(_: Avma) -> Option<Avma> {
-    None
-}
-
 /// Rows that change at every instruction boundary in a way that depends on the address.
 fn rows(cfg: &Cfg) -> Vec<Row> {
     let row = |i: &code::Inst| Row {
@@ -47,9 +43,8 @@ fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
     }
 }
 
-fn request<'a>(functions: Vec<Function<'a>>) -> Request<'a> {
-    let stubs = Box::leak(Box::default());
-    Request { text_at: TEXT, data_at: DATA, functions, known: &none, stubs, constant: &none }
+fn request(functions: Vec<Function<'_>>) -> Request<'_> {
+    common::request(TEXT, DATA, functions)
 }
 
 /// Emits and walks.

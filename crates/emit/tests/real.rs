@@ -8,7 +8,7 @@ use code::Refusal;
 use common::program::{Program, Source};
 use common::walk::{Seen, Walker, clones};
 use common::{Rng, unwinding};
-use emit::{Function, Request, Stubs};
+use emit::Function;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,14 +32,7 @@ fn check(path: &str) {
         f.counters = common::counters(f.cfg, &mut rng, &mut offset);
     }
     let (text_at, data_at) = (p.end, p.end.add(0x1000_0000));
-    let request = Request {
-        text_at,
-        data_at,
-        functions,
-        known: &|_| None,
-        stubs: &Stubs::default(),
-        constant: &|_| None,
-    };
+    let request = common::request(text_at, data_at, functions);
     let start = Instant::now();
     let out = emit::emit(&request).unwrap();
     let took = start.elapsed();

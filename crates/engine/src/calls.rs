@@ -17,19 +17,13 @@ pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64
             if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
                 tell(callee, count);
             }
-            for &(at, seen) in sites.get(&n).into_iter().flat_map(|s| &s.callees) {
+            for (at, count) in sites.get(&n).into_iter().flat_map(|s| s.parts(count)) {
                 if let Some(callee) = program.entered_at(at) {
-                    tell(callee, scaled(count, sites[&n].share(seen)));
+                    tell(callee, count);
                 }
             }
         }
     }
-}
-
-/// So many thousandths.
-#[must_use]
-pub fn scaled(count: u64, share: u64) -> u64 {
-    u64::try_from(u128::from(count) * u128::from(share) / 1000).unwrap_or(u64::MAX)
 }
 
 /// The function at whose entry a call or jump leads, if that is plain from it and from slots that are bound.

@@ -7,6 +7,7 @@ use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
 use crate::split;
 use crate::stacks;
+use crate::targets::ranked;
 use crate::{Error, OptimizeOptions};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
@@ -15,7 +16,6 @@ use iced_x86::FlowControl;
 use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::cmp::Reverse;
 use tracee::Pid;
 
 /// One function to be cloned.
@@ -59,11 +59,13 @@ pub struct SiteTargets {
 }
 
 impl SiteTargets {
-    /// The share of a destination in all that was seen, in 1/1000.
-    #[must_use]
-    pub fn share(&self, n: u64) -> u64 {
-        let all: u64 = self.callees.iter().map(|s| s.1).sum();
-        if all == 0 { 0 } else { u64::try_from(u128::from(n) * 1000 / u128::from(all)).unwrap_or(0) }
+    /// The destinations, each with its part of what ran `count` times, in whole thousandths of that.
+    pub fn parts(&self, count: u64) -> impl Iterator<Item = (Avma, u64)> {
+        let all: u128 = self.callees.iter().map(|s| u128::from(s.1)).sum();
+        self.callees.iter().map(move |&(to, n)| {
+            let share = (u128::from(n) * 1000).checked_div(all).unwrap_or(0);
+            (to, u64::try_from(u128::from(count) * share / 1000).unwrap_or(u64::MAX))
+        })
     }
 }
 
@@ -234,8 +236,7 @@ impl Candidates {
             });
             c.targets = indirect
                 .filter_map(|(inst, i)| {
-                    let mut callees = by_site.remove(&i.at)?;
-                    callees.sort_unstable_by_key(|&(to, n)| (Reverse(n), to));
+                    let callees = ranked(by_site.remove(&i.at)?);
                     Some(SiteTargets { inst, callees, bases: Vec::new() })
                 })
                 .collect();
@@ -245,7 +246,7 @@ impl Candidates {
 
     /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
     pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
-        // Counting may have been given up in the middle.
+        // Left by counting, which may have been given up in the middle.
         for c in &mut self.chosen {
             c.counters.clear();
             c.watches.clear();
@@ -291,8 +292,8 @@ fn led_to(program: &Program<'_>, samples: &Samples) -> FxHashSet<FuncId> {
 fn random_orders(chosen: &mut [Candidate], seed: u64) {
     let mut rng = Rng::new(seed);
     for c in chosen {
-        let all = 1..u32::try_from(c.analysed.cfg.blocks.len()).unwrap_or(u32::MAX);
-        let mut rest: Vec<BlockId> = all.map(BlockId).filter(|_| rng.below(8) != 0).collect();
+        let others = c.analysed.cfg.block_ids().skip(1);
+        let mut rest: Vec<BlockId> = others.filter(|_| rng.below(8) != 0).collect();
         rng.shuffle(&mut rest);
         c.order = [BlockId(0)].into_iter().chain(rest).collect();
         c.hot = rng.below(c.order.len() + 1);

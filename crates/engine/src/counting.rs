@@ -10,7 +10,7 @@ use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
-use crate::targets::{self, Seen, SeenSite, Site};
+use crate::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, restore};
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
@@ -206,12 +206,10 @@ fn round(
     let original = |at| originals.get(&at).copied().unwrap_or(at);
     let mut seen = seen.sites();
     for (c, sites) in chosen.iter_mut().zip(&sites) {
-        c.watches.clear();
         let of_site = |(site, seen): (&Site, SeenSite)| {
             let mut callees: FxHashMap<Avma, u64> = FxHashMap::default();
             seen.targets.into_iter().for_each(|(at, n)| *callees.entry(original(at)).or_default() += n);
-            let (callees, bases) = (targets::ranked(callees), targets::ranked(seen.bases));
-            SiteTargets { inst: site.inst, callees, bases }
+            SiteTargets { inst: site.inst, callees: ranked(callees), bases: ranked(seen.bases) }
         };
         c.targets = sites.iter().zip(seen.by_ref().take(sites.len())).map(of_site).collect();
     }
@@ -221,7 +219,6 @@ fn round(
     for (c, plan) in chosen.iter_mut().zip(&plans) {
         let (own, rest) = values.split_at(c.counters.len().min(values.len()));
         values = rest;
-        c.counters = Vec::new();
         if cloned.contains(&c.id) {
             let solved = plan.solve(own);
             let leaves = leaves(&c.analysed.cfg);
@@ -259,7 +256,7 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
         Counter { at, spot, offset: *offset - COUNTER }
     };
     c.counters = plan.points().iter().map(counter).collect();
-    c.order = (0u32..).take(cfg.blocks.len()).map(BlockId).collect();
+    c.order = cfg.block_ids().collect();
     c.hot = c.order.len();
     plan
 }
@@ -275,8 +272,7 @@ fn watch(c: &mut Candidate, offset: &mut u32) -> Vec<Site> {
 /// counted behind them is what runs in clones.
 fn leaves(cfg: &Cfg) -> Vec<BlockId> {
     let through_original = |t: u32| cfg.tables.get(t as usize).is_none_or(|t| t.cloneable.is_none());
-    (0u32..)
-        .map(BlockId)
+    cfg.block_ids()
         .zip(&cfg.blocks)
         .filter(|(_, b)| matches!(b.term, Term::Switch { table } if through_original(table)))
         .map(|(id, _)| id)

@@ -258,7 +258,7 @@ impl Tally {
         wanted: &dyn Fn(BlockId) -> bool,
     ) {
         let flow = Flow { cfg, counts, less: 0 };
-        for b in (0u32..).take(cfg.blocks.len()).map(BlockId).filter(|&b| wanted(b)) {
+        for b in cfg.block_ids().filter(|&b| wanted(b)) {
             let mut through = flow.block(b);
             for inst in cfg.insts_of(b) {
                 let taken = match inst.decoded.flow_control() {
@@ -380,9 +380,8 @@ struct Places<'a> {
 
 impl<'a> Places<'a> {
     fn new(cfg: &Cfg, map: &'a AddressMap) -> Self {
-        let ids = (0u32..).map(BlockId);
         let mut blocks: Vec<_> =
-            cfg.blocks.iter().zip(ids).map(|(b, id)| (b.range.start, b.range.end, id)).collect();
+            cfg.blocks.iter().zip(cfg.block_ids()).map(|(b, id)| (b.range.start, b.range.end, id)).collect();
         blocks.sort_unstable_by_key(|p| p.0);
         Self { map, blocks }
     }

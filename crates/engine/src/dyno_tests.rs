@@ -1,7 +1,5 @@
 use super::*;
-use addr::AvmaRange;
-use emit::{Function, Request};
-use unwind::{CfaRule, Reg, Row};
+use crate::test_candidate::cloned;
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -75,32 +73,7 @@ fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
 
 fn run_split(text: &str, counts: &Counts, order: &[u32], hot: usize) -> DynoReport {
     let cfg = code::parse(text).unwrap();
-    let range = AvmaRange::new(cfg.parts[0].start, cfg.parts[0].end);
-    let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
-    let function = Function {
-        cfg: &cfg,
-        order: order.iter().map(|&b| BlockId(b)).collect(),
-        hot,
-        align_blocks: Vec::new(),
-        window: None,
-        rows: &rows,
-        lsda: None,
-        personality: None,
-        signal_frame: false,
-        align: 16,
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
-    };
-    let out = emit::emit(&Request {
-        text_at: TEXT,
-        data_at: Avma(0x20_0000),
-        functions: vec![function],
-        known: &|_| None,
-        stubs: &Default::default(),
-        constant: &|_| None,
-    });
-    let out = out.unwrap();
+    let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
     let clone =
         Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place: 0 };
     dyno(&[clone], &|at| at == Avma(0x2000))

@@ -37,14 +37,6 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
-    /// The lock file could not be made.
-    #[error("cannot use the lock file {}", path.display())]
-    LockFile {
-        /// Its path.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
     /// A kind of program whet leaves alone.
     #[error("process {pid} is left alone: {why}")]
     Unsupported {
@@ -202,7 +194,7 @@ impl Error {
             Error::Splice(
                 splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
             ) => X::Refused,
-            Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => X::Bug,
+            Error::Splice(_) | Error::Build(_) => X::Bug,
             Error::NothingHot { .. }
             | Error::NotInstalled { .. }
             | Error::NoProfile { .. }
@@ -241,7 +233,6 @@ impl Error {
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Locked { .. } => "locked",
-            Error::LockFile { .. } => "lock_file",
             Error::Unsupported { code, .. } => code,
             Error::NothingHot { .. } => "nothing_hot",
             Error::MemoryCap { .. } => "memory_cap",
@@ -300,7 +291,7 @@ impl Error {
             | Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => {
                 "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
             }
-            Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => {
+            Error::Splice(_) | Error::Build(_) => {
                 "nothing is half done: `whet verify PID` tells what is in place; please report this"
                     .to_owned()
             }

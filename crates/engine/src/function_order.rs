@@ -1,6 +1,5 @@
 //! In which order the functions of a code cache lie.
 
-use crate::calls;
 use crate::candidates::{Candidate, SiteTargets};
 use crate::shuffle::Rng;
 use addr::Avma;
@@ -57,10 +56,7 @@ fn call_order(members: &[&Candidate]) -> Vec<usize> {
                 {
                     edges.push(CallEdge { caller, callee, count, offset });
                 }
-                for (site, &(to, n)) in
-                    led.get(&inst.at).iter().flat_map(|s| s.callees.iter().map(move |c| (s, c)))
-                {
-                    let count = calls::scaled(count, site.share(n));
+                for (to, count) in led.get(&inst.at).into_iter().flat_map(|s| s.parts(count)) {
                     if let Some(&callee) = index.get(&to).filter(|&&callee| callee != caller) {
                         edges.push(CallEdge { caller, callee, count, offset });
                     }

@@ -3,6 +3,7 @@
 use crate::build::Built;
 use crate::candidates::{self, Candidates};
 use crate::counting::{self, CountingReport};
+use crate::dyno::{self, DynoReport};
 use crate::file_text::{self, FileText};
 use crate::ground::{Ground, Placed, Wanted};
 use crate::lock::TargetLock;
@@ -13,7 +14,7 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
-use crate::{Error, Interrupt, Target, dyno, map_store, profile_store, restore, shortcuts, walk};
+use crate::{Error, Interrupt, Target, map_store, profile_store, restore, shortcuts, walk};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
 use image::Image;
@@ -140,24 +141,20 @@ fn rebuild(
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));
         let taken = Taken { exe: target.exe(), samples, counted };
         let profile = profile_store::take_down(program, &candidates, options, &taken);
-        let dyno = Cell::new(None);
+        // Of the build that was installed, as the last one.
+        let summary = Cell::new(Summary::default());
         let notes = |built: &Built| {
-            dyno.set(dyno::of_caches(program, &candidates.chosen, &built.caches));
-            let notes = Summary::new(program, &candidates, built, &totals).notes(
-                program,
-                &candidates,
-                built,
-                options,
-            );
-            Notes { dyno: dyno.get(), profile: profile.clone(), ..notes }.write()
+            let of_this = Summary::new(program, &candidates, built, &totals);
+            let notes = of_this.notes(program, &candidates, built, options);
+            summary.set(of_this);
+            Notes { profile: profile.clone(), ..notes }.write()
         };
         let wanted =
             Wanted { chosen: &candidates.chosen, shuffle: options.shuffle, counters: None, notes: &notes };
         let placed = ground.install(&now, wanted)?;
-        let summary = Summary::new(program, &candidates, &placed.built, &totals);
-        let report = summary.report(target, &placed, samples, source, counting, start.elapsed());
+        let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
-        Ok(OptimizeReport { profile: used, stacks, dyno: dyno.get(), ..report })
+        Ok(OptimizeReport { profile: used, stacks, ..report })
     })
 }
 
@@ -296,11 +293,13 @@ impl Totals {
 }
 
 /// The figures of one rebuild.
+#[derive(Default)]
 struct Summary {
     coverage: f64,
     coverage_main: f64,
     refusals: BTreeMap<String, usize>,
     functions: FunctionCounts,
+    dyno: Option<DynoReport>,
 }
 
 impl Summary {
@@ -328,6 +327,7 @@ impl Summary {
             coverage_main: share(sum(&|f| cloned.contains(f) && main(f)), totals.main),
             refusals,
             functions,
+            dyno: dyno::of_caches(program, &candidates.chosen, &built.caches),
         }
     }
 
@@ -364,6 +364,7 @@ impl Summary {
             coverage_main: self.coverage_main,
             refusals: self.refusals.clone(),
             functions,
+            dyno: self.dyno,
             ..Notes::default()
         }
     }
@@ -405,7 +406,7 @@ impl Summary {
             stop_ms: StopMs::of(&installed.toggle.stops),
             counting,
             stacks: None,
-            dyno: None,
+            dyno: self.dyno,
             profile: None,
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),

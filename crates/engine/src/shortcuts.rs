@@ -42,7 +42,10 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], all: bool)
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
         let shortcut = |(call, inst, n): (u32, &Inst, u64)| {
             let (callee, guard) = match sites.get(&call) {
-                Some(site) => table(program, site, inst, all)?,
+                Some(site) => {
+                    let (callee, guard) = table(program, site, inst).filter(|_| all || is_one_way(site))?;
+                    (callee, Some(guard))
+                }
                 None => (direct(program, inst)?, None),
             };
             let in_place = *leaves.get(&callee)?;
@@ -87,12 +90,17 @@ fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
     (plain && program.entered_at(to).is_some()).then_some(to)
 }
 
-/// Whom a call through a table calls, and which table that is.
-fn table(program: &Program<'_>, site: &SiteTargets, inst: &Inst, all: bool) -> Option<(Avma, Option<Guard>)> {
+/// Whom a call through a table calls by the table that was seen most, and what says so.
+fn table(program: &Program<'_>, site: &SiteTargets, inst: &Inst) -> Option<(Avma, Guard)> {
     let (register, displacement) = emit::table_call(&inst.decoded)?;
-    let &(table, n) = site.bases.first()?;
-    let looks: u64 = site.bases.iter().map(|b| b.1).sum();
-    let often = looks >= LOOKS && n.checked_mul(1000)? >= looks.checked_mul(MOSTLY)?;
+    let &(table, _) = site.bases.first()?;
     let callee = program.constant_function(table.offset(displacement.cast_signed()))?;
-    (all || often).then_some((callee, Some(Guard { register, table })))
+    Some((callee, Guard { register, table }))
+}
+
+/// Whether nearly always the same table was seen.
+fn is_one_way(site: &SiteTargets) -> bool {
+    let looks: u64 = site.bases.iter().map(|b| b.1).sum();
+    let most = site.bases.first().map_or(0, |b| b.1);
+    looks >= LOOKS && u128::from(most) * 1000 >= u128::from(looks) * u128::from(MOSTLY)
 }

@@ -1,13 +1,11 @@
 use super::*;
 use crate::shuffle::Rng;
-use addr::AvmaRange;
+use crate::test_candidate::cloned;
 use code::{BlockId, Cfg, Dest, Term};
-use emit::{Function, Request};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use profile::{Counts, Rejected};
 use std::collections::VecDeque;
 use std::fmt::Write;
-use unwind::{CfaRule, Reg, Row};
 
 const ENTRY: u64 = 0x1000;
 const TEXT: Avma = Avma(0x10_0000);
@@ -165,36 +163,11 @@ fn clones_tell_what_their_originals_would() {
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
         let cfg = random(&mut rng);
-        let range = cfg.parts[0];
-        let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
-        let all = 1..u32::try_from(cfg.blocks.len()).unwrap();
-        let mut order: Vec<BlockId> = all.map(BlockId).filter(|_| rng.below(4) != 0).collect();
+        let mut order: Vec<BlockId> = cfg.block_ids().skip(1).filter(|_| rng.below(4) != 0).collect();
         rng.shuffle(&mut order);
         order.insert(0, BlockId(0));
-        let function = Function {
-            cfg: &cfg,
-            hot: 1 + rng.below(order.len()),
-            order,
-            align_blocks: Vec::new(),
-            window: None,
-            rows: &rows,
-            lsda: None,
-            personality: None,
-            signal_frame: false,
-            align: 16,
-            counters: Vec::new(),
-            watches: Vec::new(),
-            shortcuts: Vec::new(),
-        };
-        let out = emit::emit(&Request {
-            text_at: TEXT,
-            data_at: Avma(0x20_0000),
-            functions: vec![function],
-            known: &|_| None,
-            constant: &|_| None,
-            stubs: &Default::default(),
-        })
-        .unwrap();
+        let hot = 1 + rng.below(order.len());
+        let out = cloned(&cfg, order, hot, TEXT);
         let maps = [out.clones[0].map.clone()];
         let (ways, exact) = walk(&cfg, &mut rng, 20);
         let outside = Taken { from: Avma(0x7000), to: HOME };
@@ -222,32 +195,7 @@ fn clones_tell_what_their_originals_would() {
 #[test]
 fn any_addresses_are_safe() {
     let cfg = random(&mut Rng::new(3));
-    let range = AvmaRange::new(Avma(ENTRY), cfg.parts[0].end);
-    let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
-    let function = Function {
-        cfg: &cfg,
-        order: (0u32..).take(cfg.blocks.len()).map(BlockId).collect(),
-        hot: 1,
-        align_blocks: Vec::new(),
-        window: None,
-        rows: &rows,
-        lsda: None,
-        personality: None,
-        signal_frame: false,
-        align: 16,
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
-    };
-    let request = Request {
-        text_at: TEXT,
-        data_at: Avma(0x20_0000),
-        functions: vec![function],
-        known: &|_| None,
-        constant: &|_| None,
-        stubs: &Default::default(),
-    };
-    let maps = [emit::emit(&request).unwrap().clones[0].map.clone()];
+    let maps = [cloned(&cfg, cfg.block_ids().collect(), 1, TEXT).clones[0].map.clone()];
     let mut rng = Rng::new(9);
     for _ in 0..2000 {
         let mut stacks = BranchStacks::default();

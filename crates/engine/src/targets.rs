@@ -175,7 +175,7 @@ impl Seen {
 }
 
 /// The most frequent first.
-pub(crate) fn ranked(seen: FxHashMap<Avma, u64>) -> Vec<(Avma, u64)> {
+pub(crate) fn ranked(seen: impl IntoIterator<Item = (Avma, u64)>) -> Vec<(Avma, u64)> {
     let mut seen: Vec<(Avma, u64)> = seen.into_iter().collect();
     seen.sort_unstable_by_key(|&(at, n)| (std::cmp::Reverse(n), at));
     seen

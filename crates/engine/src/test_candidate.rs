@@ -1,10 +1,12 @@
-//! Candidates for tests.
+//! Candidates and clones for tests.
 
 use crate::candidates::Candidate;
 use crate::program::{Analysed, FuncId};
-use addr::Avma;
-use code::BlockId;
+use addr::{Addr, Avma};
+use code::{BlockId, Cfg};
+use emit::{Function, Output, Request};
 use profile::Counts;
+use unwind::{CfaRule, Reg, Row};
 
 /// Four blocks, of 1, 2, 1 and 1 instructions.
 const FUNCTION: &str = "\
@@ -35,4 +37,34 @@ pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool
     c.counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
     c.counted = counted;
     c
+}
+
+/// A clone of these blocks of a function in one part, the first `hot` of them apart from the others.
+pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
+    let range = cfg.parts[0];
+    let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
+    let function = Function {
+        cfg,
+        order,
+        hot,
+        align_blocks: Vec::new(),
+        window: None,
+        rows: &rows,
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+        align: 16,
+        counters: Vec::new(),
+        watches: Vec::new(),
+        shortcuts: Vec::new(),
+    };
+    let request = Request {
+        text_at,
+        data_at: text_at.add(0x10_0000),
+        functions: vec![function],
+        known: &|_| None,
+        stubs: &Default::default(),
+        constant: &|_| None,
+    };
+    emit::emit(&request).unwrap()
 }

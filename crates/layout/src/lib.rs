@@ -11,6 +11,8 @@ mod ext_tsp;
 mod front_end;
 mod function_order;
 mod misses;
+#[cfg(test)]
+mod test_support;
 
 pub use cache_sort::cache_sort;
 pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};

@@ -109,7 +109,7 @@ impl<'a> Tally<'a> {
             repeated: FxHashSet::default(),
         };
         for (i, cfg) in cfgs.iter().enumerate() {
-            for (id, block) in (0u32..).map(BlockId).zip(&cfg.blocks) {
+            for (id, block) in cfg.block_ids().zip(&cfg.blocks) {
                 tally.starts.insert(block.range.start, (i, id));
                 if let Some(last) = cfg.insts_of(id).last() {
                     if matches!(block.term, Term::Fall { .. }) && is_call(last) {

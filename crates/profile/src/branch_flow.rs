@@ -239,7 +239,7 @@ fn way(cfg: &Cfg, first: (BlockId, Avma), last: (BlockId, Avma)) -> Option<Vec<B
 }
 
 fn blocks(cfg: &Cfg) -> impl Iterator<Item = (BlockId, &Block)> {
-    (0u32..).map(BlockId).zip(&cfg.blocks)
+    cfg.block_ids().zip(&cfg.blocks)
 }
 
 fn inst_at(cfg: &Cfg, b: BlockId, at: Avma) -> Option<&Inst> {

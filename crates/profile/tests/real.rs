@@ -46,7 +46,7 @@ fn survey(path: &str) -> Survey {
         let Ok(cfg) = p.analyse(f) else { continue };
         let liveness = Liveness::compute(&cfg);
         let countable = |p: Point| p.countable(&cfg, &liveness);
-        for (block, from) in cfg.blocks.iter().zip((0u32..).map(BlockId)) {
+        for (block, from) in cfg.blocks.iter().zip(cfg.block_ids()) {
             s.blocks.add(countable(Point::Block(from)).is_none());
             let mut index = 0;
             cfg.successors(from, |_| {

@@ -5,7 +5,7 @@
 //! thread to rest on its way back to user code: there its registers are user code's, it can run system calls for us,
 //! and be let go without anything to remember.
 
-use crate::home::Home;
+use crate::home::Place;
 use crate::linger::{is_there, make_way};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::restart::cure;
@@ -217,7 +217,7 @@ impl Group {
             let rested: Vec<(Tid, Regs)> = self.resting().collect();
             for (tid, regs) in rested {
                 let dispatches = ptrace::dispatches_syscalls(tid);
-                if !dispatches && Home::fits(&self.process, tid, &regs) {
+                if !dispatches && Place::of(&self.process, tid, &regs).is_some() {
                     self.dismiss_all_but(tid);
                     return Ok(tid);
                 }

@@ -31,29 +31,25 @@ const PAGE: u64 = 4096;
 const REACH: u64 = 16 << 20;
 
 impl Home {
-    /// Lays a frame for a thread at rest; `sigreturn` is the code it will return to. `None` where it cannot be: the
-    /// thread has a shadow stack, which such a return would not match, or is on no stack that is known to have the room.
-    pub(crate) fn lay(process: &Process, tid: Tid, regs: &Regs, mask: u64, sigreturn: Avma) -> Option<Self> {
-        let Place { sp, fp_at, fp, .. } = Place::of(process, tid, regs)?;
+    /// Lays a frame for a thread at rest; `sigreturn` is the code it will return to. `None` where its memory is not to be
+    /// had.
+    pub(crate) fn lay(
+        process: &Process,
+        place: &Place,
+        regs: &Regs,
+        mask: u64,
+        sigreturn: Avma,
+    ) -> Option<Self> {
+        let &Place { sp, fp_at, ref fp, .. } = place;
         let mut frame = Vec::new();
         for word in std::iter::once(sigreturn.0).chain(context(process, regs, mask, fp_at)) {
             frame.extend(word.to_le_bytes());
         }
         frame.resize(usize::try_from(fp_at.since(sp)?).ok()?, 0);
-        frame.extend(&fp);
+        frame.extend(fp);
         let old = process.bytes(AvmaRange::with_len(sp, frame.len() as u64)).ok()?;
         process.write(sp, &frame).ok()?;
         Some(Self { sp, old })
-    }
-
-    /// Whether [`Home::lay`] finds a place for it.
-    pub(crate) fn fits(process: &Process, tid: Tid, regs: &Regs) -> bool {
-        Place::of(process, tid, regs).is_some()
-    }
-
-    /// The pages that nobody has touched yet and it would use, where it has no other place.
-    pub(crate) fn dear(process: &Process, tid: Tid, regs: &Regs) -> Option<AvmaRange> {
-        Place::of(process, tid, regs)?.dear
     }
 
     /// The stack pointer with which a `ret` begins the way home.
@@ -69,16 +65,19 @@ impl Home {
 }
 
 /// Where a frame goes, from below: the return address, the context, then the floating-point state where it is aligned.
-struct Place {
+#[derive(Debug)]
+pub(crate) struct Place {
     sp: Avma,
     fp_at: Avma,
     fp: Vec<u8>,
-    /// The pages that nobody has touched yet, if it lies in such.
-    dear: Option<AvmaRange>,
+    /// The pages that nobody has touched yet and it would use, where there is no other place.
+    pub(crate) dear: Option<AvmaRange>,
 }
 
 impl Place {
-    fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
+    /// That for a thread at rest; it stays right as long as the thread rests. `None` where there is none: the thread has a
+    /// shadow stack, which a return by a frame would not match, or is on no stack that is known to have the room.
+    pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         if ptrace::has_shadow_stack(tid) {
             return None;
         }

@@ -11,7 +11,7 @@
 // INVARIANT(home): registers leave first and come back last; the signal mask is changed only while they are away.
 
 use crate::group::{Group, NAP};
-use crate::home::Home;
+use crate::home::{Home, Place};
 use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
@@ -115,8 +115,8 @@ impl Group {
         for (tid, regs) in resting {
             if ptrace::dispatches_syscalls(tid) {
                 dispatching = true;
-            } else if Home::fits(&self.process, tid, &regs) {
-                return self.syscall(tid, gadgets, nr, args);
+            } else if let Some(place) = Place::of(&self.process, tid, &regs) {
+                return self.syscall_at(tid, gadgets, place, nr, args);
             } else {
                 unfit = true;
             }
@@ -125,7 +125,7 @@ impl Group {
         Err(if dispatching && !unfit { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
 
-    /// Runs one system call on a thread at rest, after making a shelter for its way home where it needs one.
+    /// Runs one system call on a thread at rest.
     pub(crate) fn syscall(
         &mut self,
         tid: Tid,
@@ -133,17 +133,37 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        if let Some(pages) = Home::dear(&self.process, tid, &self.regs(tid)?) {
-            self.make_shelter(tid, gadgets, pages)?;
-        }
-        self.one_syscall(tid, gadgets, nr, args)
+        let place = self.place(tid)?;
+        self.syscall_at(tid, gadgets, place, nr, args)
     }
 
-    /// Runs one system call on a thread at rest that has a place for its way home.
+    /// Where the way home of a thread at rest goes.
+    pub(crate) fn place(&self, tid: Tid) -> Result<Place, Error> {
+        Place::of(&self.process, tid, &self.regs(tid)?).ok_or(Error::NoThread(self.process.pid()))
+    }
+
+    /// The same with a place for its way home, after making a shelter where that is dear.
+    fn syscall_at(
+        &mut self,
+        tid: Tid,
+        gadgets: Gadgets,
+        mut place: Place,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<i64, Error> {
+        if let Some(pages) = place.dear {
+            self.make_shelter(tid, gadgets, &place, pages)?;
+            place = self.place(tid)?;
+        }
+        self.one_syscall(tid, gadgets, &place, nr, args)
+    }
+
+    /// The same, with whatever place there is.
     pub(crate) fn one_syscall(
         &mut self,
         tid: Tid,
         gadgets: Gadgets,
+        place: &Place,
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
@@ -157,7 +177,7 @@ impl Group {
             set.map_err(|e| Error::SeccompFilter { pid: self.process.pid(), why: e.to_string() })?;
         }
         // No way home, no journey: else our death in between would be the target's.
-        let home = gadgets.home.and_then(|at| Home::lay(&self.process, tid, &saved, mask, at));
+        let home = gadgets.home.and_then(|at| Home::lay(&self.process, place, &saved, mask, at));
         let home = home.ok_or(Error::NoThread(self.process.pid()))?;
 
         let mut away = saved;

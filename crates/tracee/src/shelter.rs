@@ -5,6 +5,7 @@
 //! touched. The next whet finds the shelter by its shape and its mark.
 
 use crate::group::Group;
+use crate::home::Place;
 use crate::process::mapping_range;
 use crate::remote::Gadgets;
 use crate::{Error, Process, Tid};
@@ -19,40 +20,48 @@ const MARK: [u8; 16] = *b"whet's shelter 1";
 
 /// The shelter that an earlier whet has made.
 pub(crate) fn find(process: &Process, maps: &str) -> Option<AvmaRange> {
-    shaped(maps).find(|at| process.bytes(AvmaRange::with_len(at.start, 16)).is_ok_and(|b| b == MARK))
+    shaped(maps)
+        .into_iter()
+        .find(|at| process.bytes(AvmaRange::with_len(at.start, 16)).is_ok_and(|b| b == MARK))
 }
 
 /// The mappings that look like one.
-fn shaped(maps: &str) -> impl Iterator<Item = AvmaRange> {
+fn shaped(maps: &str) -> Vec<AvmaRange> {
     let parsed: Vec<(AvmaRange, &str)> =
         maps.lines().filter_map(|l| Some((mapping_range(l)?, l.split(' ').nth(1)?))).collect();
-    let found: Vec<AvmaRange> = parsed
+    parsed
         .windows(3)
         .filter(|w| w[1].0.len() == LEN && [w[0].1, w[1].1, w[2].1] == ["---p", "rw-p", "---p"])
         .filter(|w| w[0].0.end == w[1].0.start && w[1].0.end == w[2].0.start)
         .map(|w| w[1].0)
-        .collect();
-    found.into_iter()
+        .collect()
 }
 
 impl Group {
-    /// Has a thread map one; its frame meanwhile lies in `pages`, which nobody had touched.
-    pub(crate) fn make_shelter(&mut self, tid: Tid, gadgets: Gadgets, pages: AvmaRange) -> Result<(), Error> {
+    /// Has a thread map one; its frame meanwhile lies at `first`, in `pages` that nobody had touched.
+    pub(crate) fn make_shelter(
+        &mut self,
+        tid: Tid,
+        gadgets: Gadgets,
+        first: &Place,
+        pages: AvmaRange,
+    ) -> Result<(), Error> {
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let access = arg(libc::PROT_READ | libc::PROT_WRITE);
         let flags = arg(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let map = [0, LEN + 2 * GUARD, access, flags, u64::MAX, 0];
-        let at = Avma(self.one_syscall(tid, gadgets, libc::SYS_mmap, map)?.cast_unsigned());
+        let at = Avma(self.one_syscall(tid, gadgets, first, libc::SYS_mmap, map)?.cast_unsigned());
         let shelter = AvmaRange::with_len(at.add(GUARD), LEN);
         self.process.write(shelter.start, &MARK)?;
         self.process.set_shelter(shelter);
         // From here on its frames lie there. Should one of these fail, the next whet makes another.
+        let place = self.place(tid)?;
         for guard in [at, shelter.end] {
             let none = [guard.0, GUARD, arg(libc::PROT_NONE), 0, 0, 0];
-            remote_only(self.one_syscall(tid, gadgets, libc::SYS_mprotect, none))?;
+            remote_only(self.one_syscall(tid, gadgets, &place, libc::SYS_mprotect, none))?;
         }
         let forget = [pages.start.0, pages.len(), arg(libc::MADV_DONTNEED), 0, 0, 0];
-        remote_only(self.one_syscall(tid, gadgets, libc::SYS_madvise, forget))
+        remote_only(self.one_syscall(tid, gadgets, &place, libc::SYS_madvise, forget))
     }
 }
 
@@ -74,7 +83,7 @@ mod tests {
             13000-23000 rw-p 0 00:00 0 \n23000-24000 ---p 0 00:00 0 \n\
             30000-31000 ---p 0 00:00 0 \n31000-41000 r--p 0 00:00 0 \n41000-42000 ---p 0 00:00 0 \n\
             50000-51000 ---p 0 00:00 0 \n51000-61000 rw-p 0 00:00 0 \n62000-63000 ---p 0 00:00 0 \n";
-        let found: Vec<u64> = shaped(maps).map(|r| r.start.0).collect();
+        let found: Vec<u64> = shaped(maps).iter().map(|r| r.start.0).collect();
         assert_eq!(found, [0x2000, 0x13000]);
     }
 }

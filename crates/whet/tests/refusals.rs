@@ -7,8 +7,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{
     Answer, Guest, build, build_with, changed_text, copy, have, pid_of, run, scratch, skip, stray_code,
@@ -303,41 +305,63 @@ fn anothers_process() {
         return skip("takes root and setpriv");
     }
     let guest = cases("spin", 1);
-    // Where whet was built, others may not go.
-    let folder = std::env::temp_dir().join(format!("whet-refusals-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
-    let program = folder.join("whet");
-    copy(Path::new(env!("CARGO_BIN_EXE_whet")), &program);
-    let mut answers = Vec::new();
+    let nobody = Nobody::new();
     for command in
         [&["optimize", "--seconds", "0.2"][..], &["optimize", "--shuffle", "1"], &["undo"], &["verify"]]
     {
-        let mut by_nobody = Command::new("setpriv");
-        by_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
-        by_nobody.arg(command[0]).arg(guest.arg()).args(&command[1..]).args(["--format", "json"]);
-        answers.push(run(by_nobody));
-    }
-    fs::remove_dir_all(&folder).unwrap();
-    for answer in answers {
-        refusal(&answer, 4, "not_permitted");
+        refusal(&nobody.whet(command[0], &guest, &command[1..]), 4, "not_permitted");
     }
     guest.progresses(1);
     is_untouched(guest.pid());
 }
 
-/// The file whose lock says that a whet is at work on a process.
-fn lock_file(pid: i32) -> PathBuf {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let start_time = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().to_owned();
-    fs::create_dir_all("/run/whet").unwrap();
-    Path::new("/run/whet").join(format!("whet-{pid}-{start_time}.lock"))
+/// Somebody without rights, with a whet of their own: where it was built, others may not go.
+struct Nobody(PathBuf);
+
+impl Nobody {
+    fn new() -> Self {
+        static USED: AtomicUsize = AtomicUsize::new(0);
+        let n = USED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("whet-refusals-{}-{n}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        copy(Path::new(env!("CARGO_BIN_EXE_whet")), &folder.join("whet"));
+        Self(folder)
+    }
+
+    /// What they start.
+    fn command(program: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
+        command
+    }
+
+    fn whet(&self, name: &str, guest: &Guest, args: &[&str]) -> Answer {
+        let mut whet = Self::command(&self.0.join("whet"));
+        whet.arg(name).arg(guest.arg()).args(args).args(["--format", "json"]);
+        run(whet)
+    }
+}
+
+impl Drop for Nobody {
+    fn drop(&mut self) {
+        // What is left lies among temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a whet is at work on a process: it has locked the file of its memory.
+fn is_locked(pid: i32) -> bool {
+    let Ok(file) = fs::metadata(format!("/proc/{pid}/mem")) else { return false };
+    let inode = format!(":{}", file.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    let of = |line: &str| line.split_whitespace().any(|word| word.ends_with(&inode));
+    locks.lines().any(|line| line.contains(" FLOCK ") && of(line))
 }
 
 #[test]
 fn another_whet_at_work() {
     let guest = cases("spin", 1);
-    let path = lock_file(guest.pid());
-    let file = File::create(&path).unwrap();
+    let file = File::open(format!("/proc/{}/mem", guest.pid())).unwrap();
     file.lock().unwrap();
     refused(guest.pid(), &OPTIMIZE, 6, "locked");
     refused(guest.pid(), &["undo"], 6, "locked");
@@ -345,8 +369,36 @@ fn another_whet_at_work() {
     is_untouched(guest.pid());
     drop(file);
     whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
-    assert!(!path.exists(), "a lock file goes with its holder");
     whet(&["undo", &guest.arg()]).exits(0);
+}
+
+/// Root and the owner of a process keep each other out, until the one at work is no more.
+#[test]
+fn another_users_whet_at_work() {
+    if !is_root() || !have("setpriv") {
+        return skip("takes root and setpriv");
+    }
+    if fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0") {
+        return skip("only root may trace here");
+    }
+    let guest = Guest::start_by(|_| {
+        let mut sleep = Nobody::command(Path::new("sleep"));
+        sleep.arg("1000");
+        sleep
+    });
+    let owner = || fs::metadata(format!("/proc/{}/mem", guest.pid())).unwrap().uid();
+    let program = || fs::read_link(format!("/proc/{}/exe", guest.pid())).unwrap();
+    wait_until("sleep", || owner() == 65534 && program().ends_with("sleep"));
+    let nobody = Nobody::new();
+    refusal(&nobody.whet("undo", &guest, &[]), 7, "not_installed");
+    let mut by_root =
+        whet_command(&["optimize", &guest.arg(), "--seconds", "60"]).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("a whet at work", || is_locked(guest.pid()));
+    refusal(&nobody.whet("undo", &guest, &[]), 6, "locked");
+    by_root.kill().unwrap();
+    by_root.wait().unwrap();
+    refusal(&nobody.whet("undo", &guest, &[]), 7, "not_installed");
+    is_untouched(guest.pid());
 }
 
 /// A parent in vfork waits where nothing can stop it; the deadline lets all its threads go on.
@@ -382,10 +434,9 @@ fn nothing_hot_and_nothing_there() {
 
 /// Starts to sample a process, and has it do what it is for while that goes on.
 fn while_sampled(guest: &Guest) -> Answer {
-    let lock = lock_file(guest.pid());
     std::thread::scope(|s| {
         let whet = s.spawn(|| whet(&["optimize", &guest.arg(), "--seconds", "1.5", "--format", "json"]));
-        wait_until("a whet at work", || lock.exists());
+        wait_until("a whet at work", || is_locked(guest.pid()));
         std::thread::sleep(Duration::from_millis(400));
         guest.go();
         whet.join().unwrap()
@@ -412,19 +463,17 @@ fn the_end_meanwhile() {
 #[test]
 fn whet_interrupted() {
     let guest = cases("spin", 1);
-    let lock = lock_file(guest.pid());
     for signal in ["INT", "TERM", "HUP"] {
         let mut child = whet_command(&["optimize", &guest.arg(), "--seconds", "60"])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        wait_until("a whet at work", || lock.exists());
+        wait_until("a whet at work", || is_locked(guest.pid()));
         std::thread::sleep(Duration::from_millis(100));
         kill(signal, pid_of(&child));
         child.wait().unwrap();
         guest.progresses(1);
         is_untouched(guest.pid());
-        let _ = fs::remove_file(&lock);
     }
 }
 

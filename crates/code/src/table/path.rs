@@ -56,7 +56,7 @@ struct Bound {
 /// The blocks before each block.
 pub(super) fn predecessors(cfg: &Cfg) -> Vec<Vec<BlockId>> {
     let mut preds = vec![Vec::new(); cfg.blocks.len()];
-    for b in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+    for b in cfg.block_ids() {
         cfg.successors(b, |d| {
             if let Dest::Block(to) = d {
                 let p: &mut Vec<BlockId> = &mut preds[to.index()];

@@ -10,14 +10,21 @@ pub mod walk;
 
 pub use rng::Rng;
 
-use code::{BlockId, Cfg, Liveness, Point};
-use emit::Counter;
+use addr::Avma;
+use code::{Cfg, Liveness, Point};
+use emit::{Counter, Function, Request};
+
+/// A request for these functions alone: nothing else is cloned or known.
+pub fn request(text_at: Avma, data_at: Avma, functions: Vec<Function<'_>>) -> Request<'_> {
+    let stubs = Box::leak(Box::default());
+    Request { text_at, data_at, functions, known: &|_| None, stubs, constant: &|_| None }
+}
 
 /// Counters at about half of the points of a function that can have one, from the offset `next` on.
 pub fn counters(cfg: &Cfg, rng: &mut Rng, next: &mut u32) -> Vec<Counter> {
     let liveness = Liveness::compute(cfg);
     let mut points = Vec::new();
-    for from in (0u32..).take(cfg.blocks.len()).map(BlockId) {
+    for from in cfg.block_ids() {
         points.push(Point::Block(from));
         let mut index = 0;
         cfg.successors(from, |_| {

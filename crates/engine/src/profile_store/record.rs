@@ -5,7 +5,7 @@ use crate::program::{FuncId, Program};
 use crate::samples::Samples;
 use crate::{OptimizeOptions, calls};
 use addr::Addr;
-use code::{BlockId, Cfg};
+use code::Cfg;
 use profile::{
     Binding, BlockIndex, BlockSamples, BuildId, Callee, Counts, FunctionKey, FunctionProfile, Profile,
 };
@@ -106,7 +106,7 @@ fn function(program: &Program<'_>, c: &Candidate, inferred: Option<&Counts>) -> 
     (f.binding, f.name) = symbol(program, c.id);
     let own = program.module_image(c.id).build_id.as_deref();
     let entry = c.analysed.cfg.entry;
-    for b in (0u32..).take(c.analysed.cfg.blocks.len()).map(BlockId) {
+    for b in c.analysed.cfg.block_ids() {
         let count = counts.blocks.get(b.index()).copied().unwrap_or(0);
         if count == 0 {
             continue;

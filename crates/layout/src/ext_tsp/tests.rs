@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_support::Rng;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -16,20 +17,6 @@ struct Owned {
 impl Owned {
     fn graph(&self) -> Graph<'_> {
         Graph { sizes: &self.sizes, counts: &self.counts, edges: &self.edges }
-    }
-}
-
-/// A small random generator (xorshift): the same graphs everywhere.
-struct Rng(u64);
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-    fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).unwrap()
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_support::permutations;
 use proptest::prelude::*;
 
 fn f(size: u64, samples: u64) -> FuncNode {
@@ -87,16 +88,5 @@ proptest! {
         permutations(&mut (0..n).collect(), 0, &mut |order| all.push(call_distance(&functions, &calls, order)));
         let best = all.iter().copied().fold(f64::INFINITY, f64::min);
         prop_assert!(ours <= 2.5 * best, "ours {ours}, best {best}");
-    }
-}
-
-fn permutations(order: &mut Vec<usize>, k: usize, visit: &mut dyn FnMut(&[usize])) {
-    if k == order.len() {
-        visit(order);
-    }
-    for i in k..order.len() {
-        order.swap(k, i);
-        permutations(order, k + 1, visit);
-        order.swap(k, i);
     }
 }

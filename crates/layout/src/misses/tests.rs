@@ -1,24 +1,9 @@
 use super::*;
+use crate::test_support::{Rng, permutations};
 use proptest::prelude::*;
 
 /// A small one, in which even few functions do not fit.
 const SMALL: [CodeCache; 1] = [CodeCache { unit: 256, entries: 3, cost: 1.0 }];
-
-/// xorshift: the same programs everywhere.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-
-    fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).unwrap()
-    }
-}
 
 /// Functions that call each other as programs do: few are hot, callees mostly have one caller that calls them most.
 fn program(rng: &mut Rng, n: usize, largest: u64) -> (Vec<FuncNode>, Vec<CallEdge>) {
@@ -35,17 +20,6 @@ fn program(rng: &mut Rng, n: usize, largest: u64) -> (Vec<FuncNode>, Vec<CallEdg
         }
     }
     (functions, calls)
-}
-
-fn permutations(order: &mut Vec<usize>, k: usize, visit: &mut dyn FnMut(&[usize])) {
-    if k == order.len() {
-        visit(order);
-    }
-    for i in k..order.len() {
-        order.swap(k, i);
-        permutations(order, k + 1, visit);
-        order.swap(k, i);
-    }
 }
 
 fn is_permutation(order: &[usize], n: usize) -> bool {
