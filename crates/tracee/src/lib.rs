@@ -32,6 +32,7 @@ mod step;
 mod stop;
 mod tracer;
 mod twin;
+mod watchdog;
 mod watched;
 
 pub use error::{Error, StopError, Stuck};

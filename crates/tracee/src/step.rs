@@ -4,9 +4,11 @@
 
 use crate::ptrace::{self, Stop, Wait};
 use crate::remote::Gadgets;
+use crate::watchdog::too_long;
 use crate::{Error, Process, Tid};
 use std::io;
 use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 
 /// Requests that neither read nor write our memory.
 pub(crate) fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
@@ -22,8 +24,28 @@ pub(crate) fn os(what: &'static str, tid: Tid) -> impl Fn(io::Error) -> Error {
     }
 }
 
+/// How long a tracee gets to stop or end. One that takes longer is in an uninterruptible wait.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+
 /// Waits for a tracee that is sure to stop or end soon.
+///
+/// # Errors
+/// `TimedOut` where it does not.
 pub(crate) fn wait(tid: Tid) -> io::Result<Wait> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ptrace::look(tid)? {
+            Wait::Running if Instant::now() < deadline => std::thread::sleep(NAP),
+            Wait::Running => return Err(too_long()),
+            told => return Ok(told),
+        }
+    }
+}
+
+/// The same, asleep until then: for what is done a million times. It does not end by itself.
+pub(crate) fn sleep_until_told(tid: Tid) -> io::Result<Wait> {
     const WNOTHREAD: libc::c_int = 0x2000_0000;
     let id = libc::id_t::try_from(tid.0).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     loop {

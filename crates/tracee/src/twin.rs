@@ -5,7 +5,8 @@
 //! tracer ends.
 
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
-use crate::step::{call, os, request, wait};
+use crate::step::{PATIENCE, call, os, request, sleep_until_told, wait};
+use crate::watchdog::Watchdog;
 use crate::{Error, Pid, Process, Regs, Remote, Sig, Tid};
 use std::io;
 use std::marker::PhantomData;
@@ -43,13 +44,14 @@ pub struct Twin {
     process: Process,
     tid: Tid,
     copies: Vec<Tid>,
+    watchdog: Watchdog,
     _here: PhantomData<*const ()>,
 }
 
 impl Twin {
     /// Takes over a newborn twin and gives it the registers of the thread of which it is the copy.
     fn begin(tid: Tid, regs: &Regs) -> Result<Self, Error> {
-        let born = || -> Result<Process, Error> {
+        let born = || -> Result<(Process, Watchdog), Error> {
             if !matches!(wait(tid).map_err(os("waitid", tid))?, Wait::Stopped(_)) {
                 return Err(Error::ThreadGone(tid));
             }
@@ -58,10 +60,18 @@ impl Twin {
             let mut own = *regs;
             own.0.orig_rax = u64::MAX;
             ptrace::set_regs(tid, &own).map_err(os("setregs", tid))?;
-            Process::open(Pid(tid.0))
+            let process = Process::open(Pid(tid.0))?;
+            let watchdog = Watchdog::over(&process, PATIENCE).map_err(os("watchdog", tid))?;
+            Ok((process, watchdog))
         };
         born()
-            .map(|process| Self { process, tid, copies: Vec::new(), _here: PhantomData })
+            .map(|(process, watchdog)| Self {
+                process,
+                tid,
+                copies: Vec::new(),
+                watchdog,
+                _here: PhantomData,
+            })
             .inspect_err(|_| kill(tid))
     }
 
@@ -135,7 +145,7 @@ impl Twin {
     /// Executes one instruction. Give none that may wait.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`Error::Os`]; with `TimedOut` where it did not come behind the instruction within a minute or two, and was ended.
     pub fn step(&mut self) -> Result<Stepped, Error> {
         const PTRACE_SINGLESTEP: usize = 9;
         let ended = |e: &io::Error| e.raw_os_error() == Some(libc::ESRCH);
@@ -143,7 +153,8 @@ impl Twin {
             Err(e) if ended(&e) => return Ok(Stepped::Ended),
             r => r.map_err(os("singlestep", self.tid))?,
         }
-        Ok(match wait(self.tid).map_err(os("waitid", self.tid))? {
+        let told = self.watchdog.during(|| sleep_until_told(self.tid));
+        Ok(match told.map_err(os("singlestep", self.tid))? {
             Wait::Stopped(Stop::Signal(Sig(libc::SIGTRAP))) => Stepped::Done,
             Wait::Stopped(Stop::Signal(sig)) => Stepped::Signal(sig),
             // Nothing else is possible without a system call.

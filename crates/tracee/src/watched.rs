@@ -10,7 +10,7 @@
 
 use crate::ptrace::{self, OPTIONS, Stop, Wait};
 use crate::restart::cure;
-use crate::step::{os, request};
+use crate::step::{NAP, PATIENCE, os, request};
 use crate::twin::double;
 use crate::{Error, Process, Regs, Sig, Tid, Twin};
 use addr::Avma;
@@ -21,9 +21,6 @@ use std::time::{Duration, Instant};
 
 /// How many addresses can be watched at once.
 pub const MAX_WATCHED: usize = 4;
-/// How long a thread gets to stop. One that does not is in an uninterruptible wait.
-const PATIENCE: Duration = Duration::from_secs(60);
-const NAP: Duration = Duration::from_micros(50);
 /// In a set of signals.
 const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
 
