@@ -156,7 +156,7 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     fn block(&self, b: BlockId) -> u64 {
-        self.counts.blocks.get(b.index()).copied().unwrap_or(0).saturating_sub(self.less)
+        self.counts.block(b).saturating_sub(self.less)
     }
 
     fn edge(&self, b: BlockId, index: usize) -> u64 {

@@ -43,7 +43,7 @@ fn call_order(members: &[&Candidate]) -> Vec<usize> {
             c.targets.iter().filter_map(|s| Some((insts.get(s.inst as usize)?.at, s))).collect();
         let mut offset = 0;
         for &b in c.first_fragment() {
-            let count = c.counts.blocks.get(b.index()).copied().unwrap_or(0);
+            let count = c.counts.block(b);
             for inst in c.analysed.cfg.insts_of(b) {
                 let d = &inst.decoded;
                 let direct = d.op_count() > 0 && d.op0_kind() == OpKind::NearBranch64;

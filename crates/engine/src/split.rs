@@ -24,11 +24,7 @@ pub(crate) fn split(chosen: &mut [Candidate]) {
 
 /// By cloned block how often it ran, and its instructions.
 fn executed(c: &Candidate) -> impl Iterator<Item = (u64, usize)> {
-    c.order.iter().map(|&b| (count(c, b), c.analysed.cfg.insts_of(b).len()))
-}
-
-fn count(c: &Candidate, b: BlockId) -> u64 {
-    c.counts.blocks.get(b.index()).copied().unwrap_or(0)
+    c.order.iter().map(|&b| (c.counts.block(b), c.analysed.cfg.insts_of(b).len()))
 }
 
 /// The count of the last block that is hot, of blocks with their instructions; 0 where none ran.
@@ -45,13 +41,13 @@ fn least_hot(mut blocks: Vec<(u64, usize)>) -> u64 {
 }
 
 fn partition(c: &mut Candidate, least: u64) {
-    let ran = c.order.iter().any(|&b| count(c, b) > 0);
+    let ran = c.order.iter().any(|&b| c.counts.block(b) > 0);
     if !ran && c.samples > 0 {
         // Threads that had entered it before and stayed were sampled, but not counted: all that is cloned was sampled.
         c.hot = c.order.len();
         return;
     }
-    let is_hot = |b: &BlockId| count(c, *b) >= least;
+    let is_hot = |b: &BlockId| c.counts.block(*b) >= least;
     let any = c.order.iter().any(is_hot);
     let entry = c.order.first().copied();
     let (hot, warm): (Vec<BlockId>, Vec<BlockId>) =

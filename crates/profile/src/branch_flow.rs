@@ -147,19 +147,15 @@ impl<'a> Tally<'a> {
 
     fn taken(&mut self, taken: Taken, n: u64) {
         let (from, to) = (self.index.find(taken.from), self.index.find(taken.to));
-        let mut returns = from.is_none();
-        let mut arrived = false;
+        let (mut returns, mut calls, mut arrived) = (from.is_none(), false, false);
         if let Some((f, b)) = from {
-            let cfg = self.cfgs[f];
-            let Some(inst) = inst_at(cfg, b, taken.from) else { return add(&mut self.rejected.branches, n) };
+            let inst = inst_at(self.cfgs[f], b, taken.from);
+            let left = inst.and_then(|inst| Some((inst, self.leaves(f, b, inst, taken.to, n)?)));
+            let Some((inst, inside)) = left else { return add(&mut self.rejected.branches, n) };
             returns = inst.decoded.flow_control() == FlowControl::Return;
-            match self.leaves(f, b, inst, taken.to, n) {
-                Some(inside) => arrived = inside,
-                None => return add(&mut self.rejected.branches, n),
-            }
+            (calls, arrived) = (is_call(inst), inside);
         }
         let entered = to.is_some_and(|(g, _)| self.cfgs[g].entry == taken.to);
-        let calls = from.is_some_and(|(f, b)| inst_at(self.cfgs[f], b, taken.from).is_some_and(is_call));
         if calls || (entered && !arrived) {
             add(self.calls.entry(taken).or_default(), n);
         }

@@ -27,12 +27,18 @@ impl Counts {
     #[must_use]
     pub fn zero(cfg: &Cfg) -> Self {
         let n = cfg.blocks.len();
-        let edges = (0u32..).take(n).map(|b| {
+        let edges = cfg.block_ids().map(|b| {
             let mut degree = 0;
-            cfg.successors(BlockId(b), |_| degree += 1);
+            cfg.successors(b, |_| degree += 1);
             vec![0; degree]
         });
         Self { entry: 0, blocks: vec![0; n], edges: edges.collect(), inflow: vec![0; n], outflow: vec![0; n] }
+    }
+
+    /// How often a block ran; 0 where nothing is known of it.
+    #[must_use]
+    pub fn block(&self, b: BlockId) -> u64 {
+        self.blocks.get(b.index()).copied().unwrap_or(0)
     }
 
     /// Whether the counts have the shape of `cfg` and satisfy the equation above.

@@ -4,7 +4,7 @@
 #[path = "../../code/tests/support/mod.rs"]
 mod support;
 
-use code::{BlockId, Liveness, Point, Term};
+use code::{Liveness, Point, Term};
 use profile::{CounterPlan, Counts};
 use std::path::Path;
 use support::Program;

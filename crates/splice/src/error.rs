@@ -84,7 +84,7 @@ pub enum Error {
         /// The kernel's answer.
         errno: i32,
     },
-    /// Another whet, of another user perhaps, has added clones meanwhile.
+    /// Another whet, one with a view of /proc of its own perhaps, has added clones meanwhile.
     #[error("another whet is at work on the target")]
     NotAlone,
     /// Frame tables for the lookup routine itself could not be made.

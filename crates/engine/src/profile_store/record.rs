@@ -107,7 +107,7 @@ fn function(program: &Program<'_>, c: &Candidate, inferred: Option<&Counts>) -> 
     let own = program.module_image(c.id).build_id.as_deref();
     let entry = c.analysed.cfg.entry;
     for b in c.analysed.cfg.block_ids() {
-        let count = counts.blocks.get(b.index()).copied().unwrap_or(0);
+        let count = counts.block(b);
         if count == 0 {
             continue;
         }

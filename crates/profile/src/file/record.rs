@@ -14,7 +14,7 @@ impl FunctionProfile {
         let mut blocks = BTreeMap::new();
         for (block, id) in cfg.blocks.iter().zip(0u32..) {
             let b = BlockId(id);
-            let count = counts.blocks.get(b.index()).copied().unwrap_or(0);
+            let count = counts.block(b);
             if count == 0 {
                 continue;
             }
