@@ -91,7 +91,7 @@ fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
 fn table(program: &Program<'_>, site: &SiteTargets, inst: &Inst, all: bool) -> Option<(Avma, Option<Guard>)> {
     let (register, displacement) = emit::table_call(&inst.decoded)?;
     let &(table, n) = site.bases.first()?;
-    let looks: u64 = site.bases.iter().map(|b| b.1).sum();
+    let looks = site.bases.iter().map(|b| b.1).sum::<u64>() + site.others.bases;
     let often = looks >= LOOKS && n.checked_mul(1000)? >= looks.checked_mul(MOSTLY)?;
     let callee = program.constant_function(table.offset(displacement.cast_signed()))?;
     (all || often).then_some((callee, Some(Guard { register, table })))
