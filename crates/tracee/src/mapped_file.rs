@@ -26,11 +26,15 @@ impl MappedFile {
         self.size
     }
 
-    /// `len` bytes from an offset on; `None` where there are fewer, or they cannot be read.
+    /// `len` bytes from an offset on; `None` where there are fewer, no memory is left for them, or they cannot be read.
     #[must_use]
     pub fn part(&self, from: u64, len: u64) -> Option<Vec<u8>> {
         from.checked_add(len).filter(|end| *end <= self.size)?;
-        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        let len = usize::try_from(len).ok()?;
+        let mut bytes = Vec::new();
+        // The size is the target's word, too.
+        bytes.try_reserve_exact(len).ok()?;
+        bytes.resize(len, 0);
         self.file.read_exact_at(&mut bytes, from).ok()?;
         Some(bytes)
     }

@@ -602,6 +602,10 @@ mod tests {
         // Without the mapping, by path; not at all for what is no file.
         let none = AvmaRange::new(Avma(0), Avma(1));
         assert_eq!(me.open_file(exe, none).unwrap().len(), bytes.len());
+        let file = me.mapped_file(exe, range).unwrap();
+        assert_eq!(file.part(1, 3).unwrap(), &bytes[1..4]);
+        assert!(file.part(file.size() - 1, 1).is_some() && file.part(file.size() - 1, 2).is_none());
+        assert!(file.part(u64::MAX, 2).is_none());
         assert!(me.open_file("/dev/zero", none).is_none());
         assert!(me.open_file("[heap]", none).is_none());
     }

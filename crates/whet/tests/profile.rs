@@ -101,7 +101,7 @@ fn clones(guest: &Guest) -> Vec<(String, u64)> {
 /// The same functions in the same order, and the same calls of theirs made more direct.
 #[test]
 fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
-    let program = build("virtual.cc");
+    let program = build_with("virtual.cc", &["-Wl,--emit-relocs"]).unwrap();
     let guest = Guest::working(&program, &[], 2);
     whet(&words(&["optimize", &guest.arg(), "--seconds", "1", "--count", "0.5"], &[])).exits(0);
     let (file, made) = (scratch("profile"), clones(&guest));
@@ -124,6 +124,18 @@ fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
 
     let shown = whet(&["profile", "show", file.to_str().unwrap()]).exits(0).stdout;
     assert!(shown.contains(" looks: to _ZNK"), "{shown}");
+    if have("llvm-bolt-16") {
+        let (fdata, rebuilt) = (scratch("fdata"), scratch("promoted"));
+        let import =
+            ["profile", "import", file.to_str().unwrap(), "--as", "fdata", "-o", fdata.to_str().unwrap()];
+        whet(&import).exits(0);
+        let mut bolt = Command::new("llvm-bolt-16");
+        bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
+        bolt.arg("--indirect-call-promotion=calls");
+        let said = run(bolt).exits(0);
+        assert!(said.stdout.contains("BOLT-INFO: ICP total indirect callsites with profile = 2"), "{said:?}");
+        assert_eq!(output_of(Guest::working(&rebuilt, &[], 2)), plain);
+    }
 }
 
 #[test]

@@ -284,9 +284,9 @@ proptest! {
     }
 
     #[test]
-    fn order_makes_no_difference(cfg in arb_cfg(6), seed: u64, kinds in prop::collection::vec((any::<bool>(), any::<u64>(), 0u8..2), 3)) {
-        let profiles: Vec<Profile> = kinds.iter().enumerate().map(|(i, &(counted, samples, module))| {
-            let f = FunctionProfile { origin: if counted { Origin::Counted } else { Origin::Inferred }, samples, name: format!("f{}", samples % 3), ..FunctionProfile::record(&cfg, &wandered(&cfg, seed ^ samples)) };
+    fn order_makes_no_difference(cfg in arb_cfg(6), seed: u64, kinds in prop::collection::vec((0usize..3, any::<u64>(), 0u8..2), 3)) {
+        let profiles: Vec<Profile> = kinds.iter().enumerate().map(|(i, &(origin, samples, module))| {
+            let f = FunctionProfile { origin: [Origin::Inferred, Origin::Stayed, Origin::Counted][origin], samples, name: format!("f{}", samples % 3), ..FunctionProfile::record(&cfg, &wandered(&cfg, seed ^ samples)) };
             let mut p = of(f);
             let m = p.modules.pop_first().unwrap().1;
             p.modules.insert(BuildId::new(&[module]).unwrap(), m);
