@@ -13,7 +13,7 @@
 //!   carries no name and nothing holds its address. A symbol that calls it `P.cold` is as good;
 //! - P and F have the same personality routine, so one exception table can serve both.
 
-use crate::Branches;
+use crate::{Branches, Ranges};
 use addr::{Avma, AvmaRange};
 use std::fmt;
 use unwind::Fde;
@@ -126,6 +126,7 @@ impl Merger<'_, '_> {
     fn drop_unsound(&mut self) {
         let fdes = self.input.fdes;
         self.states = vec![State::Function; fdes.len()];
+        let plt: Ranges = self.input.plt.iter().copied().collect();
         // The FDE that reaches furthest so far.
         let mut widest: Option<usize> = None;
         for (i, fde) in fdes.iter().enumerate() {
@@ -143,7 +144,7 @@ impl Merger<'_, '_> {
                         self.overlapping += 1;
                     }
                 }
-            } else if self.input.plt.iter().any(|p| p.overlaps(&fde.range)) {
+            } else if plt.overlaps(fde.range) {
                 self.states[i] = State::Plt;
             }
             if widest.is_none_or(|w| fdes[w].range.end < fde.range.end) {

@@ -5,6 +5,7 @@
 //! may never run. That is as wanted: what is found is only ever used as a reason *against* something (joining two
 //! fragments, overwriting an entry), so finding too much is safe.
 
+use crate::Ranges;
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
@@ -81,7 +82,7 @@ impl DirectCall {
 type Mention = (Avma, Avma);
 
 /// All direct branches of a module, and the code addresses it computes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Branches {
     /// Sorted.
     jumps: Vec<Mention>,
@@ -132,6 +133,36 @@ impl Branches {
         self.taken_in(AvmaRange::with_len(at, 1)).len() > 0
     }
 
+    /// What was found in parts of a module as what was found in all of it.
+    #[must_use]
+    pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        for part in parts {
+            all.jumps.extend(part.jumps);
+            all.calls.extend(part.calls);
+            all.called.extend(part.called);
+            all.taken.extend(part.taken);
+            all.instructions += part.instructions;
+            all.invalid += part.invalid;
+        }
+        // Stable sorting sees that there are a few sorted runs, and merges those.
+        all.jumps.sort();
+        all.calls.sort();
+        all.called.sort();
+        all.taken.sort();
+        all.dedup();
+        all
+    }
+
+    /// Pieces that overlap give the same instruction twice.
+    fn dedup(&mut self) {
+        self.jumps.dedup();
+        self.calls.dedup();
+        self.called.dedup();
+        self.taken.dedup();
+    }
+
     /// How many instructions were decoded.
     #[must_use]
     pub fn instructions(&self) -> usize {
@@ -154,26 +185,28 @@ fn into(mentions: &[Mention], range: AvmaRange) -> impl ExactSizeIterator<Item =
 /// Decodes all pieces. They may overlap and come in any order. Cost: about 50 ns per instruction, all told.
 #[must_use]
 pub fn sweep(pieces: &[Piece]) -> Branches {
-    let text = Executable::of(pieces);
+    let text = pieces.iter().map(|p| p.range).collect();
+    sweep_part(pieces, &text)
+}
+
+/// The same for some of the pieces, where `text` is what all of them cover.
+#[must_use]
+pub fn sweep_part(pieces: &[Piece], text: &Ranges) -> Branches {
     let mut found = Branches::default();
     let mut inst = Instruction::default();
     for piece in pieces {
-        sweep_piece(piece, &text, &mut found, &mut inst);
+        sweep_piece(piece, text, &mut found, &mut inst);
     }
     found.called = found.calls.iter().map(|c| (c.to, c.from)).collect();
     found.jumps.sort_unstable();
     found.calls.sort_unstable();
     found.called.sort_unstable();
     found.taken.sort_unstable();
-    // Pieces that overlap give the same instruction twice.
-    found.jumps.dedup();
-    found.calls.dedup();
-    found.called.dedup();
-    found.taken.dedup();
+    found.dedup();
     found
 }
 
-fn sweep_piece(piece: &Piece, text: &Executable, found: &mut Branches, inst: &mut Instruction) {
+fn sweep_piece(piece: &Piece, text: &Ranges, found: &mut Branches, inst: &mut Instruction) {
     let len = usize::try_from(piece.range.len()).unwrap_or(usize::MAX).min(piece.bytes.len());
     let bytes = piece.bytes.get(..len).unwrap_or_default();
     let start = piece.range.start;
@@ -195,7 +228,7 @@ fn sweep_piece(piece: &Piece, text: &Executable, found: &mut Branches, inst: &mu
     }
 }
 
-fn note(inst: &Instruction, text: &Executable, found: &mut Branches) {
+fn note(inst: &Instruction, text: &Ranges, found: &mut Branches) {
     let from = Avma(inst.ip());
     match inst.flow_control() {
         FlowControl::Next => {
@@ -238,29 +271,6 @@ fn computed_address(inst: &Instruction) -> Option<Avma> {
         Code::Mov_r64_imm64 => Some(Avma(inst.immediate64())),
         Code::Mov_rm64_imm32 | Code::Pushq_imm32 => Some(Avma(inst.immediate(inst.op_count() - 1))),
         _ => None,
-    }
-}
-
-/// The union of all pieces, as few disjoint rising ranges.
-struct Executable(Vec<AvmaRange>);
-
-impl Executable {
-    fn of(pieces: &[Piece]) -> Self {
-        let mut ranges: Vec<AvmaRange> = pieces.iter().map(|p| p.range).filter(|r| !r.is_empty()).collect();
-        ranges.sort_unstable();
-        let mut union: Vec<AvmaRange> = Vec::new();
-        for r in ranges {
-            match union.last_mut() {
-                Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-                _ => union.push(r),
-            }
-        }
-        Self(union)
-    }
-
-    fn contains(&self, at: Avma) -> bool {
-        let after = self.0.partition_point(|r| r.start <= at);
-        after.checked_sub(1).and_then(|i| self.0.get(i)).is_some_and(|r| r.contains(at))
     }
 }
 

@@ -103,7 +103,7 @@ fn one_cache(
 
     let windows: Vec<Result<EntryWindow, Refusal>> = members
         .iter()
-        .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files)))
+        .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files).as_deref()))
         .collect();
     let (out, text_at, data_at, reserved) = emit_somewhere(
         &Parts {
@@ -212,11 +212,7 @@ fn emit_somewhere(
 }
 
 /// The file's bytes of a function from its entry on.
-fn file_bytes<'a>(
-    program: &Program<'_>,
-    c: &Candidate,
-    files: &'a FxHashMap<usize, FileText>,
-) -> Option<&'a [u8]> {
+fn file_bytes(program: &Program<'_>, c: &Candidate, files: &FxHashMap<usize, FileText>) -> Option<Vec<u8>> {
     let file = files.get(&program.module(c.id).in_image)?;
     file.bytes(*program.extent(c.id).parts.first()?)
 }

@@ -8,7 +8,7 @@ use crate::shuffle::Rng;
 use crate::split;
 use crate::stacks;
 use crate::targets::ranked;
-use crate::{Error, OptimizeOptions};
+use crate::{Error, OptimizeOptions, parallel};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
 use emit::{Counter, Watch};
@@ -17,6 +17,9 @@ use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracee::Pid;
+
+/// So many functions are analysed before it is asked whether they are enough.
+pub(crate) const AT_ONCE: usize = 1024;
 
 /// One function to be cloned.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub struct Candidate {
     pub analysed: Analysed,
     /// Samples in it.
     pub samples: u64,
+    /// Samples in each of its blocks; empty where there is none.
+    pub hits: Vec<u64>,
     /// How often its blocks and edges ran, up to a factor common to all functions.
     pub counts: Counts,
     /// Whether they were counted, not inferred.
@@ -56,12 +61,24 @@ pub struct SiteTargets {
     pub callees: Vec<(Avma, u64)>,
     /// Where its address comes from one register, what that held; as above.
     pub bases: Vec<(Avma, u64)>,
+    /// How often each of both was something that is not listed.
+    pub others: Others,
+}
+
+/// What was seen and is not known any more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Others {
+    /// Destinations.
+    pub callees: u64,
+    /// Contents of registers.
+    pub bases: u64,
 }
 
 impl SiteTargets {
     /// The destinations, each with its part of what ran `count` times, in whole thousandths of that.
     pub fn parts(&self, count: u64) -> impl Iterator<Item = (Avma, u64)> {
-        let all: u128 = self.callees.iter().map(|s| u128::from(s.1)).sum();
+        let all: u128 =
+            self.callees.iter().map(|s| u128::from(s.1)).sum::<u128>() + u128::from(self.others.callees);
         self.callees.iter().map(move |&(to, n)| {
             let share = (u128::from(n) * 1000).checked_div(all).unwrap_or(0);
             (to, u64::try_from(u128::from(count) * share / 1000).unwrap_or(u64::MAX))
@@ -77,6 +94,7 @@ impl Candidate {
             id,
             analysed,
             samples,
+            hits: Vec::new(),
             counts: Counts::default(),
             counted: false,
             exact: false,
@@ -185,14 +203,17 @@ pub fn choose(
     }
     wanted.sort_unstable();
     let mut out = Candidates::default();
-    for id in wanted {
-        if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
-            break;
-        }
-        let samples = by.get(&id).copied().unwrap_or(0);
-        match program.analyse(id) {
-            Ok(analysed) => out.chosen.push(Candidate::new(id, analysed, samples)),
-            Err(reason) => out.refused.push((id, samples, reason)),
+    let enough = |out: &Candidates| options.max_functions.is_some_and(|max| out.chosen.len() >= max);
+    for some in wanted.chunks(AT_ONCE) {
+        for (&id, analysed) in some.iter().zip(parallel::map(some, |&id| program.analyse(id))) {
+            if enough(&out) {
+                break;
+            }
+            let samples = by.get(&id).copied().unwrap_or(0);
+            match analysed {
+                Ok(analysed) => out.chosen.push(Candidate::new(id, analysed, samples)),
+                Err(reason) => out.refused.push((id, samples, reason)),
+            }
         }
     }
     out.samples = by;
@@ -237,7 +258,7 @@ impl Candidates {
             c.targets = indirect
                 .filter_map(|(inst, i)| {
                     let callees = ranked(by_site.remove(&i.at)?);
-                    Some(SiteTargets { inst, callees, bases: Vec::new() })
+                    Some(SiteTargets { inst, callees, bases: Vec::new(), others: Others::default() })
                 })
                 .collect();
         }
@@ -254,7 +275,11 @@ impl Candidates {
         match shuffle {
             Some(seed) => random_orders(&mut self.chosen, seed),
             None => {
-                measured_orders(&mut self.chosen, samples);
+                if !samples.ips.is_empty() {
+                    let hits = hits(&self.chosen, samples);
+                    self.chosen.iter_mut().enumerate().for_each(|(i, c)| c.hits = hits.of(i).to_vec());
+                }
+                measured_orders(&mut self.chosen);
                 split::split(&mut self.chosen);
             }
         }
@@ -311,12 +336,10 @@ fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
 }
 
 /// Hot blocks, ext-TSP.
-fn measured_orders(chosen: &mut [Candidate], samples: &Samples) {
-    let hits = hits(chosen, samples);
-    for (i, c) in chosen.iter_mut().enumerate() {
+fn measured_orders(chosen: &mut [Candidate]) {
+    for c in chosen {
         let cfg = &c.analysed.cfg;
-        let hot =
-            if c.counted { ran(&c.counts, hits.of(i)) } else { perhaps_hot(cfg, &c.counts, hits.of(i)) };
+        let hot = if c.counted { ran(&c.counts, &c.hits) } else { perhaps_hot(cfg, &c.counts, &c.hits) };
         c.order = order_blocks(cfg, &c.counts, &hot);
     }
 }

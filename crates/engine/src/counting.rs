@@ -4,14 +4,14 @@
 //! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
-use crate::candidates::{Candidate, Candidates, SiteTargets};
+use crate::candidates::{Candidate, Candidates, Others, SiteTargets};
 use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
-use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, restore};
+use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, parallel, restore};
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
@@ -136,13 +136,13 @@ pub(crate) fn count(
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let callees = callees(ground.program, &candidates.chosen[from..], &known, time);
         from = candidates.chosen.len();
-        for id in callees {
+        let analyse = |&id: &FuncId| match file_text::is_foreign(ground.program, &ground.files, id) {
+            true => Err(Refusal::ForeignChange),
+            false => ground.program.analyse(id),
+        };
+        for (&id, analysed) in callees.iter().zip(parallel::map(&callees, analyse)) {
             known.insert(id);
-            if file_text::is_foreign(ground.program, &ground.files, id) {
-                candidates.refused.push((id, 0, Refusal::ForeignChange));
-                continue;
-            }
-            match ground.program.analyse(id) {
+            match analysed {
                 Ok(analysed) => candidates.chosen.push(Candidate::new(id, analysed, 0)),
                 Err(reason) => candidates.refused.push((id, 0, reason)),
             }
@@ -153,6 +153,8 @@ pub(crate) fn count(
     }
     // What came last was not counted.
     candidates.chosen.truncate(from);
+    // A profile keeps no order.
+    candidates.chosen.sort_by_key(|c| c.id);
     Ok(report)
 }
 
@@ -209,7 +211,8 @@ fn round(
         let of_site = |(site, seen): (&Site, SeenSite)| {
             let mut callees: FxHashMap<Avma, u64> = FxHashMap::default();
             seen.targets.into_iter().for_each(|(at, n)| *callees.entry(original(at)).or_default() += n);
-            SiteTargets { inst: site.inst, callees: ranked(callees), bases: ranked(seen.bases) }
+            let (callees, bases) = (ranked(callees), ranked(seen.bases));
+            SiteTargets { inst: site.inst, callees, bases, others: Others::default() }
         };
         c.targets = sites.iter().zip(seen.by_ref().take(sites.len())).map(of_site).collect();
     }

@@ -4,46 +4,49 @@ use crate::program::{FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::{Image, Module};
 use rustc_hash::FxHashMap;
-use tracee::Process;
+use tracee::{MappedFile, Process};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// The executable bytes of one module as its file has them, at the addresses they are mapped to.
 #[derive(Debug)]
 pub struct FileText {
-    pieces: Vec<(AvmaRange, Vec<u8>)>,
+    file: MappedFile,
+    /// What is mapped, and from which offset.
+    pieces: Vec<(AvmaRange, u64)>,
 }
 
 impl FileText {
-    /// Reads the file a module was mapped from; `None` where it is not to be had any more (deleted and not reachable,
+    /// Opens the file a module was mapped from; `None` where it is not to be had any more (deleted and not reachable,
     /// or another file has its name now).
     #[must_use]
     pub fn load(process: &Process, image: &Image, module: &Module) -> Option<Self> {
         let first = image.mapping_of(module.extent.start)?;
-        let file = process.open_file(module.path.as_deref()?, first.range)?;
+        let file = process.mapped_file(module.path.as_deref()?, first.range)?;
         if !same_head(process, first.range.start, &file) {
             return None;
         }
-        let mut pieces = Vec::new();
-        for m in image.maps().iter().filter(|m| m.perms.x && module.extent.covers(&m.range) && m.inode != 0) {
-            let from = usize::try_from(m.offset).ok()?;
-            let upto = from.saturating_add(usize::try_from(m.range.len()).ok()?).min(file.len());
-            let bytes = file.get(from..upto)?.to_vec();
-            pieces.push((AvmaRange::with_len(m.range.start, bytes.len() as u64), bytes));
-        }
-        Some(Self { pieces })
+        let code =
+            image.maps().iter().filter(|m| m.perms.x && module.extent.covers(&m.range) && m.inode != 0);
+        let piece = |m: &image::Mapping| {
+            let len = m.range.len().min(file.size().checked_sub(m.offset)?);
+            Some((AvmaRange::with_len(m.range.start, len), m.offset))
+        };
+        let pieces = code.map(piece).collect::<Option<_>>()?;
+        Some(Self { file, pieces })
     }
 
     /// The bytes of a range, where one mapping holds it whole.
     #[must_use]
-    pub fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
-        let (whole, bytes) = self.pieces.iter().find(|(r, _)| r.covers(&range))?;
-        let from = usize::try_from(range.start.since(whole.start)?).ok()?;
-        let len = usize::try_from(range.len()).ok()?;
-        bytes.get(from..from.checked_add(len)?)
+    pub fn bytes(&self, range: AvmaRange) -> Option<Vec<u8>> {
+        let (whole, offset) = self.pieces.iter().find(|(r, _)| r.covers(&range))?;
+        self.file.part(offset.checked_add(range.start.since(whole.start)?)?, range.len())
     }
 
-    /// All there is.
-    pub fn pieces(&self) -> impl Iterator<Item = (AvmaRange, &[u8])> {
-        self.pieces.iter().map(|(r, b)| (*r, b.as_slice()))
+    /// All there is; nothing in place of what cannot be read.
+    pub fn pieces(&self) -> impl Iterator<Item = (AvmaRange, Option<Vec<u8>>)> {
+        self.pieces.iter().map(|&(r, _)| (r, self.bytes(r)))
     }
 }
 
@@ -51,12 +54,12 @@ impl FileText {
 #[must_use]
 pub fn is_foreign(program: &Program<'_>, files: &FxHashMap<usize, FileText>, id: FuncId) -> bool {
     let Some(file) = files.get(&program.module(id).in_image) else { return false };
-    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(f));
+    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(&f));
     program.extent(id).parts.iter().any(differs)
 }
 
 /// Whether file and memory agree in their first page: headers, and in all linkers' outputs the build-id.
-fn same_head(process: &Process, at: Avma, file: &[u8]) -> bool {
-    let head = file.len().min(4096);
-    process.bytes(AvmaRange::with_len(at, head as u64)).is_ok_and(|mem| mem == file[..head])
+fn same_head(process: &Process, at: Avma, file: &MappedFile) -> bool {
+    let Some(head) = file.part(0, file.size().min(PAGE)) else { return false };
+    process.bytes(AvmaRange::with_len(at, head.len() as u64)).is_ok_and(|mem| mem == head)
 }

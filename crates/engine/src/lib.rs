@@ -24,6 +24,7 @@ mod map_store;
 mod neighbourhood;
 mod notes;
 mod optimize;
+mod parallel;
 mod pristine;
 mod profile_store;
 mod program;
@@ -31,6 +32,7 @@ mod redirects;
 mod report;
 mod restore;
 mod samples;
+mod scan;
 mod seldom;
 mod shortcuts;
 mod shuffle;
@@ -58,8 +60,8 @@ pub use optimize::{OptimizeOptions, Progress, optimize};
 pub use pristine::Pristine;
 pub use profile::Profile;
 pub use profile_store::{
-    ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownProfile, export_profile,
-    merge_profiles, read_profile, show_profile, write_profile,
+    ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite,
+    export_profile, merge_profiles, read_profile, show_profile, write_profile,
 };
 pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,

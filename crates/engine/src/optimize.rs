@@ -130,6 +130,9 @@ fn rebuild(
             }
             _ => None,
         };
+        if options.shuffle.is_none() {
+            profile_store::settle(&mut candidates.chosen);
+        }
         candidates.order(samples, options.shuffle);
         shortcuts::choose(ground.program, &mut candidates.chosen, options.shuffle.is_some());
 

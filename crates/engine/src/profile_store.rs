@@ -4,12 +4,13 @@
 mod apply;
 mod record;
 mod show;
+mod sites;
 mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
-pub(crate) use record::{Taken, take_down};
-pub use show::{ShownFunction, ShownModule, ShownProfile, show_profile};
+pub(crate) use record::{Taken, settle, take_down};
+pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
 pub use write::{ProfileForm, ProfileText, write_profile};
 
 use crate::notes::Notes;

@@ -1,12 +1,16 @@
 //! A whole process as code: its modules with their functions, ready to be analysed one by one.
 
 use crate::callees::Callees;
+use crate::{parallel, scan};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Refusal};
+use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Ranges, Refusal};
 use emit::{Stub, Stubs};
 use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
+
+/// Into how many shares the code of a module is cut that are swept side by side.
+const SHARES: usize = 4;
 
 /// A function of the process: a module's place in the image and the function's place in the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -147,9 +151,11 @@ impl<'m> Program<'m> {
     /// Whether some code sets its thread's GS base (`wrgsbase`, Intel SDM volume 2), which then is not free for counters.
     #[must_use]
     pub fn sets_gs_base(&self) -> bool {
-        let sets =
-            |w: &[u8]| w[0] == 0xf3 && w[1] & 0xfe == 0x48 && w[2..4] == [0x0f, 0xae] && w[4] & 0xf8 == 0xd8;
-        self.modules.iter().flat_map(ModuleCode::text).any(|(_, bytes)| bytes.windows(5).any(sets))
+        let sets = |w: &[u8]| matches!(w, [0xf3, 0x48 | 0x49, 0x0f, 0xae, to] if to & 0xf8 == 0xd8);
+        let sets_at =
+            |bytes: &[u8], i: usize| i.checked_sub(2).and_then(|i| bytes.get(i..i + 5)).is_some_and(sets);
+        let mut text = self.modules.iter().flat_map(ModuleCode::text);
+        text.any(|(_, bytes)| scan::pairs(bytes, [0x0f, 0xae]).any(|i| sets_at(bytes, i)))
     }
 
     /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
@@ -374,7 +380,9 @@ impl ModuleCode {
             .iter()
             .flat_map(|(range, bytes)| Piece::cut(*range, bytes, fdes.iter().map(|f| f.range)))
             .collect();
-        self.branches = code::sweep(&pieces);
+        let text: Ranges = pieces.iter().map(|p| p.range).collect();
+        let shares: Vec<&[Piece<'_>]> = pieces.chunks(pieces.len().div_ceil(SHARES).max(1)).collect();
+        self.branches = Branches::joined(parallel::map(&shares, |share| code::sweep_part(share, &text)));
         let held: FxHashSet<Avma> = held_addresses(module, memory);
         let far_pads: Vec<(usize, Avma)> = fdes
             .iter()
@@ -475,7 +483,10 @@ fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
 fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
     const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
     let is_libc = module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"));
-    !is_libc && text.iter().any(|(_, bytes)| bytes.windows(4).any(|w| w == RSEQ_SIG))
+    let signed = |bytes: &[u8]| {
+        scan::pairs(bytes, [RSEQ_SIG[0], RSEQ_SIG[1]]).any(|i| bytes.get(i..i + 4) == Some(&RSEQ_SIG[..]))
+    };
+    !is_libc && text.iter().any(|(_, bytes)| signed(bytes))
 }
 
 /// Why a whole module is left alone.

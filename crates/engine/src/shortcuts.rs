@@ -100,7 +100,7 @@ fn table(program: &Program<'_>, site: &SiteTargets, inst: &Inst) -> Option<(Avma
 
 /// Whether nearly always the same table was seen.
 fn is_one_way(site: &SiteTargets) -> bool {
-    let looks: u64 = site.bases.iter().map(|b| b.1).sum();
+    let looks = site.bases.iter().map(|b| b.1).sum::<u64>() + site.others.bases;
     let most = site.bases.first().map_or(0, |b| b.1);
     looks >= LOOKS && u128::from(most) * 1000 >= u128::from(looks) * u128::from(MOSTLY)
 }

@@ -26,7 +26,7 @@ pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};
 pub use file::{
-    Binding, BlockProfile, BuildId, Callee, Fdata, FunctionKey, FunctionProfile, ModuleProfile,
-    PROFILE_VERSION, Profile, ProfileError, fdata, hash,
+    Binding, BlockProfile, BuildId, Fdata, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin,
+    PROFILE_VERSION, Place, Profile, ProfileError, SiteProfile, fdata, hash,
 };
 pub use samples::{BlockIndex, BlockSamples, WEIGHT_SCALE, weights};

@@ -18,6 +18,7 @@ mod group;
 mod home;
 mod ids;
 mod linger;
+mod mapped_file;
 mod preflight;
 mod priority;
 mod process;
@@ -37,6 +38,7 @@ mod watched;
 
 pub use error::{Error, StopError, Stuck};
 pub use ids::{Pid, Sig, Tid};
+pub use mapped_file::MappedFile;
 pub use preflight::{Preflight, Seccomp, preflight};
 pub use priority::Raised;
 pub use process::Process;

@@ -2,7 +2,7 @@
 
 use crate::remote::Gadgets;
 use crate::shelter;
-use crate::{Error, Pid, Status, Tid};
+use crate::{Error, MappedFile, Pid, Status, Tid};
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -350,16 +350,23 @@ impl Process {
         }
     }
 
-    /// The bytes of the file mapped at `range`, the very file where the kernel lets us (even if deleted or replaced
-    /// since), else whatever is at `path` as the process sees it: the caller checks that it is the right one.
+    /// The file mapped at `range`, the very file where the kernel lets us (even if deleted or replaced since), else
+    /// whatever is at `path` as the process sees it: the caller checks that it is the right one.
     #[must_use]
-    pub fn open_file(&self, path: &str, range: AvmaRange) -> Option<Vec<u8>> {
+    pub fn mapped_file(&self, path: &str, range: AvmaRange) -> Option<MappedFile> {
         let mapped = self.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
-        if let Some(bytes) = read_regular(&mapped) {
-            return Some(bytes);
+        if let Some(file) = MappedFile::open(&mapped) {
+            return Some(file);
         }
         let path = path.strip_prefix('/').filter(|p| !p.ends_with(" (deleted)"))?;
-        read_regular(&self.memory_file("root").join(path))
+        MappedFile::open(&self.memory_file("root").join(path))
+    }
+
+    /// All its bytes.
+    #[must_use]
+    pub fn open_file(&self, path: &str, range: AvmaRange) -> Option<Vec<u8>> {
+        let file = self.mapped_file(path, range)?;
+        file.part(0, file.size())
     }
 
     /// Makes huge pages of the 2 MiB-aligned parts of `range`, without the process taking part.
@@ -482,12 +489,6 @@ fn with_memory(dir: &File, name: &str) -> PathBuf {
         Some(task) => task.join(name),
         None => own.join(name),
     }
-}
-
-/// The file's bytes, if it is a regular file (the path is the target's word: it may name a device or a pipe).
-fn read_regular(path: &Path) -> Option<Vec<u8>> {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    fs::read(path).ok()
 }
 
 fn huge_bytes(smaps: &str, range: AvmaRange) -> u64 {
@@ -617,6 +618,10 @@ mod tests {
         // Without the mapping, by path; not at all for what is no file.
         let none = AvmaRange::new(Avma(0), Avma(1));
         assert_eq!(me.open_file(exe, none).unwrap().len(), bytes.len());
+        let file = me.mapped_file(exe, range).unwrap();
+        assert_eq!(file.part(1, 3).unwrap(), &bytes[1..4]);
+        assert!(file.part(file.size() - 1, 1).is_some() && file.part(file.size() - 1, 2).is_none());
+        assert!(file.part(u64::MAX, 2).is_none());
         assert!(me.open_file("/dev/zero", none).is_none());
         assert!(me.open_file("[heap]", none).is_none());
     }

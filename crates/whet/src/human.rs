@@ -1,8 +1,8 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
 use engine::{
-    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, StatusReport, ToggleAnswer,
-    VerifyReport,
+    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, ShownSite, StatusReport,
+    ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -174,9 +174,20 @@ pub fn profile(p: &ShownProfile) -> String {
                 "\n{:>9} {:>13} {:>13} {:>7} {:>6}  {name}{how}",
                 f.samples, f.entered, f.executed, f.blocks, f.edges
             );
+            f.sites.iter().for_each(|site| indirect_call(&mut s, site));
         }
     }
     s
+}
+
+/// Where an indirect call led.
+fn indirect_call(s: &mut String, site: &ShownSite) {
+    let _ = write!(s, "\n{:>57}{} of {} looks:", "", site.at, site.looks);
+    for (how, places) in [("to", &site.callees), ("by table", &site.tables)] {
+        for p in places {
+            let _ = write!(s, " {how} {} {:.1}%", p.name, p.share * 100.0);
+        }
+    }
 }
 
 /// The table of what a layout makes the CPU do.

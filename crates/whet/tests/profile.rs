@@ -82,6 +82,62 @@ fn a_restarted_program_starts_warm() {
     assert_eq!(output_of(guest), plain);
 }
 
+/// A target's clones as they lie: where they are entered, then what of them runs seldom; each with its size.
+fn clones(guest: &Guest) -> Vec<(String, u64)> {
+    let explained = whet(&words(&["explain", &guest.arg()], &[])).exits(0).json();
+    let functions = explained["functions"].as_array().unwrap();
+    let fragments = |at: &str, bytes: &str| {
+        let of = |f: &Value| {
+            let from = f[at].as_str()?.trim_start_matches("0x");
+            Some((u64::from_str_radix(from, 16).unwrap(), f["name"].to_string(), f[bytes].as_u64().unwrap()))
+        };
+        let mut all: Vec<_> = functions.iter().filter_map(of).collect();
+        all.sort();
+        all.into_iter().map(|(_, name, bytes)| (name, bytes)).collect::<Vec<_>>()
+    };
+    [fragments("clone", "clone_bytes"), fragments("warm", "warm_bytes")].concat()
+}
+
+/// The same functions in the same order, and the same calls of theirs made more direct.
+#[test]
+fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
+    let program = build_with("virtual.cc", &["-Wl,--emit-relocs"]).unwrap();
+    let guest = Guest::working(&program, &[], 2);
+    whet(&words(&["optimize", &guest.arg(), "--seconds", "1", "--count", "0.5"], &[])).exits(0);
+    let (file, made) = (scratch("profile"), clones(&guest));
+    export(&guest.arg(), &file, &[]);
+    let plain = output_of(guest);
+    assert!(made.iter().any(|(name, _)| name.contains("measure")), "{made:?}");
+    // The loop that nobody enters anew, and whom it calls by which table.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let has = |word: &str| text.lines().any(|l| l.split(' ').any(|w| w == word));
+    assert!(["stayed", "hits", "leads", "table"].into_iter().all(has), "{text}");
+
+    let guest = Guest::working(&program, &[], 2);
+    optimize(&guest, &file).exits(0);
+    assert_eq!(clones(&guest), made);
+    guest.progresses(2);
+    let again = scratch("profile");
+    export(&guest.arg(), &again, &[]);
+    assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
+    assert_eq!(output_of(guest), plain);
+
+    let shown = whet(&["profile", "show", file.to_str().unwrap()]).exits(0).stdout;
+    assert!(shown.contains(" looks: to _ZNK"), "{shown}");
+    if have("llvm-bolt-16") {
+        let (fdata, rebuilt) = (scratch("fdata"), scratch("promoted"));
+        let import =
+            ["profile", "import", file.to_str().unwrap(), "--as", "fdata", "-o", fdata.to_str().unwrap()];
+        whet(&import).exits(0);
+        let mut bolt = Command::new("llvm-bolt-16");
+        bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
+        bolt.arg("--indirect-call-promotion=calls");
+        let said = run(bolt).exits(0);
+        assert!(said.stdout.contains("BOLT-INFO: ICP total indirect callsites with profile = 2"), "{said:?}");
+        assert_eq!(output_of(Guest::working(&rebuilt, &[], 2)), plain);
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_not_used() {
     let (file, _) = profile_of(&build("cases.c"));
@@ -118,9 +174,9 @@ fn what_is_no_profile_is_refused_by_line_and_column() {
     let guest = Guest::working(&build("cases.c"), &[], 1);
     let broken = scratch("broken");
     let cases = [
-        (text.replacen("entered ", "entered x", 1), "line 11, column "),
+        (text.replacen("entered ", "entered x", 1), "line 12, column "),
         (text.replace("end\n", ""), "the text is cut off"),
-        (text.replacen("whet-profile 1", "whet-profile 9", 1), "line 1, column 14: version 9 is not known"),
+        (text.replacen("whet-profile 2", "whet-profile 9", 1), "line 1, column 14: version 9 is not known"),
         ("\u{7f}ELF".to_owned(), "line 1, column 1"),
     ];
     for (text, why) in cases {

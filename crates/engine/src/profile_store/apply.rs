@@ -1,9 +1,12 @@
 //! From a profile to candidates: no sample is taken, nothing is counted.
 
+use super::sites;
 use crate::candidates::{self, Candidate, Candidates};
 use crate::program::{FuncId, Program};
-use crate::{Error, OptimizeOptions};
-use profile::{BuildId, FunctionKey, FunctionProfile, Profile};
+use crate::{Error, OptimizeOptions, parallel};
+use addr::Addr;
+use code::Block;
+use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Origin, Profile};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -45,32 +48,51 @@ pub(crate) fn candidates(
         .filter(|(id, _, _)| only.as_ref().is_none_or(|o| o.contains(id)))
         .collect();
     found.sort_by_key(|&(id, key, _)| (id, key));
+    let loaded = loaded(program);
     let mut out = Candidates::default();
-    for same in found.chunk_by(|a, b| a.0 == b.0) {
-        let Some(&(id, _, _)) = same.first() else { continue };
-        if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
-            break;
-        }
-        let samples = same.iter().map(|(_, _, f)| f.samples).sum();
-        let analysed = match program.analyse(id) {
-            Ok(analysed) => analysed,
-            Err(reason) => {
-                out.refused.push((id, samples, reason));
-                continue;
+    let functions: Vec<&[(FuncId, FunctionKey, &FunctionProfile)]> =
+        found.chunk_by(|a, b| a.0 == b.0).collect();
+    let analyse = |same: &&[(FuncId, FunctionKey, &FunctionProfile)]| {
+        let &(id, _, _) = same.first()?;
+        let analysed = program.analyse(id).map(|analysed| {
+            let hash = profile::hash(&analysed.cfg);
+            let &(_, _, f) = same.iter().find(|(_, key, _)| key.hash == hash)?;
+            Some(told(program, &loaded, Candidate::new(id, analysed, f.samples), f))
+        });
+        Some((id, same.iter().fold(0, |sum: u64, (_, _, f)| sum.saturating_add(f.samples)), analysed))
+    };
+    for some in functions.chunks(candidates::AT_ONCE) {
+        for (id, samples, analysed) in parallel::map(some, analyse).into_iter().flatten() {
+            if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
+                break;
             }
-        };
-        let hash = profile::hash(&analysed.cfg);
-        if let Some((_, _, f)) = same.iter().find(|(_, key, _)| key.hash == hash) {
-            let counts = f.counts(&analysed.cfg);
-            out.samples.insert(id, f.samples);
-            let counted = f.counted;
-            out.chosen.push(Candidate { counts, counted, ..Candidate::new(id, analysed, f.samples) });
+            match analysed {
+                Ok(Some(c)) => {
+                    out.samples.insert(id, c.samples);
+                    out.chosen.push(c);
+                }
+                // Another whet cut it differently.
+                Ok(None) => {}
+                Err(reason) => out.refused.push((id, samples, reason)),
+            }
         }
     }
     if out.chosen.is_empty() {
         return Err(Error::ProfileUnfit { pid, why: why_unfit(program, profile, &out) });
     }
     Ok(out)
+}
+
+/// A candidate with all that a profile knows of it.
+fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Candidate {
+    let cfg = &c.analysed.cfg;
+    let hits = |b: &Block| f.hits.get(&b.range.start.distance(cfg.entry)).copied().unwrap_or(0);
+    let hits = cfg.blocks.iter().map(hits).collect();
+    // Of what threads stayed in the samples say what ran; the counts, in a unit of their own, are for other tools.
+    let counts = if f.origin == Origin::Stayed { Counts::zero(cfg) } else { f.counts(cfg) };
+    let counted = f.origin >= Origin::Stayed;
+    let targets = sites::of(program, loaded, &c, f);
+    Candidate { counts, counted, hits, targets, ..c }
 }
 
 /// Every function of a profile with the function of the process that stands at its place in the same build.
@@ -92,7 +114,9 @@ fn each<'a>(
 }
 
 /// Places of modules by build-id.
-fn loaded(program: &Program<'_>) -> FxHashMap<BuildId, usize> {
+pub(super) type Loaded = FxHashMap<BuildId, usize>;
+
+fn loaded(program: &Program<'_>) -> Loaded {
     let modules = program.image().modules().iter().enumerate();
     modules.filter_map(|(i, m)| Some((BuildId::new(m.build_id.as_deref()?)?, i))).collect()
 }

@@ -1,15 +1,12 @@
 //! From the candidates of an optimization to a profile.
 
+use super::sites;
 use crate::candidates::{Candidate, Candidates};
 use crate::program::{FuncId, Program};
 use crate::samples::Samples;
 use crate::{OptimizeOptions, calls};
 use addr::Addr;
-use code::Cfg;
-use profile::{
-    Binding, BlockIndex, BlockSamples, BuildId, Callee, Counts, FunctionKey, FunctionProfile, Profile,
-};
-use rustc_hash::FxHashMap;
+use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
 use std::time::{Duration, SystemTime};
 
 /// Bytes of text at most that are kept in a target; the least run functions are left out.
@@ -46,14 +43,10 @@ pub(crate) fn take_down(
         Some(used) => head_of(used),
         None => head(options, taken),
     };
-    let stuck = never_entered(&candidates.chosen, taken.samples);
-    for (i, c) in candidates.chosen.iter().enumerate() {
+    for c in &candidates.chosen {
         let module = program.module_image(c.id);
         let Some(build_id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
-        let function = function(program, c, stuck.get(&i));
-        if function.blocks.is_empty() && function.samples == 0 {
-            continue;
-        }
+        let function = function(program, c);
         let entry = profile.modules.entry(build_id).or_default();
         entry.name = module.file_name().unwrap_or_default().to_owned();
         let at = module.bias.svma(program.extent(c.id).entry);
@@ -83,26 +76,33 @@ fn head_of(used: &Profile) -> Profile {
     Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
 }
 
-/// Counts of functions that ran, by the samples, but were entered by nobody while they were counted: threads had entered them
-/// before and stayed, as in the loop that a server runs in. They will enter them after a restart. By place in `chosen`.
-fn never_entered(chosen: &[Candidate], samples: &Samples) -> FxHashMap<usize, Counts> {
-    let is = |c: &Candidate| c.counted && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0);
-    let (places, graphs): (Vec<usize>, Vec<&Cfg>) =
-        chosen.iter().enumerate().filter(|(_, c)| is(c)).map(|(i, c)| (i, &c.analysed.cfg)).unzip();
-    let index = BlockIndex::new(&graphs);
-    let mut hits = BlockSamples::new(&index);
-    for &ip in &samples.ips {
-        hits.add(&index, ip);
+/// Makes counts what a profile of them will say, so that clones laid out by it are the same.
+pub(crate) fn settle(chosen: &mut [Candidate]) {
+    for c in chosen.iter_mut().filter(|c| !c.counts.blocks.is_empty()) {
+        c.counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
     }
-    let infer = |(i, cfg)| profile::infer(cfg, &profile::weights(cfg, hits.of(i)));
-    places.into_iter().zip(graphs.into_iter().enumerate().map(infer)).collect()
 }
 
-fn function(program: &Program<'_>, c: &Candidate, inferred: Option<&Counts>) -> FunctionProfile {
-    let counts = inferred.unwrap_or(&c.counts);
-    let mut f = FunctionProfile::record(&c.analysed.cfg, counts);
-    f.counted = c.counted && inferred.is_none();
+/// Whether a function ran, by the samples, but was entered by nobody while it was counted: threads had entered it before and
+/// stayed, as in the loop that a server runs in.
+fn has_stayed(c: &Candidate) -> bool {
+    c.counted && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
+}
+
+fn function(program: &Program<'_>, c: &Candidate) -> FunctionProfile {
+    let cfg = &c.analysed.cfg;
+    let inferred = has_stayed(c).then(|| profile::infer(cfg, &profile::weights(cfg, &c.hits)));
+    let counts: &Counts = inferred.as_ref().unwrap_or(&c.counts);
+    let mut f = FunctionProfile::record(cfg, counts);
+    f.origin = match (c.counted, &inferred) {
+        (_, Some(_)) => Origin::Stayed,
+        (true, None) => Origin::Counted,
+        (false, None) => Origin::Inferred,
+    };
     f.samples = c.samples;
+    let sampled = cfg.blocks.iter().zip(&c.hits).filter(|(_, n)| **n > 0);
+    f.hits = sampled.map(|(b, &n)| (b.range.start.distance(cfg.entry), n)).collect();
+    f.sites = sites::take_down(program, c);
     (f.binding, f.name) = symbol(program, c.id);
     let own = program.module_image(c.id).build_id.as_deref();
     let entry = c.analysed.cfg.entry;
@@ -120,7 +120,7 @@ fn function(program: &Program<'_>, c: &Candidate, inferred: Option<&Counts>) -> 
             let loops = callee == c.id && !is_call(&inst.decoded);
             if !loops {
                 let module = (own != Some(id.bytes())).then_some(id);
-                f.calls.insert((inst.at.distance(entry), Callee { module, at }), count);
+                f.calls.insert((inst.at.distance(entry), Place { module, at }), count);
             }
         }
     }

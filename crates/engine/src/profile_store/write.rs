@@ -2,7 +2,7 @@
 
 use crate::Error;
 use layout::{CallEdge, FuncNode};
-use profile::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Profile};
+use profile::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Place, Profile};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +92,7 @@ fn choose<'p>(profile: &'p Profile, wanted: Option<&str>) -> Result<(&'p BuildId
 fn order(module: &ModuleProfile) -> Vec<&str> {
     let functions: Vec<(&FunctionKey, &FunctionProfile)> = module.functions.iter().collect();
     // Inferred counts are in another unit than counted ones; samples are on one scale for all.
-    let all_counted = functions.iter().all(|(_, f)| f.counted);
+    let all_counted = functions.iter().all(|(_, f)| f.is_counted());
     let nodes: Vec<FuncNode> = functions
         .iter()
         .map(|(_, f)| FuncNode {
@@ -103,13 +103,19 @@ fn order(module: &ModuleProfile) -> Vec<&str> {
     let index: FxHashMap<_, _> = functions.iter().enumerate().map(|(i, (key, _))| (key.at, i)).collect();
     let mut calls = Vec::new();
     for (caller, (_, f)) in functions.iter().enumerate() {
-        for ((at, callee), &count) in &f.calls {
+        let mut called = |at: i64, callee: &Place, count: u64| {
             if callee.module.is_none()
                 && let Some(&callee) = index.get(&callee.at)
                 && callee != caller
             {
-                calls.push(CallEdge { caller, callee, count, offset: u64::try_from(*at).unwrap_or(0) });
+                calls.push(CallEdge { caller, callee, count, offset: u64::try_from(at).unwrap_or(0) });
             }
+        };
+        for ((at, callee), &count) in &f.calls {
+            called(*at, callee, count);
+        }
+        for (&at, site) in &f.sites {
+            site.called(f.count_at(at)).for_each(|(callee, count)| called(at, callee, count));
         }
     }
     let named = |i: usize| functions.get(i).map(|f| f.1).filter(|f| f.binding != Binding::None);

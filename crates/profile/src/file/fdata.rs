@@ -103,4 +103,12 @@ fn branches(
             Some(_) => out.edges_left_out += 1,
         }
     }
+    for (&at, site) in &f.sites {
+        for (callee, n) in site.called(f.count_at(at)).filter(|c| c.1 > 0) {
+            match callee.module {
+                None => enters(at, callee.at, n, out),
+                Some(_) => out.edges_left_out += 1,
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Several runs as one.
 
-use super::{BlockProfile, FunctionProfile, Profile};
+use super::{BlockProfile, FunctionProfile, Looks, Profile};
 use std::collections::BTreeMap;
 
 /// Counts of one profile are scaled so that they all together stay below this: sums made of them, in any way, then stay far
@@ -10,7 +10,8 @@ const TAME: u128 = 1 << 52;
 impl Profile {
     /// Adds another profile, as if one long run had seen what both saw: counts are summed, so one that was taken for twice as
     /// long weighs twice as much. Where one has counted a function and the other only inferred it, the counted one
-    /// stands: inferred numbers are in a unit of their own. The order of merging makes no difference.
+    /// stands: inferred numbers are in a unit of their own. Where calls led is summed in any case. The order of merging makes
+    /// no difference.
     pub fn merge(&mut self, other: Profile) {
         self.exes.extend(other.exes);
         add(&mut self.runs, other.runs);
@@ -44,6 +45,10 @@ impl Profile {
             self.samples >>= shift;
             self.each_count(&mut |n| *n >>= shift);
         }
+        // Few looks are what there usually is: they do not go with the counts.
+        self.modules.values_mut().flat_map(|m| m.functions.values_mut()).for_each(|f| {
+            f.sites.values_mut().flat_map(|s| [&mut s.callees, &mut s.tables]).for_each(tame);
+        });
     }
 
     fn each_count(&mut self, tell: &mut dyn FnMut(&mut u64)) {
@@ -54,9 +59,22 @@ impl Profile {
                 tell(&mut b.count);
                 b.edges.values_mut().for_each(&mut *tell);
             }
+            f.hits.values_mut().for_each(&mut *tell);
             f.calls.values_mut().for_each(&mut *tell);
         }
     }
+}
+
+/// There are at least as many looks as saw something, and their sum does not overflow.
+fn tame(looks: &mut Looks) {
+    let sum: u128 = looks.saw.values().map(|&n| u128::from(n)).sum();
+    let all = sum.max(u128::from(looks.all));
+    let mut shift = 0;
+    while all >> shift >= TAME {
+        shift += 1;
+    }
+    looks.all = u64::try_from(all >> shift).unwrap_or(u64::MAX);
+    looks.saw.values_mut().for_each(|n| *n >>= shift);
 }
 
 fn add(to: &mut u64, n: u64) {
@@ -71,34 +89,48 @@ fn better(name: &mut String, other: String) {
 }
 
 fn function(ours: &mut FunctionProfile, theirs: FunctionProfile) {
+    let counted = (ours.is_counted(), theirs.is_counted());
     let name = (ours.binding, std::mem::take(&mut ours.name)).max((theirs.binding, theirs.name));
     (ours.binding, ours.name) = name;
     ours.size = ours.size.max(theirs.size);
     add(&mut ours.samples, theirs.samples);
-    match (ours.counted, theirs.counted) {
+    sum(&mut ours.hits, theirs.hits);
+    for (at, site) in theirs.sites {
+        let own = ours.sites.entry(at).or_default();
+        look(&mut own.callees, site.callees);
+        look(&mut own.tables, site.tables);
+    }
+    match counted {
         (true, false) => return,
         (false, true) => {
-            ours.counted = true;
             ours.entered = 0;
             ours.blocks = BTreeMap::new();
             ours.calls = BTreeMap::new();
         }
         _ => {}
     }
+    ours.origin = ours.origin.max(theirs.origin);
     add(&mut ours.entered, theirs.entered);
     for (at, b) in theirs.blocks {
         block(ours.blocks.entry(at).or_default(), b);
     }
-    for (call, n) in theirs.calls {
-        add(ours.calls.entry(call).or_default(), n);
-    }
+    sum(&mut ours.calls, theirs.calls);
 }
 
 fn block(ours: &mut BlockProfile, theirs: BlockProfile) {
     // The same function has it at the same place; a default block has none yet.
     ours.last = ours.last.max(theirs.last);
     add(&mut ours.count, theirs.count);
-    for (to, n) in theirs.edges {
-        add(ours.edges.entry(to).or_default(), n);
+    sum(&mut ours.edges, theirs.edges);
+}
+
+fn look(ours: &mut Looks, theirs: Looks) {
+    add(&mut ours.all, theirs.all);
+    sum(&mut ours.saw, theirs.saw);
+}
+
+fn sum<K: Ord>(ours: &mut BTreeMap<K, u64>, theirs: BTreeMap<K, u64>) {
+    for (key, n) in theirs {
+        add(ours.entry(key).or_default(), n);
     }
 }

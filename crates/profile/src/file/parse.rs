@@ -1,11 +1,11 @@
 //! From text to profile.
 
-use super::print::{BINDINGS, clean};
+use super::print::{BINDINGS, ORIGINS};
+use super::words::{Fault, Parsed, Word, Words, hex};
 use super::{
-    Binding, BlockProfile, BuildId, Callee, FunctionKey, FunctionProfile, ModuleProfile, PROFILE_VERSION,
-    Profile,
+    Binding, BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin,
+    PROFILE_VERSION, Profile,
 };
-use addr::Svma;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl std::str::FromStr for Profile {
         }
         match parser.stage {
             Stage::End => Ok(parser.profile),
-            Stage::Start => Err(early(lines, "no profile: its first line is `whet-profile 1`")),
+            Stage::Start => Err(early(lines, "no profile: its first line is `whet-profile 2`")),
             Stage::Inside => Err(early(lines, "the text is cut off: it ends with the line `end`")),
         }
     }
@@ -79,106 +79,6 @@ fn early(lines: usize, message: &str) -> ProfileError {
     ProfileError { line: lines + 1, column: 1, message: message.to_owned() }
 }
 
-/// What is wrong, and at which byte of the line.
-struct Fault(usize, String);
-
-type Parsed<T> = Result<T, Fault>;
-
-/// The words of a line.
-struct Words<'a> {
-    line: &'a str,
-    at: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Word<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Words<'a> {
-    fn skip_blanks(&mut self) -> &'a str {
-        let rest = self.line.get(self.at..).unwrap_or_default();
-        let trimmed = rest.trim_ascii_start();
-        self.at += rest.len() - trimmed.len();
-        trimmed
-    }
-
-    fn next(&mut self, what: &str) -> Parsed<Word<'a>> {
-        let rest = self.skip_blanks();
-        let text = rest.split(|c: char| c.is_ascii_whitespace()).next().unwrap_or_default();
-        if text.is_empty() {
-            return Err(Fault(self.at, format!("expected {what}")));
-        }
-        let word = Word { text, at: self.at };
-        self.at += text.len();
-        Ok(word)
-    }
-
-    /// All that is left, which may be nothing.
-    fn rest(&mut self) -> String {
-        let rest = clean(self.skip_blanks());
-        self.at = self.line.len();
-        rest
-    }
-
-    fn is_done(&mut self) -> bool {
-        self.skip_blanks().is_empty()
-    }
-
-    fn done(&mut self) -> Parsed<()> {
-        if self.is_done() { Ok(()) } else { Err(Fault(self.at, "expected the end of the line".to_owned())) }
-    }
-
-    fn word(&mut self, wanted: &str) -> Parsed<()> {
-        let word = self.next(&format!("`{wanted}`"))?;
-        if word.text == wanted { Ok(()) } else { Err(word.fault(&format!("expected `{wanted}`"))) }
-    }
-
-    fn number(&mut self) -> Parsed<u64> {
-        let word = self.next("a number")?;
-        let digits = Some(word.text).filter(|t| t.bytes().all(|b| b.is_ascii_digit()));
-        digits.and_then(|t| t.parse().ok()).ok_or_else(|| word.fault("expected a number below 2^64"))
-    }
-
-    fn distance(&mut self) -> Parsed<i64> {
-        self.next("a distance")?.distance()
-    }
-}
-
-impl Word<'_> {
-    fn fault(self, message: &str) -> Fault {
-        Fault(self.at, format!("{message}, not {:?}", self.text))
-    }
-
-    fn distance(self) -> Parsed<i64> {
-        let wrong = || self.fault("expected a distance such as +1f or -20");
-        let (negative, digits) = match self.text.as_bytes() {
-            [b'+', ..] => (false, &self.text[1..]),
-            [b'-', ..] => (true, &self.text[1..]),
-            _ => return Err(wrong()),
-        };
-        let size = hex(digits).ok_or_else(wrong)?;
-        let signed = if negative { 0i64.checked_sub_unsigned(size) } else { i64::try_from(size).ok() };
-        signed.ok_or_else(wrong)
-    }
-
-    fn address(self) -> Parsed<Svma> {
-        let digits = self.text.strip_prefix("0x").and_then(hex);
-        digits.map(Svma).ok_or_else(|| self.fault("expected an address such as 0x1f"))
-    }
-
-    fn build_id(self) -> Parsed<BuildId> {
-        BuildId::parse(self.text)
-            .ok_or_else(|| self.fault("expected a build-id: an even number of hexadecimal digits"))
-    }
-}
-
-fn hex(digits: &str) -> Option<u64> {
-    let sound = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    sound.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
-}
-
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
     /// Nothing was read.
@@ -191,6 +91,8 @@ enum Stage {
 #[derive(Default)]
 struct Parser {
     stage: Stage,
+    /// Which the text says it is.
+    version: u64,
     profile: Profile,
     /// Numbers of the head that were said.
     said: Vec<String>,
@@ -204,18 +106,22 @@ impl Parser {
         match (self.stage, first.text) {
             (Stage::Start, "whet-profile") => {
                 let (at, version) = (words.at, words.number()?);
-                if version != u64::from(PROFILE_VERSION) {
-                    let known = format!("version {version} is not known, only {PROFILE_VERSION}");
+                if !(1..=u64::from(PROFILE_VERSION)).contains(&version) {
+                    let known = format!("version {version} is not known, only those up to {PROFILE_VERSION}");
                     return Err(Fault(at + 1, known));
                 }
+                self.version = version;
                 self.stage = Stage::Inside;
             }
-            (Stage::Start, _) => return Err(first.fault("no profile: expected `whet-profile 1`")),
+            (Stage::Start, _) => return Err(first.fault("no profile: expected `whet-profile 2`")),
             (Stage::End, _) => return Err(first.fault("expected nothing after `end`")),
             (Stage::Inside, "end") => self.stage = Stage::End,
             (Stage::Inside, "module") => self.module(words)?,
             (Stage::Inside, "function") => self.function(words)?,
             (Stage::Inside, "call") => self.call(first, words)?,
+            (Stage::Inside, "hits") => self.hits(first, words)?,
+            (Stage::Inside, "leads") => self.site(first, words, false)?,
+            (Stage::Inside, "table") => self.site(first, words, true)?,
             (Stage::Inside, text) if text.starts_with(['+', '-']) => self.block(first, words)?,
             (Stage::Inside, _) => self.head(first, words)?,
         }
@@ -265,12 +171,10 @@ impl Parser {
             at,
             hash: hex(hash.text).ok_or_else(|| hash.fault("expected hexadecimal digits"))?,
         };
-        let source = words.next("`counted` or `inferred`")?;
-        let counted = match source.text {
-            "counted" => true,
-            "inferred" => false,
-            _ => return Err(source.fault("expected `counted` or `inferred`")),
-        };
+        let how = words.next("how it was counted")?;
+        let known = ORIGINS.iter().find(|o| o.0 == how.text && (self.version > 1 || o.1 != Origin::Stayed));
+        let wrong = || how.fault("expected `counted`, `inferred` or `stayed`");
+        let origin = known.ok_or_else(wrong)?.1;
         words.word("entered")?;
         let entered = words.number()?;
         words.word("samples")?;
@@ -287,7 +191,7 @@ impl Parser {
             name: words.rest(),
             binding,
             size,
-            counted,
+            origin,
             samples,
             entered,
             ..Default::default()
@@ -326,17 +230,52 @@ impl Parser {
     fn call(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
         let from = words.distance()?;
         let whom = words.next("an address")?;
-        let (at, module) = match whom.text.split_once('@') {
-            None => (whom.address()?, None),
-            Some((at, id)) => {
-                let id = Word { text: id, at: whom.at + at.len() + 1 };
-                (Word { text: at, at: whom.at }.address()?, Some(id.build_id()?))
-            }
-        };
-        let count = words.number()?;
-        if self.current(first)?.calls.insert((from, Callee { module, at }), count).is_some() {
+        let (place, count) = (whom.place()?, words.number()?);
+        if self.current(first)?.calls.insert((from, place), count).is_some() {
             return Err(whom.fault("a call is told of once"));
         }
+        Ok(())
+    }
+
+    /// Which lines there are in versions since the first.
+    fn since_second(&self, first: Word<'_>) -> Parsed<()> {
+        if self.version > 1 { Ok(()) } else { Err(first.fault("version 1 has no such line")) }
+    }
+
+    fn hits(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
+        self.since_second(first)?;
+        let mut hits = BTreeMap::new();
+        while !words.is_done() {
+            let at = words.next("a distance")?;
+            if hits.insert(at.distance()?, words.number()?).is_some() {
+                return Err(at.fault("a block is told of once"));
+            }
+        }
+        let own = &mut self.current(first)?.hits;
+        if !own.is_empty() || hits.is_empty() {
+            return Err(first.fault("expected some blocks, once for each function"));
+        }
+        *own = hits;
+        Ok(())
+    }
+
+    fn site(&mut self, first: Word<'_>, words: &mut Words<'_>, by_table: bool) -> Parsed<()> {
+        self.since_second(first)?;
+        let at = words.distance()?;
+        words.word("of")?;
+        let mut looks = Looks { all: words.number()?, saw: BTreeMap::new() };
+        while !words.is_done() {
+            let place = words.next("an address")?;
+            if looks.saw.insert(place.place()?, words.number()?).is_some() {
+                return Err(place.fault("a place is told of once"));
+            }
+        }
+        let site = self.current(first)?.sites.entry(at).or_default();
+        let own = if by_table { &mut site.tables } else { &mut site.callees };
+        if *own != Looks::default() || looks == Looks::default() {
+            return Err(first.fault("expected some looks, once for each instruction"));
+        }
+        *own = looks;
         Ok(())
     }
 }

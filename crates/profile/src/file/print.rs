@@ -1,13 +1,20 @@
 //! From profile to text.
 
-use super::{Binding, BlockProfile, Callee, FunctionKey, FunctionProfile, PROFILE_VERSION, Profile};
+use super::{
+    Binding, BlockProfile, FunctionKey, FunctionProfile, Looks, Origin, PROFILE_VERSION, Place, Profile,
+};
 use std::fmt::{self, Display, Write};
 
 /// What a reader without documentation needs.
 const HELP: &str = "\
 # How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
 # A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
+# An indirect call (leads; table: by its virtual table): +WHERE of LOOKS, then ADDRESS[@BUILD-ID] LOOKS that saw it.
 ";
+
+/// The words for how counts were come by.
+pub(super) const ORIGINS: [(&str, Origin); 3] =
+    [("inferred", Origin::Inferred), ("stayed", Origin::Stayed), ("counted", Origin::Counted)];
 
 /// The words for kinds of symbols.
 pub(super) const BINDINGS: [(&str, Binding); 4] = [
@@ -54,12 +61,17 @@ fn write_function(f: &mut impl Write, key: FunctionKey, p: &FunctionProfile) -> 
         "function {} {:016x} {} entered {} samples {} size {:#x} {binding}{}",
         key.at,
         key.hash,
-        if p.counted { "counted" } else { "inferred" },
+        ORIGINS.iter().find(|o| o.1 == p.origin).map_or("inferred", |o| o.0),
         p.entered,
         p.samples,
         p.size,
         Text(&p.name)
     )?;
+    if !p.hits.is_empty() {
+        f.write_str("hits")?;
+        p.hits.iter().try_for_each(|(at, n)| write!(f, " {} {n}", Distance(*at)))?;
+        writeln!(f)?;
+    }
     for (start, BlockProfile { last, count, edges }) in &p.blocks {
         write!(f, "{} {} {count}", Distance(*start), Distance(*last))?;
         for (to, n) in edges {
@@ -70,10 +82,23 @@ fn write_function(f: &mut impl Write, key: FunctionKey, p: &FunctionProfile) -> 
     for ((at, callee), n) in &p.calls {
         writeln!(f, "call {} {callee} {n}", Distance(*at))?;
     }
+    for (at, site) in &p.sites {
+        write_looks(f, "leads", *at, &site.callees)?;
+        write_looks(f, "table", *at, &site.tables)?;
+    }
     Ok(())
 }
 
-impl Display for Callee {
+fn write_looks(f: &mut impl Write, word: &str, at: i64, looks: &Looks) -> fmt::Result {
+    if *looks == Looks::default() {
+        return Ok(());
+    }
+    write!(f, "{word} {} of {}", Distance(at), looks.all)?;
+    looks.saw.iter().try_for_each(|(place, n)| write!(f, " {place} {n}"))?;
+    writeln!(f)
+}
+
+impl Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.module {
             None => self.at.fmt(f),

@@ -3,9 +3,10 @@ use crate::test_cfg::{Rng, arb_cfg, cfg_at, cond, fall, ret};
 use proptest::prelude::*;
 
 const GOLDEN: &str = "\
-whet-profile 1
+whet-profile 2
 # How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
 # A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
+# An indirect call (leads; table: by its virtual table): +WHERE of LOOKS, then ADDRESS[@BUILD-ID] LOOKS that saw it.
 exe /usr/bin/some program
 runs 2
 when 1760000000
@@ -15,11 +16,14 @@ samples 100
 left-out 3
 module 0123456789abcdef some program
 function 0x1000 00000000000000ff counted entered 10 samples 60 size 0x40 global main
+hits +0 3 +10 57
 +0 +8 10 +10 10
 +10 +1c 1000 +10 990 +20 10
 +20 +24 10
 call +14 0x1100 1000
 call +20 0x5000@aa 10
+leads +18 of 101 0x1100 75 0x5000@aa 25
+table +18 of 101 0x9000 75 0x9040@aa 26
 function 0x1100 0123456789abcdef inferred entered 1002 samples 30 size 0x20 local helper
 -20 -20 1000
 +0 +4 1002 -20 1000 +1000 1
@@ -37,7 +41,8 @@ fn what_is_read_is_written() {
     assert_eq!(p.to_string(), GOLDEN);
     assert_eq!((p.functions(), p.modules.len(), p.left_out), (2, 2, 3));
     let main = p.modules.values().next().unwrap().functions.values().next().unwrap();
-    assert_eq!((main.name.as_str(), main.binding, main.counted), ("main", Binding::Global, true));
+    assert_eq!((main.name.as_str(), main.binding, main.origin), ("main", Binding::Global, Origin::Counted));
+    assert_eq!(main.sites[&0x18].called(1010).map(|(_, n)| n).collect::<Vec<_>>(), [750, 250]);
     assert_eq!(main.blocks[&0x10].edges, [(0x10, 990), (0x20, 10)].into());
     assert_eq!(main.weight(), 1020);
 }
@@ -49,22 +54,30 @@ fn faults_have_places() {
         (e.line, e.column, e.message)
     };
     let at = |line, column, message: &str| (line, column, message.to_owned());
-    assert_eq!(fault("whet-profile 1", "whet-profile 2"), at(1, 14, "version 2 is not known, only 1"));
-    assert_eq!(fault("+10 990", "+10 x990"), at(14, 18, "expected a number below 2^64, not \"x990\""));
-    assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(14, 25, "expected a number"));
-    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(14, 22, "an edge is told of once, not \"+10\""));
-    assert_eq!(fault("runs 2", "runs 2 3"), at(5, 8, "expected the end of the line"));
+    assert_eq!(
+        fault("whet-profile 2", "whet-profile 3"),
+        at(1, 14, "version 3 is not known, only those up to 2")
+    );
+    assert_eq!(
+        fault("hits +0 3 +10 57", "hits"),
+        at(14, 1, "expected some blocks, once for each function, not \"hits\"")
+    );
+    assert_eq!(fault("of 101 0x1100", "101 0x1100"), at(20, 11, "expected `of`, not \"101\""));
+    assert_eq!(fault("+10 990", "+10 x990"), at(16, 18, "expected a number below 2^64, not \"x990\""));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(16, 25, "expected a number"));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(16, 22, "an edge is told of once, not \"+10\""));
+    assert_eq!(fault("runs 2", "runs 2 3"), at(6, 8, "expected the end of the line"));
     assert_eq!(
         fault("runs 2", "runs 2\nruns 2"),
-        at(6, 1, "expected once, before the modules, not \"runs\"")
+        at(7, 1, "expected once, before the modules, not \"runs\"")
     );
     assert_eq!(fault("0x5000@aa", "0x5000@a"), {
-        at(17, 17, "expected a build-id: an even number of hexadecimal digits, not \"a\"")
+        at(19, 17, "expected a build-id: an even number of hexadecimal digits, not \"a\"")
     });
-    assert_eq!(fault("end\n", ""), at(22, 1, "the text is cut off: it ends with the line `end`"));
-    assert_eq!(fault("end\n", "end\nend\n"), at(23, 1, "expected nothing after `end`, not \"end\""));
+    assert_eq!(fault("end\n", ""), at(26, 1, "the text is cut off: it ends with the line `end`"));
+    assert_eq!(fault("end\n", "end\nend\n"), at(27, 1, "expected nothing after `end`, not \"end\""));
     assert_eq!(fault("module aa", "module 0123456789abcdef"), {
-        at(21, 8, "a module is told of once, not \"0123456789abcdef\"")
+        at(25, 8, "a module is told of once, not \"0123456789abcdef\"")
     });
     let e = Profile::read(b"whet-profile 1\nexe \xc3\xa4\xff").unwrap_err();
     assert_eq!((e.line, e.column), (2, 6));
@@ -72,11 +85,31 @@ fn faults_have_places() {
     assert_eq!((empty.line, empty.column), (1, 1));
 }
 
+/// What an older whet wrote is read as it was meant, and as no more than that.
+#[test]
+fn the_first_version_is_read() {
+    let first = |line: &&str| !["hits ", "leads ", "table "].iter().any(|w| line.starts_with(w));
+    let old: String = GOLDEN.lines().filter(first).map(|l| format!("{l}\n")).collect();
+    let old = old.replacen("whet-profile 2", "whet-profile 1", 1);
+    let mut now = golden();
+    for f in now.modules.values_mut().flat_map(|m| m.functions.values_mut()) {
+        (f.hits, f.sites) = Default::default();
+    }
+    assert_eq!(old.parse(), Ok(now));
+    let stayed = |text: &str| text.replacen("counted entered", "stayed entered", 1).parse::<Profile>();
+    assert!(stayed(GOLDEN).is_ok() && stayed(&old).is_err());
+    let led =
+        old.replacen("call +14", "leads +18 of 1 0x1100 1\ncall +14", 1).parse::<Profile>().unwrap_err();
+    assert_eq!(led.message, "version 1 has no such line, not \"leads\"");
+}
+
 /// The one-second form of the fuzz target: any bytes, no panic, and what is read is written back the same.
 #[test]
 fn any_text_is_read_or_refused() {
-    let words =
-        ["+", "-", "0x", "function", "module", "call", "\n", " ", "ff", "9", "end", "counted", "é", "\u{b}"];
+    let words = [
+        "+", "-", "0x", "function", "module", "call", "leads", "table", "hits", "of", "stayed", "\n", " ",
+        "ff", "9", "end", "counted", "é", "\u{b}",
+    ];
     arbtest::arbtest(|u| {
         let mut text = if u.ratio(1, 8)? { String::new() } else { GOLDEN.to_owned() };
         for _ in 0..u.int_in_range(1..=4)? {
@@ -115,12 +148,21 @@ fn names_cannot_break_lines() {
 fn function(counted: bool, n: u64) -> FunctionProfile {
     let edges = [(4, n), (8, 1)].into();
     let block = BlockProfile { last: 2, count: n + 1, edges };
-    let callee = Callee { module: None, at: Svma(8) };
+    let callee = Place { module: None, at: Svma(8) };
     FunctionProfile {
-        counted,
+        origin: if counted { Origin::Counted } else { Origin::Inferred },
         samples: n,
         entered: n,
         blocks: [(0, block)].into(),
+        hits: [(0, n)].into(),
+        sites: [(
+            2,
+            SiteProfile {
+                callees: Looks { all: n, saw: [(callee.clone(), n)].into() },
+                ..Default::default()
+            },
+        )]
+        .into(),
         calls: [((2, callee), n)].into(),
         ..Default::default()
     }
@@ -139,9 +181,10 @@ fn counted_goes_before_inferred() {
     p.merge(of(function(false, 1 << 40)));
     p.merge(of(function(true, 6)));
     let f = p.modules.values().next().unwrap().functions.values().next().unwrap();
-    assert_eq!((f.counted, f.entered, f.weight()), (true, 11, 13));
+    assert_eq!((f.origin, f.entered, f.weight()), (Origin::Counted, 11, 13));
     assert_eq!(f.blocks[&0].edges, [(4, 11), (8, 2)].into());
     assert_eq!((f.samples, p.runs, p.samples), (1011 + (1 << 40), 4, 400));
+    assert_eq!((f.hits[&0], f.sites[&2].callees.all), (1011 + (1 << 40), 1011 + (1 << 40)));
 }
 
 #[test]
@@ -151,6 +194,8 @@ fn huge_counts_are_tamed() {
     p.tame();
     let f = p.modules.values().next().unwrap().functions.values().next().unwrap();
     assert!(f.weight() < 1 << 52 && f.weight() > 1 << 48, "{f:?}");
+    let looks = &f.sites[&2].callees;
+    assert!(looks.all < 1 << 52 && looks.saw.values().all(|&n| n <= looks.all && n > 1 << 48), "{looks:?}");
     let mut small = golden();
     small.tame();
     assert_eq!(small, golden());
@@ -182,11 +227,11 @@ fn as_llvm_bolt_reads_it() {
 1 main 1c 1 main 10 0 990
 1 main 1c 1 main 20 0 10
 1 main 14 1 helper/1 0 0 1000
+1 main 18 1 helper/1 0 0 742
 0 [unknown] 0 1 main 0 0 10
-0 [unknown] 0 1 helper/1 0 0 2
 ";
     assert_eq!(f.text, text);
-    assert_eq!((f.functions, f.unnamed, f.edges_left_out), (2, 0, 3));
+    assert_eq!((f.functions, f.unnamed, f.edges_left_out), (2, 0, 4));
     assert_eq!(fdata(&p, &BuildId::new(&[9]).unwrap()), Fdata::default());
 }
 
@@ -239,9 +284,9 @@ proptest! {
     }
 
     #[test]
-    fn order_makes_no_difference(cfg in arb_cfg(6), seed: u64, kinds in prop::collection::vec((any::<bool>(), any::<u64>(), 0u8..2), 3)) {
-        let profiles: Vec<Profile> = kinds.iter().enumerate().map(|(i, &(counted, samples, module))| {
-            let f = FunctionProfile { counted, samples, name: format!("f{}", samples % 3), ..FunctionProfile::record(&cfg, &wandered(&cfg, seed ^ samples)) };
+    fn order_makes_no_difference(cfg in arb_cfg(6), seed: u64, kinds in prop::collection::vec((0usize..3, any::<u64>(), 0u8..2), 3)) {
+        let profiles: Vec<Profile> = kinds.iter().enumerate().map(|(i, &(origin, samples, module))| {
+            let f = FunctionProfile { origin: [Origin::Inferred, Origin::Stayed, Origin::Counted][origin], samples, name: format!("f{}", samples % 3), ..FunctionProfile::record(&cfg, &wandered(&cfg, seed ^ samples)) };
             let mut p = of(f);
             let m = p.modules.pop_first().unwrap().1;
             p.modules.insert(BuildId::new(&[module]).unwrap(), m);

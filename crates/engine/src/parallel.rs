@@ -1,0 +1,47 @@
+//! The same work on many things, two at a time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Cores that whet takes at most, whatever there is: what it works on has the others.
+const CORES: usize = 2;
+/// How many shares there are for each core: some take longer than others.
+const SHARES: usize = 8;
+
+/// Does the same to each; the results come in the order of `items`, and do not depend on who does what.
+pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if items.len() < CORES {
+        return items.iter().map(work).collect();
+    }
+    let share = items.len().div_ceil(CORES * SHARES);
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(own) = items.chunks(share).nth(n) else { return done };
+            done.push((n, own.iter().map(&work).collect::<Vec<R>>()));
+        }
+    };
+    let mut done = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..CORES).map(|_| scope.spawn(run)).collect();
+        let mut done = run();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|d| d.0);
+    done.into_iter().flat_map(|d| d.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn order_is_kept() {
+        for n in [0, 1, 2, 3, 15, 16, 17, 1000] {
+            let items: Vec<usize> = (0..n).collect();
+            let doubled: Vec<usize> = items.iter().map(|i| i * 2).collect();
+            assert_eq!(super::map(&items, |i| i * 2), doubled);
+        }
+    }
+}
