@@ -2,7 +2,7 @@
 
 use crate::lock::TargetLock;
 use crate::report::{StopMs, TargetState, ToggleAnswer};
-use crate::{Error, Target};
+use crate::{Error, Target, perf_map};
 use splice::{Installed, Policy, ToggleReport};
 use tracee::{Pid, Process};
 
@@ -43,6 +43,7 @@ fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize
         redirects: report.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
         skipped_redirects: left,
         stop_ms: StopMs::of(&report.stops),
+        perf_map: (state == TargetState::Optimized).then(|| perf_map::refresh(pid)),
     };
     Ok((answer, left))
 }
