@@ -12,16 +12,19 @@ use support::{Answer, Guest, build, have, run, scratch, skip, whet};
 
 const THREADS: u64 = 5;
 
-/// A program whose threads are deep in clones.
-fn deep() -> Guest {
+/// The guest's own functions.
+const OWN: [&str; 5] = ["--only", "at_the_bottom", "dive_plain", "dive_saving", "dive_alloca"];
+
+/// A program whose threads are deep in clones: of its own functions, or of its libraries' too.
+fn deep(only: &[&str]) -> Guest {
     let guest = Guest::working(&build("deep.c"), &[], THREADS);
-    optimize(&guest);
+    json(&[&["optimize", &guest.arg(), "--shuffle", "2"], only].concat());
     guest.progresses(THREADS);
     guest
 }
 
 fn optimize(guest: &Guest) -> Value {
-    whet(&["optimize", &guest.arg(), "--shuffle", "2", "--format", "json"]).exits(0).json()
+    json(&[&["optimize", &guest.arg(), "--shuffle", "2"], &OWN[..]].concat())
 }
 
 fn json(words: &[&str]) -> Value {
@@ -71,7 +74,9 @@ fn gdb_sees_whole_stacks_live_and_in_cores() {
     if !has_gdb() {
         return;
     }
-    let mut guest = deep();
+    // Sleeping threads stand in clones of the C library's.
+    let some = [&OWN[..], &["nanosleep", "clock_nanosleep"]].concat();
+    let mut guest = deep(if support::stress() { &[] } else { &some });
     let report = json(&["gdb", &guest.arg()]);
     let file = PathBuf::from(report["file"].as_str().unwrap());
     assert_eq!(report["unknown_frames"], 0, "{report}");
@@ -161,26 +166,69 @@ fn what_gdb_cannot_be_told() {
     whet(&["gdb", "1", "--core", "core"]).exits(2);
 }
 
+/// Samples of a process by perf, with more arguments; what `perf script` says of them, after `inject` where that is wanted.
+fn sampled(guest: &Guest, more: &[&str], inject: bool) -> Option<String> {
+    let perf = |words: &[&str], file: &Path| {
+        let mut c = Command::new("perf");
+        c.args(words).arg(file);
+        run(c)
+    };
+    let (data, injected) = (scratch("perf.data"), scratch("perf.jit.data"));
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-e", "cpu-clock", "-F", "499", "-p", &guest.arg()]).args(more);
+    record.arg("-o").arg(&data).args(["--", "sleep", "1"]);
+    let answer = run(record);
+    if answer.code != Some(0) {
+        skip(&format!("perf record does not work here: {}", answer.stderr));
+        return None;
+    }
+    let mut read = &data;
+    if inject {
+        perf(&["inject", "--jit", "-i", data.to_str().unwrap(), "-o"], &injected).exits(0);
+        read = &injected;
+    }
+    let text = perf(&["script", "-F", "ip,sym,dso", "-i"], read).exits(0).stdout;
+    for file in [data, injected] {
+        let _ = fs::remove_file(file);
+    }
+    Some(text)
+}
+
 #[test]
 fn perf_names_clones() {
     if !have("perf") {
         return skip("no perf");
     }
-    let guest = deep();
-    let data = scratch("perf.data");
-    let mut record = Command::new("perf");
-    record.args(["record", "-q", "-e", "cpu-clock", "-F", "499", "-p", &guest.arg(), "-o"]).arg(&data);
-    record.args(["--", "sleep", "1"]);
-    let answer = run(record);
-    if answer.code != Some(0) {
-        return skip(&format!("perf record does not work here: {}", answer.stderr));
-    }
-    let mut script = Command::new("perf");
-    script.args(["script", "-F", "ip,sym", "-i"]).arg(&data);
-    let text = run(script).exits(0).stdout;
-    fs::remove_file(data).unwrap();
-    assert!(text.lines().filter(|l| l.contains("at_the_bottom.whet")).count() > 20, "{text}");
+    let guest = deep(&OWN);
+    let in_clones = |text: &str, of: &str| {
+        text.lines().filter(|l| l.contains("at_the_bottom.whet") && l.contains(of)).count()
+    };
+    let Some(text) = sampled(&guest, &[], false) else { return };
+    assert!(in_clones(&text, &format!("/tmp/perf-{}.map", guest.pid())) > 20, "{text}");
     assert!(!text.contains("[unknown]"), "{text}");
+
+    // The same with their code, made twice, as a later generation would.
+    for _ in 0..2 {
+        let report = json(&["perf", &guest.arg(), "--jitdump"]);
+        assert_eq!(report["jitdump"], format!("/tmp/jit-{}.dump", guest.pid()));
+        assert_eq!(report["perf_map"]["left_out"], Value::Null, "{report}");
+    }
+    let maps = fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap();
+    assert_eq!(maps.lines().filter(|l| l.contains("/tmp/jit-")).count(), 1, "{maps}");
+    guest.progresses(THREADS);
+    let jitted = sampled(&guest, &["-k", "mono"], true);
+    assert_eq!(json(&["verify", &guest.arg()])["identical"], true);
+    let left = |name: &str| {
+        let own = [format!("jitted-{}-", guest.pid()), format!("jit-{}.dump", guest.pid())];
+        own.iter().any(|o| name.starts_with(o.as_str()))
+    };
+    for entry in fs::read_dir("/tmp").unwrap().flatten() {
+        if left(&entry.file_name().to_string_lossy()) {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let text = jitted.unwrap();
+    assert!(in_clones(&text, &format!("/tmp/jitted-{}-", guest.pid())) > 20, "{text}");
 }
 
 fn map_of(pid: i32) -> PathBuf {
@@ -224,7 +272,11 @@ fn a_map_goes_where_the_process_lives() {
     let program = build("deep.c");
     let inside = |mount: &[&str]| {
         Guest::start_by(|page| {
-            let script = format!("mount {} none /tmp && exec \"$0\" \"$1\"", mount.join(" "));
+            // The program and its page may lie in the folder that is covered.
+            let script = format!(
+                "exec 3<\"$0\" 4<>\"$1\" && mount {} none /tmp && exec /proc/self/fd/3 /proc/self/fd/4",
+                mount.join(" ")
+            );
             let mut c = Command::new("unshare");
             c.args(["-m", "sh", "-c", &script]).arg(&program).arg(page);
             c
