@@ -51,7 +51,11 @@ impl CoreFile {
         let io = |source| Error::File { path: path.to_owned(), source };
         let bad = |what| Error::Core { path: path.to_owned(), what };
         let file = File::open(path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
         let bytes = |at: u64, len: u64| -> Result<Vec<u8>, Error> {
+            if at.checked_add(len).is_none_or(|end| end > size) {
+                return Err(bad("it is cut off"));
+            }
             let mut b = vec![0; usize::try_from(len).map_err(|_| bad("impossible sizes"))?];
             file.read_exact_at(&mut b, at).map_err(|_| bad("it is cut off"))?;
             Ok(b)
@@ -119,7 +123,7 @@ impl CoreFile {
     fn note(&self, wanted: u32) -> Option<&[u8]> {
         let mut rest = self.notes.as_slice();
         loop {
-            let size = |at| Some(usize::try_from(word_at(rest, at)?).ok()?.checked_next_multiple_of(4)?);
+            let size = |at| usize::try_from(word_at(rest, at)?).ok()?.checked_next_multiple_of(4);
             let name_end = size(0)?.checked_add(12)?;
             let end = name_end.checked_add(size(4)?)?;
             let content =
@@ -175,4 +179,82 @@ fn word(b: &[u8], at: usize) -> u32 {
 
 fn half(b: &[u8], at: usize) -> u16 {
     array_at(b, at).map_or(0, u16::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A core with eight bytes at 0x5000, the program headers of `/bin/it` at 0x40 of it, mapped at 0x4000.
+    fn core() -> Vec<u8> {
+        let words = |w: &[u64]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let note = |kind: u32, content: &[u8]| {
+            let mut n = Vec::new();
+            for w in [5, u32::try_from(content.len()).unwrap(), kind] {
+                n.extend(w.to_le_bytes());
+            }
+            n.extend(b"CORE\0\0\0\0");
+            n.extend(content);
+            n.resize(n.len().next_multiple_of(4), 0);
+            n
+        };
+        let files =
+            [words(&[2, 4096, 0x1000, 0x2000, 0, 0x4000, 0x5000, 0]), b"/lib\0/bin/it\0".to_vec()].concat();
+        let notes = [note(NT_AUXV, &words(&[3, 0x4040, 0, 0])), note(NT_FILE, &files)].concat();
+        let mut b = b"\x7fELF\x02\x01\x01".to_vec();
+        b.resize(16, 0);
+        b.extend([4, 0, 62, 0, 1, 0, 0, 0]);
+        b.extend(words(&[0, 64, 0]));
+        b.extend([0, 0, 0, 0, 64, 0, 56, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        let at = 64 + 2 * 56;
+        for (kind, flags, offset, address, len) in
+            [(PT_NOTE, 0u32, at, 0, notes.len() as u64), (PT_LOAD, 4, at + notes.len() as u64, 0x5000, 8)]
+        {
+            b.extend(kind.to_le_bytes());
+            b.extend(flags.to_le_bytes());
+            b.extend(words(&[offset, address, 0, len, len, 1]));
+        }
+        b.extend(notes);
+        b.extend(b"contents");
+        b
+    }
+
+    fn opened(bytes: &[u8]) -> Result<CoreFile, Error> {
+        static USED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let n = USED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("whet-core-{}-{n}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        let core = CoreFile::open(&path);
+        std::fs::remove_file(path).unwrap();
+        core
+    }
+
+    #[test]
+    fn what_is_there_is_read() {
+        let core = opened(&core()).unwrap();
+        assert_eq!(core.bytes(AvmaRange::with_len(Avma(0x5001), 7)).unwrap(), b"ontents");
+        assert!(core.u64(Avma(0x5001)).is_err() && core.u32(Avma(0x4fff)).is_err());
+        assert_eq!(core.journal_candidates(), [AvmaRange::with_len(Avma(0x5000), 8)]);
+        assert_eq!(core.exe().unwrap(), "/bin/it");
+    }
+
+    /// For a second: any bytes, no panic.
+    #[test]
+    fn any_bytes_are_read_or_refused() {
+        let whole = core();
+        arbtest::arbtest(|u| {
+            let mut b = whole.clone();
+            for _ in 0..u.int_in_range(0..=6)? {
+                let i = u.choose_index(b.len())?;
+                b[i] = u.arbitrary()?;
+            }
+            b.truncate(u.int_in_range(0..=b.len())?);
+            if let Ok(core) = opened(&b) {
+                let _ = (core.exe(), core.u64(Avma(0x5000)));
+                let _ = splice::discover(&core, &core.journal_candidates());
+            }
+            Ok(())
+        })
+        .budget_ms(1000);
+    }
 }

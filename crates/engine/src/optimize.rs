@@ -97,12 +97,14 @@ pub fn optimize(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let lock = TargetLock::take(&Process::open(pid)?)?;
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let outcome = rebuild(&target, options, progress);
     let report = restore::or_restore(&target, was_optimized, outcome)?;
+    // A file system of the target's that hangs is not to keep an undo out.
+    drop(lock);
     Ok(OptimizeReport { perf_map: options.perf_map.then(|| perf_map::refresh(pid)), ..report })
 }
 

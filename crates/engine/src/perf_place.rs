@@ -10,10 +10,10 @@
 //! somebody else keeps there for the process (a runtime with a compiler of its own) is left alone.
 
 use crate::private;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tracee::Process;
 
@@ -27,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) pid: i32,
     /// When the process was started, in seconds of the Unix epoch.
     started: i64,
+    /// Its group.
+    group: u32,
 }
 
 impl Place {
@@ -44,10 +46,11 @@ impl Place {
         };
         let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let started = started(process.start_time().map_err(other)?)?;
-        Ok(Self { folder, pid, started })
+        let group = process.status().map_err(other)?.gid[3];
+        Ok(Self { folder, pid, started, group })
     }
 
-    /// Puts a file there, whole and for everybody to read. `own` tells what only whet's files of this process have in them.
+    /// Puts a file there, whole, for its owner and the process's group to read. `own` tells what only whet's files of this process have in them.
     ///
     /// # Errors
     /// The system's; [`io::ErrorKind::AlreadyExists`] where there is one that is not whet's.
@@ -57,9 +60,7 @@ impl Place {
         if !is_free(&path, own, self.started)? {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is one that is not whet's"));
         }
-        private::replace(&path, bytes)?;
-        // Whatever the umask.
-        private::open_file(&path)?.set_permissions(Permissions::from_mode(0o644))
+        private::replace(&path, bytes, Some(self.group))
     }
 }
 

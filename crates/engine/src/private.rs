@@ -3,7 +3,7 @@
 use crate::Error;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// A folder that only its owner, who runs whet, may enter: in `/run` for root, in the session's else, and where there is none
@@ -43,20 +43,24 @@ fn own(path: &Path, user: u32) -> io::Result<()> {
 /// # Errors
 /// [`Error::File`].
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    replace(path, bytes).map_err(|source| Error::File { path: path.to_owned(), source })
+    replace(path, bytes, None).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// As [`write_whole`].
+/// As [`write_whole`]; the file may be read by its owner and by a group, as it tells where code lies, which is nobody else's.
 ///
 /// # Errors
 /// The system's; nothing is left then.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8], group: Option<u32>) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(".unfinished");
     let unfinished = path.with_file_name(name);
     // Of a whet that was killed just here.
     let _ = fs::remove_file(&unfinished);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    // A group that the file system knows nothing of reads nothing.
+    if group.is_some() && fchown(&file, None, group).is_ok() {
+        file.set_permissions(fs::Permissions::from_mode(0o640))?;
+    }
     let done = file.write_all(bytes).and_then(|()| fs::rename(&unfinished, path));
     if done.is_err() {
         let _ = fs::remove_file(&unfinished);
@@ -75,7 +79,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<fs::File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     /// A folder of the test's own.
     fn scratch(name: &str) -> PathBuf {
@@ -91,13 +95,16 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &link).unwrap();
         symlink(&victim, folder.join("link.unfinished")).unwrap();
-        replace(&link, b"new").unwrap();
+        replace(&link, b"new", None).unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert_eq!(fs::read(&link).unwrap(), b"new");
-        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+        let meta = fs::symlink_metadata(&link).unwrap();
+        assert!(meta.is_file() && meta.mode() & 0o777 == 0o600);
+        replace(&link, b"newer", Some(meta.gid())).unwrap();
+        assert_eq!(fs::symlink_metadata(&link).unwrap().mode() & 0o777, 0o640);
         // What cannot be written leaves nothing.
         fs::create_dir(folder.join("full")).unwrap();
-        assert!(replace(&folder.join("full"), b"new").is_err());
+        assert!(replace(&folder.join("full"), b"new", None).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -7,7 +7,7 @@ use crate::Fragment;
 use addr::AvmaRange;
 
 const HEADER: usize = 64;
-const SECTION: u64 = 64;
+const SECTION: usize = 64;
 const SYMBOL: u64 = 24;
 
 const PROGBITS: u32 = 1;
@@ -116,7 +116,7 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
     file.extend(&names.0);
     file.resize(file.len().next_multiple_of(8), 0);
     let table = file.len() as u64;
-    file.extend([0; SECTION as usize]);
+    file.extend([0; SECTION]);
     for s in &sections {
         s.put(&mut file);
     }
