@@ -211,6 +211,8 @@ class Server:
                 self.wait(30)
         finally:
             shutil.rmtree(self.dir, ignore_errors=True)
+            # What whet leaves for profilers, which is to outlive the process.
+            Path(f"/tmp/perf-{self.pid}.map").unlink(missing_ok=True)
 
     def prepare(self, tables: int, rows: int) -> None:
         """Makes sysbench's tables."""

@@ -8,7 +8,7 @@ if ! command -v cargo >/dev/null; then
     echo "missing: cargo, Rust 1.90 or newer; see https://rustup.rs" >&2
     exit 1
 fi
-exec tools/install-missing.sh cc=build-essential clang=clang gdb=gdb python3=python3 xz=xz-utils perl=perl \
+exec tools/install-missing.sh cc=build-essential clang=clang gdb=gdb perf=linux-perf python3=python3 xz=xz-utils perl=perl \
     mariadbd=mariadb-server sysbench=sysbench sqlite3=sqlite3 setpriv=util-linux \
     /usr/include/c++/v1/stdexcept=libc++-14-dev /usr/lib/llvm-14/lib/libc++abi.a=libc++abi-14-dev \
     /usr/lib/llvm-14/lib/libunwind.so=libunwind-14-dev /usr/lib/x86_64-linux-gnu/libunwind.so.8=libunwind8 \

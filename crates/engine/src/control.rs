@@ -2,7 +2,7 @@
 
 use crate::lock::TargetLock;
 use crate::report::{StopMs, TargetState, ToggleAnswer};
-use crate::{Error, Target};
+use crate::{Error, Target, perf_map};
 use splice::{Installed, Policy, ToggleReport};
 use tracee::{Pid, Process};
 
@@ -28,7 +28,7 @@ type Act = fn(&Process, &Installed, &Policy) -> Result<ToggleReport, splice::Err
 fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize), Error> {
     tracee::preflight(pid)?;
     // The lock comes first: another whet may be about to add a generation.
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let lock = TargetLock::take(&Process::open(pid)?)?;
     let target = Target::open(pid)?;
     // What only counted is nothing to put back.
     let usable = |i: &&Installed| state == TargetState::Undone || i.generation() > 0;
@@ -36,6 +36,7 @@ fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize
     let report = act(&target.process, installed, &Policy::default())
         .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
         .map_err(|e| target.cause(e.into()))?;
+    drop(lock);
     let left = report.foreign.len() + report.in_use.len();
     let answer = ToggleAnswer {
         pid: pid.0,
@@ -43,6 +44,7 @@ fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize
         redirects: report.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
         skipped_redirects: left,
         stop_ms: StopMs::of(&report.stops),
+        perf_map: (state == TargetState::Optimized).then(|| perf_map::refresh(pid)),
     };
     Ok((answer, left))
 }

@@ -95,6 +95,20 @@ pub enum Error {
         /// Where it is wrong.
         source: profile::ProfileError,
     },
+    /// A file that is no core, or not a whole one.
+    #[error("{}: {what}", path.display())]
+    Core {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A core of a process that whet had not touched.
+    #[error("the process of {} carried nothing of whet's", path.display())]
+    NotInCore {
+        /// The core's path.
+        path: PathBuf,
+    },
     /// The last optimization knew no counts.
     #[error("process {pid} holds no profile: its clones are laid out at random, or by an older whet")]
     NoProfile {
@@ -197,9 +211,10 @@ impl Error {
             Error::Splice(_) | Error::Build(_) => X::Bug,
             Error::NothingHot { .. }
             | Error::NotInstalled { .. }
+            | Error::NotInCore { .. }
             | Error::NoProfile { .. }
             | Error::ProfileUnfit { .. } => X::Nothing,
-            Error::ProfileText { .. } | Error::NoSuchModule { .. } => X::Usage,
+            Error::ProfileText { .. } | Error::NoSuchModule { .. } | Error::Core { .. } => X::Usage,
             Error::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => X::NotFound,
                 std::io::ErrorKind::PermissionDenied => X::Permission,
@@ -245,6 +260,8 @@ impl Error {
             Error::NoProfile { .. } => "no_profile",
             Error::ProfileUnfit { .. } => "profile_unfit",
             Error::NoSuchModule { .. } => "no_such_module",
+            Error::Core { .. } => "no_core_file",
+            Error::NotInCore { .. } => "not_installed",
         }
     }
 
@@ -278,6 +295,13 @@ impl Error {
             Error::File { .. } => "check its path and its permissions".to_owned(),
             Error::ProfileText { .. } => {
                 "give a file that `whet profile export` or `whet profile import` has written".to_owned()
+            }
+            Error::Core { .. } => {
+                "give a whole core file, unpacked; see coredump_filter in core(5) for what is in it".to_owned()
+            }
+            Error::NotInCore { .. } => {
+                "open it with gdb as it is; if the process was optimized, its anonymous memory is missing (coredump_filter)"
+                    .to_owned()
             }
             Error::NoProfile { pid } => format!("run `whet optimize {pid}` without --shuffle first"),
             Error::ProfileUnfit { .. } => {

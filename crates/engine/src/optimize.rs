@@ -14,7 +14,7 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
-use crate::{Error, Interrupt, Target, map_store, profile_store, restore, shortcuts, walk};
+use crate::{Error, Interrupt, Target, map_store, perf_map, profile_store, restore, shortcuts, walk};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
 use image::Image;
@@ -47,6 +47,8 @@ pub struct OptimizeOptions {
     pub only: Vec<String>,
     /// Only so many functions that can be cloned.
     pub max_functions: Option<usize>,
+    /// Write a perf map for profilers.
+    pub perf_map: bool,
 }
 
 /// What is going on.
@@ -96,12 +98,15 @@ pub fn optimize(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let lock = TargetLock::take(&Process::open(pid)?)?;
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let outcome = rebuild(&target, options, progress);
-    restore::or_restore(&target, was_optimized, outcome)
+    let report = restore::or_restore(&target, was_optimized, outcome)?;
+    // A file system of the target's that hangs is not to keep an undo out.
+    drop(lock);
+    Ok(OptimizeReport { perf_map: options.perf_map.then(|| perf_map::refresh(pid)), ..report })
 }
 
 fn rebuild(
@@ -411,6 +416,7 @@ impl Summary {
             stacks: None,
             dyno: self.dyno,
             profile: None,
+            perf_map: None,
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }

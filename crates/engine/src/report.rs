@@ -120,6 +120,9 @@ pub struct OptimizeReport {
     /// What the counted functions' layout makes the CPU do, where edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dyno: Option<crate::DynoReport>,
+    /// What became of the perf map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub perf_map: Option<crate::PerfMap>,
     /// Stop of one thread for making mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.
@@ -139,6 +142,9 @@ pub struct ToggleAnswer {
     pub skipped_redirects: usize,
     /// Stops of the whole target.
     pub stop_ms: StopMs,
+    /// What became of the perf map; absent after undo, which leaves it, as threads may run in clones yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perf_map: Option<crate::PerfMap>,
 }
 
 /// A run of bytes that differs from the file for no reason the journal knows.

@@ -5,6 +5,7 @@
 //! kernel's records is apart and pure ([`record`]).
 
 mod capability;
+mod clock;
 mod error;
 mod event;
 mod limit;
@@ -13,6 +14,7 @@ mod ring;
 mod sampler;
 
 pub use capability::{Capability, capability};
+pub use clock::monotonic_ns;
 pub use error::Error;
 pub use event::Source;
 pub use sampler::{Options, Sample, Sampler};

@@ -63,9 +63,13 @@ mod tests {
             ("tracee", &["addr"]),
             ("perf", &["addr"]),
             ("splice", &["addr", "unwind", "tracee"]),
+            ("symbols", &["addr"]),
             (
                 "engine",
-                &["addr", "unwind", "image", "code", "profile", "layout", "emit", "tracee", "perf", "splice"],
+                &[
+                    "addr", "unwind", "image", "code", "profile", "layout", "emit", "tracee", "perf",
+                    "splice", "symbols",
+                ],
             ),
             ("whet", &["engine"]),
             ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
@@ -91,7 +95,7 @@ mod tests {
     #[test]
     fn the_core_is_pure() {
         for (file, text) in all_sources() {
-            let pure = ["addr", "unwind", "code", "profile", "layout", "emit"]
+            let pure = ["addr", "unwind", "code", "profile", "layout", "emit", "symbols"]
                 .iter()
                 .any(|c| file.starts_with(format!("crates/{c}/src")));
             let is_test = file.to_string_lossy().contains("test");

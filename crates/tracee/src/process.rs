@@ -163,6 +163,22 @@ impl Process {
         with_memory(&self.inner.dir, name)
     }
 
+    /// The path of its root folder, through the open directory of the process: of no later one with its id.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.memory_file("root")
+    }
+
+    /// Whether it sees the file systems where this program sees them; where that is not to be found out it does.
+    #[must_use]
+    pub fn shares_mounts(&self) -> bool {
+        let own = fs::read_link("/proc/self/ns/mnt");
+        match (fs::read_link(self.memory_file("ns/mnt")), own) {
+            (Ok(its), Ok(own)) => its == own,
+            _ => true,
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
         let bytes = fs::read(self.file(name)).map_err(|source| self.file_error(name, source))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

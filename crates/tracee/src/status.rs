@@ -17,6 +17,8 @@ pub struct Status {
     pub tracer_pid: i32,
     /// Real, effective, saved and file-system user id.
     pub uid: [u32; 4],
+    /// Real, effective, saved and file-system group id.
+    pub gid: [u32; 4],
     /// How many threads the process has.
     pub threads: u32,
     /// 0 none, 1 strict, 2 filters.
@@ -62,6 +64,11 @@ impl Status {
                 "TracerPid" => s.tracer_pid = value.parse().unwrap_or(0),
                 "Uid" => {
                     for (to, from) in s.uid.iter_mut().zip(value.split_whitespace()) {
+                        *to = from.parse().unwrap_or(0);
+                    }
+                }
+                "Gid" => {
+                    for (to, from) in s.gid.iter_mut().zip(value.split_whitespace()) {
                         *to = from.parse().unwrap_or(0);
                     }
                 }

@@ -107,7 +107,7 @@ fn put_distance(out: &mut Vec<u8>, from: Avma, to: Avma, what: &'static str) -> 
 }
 
 /// Pads the entry that begins at `start` and puts its length into its first four bytes.
-fn close(out: &mut Vec<u8>, start: usize) -> Result<(), Error> {
+pub(crate) fn close(out: &mut Vec<u8>, start: usize) -> Result<(), Error> {
     let size = (out.len() - start).next_multiple_of(ALIGN);
     out.resize(start + size, NOP);
     let len = u32::try_from(size - 4).map_err(|_| Error::TooFar { what: "the end of an entry" })?;
@@ -168,8 +168,17 @@ fn put_fde(out: &mut Vec<u8>, base: Avma, cie: usize, key: CieKey, frame: &Clone
         None => put_uleb(out, 0),
     }
 
-    let initial = key.initial();
-    let first = Row { range: frame.range, cfa: INITIAL_CFA, regs: initial.clone(), args_size: 0 };
+    put_rows(out, &key.initial(), frame)?;
+    close(out, start)
+}
+
+/// The program that leads through a frame's rows, after a CIE with the initial rules `initial`.
+pub(crate) fn put_rows(
+    out: &mut Vec<u8>,
+    initial: &[(Reg, RegRule)],
+    frame: &CloneFrame,
+) -> Result<(), Error> {
+    let first = Row { range: frame.range, cfa: INITIAL_CFA, regs: initial.to_vec(), args_size: 0 };
     let mut rule = &first;
     let mut at = frame.range.start;
     for row in frame.rows.iter() {
@@ -181,14 +190,14 @@ fn put_fde(out: &mut Vec<u8>, base: Avma, cie: usize, key: CieKey, frame: &Clone
             0 => {}
             bytes => put_advance(out, bytes),
         }
-        put_delta(out, &initial, rule, row)?;
+        put_delta(out, initial, rule, row)?;
         at = row.range.start;
         rule = row;
     }
-    close(out, start)
+    Ok(())
 }
 
-fn check_rows(frame: &CloneFrame) -> Result<(), Error> {
+pub(crate) fn check_rows(frame: &CloneFrame) -> Result<(), Error> {
     let range = frame.range;
     let mut at = range.start;
     for row in &frame.rows {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cfi;
+mod debug_frame;
 mod error;
 mod frames;
 mod leb;
@@ -15,6 +16,7 @@ mod pointer;
 mod rows;
 mod table;
 
+pub use debug_frame::write_debug_frame;
 pub use error::Error;
 pub use frames::{Frames, write_frames};
 pub use model::*;

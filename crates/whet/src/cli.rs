@@ -100,6 +100,23 @@ pub enum Command {
         /// The process.
         pid: i32,
     },
+    /// Write a symbol file with which gdb knows clones: names, and whole backtraces; tells the command to give.
+    #[command(
+        after_help = "Examples:\n  whet gdb 1234\n  whet gdb 1234 -o server.debug\n  whet gdb --core core.1234\n  whet gdb --core core.1234 /usr/sbin/mariadbd"
+    )]
+    Gdb(Gdb),
+    /// Tell perf the names of clones (optimize and redo do so too), and on request their code.
+    #[command(
+        after_help = "Examples:\n  whet perf 1234\n  whet perf 1234 --jitdump     then perf record -k mono, perf inject --jit"
+    )]
+    Perf {
+        /// The process.
+        pid: i32,
+        /// Write the code of clones as well, for `perf inject --jit` and `perf annotate`: to /tmp/jit-PID.dump, of which the
+        /// process maps a page.
+        #[arg(long)]
+        jitdump: bool,
+    },
     /// Keep what was counted in files: for a warm start after a restart, for other hosts, for offline tools.
     #[command(
         after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet optimize 5678 --profile server.profile"
@@ -129,6 +146,20 @@ pub enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
+}
+
+/// Of what a symbol file is wanted, and where it goes.
+#[derive(Debug, Args)]
+pub struct Gdb {
+    /// The process.
+    #[arg(required_unless_present = "core")]
+    pub pid: Option<i32>,
+    /// Of a process that is gone: its core file, and its program, where that is not where the core says.
+    #[arg(long, num_args = 1..=2, value_names = ["CORE", "EXE"], conflicts_with = "pid")]
+    pub core: Vec<PathBuf>,
+    /// Write it to this file; without it, to a folder that only you can enter.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// What is done with profiles.
@@ -249,6 +280,7 @@ impl How {
             only: self.only.clone(),
             max_functions: self.max_functions,
             profile: profile.map(Arc::new),
+            perf_map: true,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
 use engine::{
-    DoctorReport, DynoReport, ExplainReport, OptimizeReport, ShownProfile, ShownSite, StatusReport,
+    DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, ShownProfile, ShownSite, StatusReport,
     ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
@@ -40,6 +40,7 @@ pub fn optimize(r: &OptimizeReport) -> String {
     if !r.refusals.is_empty() {
         let _ = write!(s, "\n  left alone: {}", counts(&r.refusals));
     }
+    s.push_str(&perf_map(r.perf_map.as_ref()));
     let _ = write!(
         s,
         "\n  stopped for {:.1} ms; {:.1} s in all\n  `whet undo {}` takes it out again",
@@ -59,7 +60,16 @@ pub fn toggle(a: &ToggleAnswer) -> String {
     if a.skipped_redirects > 0 {
         let _ = write!(s, "; {} left as they were", a.skipped_redirects);
     }
+    s.push_str(&perf_map(a.perf_map.as_ref()));
     s
+}
+
+/// What the user should know of a map that was not written.
+fn perf_map(map: Option<&PerfMap>) -> String {
+    let why = map.and_then(|m| m.left_out.as_deref().map(|why| (&m.file, why)));
+    why.map_or_else(String::new, |(file, why)| {
+        format!("\n  note: perf cannot name clones: {file} was not written: {why}")
+    })
 }
 
 pub fn status(r: &StatusReport) -> String {

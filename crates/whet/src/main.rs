@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod gdb;
 mod human;
 mod interrupt;
 mod output;
+mod perf;
 mod profile;
 mod progress;
 mod run;
@@ -63,6 +65,8 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
         }
+        Command::Gdb(wanted) => gdb::run(wanted, out),
+        Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
         Command::Profile { what } => profile::run(what, out),
         Command::Doctor => {
             let report = engine::doctor();

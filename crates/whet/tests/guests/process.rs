@@ -101,6 +101,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // What whet leaves for profilers, which is to outlive the process.
+        drop(std::fs::remove_file(format!("/tmp/perf-{}.map", self.pid())));
         // Of a child that has been waited for, this is an error and does nothing.
         drop(self.child.kill());
         drop(self.child.wait());

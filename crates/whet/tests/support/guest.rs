@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 #[derive(Debug)]
 pub struct Guest {
     child: Option<Child>,
+    pid: i32,
     page: File,
     stdout: File,
     path: PathBuf,
@@ -43,7 +44,7 @@ impl Guest {
         let mut command = command(&path);
         command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap());
         let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        Self { child: Some(child), page, stdout, path }
+        Self { pid: pid_of(&child), child: Some(child), page, stdout, path }
     }
 
     /// Starts it, and waits until so many of its counters move.
@@ -55,7 +56,7 @@ impl Guest {
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        pid_of(self.child.as_ref().unwrap())
+        self.pid
     }
 
     /// The same as an argument.
@@ -125,6 +126,8 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        // What whet leaves for profilers, which is to outlive the process.
+        let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", self.pid));
         if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
