@@ -1,9 +1,9 @@
 //! `undo` and `redo`: milliseconds, exact, by the journal alone.
 
-use crate::lock::TargetLock;
+use crate::lock::{Claim, TargetLock};
 use crate::report::{StopMs, TargetState, ToggleAnswer};
 use crate::{Error, Target};
-use splice::{Installed, Policy, ToggleReport};
+use splice::{Installed, Policy};
 use tracee::{Pid, Process};
 
 /// Takes every redirect of every generation away.
@@ -11,8 +11,7 @@ use tracee::{Pid, Process};
 /// # Errors
 /// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
 pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
-    let (answer, left) = toggle(pid, TargetState::Undone, splice::undo)?;
-    if left == 0 { Ok(answer) } else { Err(Error::UndoIncomplete { pid, left }) }
+    toggle(pid, TargetState::Undone)
 }
 
 /// Puts the redirects of the newest generation back.
@@ -20,29 +19,42 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
 /// # Errors
 /// As [`undo`]; redirects that could not be put back are counted in the answer.
 pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
-    toggle(pid, TargetState::Optimized, splice::redo).map(|(answer, _)| answer)
+    toggle(pid, TargetState::Optimized)
 }
 
-type Act = fn(&Process, &Installed, &Policy) -> Result<ToggleReport, splice::Error>;
-
-fn toggle(pid: Pid, state: TargetState, act: Act) -> Result<(ToggleAnswer, usize), Error> {
+fn toggle(pid: Pid, state: TargetState) -> Result<ToggleAnswer, Error> {
     tracee::preflight(pid)?;
     // The lock comes first: another whet may be about to add a generation.
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let process = Process::open(pid)?;
+    let _lock = TargetLock::take(&process)?;
+    Claim::overrule(&process);
     let target = Target::open(pid)?;
     // What only counted is nothing to put back.
     let usable = |i: &&Installed| state == TargetState::Undone || i.generation() > 0;
     let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
+    locked_toggle(&target, installed, state)
+}
+
+/// Undoes or redoes a target whose lock is held.
+pub(crate) fn locked_toggle(
+    target: &Target,
+    installed: &Installed,
+    state: TargetState,
+) -> Result<ToggleAnswer, Error> {
+    let pid = target.process.pid();
+    let act = if state == TargetState::Undone { splice::undo } else { splice::redo };
     let report = act(&target.process, installed, &Policy::default())
         .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
         .map_err(|e| target.cause(e.into()))?;
     let left = report.foreign.len() + report.in_use.len();
-    let answer = ToggleAnswer {
+    if state == TargetState::Undone && left > 0 {
+        return Err(Error::UndoIncomplete { pid, left });
+    }
+    Ok(ToggleAnswer {
         pid: pid.0,
         state,
         redirects: report.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
         skipped_redirects: left,
         stop_ms: StopMs::of(&report.stops),
-    };
-    Ok((answer, left))
+    })
 }

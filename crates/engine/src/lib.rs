@@ -38,6 +38,7 @@ mod source;
 mod split;
 mod stacks;
 mod status;
+mod switch;
 mod target;
 mod targets;
 #[cfg(test)]
@@ -66,6 +67,7 @@ pub use report::{
     Unexpected, VerifyReport,
 };
 pub use status::status;
+pub use switch::Switch;
 pub use target::Target;
 pub use tracee::Pid;
 pub use verify::verify;

@@ -10,7 +10,7 @@ use tracee::Process;
 /// its holder, unless that was killed.
 #[derive(Debug)]
 pub struct TargetLock {
-    _file: File,
+    file: File,
     path: PathBuf,
 }
 
@@ -20,10 +20,13 @@ impl TargetLock {
     /// # Errors
     /// [`Error::Locked`] where another whet has it, [`Error::LockFile`] where no lock file can be made.
     pub fn take(process: &Process) -> Result<Self, Error> {
-        let name = format!("whet-{}-{}.lock", process.pid().0, process.start_time()?);
+        Self::named(process, &file_name(process, "lock")?)
+    }
+
+    fn named(process: &Process, name: &str) -> Result<Self, Error> {
         let mut failed = None;
         for folder in folders() {
-            let path = folder.join(&name);
+            let path = folder.join(name);
             match Self::open(process, path.clone()) {
                 Err(Error::LockFile { path, source }) => failed = Some(Error::LockFile { path, source }),
                 other => return other,
@@ -39,7 +42,7 @@ impl TargetLock {
             match file.try_lock() {
                 // A file that its last holder removed after we opened it keeps nobody out.
                 Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
-                Ok(()) => return Ok(Self { _file: file, path }),
+                Ok(()) => return Ok(Self { file, path }),
                 Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: process.pid() }),
                 Err(TryLockError::Error(e)) => return Err(io(e)),
             }
@@ -49,9 +52,71 @@ impl TargetLock {
 
 impl Drop for TargetLock {
     fn drop(&mut self) {
-        // Still locked. Should it not work, an empty file is left.
-        let _ = std::fs::remove_file(&self.path);
+        // Still locked. Should it not work, an empty file is left. One that was taken away may have another in its place.
+        if self.file.metadata().is_ok_and(|m| m.nlink() > 0) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// What a comparison, which goes back and forth for a minute, holds instead of the lock: it keeps other comparisons out, but
+/// whoever undoes, redoes or optimizes takes it away, and the comparison ends. The file is the claim: it stands while that
+/// exists.
+#[derive(Debug)]
+pub struct Claim {
+    file: File,
+    path: PathBuf,
+    /// Locked against other comparisons; its drop removes the file.
+    held: Option<TargetLock>,
+}
+
+impl Claim {
+    /// Stakes it.
+    ///
+    /// # Errors
+    /// As [`TargetLock::take`]: another comparison is being made.
+    pub fn stake(process: &Process) -> Result<Self, Error> {
+        let held = TargetLock::named(process, &file_name(process, "claim")?)?;
+        let path = held.path.clone();
+        let file = held.file.try_clone().map_err(|source| Error::LockFile { path: path.clone(), source })?;
+        Ok(Self { file, path, held: Some(held) })
+    }
+
+    /// The claim that another process has staked on behalf of this one, to give it up after that process's death.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] where none stands.
+    pub fn witness(process: &Process) -> Result<Self, Error> {
+        let name = file_name(process, "claim")?;
+        let found =
+            folders().into_iter().map(|f| f.join(&name)).find_map(|p| Some((File::open(&p).ok()?, p)));
+        let (file, path) = found.ok_or(Error::Changed { pid: process.pid() })?;
+        Ok(Self { file, path, held: None })
+    }
+
+    /// Whether nobody has taken it away.
+    pub fn stands(&self) -> bool {
+        self.file.metadata().is_ok_and(|m| m.nlink() > 0)
+    }
+
+    /// Ends it, whoever staked it.
+    pub fn give_up(mut self) {
+        if self.held.take().is_none() && self.stands() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// Takes away whatever claim there is on a target whose lock is held.
+    pub fn overrule(process: &Process) {
+        let Ok(name) = file_name(process, "claim") else { return };
+        for folder in folders() {
+            let _ = std::fs::remove_file(folder.join(&name));
+        }
+    }
+}
+
+fn file_name(process: &Process, kind: &str) -> Result<String, Error> {
+    Ok(format!("whet-{}-{}.{kind}", process.pid().0, process.start_time()?))
 }
 
 /// Where lock files may lie, best first. Not where anybody may write: who holds the file's lock keeps whet out, so root's

@@ -5,7 +5,7 @@ use crate::candidates::{self, Candidates};
 use crate::counting::{self, CountingReport};
 use crate::file_text::{self, FileText};
 use crate::ground::{Ground, Placed, Wanted};
-use crate::lock::TargetLock;
+use crate::lock::{Claim, TargetLock};
 use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
 use crate::profile_store::Taken;
@@ -95,7 +95,9 @@ pub fn optimize(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let process = Process::open(pid)?;
+    let _lock = TargetLock::take(&process)?;
+    Claim::overrule(&process);
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);

@@ -67,7 +67,8 @@ mod tests {
                 "engine",
                 &["addr", "unwind", "image", "code", "profile", "layout", "emit", "tracee", "perf", "splice"],
             ),
-            ("whet", &["engine"]),
+            ("measure", &["tracee", "perf", "engine"]),
+            ("whet", &["engine", "measure"]),
             ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
             ("tidy", &[]),
         ]);

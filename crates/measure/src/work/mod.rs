@@ -1,0 +1,22 @@
+//! What a target does for others, as a number that grows.
+
+mod system_calls;
+
+pub use system_calls::SystemCalls;
+
+use crate::WorkError;
+
+/// Counts what a target has done so far.
+pub trait Work {
+    /// What is counted, for people: "statements (Questions of the server's status)".
+    fn what(&self) -> String;
+
+    /// A stable name of the kind, for JSON.
+    fn kind(&self) -> &'static str;
+
+    /// The count so far, from any beginning, without what the reading itself added. It never falls.
+    ///
+    /// # Errors
+    /// [`WorkError`]; the comparison ends with it.
+    fn read(&mut self) -> Result<f64, WorkError>;
+}
