@@ -9,24 +9,34 @@
 //! is pure ([`evaluate()`], [`Estimate`]).
 #![forbid(unsafe_code)]
 
+mod classic;
+mod cpu;
 mod error;
 mod estimate;
 mod evaluate;
+mod gauge;
+mod guard;
+mod hardware;
 mod options;
 mod paired;
 mod report;
+mod sample;
+mod session;
+mod steadiness;
 mod window;
 mod work;
 
-pub use engine::{Interrupt, Pid};
+pub use classic::classic;
+pub use engine::{Interrupt, Pid, TargetState};
 pub use error::{Error, WorkError};
 pub use estimate::Estimate;
 pub use evaluate::{Figures, evaluate, verdict};
+pub use guard::guard;
 pub use options::{Options, Progress};
 pub use paired::paired;
-pub use report::{Comparison, Method, Report, Verdict, Warning, WorkName};
-pub use window::{Side, Window};
-pub use work::{SystemCalls, Work};
+pub use report::{Comparison, EventSource, Events, Method, Report, Verdict, Warning, WorkName};
+pub use window::{HardwareCounts, Side, Window};
+pub use work::{Command, MySql, MySqlOptions, SystemCalls, Work};
 
 /// The hidden command by which whet calls itself to restore a target should the one that compares be killed.
 pub const GUARD_COMMAND: &str = "restore-after-death";

@@ -26,6 +26,8 @@ pub struct Report {
     /// The same of user mode alone, over all windows together: the kernel's split of user and system time is too coarse
     /// for single ones. None where the kernel saw no user time.
     pub user_cpu_factor: Option<Estimate>,
+    /// What the CPU's own counters say.
+    pub events: Events,
     /// What the figures say.
     pub verdict: Verdict,
     /// Whether they say anything: there was load enough, and the interval is narrow enough.
@@ -36,7 +38,7 @@ pub struct Report {
     pub cpu_bound: bool,
     /// What the reader must know to read the figures right.
     pub warnings: Vec<Warning>,
-    /// Pairs that were compared (slices of a second each, with the classic method).
+    /// Pairs that were compared; with the classic method, slices of each side.
     pub pairs: u32,
     /// Pairs left out as one of their windows saw no work.
     pub void_pairs: u32,
@@ -85,6 +87,47 @@ pub struct Comparison {
     pub change: Estimate,
 }
 
+/// Events in the CPU, user mode alone.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Events {
+    /// Where the figures come from.
+    pub source: EventSource,
+    /// Instructions per cycle.
+    pub ipc: Option<Comparison>,
+    /// Misses of the first-level instruction cache, of a thousand instructions.
+    pub icache_misses: Option<Comparison>,
+    /// Misses of the instruction TLB, of a thousand instructions.
+    pub itlb_misses: Option<Comparison>,
+    /// Branches mispredicted, of a thousand instructions.
+    pub branch_misses: Option<Comparison>,
+    /// The share of cycles in which the front end delivered nothing.
+    pub frontend_stalls: Option<Comparison>,
+}
+
+impl Events {
+    /// Where nothing counts.
+    pub(crate) fn none() -> Self {
+        Self {
+            source: EventSource::None,
+            ipc: None,
+            icache_misses: None,
+            itlb_misses: None,
+            branch_misses: None,
+            frontend_stalls: None,
+        }
+    }
+}
+
+/// Where figures about events come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    /// The CPU's performance counters.
+    Pmu,
+    /// There are none here, as in most virtual machines.
+    None,
+}
+
 /// What the figures say about work per CPU second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,10 +145,14 @@ pub enum Verdict {
 /// Something the reader must know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Warning {
-    /// A stable name: `idle`, `uncertain`, `not_steady`, `not_cpu_bound`, `void_pairs`, `drift`.
+    /// A stable name: `idle`, `no_work`, `uncertain`, `not_steady`, `not_cpu_bound`, `void_pairs`, `drift`.
     pub code: String,
     /// What was seen.
     pub text: String,
     /// What can be done.
     pub hint: String,
+}
+
+pub(crate) fn warning(code: &str, text: String, hint: &str) -> Warning {
+    Warning { code: code.to_owned(), text, hint: hint.to_owned() }
 }

@@ -13,6 +13,7 @@ Examples:
   whet status                         what is optimized on this host
   whet undo $(pidof mariadbd)         take it all out again (milliseconds)
   whet verify $(pidof mariadbd)       prove what is changed and what is not
+  whet measure $(pidof mariadbd)      what it gains under its present load
   whet run -- mysqld --defaults-file=my.cnf
                                       start a command and optimize it
 
@@ -108,6 +109,24 @@ pub enum Command {
         /// What to do with it.
         #[command(subcommand)]
         what: ProfileCommand,
+    },
+    /// What it gains: work and CPU time with whet's code and without, in turns, under the present load.
+    #[command(after_help = crate::measure::EXAMPLES)]
+    Measure {
+        /// The process.
+        pid: i32,
+        #[command(flatten)]
+        how: crate::measure::How,
+    },
+    /// What whet calls itself by to restore a process, should `measure` be killed.
+    #[command(name = ::measure::GUARD_COMMAND, hide = true)]
+    Guard {
+        /// The process.
+        pid: i32,
+        /// The generation that is switched.
+        generation: u32,
+        /// The state in which it was found.
+        found: String,
     },
     /// What this host offers, and how to mend what is missing.
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]

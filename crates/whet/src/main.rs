@@ -7,6 +7,7 @@
 mod cli;
 mod human;
 mod interrupt;
+mod measure;
 mod output;
 mod profile;
 mod progress;
@@ -22,14 +23,7 @@ use std::process::ExitCode as Status;
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
     let out = Output::new(cli.format);
-    let code = match dispatch(&cli, &out) {
-        Ok(code) => code,
-        Err(e) => {
-            out.error(&e);
-            e.exit_code()
-        }
-    };
-    Status::from(code as u8)
+    Status::from(out.told(dispatch(&cli, &out)) as u8)
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
@@ -62,6 +56,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             let report = engine::verify(Pid(*pid))?;
             out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
+        }
+        Command::Measure { pid, how } => Ok(out.told(measure::run(*pid, how, out))),
+        Command::Guard { pid, generation, found } => {
+            Ok(out.told(measure::guard(*pid, *generation, found, out)))
         }
         Command::Profile { what } => profile::run(what, out),
         Command::Doctor => {
