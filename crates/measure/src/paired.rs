@@ -74,7 +74,6 @@ pub(crate) fn run(
                 Ok((Vec::new(), look))
             }
         });
-    let busiest = gauge.busiest_thread();
     let (switches, stop_ms) = session.stops();
     let (windows, look) = session.end(outcome)?;
 
