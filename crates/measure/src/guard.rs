@@ -83,8 +83,10 @@ pub(crate) fn restore(switch: &mut Switch) -> Result<(), Error> {
             Ok(()) | Err(engine::Error::Changed { .. }) => return Ok(()),
             Err(e) => e,
         };
-        let is_passing = source.exit_code() == engine::ExitCode::Busy;
-        if !is_passing || Instant::now() > end {
+        // Much passes: a whet that dies holds lock and target for a moment yet, a debugger lets go, a job is continued.
+        use engine::ExitCode as X;
+        let is_final = matches!(source.exit_code(), X::Gone | X::NotFound | X::Permission | X::Nothing);
+        if is_final || Instant::now() > end {
             let (pid, found) = (switch.process().pid(), switch.found().word());
             return Err(Error::NotRestored { pid, found, source });
         }

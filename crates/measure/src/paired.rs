@@ -64,16 +64,14 @@ pub(crate) fn run(
     let (capacity, host_cpus) = (cpu::capacity(pid), cpu::host_cpus());
 
     progress(Progress::Looking);
-    let outcome =
-        gauge.window(0, Side::With, options.window.max(LOOK), &options.interrupt).and_then(|look| {
-            let is_worth_it =
-                !look.is_void() && !Bottleneck::new(&[look], capacity, host_cpus, 0.0).is_idle();
-            if is_worth_it {
-                Ok((take(&mut session, &mut gauge, seed, progress)?, look))
-            } else {
-                Ok((Vec::new(), look))
-            }
-        });
+    let look = gauge.window(0, Side::With, options.window.max(LOOK), &options.interrupt);
+    // Now, as no thread is awake while it is stopped for a switch.
+    let busiest = gauge.busiest_thread();
+    let outcome = look.and_then(|look| {
+        let is_idle = look.is_void() || Bottleneck::new(&[look], capacity, host_cpus, 0.0).is_idle();
+        let windows = if is_idle { Vec::new() } else { take(&mut session, &mut gauge, seed, progress)? };
+        Ok((windows, look))
+    });
     let (switches, stop_ms) = session.stops();
     let (windows, look) = session.end(outcome)?;
 

@@ -5,7 +5,7 @@ use crate::report::Comparison;
 use crate::window::{Side, Window};
 
 /// How many times a sample is drawn anew for an interval.
-pub const RESAMPLES: usize = 4000;
+const RESAMPLES: usize = 2000;
 /// Slices of a classic comparison that are drawn together: what neighbours have in common stays in the interval.
 const BLOCK: usize = 5;
 
@@ -47,80 +47,92 @@ impl Sample {
         Self { with, without, is_paired: false, void }
     }
 
-    /// A figure that is good within single windows: medians of the sides, and of the ratios where windows are paired.
+    /// A figure that is good within single windows: medians of the sides, and of the ratios within pairs. None where windows
+    /// are not paired: slices of a minute say no more than their sums, which is what the classic protocol compares.
     pub fn medians(&self, seed: u64, figure: impl Fn(&Window) -> f64) -> Option<Comparison> {
         if !self.is_paired {
-            // Slices of a minute say no more than their sums, which is what the classic protocol compares.
             return None;
         }
-        self.compare(seed, |s| {
-            let of = |side: &[Window]| median(&mut side.iter().map(&figure).collect::<Vec<_>>());
-            let ratios = s.with.iter().zip(&s.without).map(|(w, o)| figure(w) / figure(o));
-            [of(&s.without), of(&s.with), median(&mut ratios.collect::<Vec<_>>())]
+        let [with, without] = self.sides().map(|side| side.iter().map(&figure).collect::<Vec<_>>());
+        let ratios: Vec<f64> = with.iter().zip(&without).map(|(w, o)| w / o).collect();
+        let mut taken = Vec::new();
+        self.compare(seed, |drawn| {
+            let mut of = |values: &[f64], indices: &[usize]| {
+                taken.clear();
+                taken.extend(indices.iter().map(|&i| values[i]));
+                median(&mut taken)
+            };
+            let [in_with, in_without] = drawn;
+            [of(&without, in_without), of(&with, in_with), of(&ratios, in_with)]
         })
     }
 
-    /// A figure that is good only in sums: the sum of one thing over that of another, on each side.
+    /// A figure that is good only in sums: the sum of one thing over that of another, on each side. None where some window
+    /// lacks one of them.
     pub fn pooled(
         &self,
         seed: u64,
         above: impl Fn(&Window) -> Option<f64>,
         below: impl Fn(&Window) -> Option<f64>,
     ) -> Option<Comparison> {
-        let sum = |side: &[Window], value: &dyn Fn(&Window) -> Option<f64>| {
-            side.iter().map(value).try_fold(0.0, |sum, v| Some(sum + v?)).unwrap_or(f64::NAN)
+        let values =
+            |side: &[Window]| side.iter().map(|w| Some((above(w)?, below(w)?))).collect::<Option<Vec<_>>>();
+        let (with, without) = (values(&self.with)?, values(&self.without)?);
+        let ratio = |values: &[(f64, f64)], indices: &[usize]| {
+            let sum = indices.iter().map(|&i| values[i]).fold((0.0, 0.0), |s, v| (s.0 + v.0, s.1 + v.1));
+            sum.0 / sum.1
         };
-        self.compare(seed, |s| {
-            let [without, with] = [&s.without, &s.with].map(|side| sum(side, &above) / sum(side, &below));
+        self.compare(seed, |[in_with, in_without]| {
+            let (with, without) = (ratio(&with, in_with), ratio(&without, in_without));
             [without, with, with / without]
         })
     }
 
-    /// Without, with, and the change, each with its interval. The same seed draws the same windows for every figure.
-    fn compare(&self, seed: u64, figures: impl Fn(&Self) -> [f64; 3]) -> Option<Comparison> {
+    fn sides(&self) -> [&[Window]; 2] {
+        [&self.with, &self.without]
+    }
+
+    /// Without, with, and the change, each with its interval, from a function of the windows taken of both sides. The same
+    /// seed draws the same windows for every figure.
+    fn compare(
+        &self,
+        seed: u64,
+        mut figures: impl FnMut(&[Vec<usize>; 2]) -> [f64; 3],
+    ) -> Option<Comparison> {
+        let mut drawn = self.sides().map(|side| (0..side.len()).collect::<Vec<_>>());
+        let values = figures(&drawn);
         let mut random = Random(seed);
         let mut redrawn = [const { Vec::new() }; 3];
         for _ in 0..RESAMPLES {
-            let drawn = self.redraw(&mut random);
+            self.redraw(&mut drawn, &mut random);
             for (all, one) in redrawn.iter_mut().zip(figures(&drawn)) {
                 all.push(one);
             }
         }
-        let values = figures(self);
         let mut next = redrawn.iter_mut().zip(values).map(|(all, value)| Estimate::of(value, all));
         let mut take = || next.next().flatten();
         Some(Comparison { without: take()?, with: take()?, change: take()? })
     }
 
-    /// A sample of the same size, drawn from this one with repetition.
-    fn redraw(&self, random: &mut Random) -> Self {
-        let mut drawn = Self {
-            with: Vec::with_capacity(self.with.len()),
-            without: Vec::with_capacity(self.without.len()),
-            is_paired: self.is_paired,
-            void: self.void,
-        };
+    /// As many windows of each side as there are, with repetition: pairs stay together.
+    fn redraw(&self, drawn: &mut [Vec<usize>; 2], random: &mut Random) {
+        let [with, without] = drawn;
         if self.is_paired {
-            for _ in 0..self.with.len() {
-                let i = random.below(self.with.len());
-                drawn.with.push(self.with[i]);
-                drawn.without.push(self.without[i]);
-            }
+            let pairs = with.len();
+            with.iter_mut().for_each(|i| *i = random.below(pairs));
+            without.clone_from(with);
         } else {
-            drawn.with = blocks(&self.with, random);
-            drawn.without = blocks(&self.without, random);
+            redraw_blocks(with, random);
+            redraw_blocks(without, random);
         }
-        drawn
     }
 }
 
 /// As many slices as there are, in runs of neighbours; the last is the first's neighbour.
-fn blocks(side: &[Window], random: &mut Random) -> Vec<Window> {
-    let mut drawn = Vec::with_capacity(side.len() + BLOCK);
-    while drawn.len() < side.len() {
-        let start = random.below(side.len());
-        drawn.extend(side.iter().cycle().skip(start).take(BLOCK));
+fn redraw_blocks(indices: &mut [usize], random: &mut Random) {
+    let count = indices.len();
+    for block in indices.chunks_mut(BLOCK) {
+        let start = random.below(count);
+        block.iter_mut().enumerate().for_each(|(i, index)| *index = (start + i) % count);
     }
-    drawn.truncate(side.len());
-    drawn
 }

@@ -71,14 +71,19 @@ fn exact_windows_give_exact_figures() {
     }
 }
 
-/// 95 of 100 intervals hold the truth; of 300, fewer than 270 or all would be one chance in ten thousand.
+/// 95 of 100 intervals hold the truth; of 200, fewer than 177 would be one chance in ten thousand.
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
-    let held = |method, sample: &dyn Fn(u64) -> Vec<Window>| {
-        (0..300).filter(|&seed| evaluate(&sample(seed), method, seed).unwrap().factor.holds(1.1)).count()
+    let held = |sample: &dyn Fn(u64) -> Sample| {
+        let interval = |seed| {
+            let sample = sample(seed);
+            let pooled = || sample.pooled(seed, |w| Some(w.work), |w| Some(w.cpu));
+            sample.medians(seed, |w| w.work / w.cpu).or_else(pooled).unwrap().change
+        };
+        (0..200).filter(|&seed| interval(seed).holds(1.1)).count()
     };
-    let pairs = held(Method::Paired, &|seed| drifting(30, 1.1, 0.2, seed));
-    assert!((270..300).contains(&pairs), "{pairs}");
+    let pairs = held(&|seed| Sample::of_pairs(&drifting(30, 1.1, 0.2, seed)));
+    assert!((177..200).contains(&pairs), "{pairs}");
     // Slices without drift, as the classic method assumes.
     let steady = |seed| {
         let mut windows = drifting(60, 1.1, 0.1, seed);
@@ -87,10 +92,10 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
             let gain = if w.side == Side::With { 1.1 } else { 1.0 };
             w.work = 1000.0 * gain * (1.0 + 0.1 * normal(random));
         }
-        windows
+        Sample::of_slices(&windows)
     };
-    let slices = held(Method::Classic, &steady);
-    assert!((255..300).contains(&slices), "{slices}");
+    let slices = held(&steady);
+    assert!((170..200).contains(&slices), "{slices}");
 }
 
 #[test]
