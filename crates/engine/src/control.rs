@@ -2,7 +2,8 @@
 
 use crate::lock::{Claim, TargetLock};
 use crate::report::{StopMs, TargetState, ToggleAnswer};
-use crate::{Error, Target};
+use crate::status::state_of;
+use crate::{Error, Target, restore};
 use splice::{Installed, Policy};
 use tracee::{Pid, Process};
 
@@ -20,6 +21,32 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
 /// As [`undo`]; redirects that could not be put back are counted in the answer.
 pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
     toggle(pid, TargetState::Optimized)
+}
+
+/// Brings a target back in order in which a whet died: clones that count are taken out and the generation before put back; an
+/// installation that did not come to its end is taken away. What is in order is left as it is. The state then; `None` for
+/// a process whet never touched.
+///
+/// # Errors
+/// As [`undo`]; [`Error::Locked`] where the other whet is at work yet.
+pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
+    tracee::preflight(pid)?;
+    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let target = Target::open(pid)?;
+    let Some(installed) = &target.installed else { return Ok(None) };
+    match state_of(installed) {
+        TargetState::Counting => restore::restore(pid, installed.generation() > 0)?,
+        TargetState::Interrupted => {
+            let report = splice::undo(&target.process, installed, &Policy::default())
+                .map_err(|e| target.cause(e.into()))?;
+            let left = report.foreign.len() + report.in_use.len();
+            if left > 0 {
+                return Err(Error::UndoIncomplete { pid, left });
+            }
+        }
+        TargetState::Optimized | TargetState::Undone => {}
+    }
+    Ok(Target::open(pid)?.installed.as_ref().map(state_of))
 }
 
 fn toggle(pid: Pid, state: TargetState) -> Result<ToggleAnswer, Error> {

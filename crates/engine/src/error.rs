@@ -183,6 +183,8 @@ pub enum ExitCode {
     Gone = 10,
     /// Broken off by a signal.
     Interrupted = 11,
+    /// No daemon runs.
+    NoDaemon = 12,
 }
 
 impl Error {

@@ -15,6 +15,7 @@ mod dyno;
 mod error;
 mod explain;
 mod file_text;
+mod fit;
 mod function_order;
 mod ground;
 mod interrupt;
@@ -47,26 +48,27 @@ mod verify;
 mod walk;
 
 pub use candidates::StacksReport;
-pub use control::{redo, undo};
+pub use control::{mend, redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};
+pub use fit::{Fit, fit};
 pub use interrupt::Interrupt;
 pub use map_store::read as read_maps;
-pub use optimize::{OptimizeOptions, Progress, optimize};
+pub use optimize::{MEMORY_CAP, OptimizeOptions, Progress, optimize};
 pub use pristine::Pristine;
 pub use profile::Profile;
 pub use profile_store::{
-    ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownProfile, export_profile,
+    ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownProfile, build_id, export_profile,
     merge_profiles, read_profile, show_profile, write_profile,
 };
 pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
     Unexpected, VerifyReport,
 };
-pub use status::status;
+pub use status::{is_still, status};
 pub use switch::Switch;
 pub use target::Target;
 pub use tracee::Pid;

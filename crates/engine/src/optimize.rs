@@ -46,6 +46,8 @@ pub struct OptimizeOptions {
     pub only: Vec<String>,
     /// Only so many functions that can be cloned.
     pub max_functions: Option<usize>,
+    /// Address space that clones of all generations may take; [`MEMORY_CAP`] at most, and where this is `None`. Bytes.
+    pub memory_cap: Option<u64>,
 }
 
 /// What is going on.
@@ -177,7 +179,7 @@ pub(crate) fn on_ground<R>(
     if let Some(installed) = &target.installed {
         splice::settle(&target.process, &installed.anchor)?;
     }
-    check_cap(target)?;
+    check_cap(target, options)?;
 
     progress(Progress::Reading);
     let image = target.image()?;
@@ -210,10 +212,11 @@ pub(crate) fn on_ground<R>(
     then(&ground, candidates, &samples, progress)
 }
 
-fn check_cap(target: &Target) -> Result<(), Error> {
+fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
+    let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
     match &target.installed {
-        Some(i) if i.mapped_bytes() >= MEMORY_CAP => {
-            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap: MEMORY_CAP })
+        Some(i) if i.mapped_bytes() >= cap => {
+            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap })
         }
         _ => Ok(()),
     }

@@ -68,7 +68,8 @@ mod tests {
                 &["addr", "unwind", "image", "code", "profile", "layout", "emit", "tracee", "perf", "splice"],
             ),
             ("measure", &["tracee", "perf", "engine"]),
-            ("whet", &["engine", "measure"]),
+            ("daemon", &["engine", "measure"]),
+            ("whet", &["engine", "measure", "daemon"]),
             ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
             ("tidy", &[]),
         ]);

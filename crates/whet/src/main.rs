@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod daemon;
 mod human;
 mod interrupt;
 mod measure;
@@ -13,6 +14,7 @@ mod profile;
 mod progress;
 mod run;
 
+use ::daemon::proto::Wish;
 use clap::Parser;
 use cli::{Cli, Command};
 use engine::Pid;
@@ -27,7 +29,17 @@ fn main() -> Status {
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
+    if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
+        && let Some(failure) = daemon::switched_off(out)
+    {
+        return Ok(out.failure(&failure));
+    }
     match &cli.command {
+        Command::Start { foreground, detached, config } => {
+            Ok(daemon::start(*foreground, *detached, config.as_deref(), out))
+        }
+        Command::Stop { config } => Ok(daemon::stop(config.as_deref(), out)),
+        Command::DaemonWork { order } => Ok(daemon::work(order)),
         Command::Optimize { pid, how } => {
             let progress = progress::Bar::new(out);
             let options = how.options()?;
@@ -37,11 +49,11 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::optimize);
             Ok(ExitCode::Ok)
         }
-        Command::Undo { pid, all } => each(*pid, *all, out, engine::undo),
-        Command::Redo { pid, all } => each(*pid, *all, out, engine::redo),
+        Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
+        Command::Redo { pid, all } => each(*pid, *all, out, Wish::Redo),
         Command::Status { pid, watch } => loop {
-            let report = engine::status(pid.map(Pid))?;
-            let is_read = out.answer(&report, human::status);
+            let report = daemon::status(*pid, out)?;
+            let is_read = out.answer(&report, daemon::human);
             if !watch || !is_read {
                 return Ok(ExitCode::Ok);
             }
@@ -74,12 +86,14 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
 }
 
 /// One target, or every one that carries a journal.
-fn each(
-    pid: Option<i32>,
-    all: bool,
-    out: &Output,
-    act: fn(Pid) -> Result<engine::ToggleAnswer, Error>,
-) -> Result<ExitCode, Error> {
+fn each(pid: Option<i32>, all: bool, out: &Output, wish: Wish) -> Result<ExitCode, Error> {
+    let told = daemon::stand_back(pid.filter(|_| !all), wish, out);
+    let act = |pid| {
+        daemon::patiently(told, || match wish {
+            Wish::Undo => engine::undo(pid),
+            Wish::Redo => engine::redo(pid),
+        })
+    };
     if let (Some(pid), false) = (pid, all) {
         let answer = act(Pid(pid))?;
         out.answer(&answer, human::toggle);

@@ -1,0 +1,662 @@
+//! The life of one target: states, what leads from one to the next, and what is to be done next.
+//!
+//! Pure: it knows no process, no file and no clock. Moments are handed in, on a clock that only goes on (time since the daemon's
+//! start), so a change of the time of day does nothing here.
+
+use crate::config::Config;
+use crate::percent;
+use crate::proto::Wish;
+use engine::{Fit, TargetState};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Time since the daemon's start.
+pub type Moment = Duration;
+
+/// Looks in a row that must agree before something costly is done.
+const AGREEING: u32 = 2;
+/// Samples below which a look at the fit says nothing.
+const TELLING_SAMPLES: u64 = 200;
+/// The first wait after something went wrong; it doubles with each further time.
+const FIRST_WAIT: Duration = Duration::from_secs(20);
+/// The longest.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Workers that may crash on one target before it is left alone.
+const CRASHES: u32 = 3;
+/// The longest time between two rebuilds that doubling comes to.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
+
+/// Where a target is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It runs its original code, and is looked at.
+    Watching,
+    /// Samples are taken.
+    Profiling,
+    /// Clones that count run.
+    Counting,
+    /// Clones are built and put in place.
+    Optimizing,
+    /// Clones run.
+    Optimized,
+    /// They were taken back.
+    Undone,
+    /// It is left alone.
+    Refused,
+    /// It has ended.
+    Lost,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 8] = [
+        State::Watching,
+        State::Profiling,
+        State::Counting,
+        State::Optimizing,
+        State::Optimized,
+        State::Undone,
+        State::Refused,
+        State::Lost,
+    ];
+
+    /// The word in JSON and metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Watching => "watching",
+            State::Profiling => "profiling",
+            State::Counting => "counting",
+            State::Optimizing => "optimizing",
+            State::Optimized => "optimized",
+            State::Undone => "undone",
+            State::Refused => "refused",
+            State::Lost => "lost",
+        }
+    }
+}
+
+/// What a worker does to a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// Rebuilds it.
+    Optimize {
+        /// From new samples, even where a profile is kept.
+        fresh: bool,
+    },
+    /// Holds the layout against the load.
+    Check,
+    /// Compares work with and without.
+    Judge,
+    /// Takes the clones back.
+    Undo,
+    /// Puts them in place again.
+    Redo,
+    /// Brings it in order after a worker that died.
+    Mend,
+}
+
+impl Job {
+    /// Whether it takes one of the places of `at_once`: what helps a target is never kept waiting.
+    #[must_use]
+    pub fn takes_a_place(self) -> bool {
+        matches!(self, Job::Optimize { .. } | Job::Judge)
+    }
+}
+
+/// Who had a target's clones taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// Somebody by hand: it is left alone until somebody puts them back by hand.
+    User,
+    /// The daemon, as they did harm.
+    Harm,
+    /// The kill-switch file: they are put back when it goes.
+    Switch,
+    /// A worker on its way; it is the daemon's to put them back.
+    Whet,
+    /// The daemon, after a worker died while it installed: a rebuild begins anew.
+    Mended,
+}
+
+/// What a comparison with and without came to: work per user CPU second with clones, divided by that without.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The best estimate.
+    pub factor: f64,
+    /// The lower end of its 95% interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// How a job ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Clones are in place.
+    Optimized {
+        /// The number of this rebuild.
+        generation: u32,
+        /// Share of the user samples in cloned functions.
+        coverage: f64,
+        /// Whether by a profile that was kept.
+        warm: bool,
+    },
+    /// The layout was held against the load.
+    Checked(Fit),
+    /// Work was compared; `None` where that told nothing, for the reason given.
+    Judged(Option<Verdict>, String),
+    /// The target was brought to this state of its journal.
+    Toggled(Option<TargetState>),
+    /// The worker says why not.
+    Failed {
+        /// The stable name of the cause.
+        code: String,
+        /// The exit code that the command line has for it.
+        exit: u8,
+        /// In words.
+        message: String,
+    },
+    /// The worker died, or was ended as it took too long.
+    Crashed(String),
+}
+
+/// What comes in.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// A look at it.
+    Seen {
+        /// User CPU time since the look before, percent of one CPU.
+        cpu_percent: f64,
+        /// How long it has been running.
+        age: Duration,
+    },
+    /// What its journal says; `None` for none.
+    Journal(Option<TargetState>),
+    /// The worker has come to another part of its work.
+    Stage(State),
+    /// A job has ended.
+    Ended(Outcome),
+    /// Somebody undoes or redoes it by hand, right now.
+    ByHand(Wish),
+    /// It has ended, or become another program.
+    Gone,
+}
+
+/// What is so in the daemon as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// What is set.
+    pub config: &'a Config,
+    /// The kill-switch file is there.
+    pub off: bool,
+    /// It is a quiet hour.
+    pub quiet: bool,
+    /// As many targets as allowed are optimized.
+    pub full: bool,
+}
+
+/// What a daemon that comes after this one must know, beside the journal.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Who took the clones back.
+    pub undone_by: Option<By>,
+    /// Why it is as it is.
+    pub reason: String,
+    /// Left alone for as long as it lives.
+    pub refused: bool,
+}
+
+/// One target.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Target {
+    /// Where it is.
+    pub state: State,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    pub since: Moment,
+    /// What a worker does to it.
+    pub job: Option<Job>,
+    /// User CPU time at the last look, percent of one CPU.
+    pub cpu_percent: f64,
+    /// The number of its newest rebuild by this daemon; 0 before.
+    pub generation: u32,
+    /// The last look at how the layout fits.
+    pub fit: Option<Fit>,
+    /// The last comparison.
+    pub verdict: Option<Verdict>,
+    /// A profile of its build is kept.
+    pub has_profile: bool,
+    undone_by: Option<By>,
+    age: Duration,
+    hungry: u32,
+    ready_at: Moment,
+    failures: u32,
+    crashes: u32,
+    needs_mending: bool,
+    /// Clones were in force when the job began.
+    was_optimized: bool,
+    /// Clones that did harm are to be taken back.
+    harmful: bool,
+    judged: bool,
+    final_generation: bool,
+    best_share: Option<f64>,
+    unfit: u32,
+    rebuilds: u32,
+    built_at: Moment,
+    checked_at: Moment,
+}
+
+impl Target {
+    /// One that was just found; `known` is what an earlier daemon knew of it.
+    #[must_use]
+    pub fn new(now: Moment, known: Option<Memory>) -> Self {
+        let known = known.unwrap_or_default();
+        Self {
+            state: if known.refused { State::Refused } else { State::Watching },
+            reason: if known.refused { known.reason } else { "just found".to_owned() },
+            since: now,
+            job: None,
+            cpu_percent: 0.0,
+            generation: 0,
+            fit: None,
+            verdict: None,
+            has_profile: false,
+            undone_by: known.undone_by,
+            age: Duration::ZERO,
+            hungry: 0,
+            ready_at: if known.refused { Moment::MAX } else { now },
+            failures: 0,
+            crashes: 0,
+            needs_mending: false,
+            was_optimized: false,
+            harmful: false,
+            judged: false,
+            final_generation: false,
+            best_share: None,
+            unfit: 0,
+            rebuilds: 0,
+            built_at: now,
+            checked_at: now,
+        }
+    }
+
+    /// What is to be kept of it.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let under_judgement =
+            matches!(self.job, Some(Job::Judge | Job::Redo | Job::Mend | Job::Optimize { .. }));
+        Memory {
+            undone_by: if under_judgement { Some(By::Whet) } else { self.undone_by },
+            reason: self.reason.clone(),
+            refused: self.state == State::Refused && self.ready_at == Moment::MAX,
+        }
+    }
+
+    /// Whether clones of it are in force, as far as is known.
+    #[must_use]
+    pub fn is_optimized(&self) -> bool {
+        self.state == State::Optimized
+    }
+
+    /// Whether it was found, or will be, in a state that a worker's own doing explains: children forked meanwhile are in the same.
+    #[must_use]
+    pub fn is_being_changed(&self) -> bool {
+        self.job.is_some_and(|j| j != Job::Check)
+    }
+
+    fn enter(&mut self, state: State, now: Moment, reason: impl Into<String>) {
+        if state != self.state {
+            self.since = now;
+        }
+        self.state = state;
+        self.reason = reason.into();
+    }
+
+    /// What should be done next, if anything; the caller decides when.
+    #[must_use]
+    pub fn wants(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+        let c = policy.config;
+        if self.job.is_some() || now < self.ready_at || self.state == State::Lost {
+            return None;
+        }
+        if self.needs_mending {
+            return Some(Job::Mend);
+        }
+        let calm = !policy.off && !policy.quiet;
+        match self.state {
+            State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
+            State::Optimized if policy.off || self.harmful => Some(Job::Undo),
+            State::Optimized if self.undone_by == Some(By::Whet) => Some(Job::Redo),
+            State::Optimized if !self.judged && c.harm.judge => Some(Job::Judge),
+            State::Optimized if calm && self.should_be_rebuilt(now, c) => Some(Job::Optimize { fresh: true }),
+            State::Optimized
+                if !c.optimize_once && self.is_busy(c) && now >= self.checked_at + c.reoptimize.every.0 =>
+            {
+                Some(Job::Check)
+            }
+            State::Undone if self.undone_by == Some(By::Switch) && !policy.off => Some(Job::Redo),
+            _ => None,
+        }
+    }
+
+    /// What keeps a watched target from being taken.
+    fn obstacle(&self, policy: &Policy<'_>) -> Option<String> {
+        let c = policy.config;
+        let age =
+            if self.has_profile { c.take.warm_min_age.0.min(c.take.min_age.0) } else { c.take.min_age.0 };
+        if policy.off {
+            Some("the kill-switch file is there".to_owned())
+        } else if policy.full {
+            Some("as many targets as allowed are optimized".to_owned())
+        } else if self.age < age {
+            Some(format!("it is younger than {} s", age.as_secs()))
+        } else if self.hungry < AGREEING {
+            Some(format!(
+                "it uses {:.0}% of a CPU; {:.0}% is the threshold",
+                self.cpu_percent, c.take.cpu_percent
+            ))
+        } else if policy.quiet {
+            Some("these are quiet hours".to_owned())
+        } else {
+            None
+        }
+    }
+
+    fn is_busy(&self, c: &Config) -> bool {
+        self.cpu_percent >= c.take.cpu_percent
+    }
+
+    fn should_be_rebuilt(&self, now: Moment, c: &Config) -> bool {
+        let doubled = c.reoptimize.min_interval.0.saturating_mul(1 << self.rebuilds.min(16));
+        !c.optimize_once
+            && !self.final_generation
+            && self.unfit >= AGREEING
+            && now >= self.built_at + doubled.min(LONGEST_INTERVAL.max(c.reoptimize.min_interval.0))
+    }
+
+    /// A worker has begun.
+    pub fn begin(&mut self, job: Job, now: Moment) {
+        self.job = Some(job);
+        self.was_optimized = self.state == State::Optimized;
+        if let Job::Optimize { fresh } = job {
+            let why = match (fresh, self.has_profile) {
+                (true, _) => format!("again, as {}", self.reason),
+                (false, true) => "warm, by the profile that is kept".to_owned(),
+                (false, false) => format!("it uses {:.0}% of a CPU", self.cpu_percent),
+            };
+            self.enter(State::Profiling, now, why);
+        }
+    }
+
+    /// Takes an event in.
+    pub fn apply(&mut self, event: Event, now: Moment, policy: &Policy<'_>) {
+        if self.state == State::Lost {
+            return;
+        }
+        match event {
+            Event::Seen { cpu_percent, age } => self.seen(cpu_percent, age, now, policy),
+            Event::Journal(journal) if self.job.is_none() => self.journal(journal, now),
+            Event::Journal(_) => {}
+            Event::Stage(stage) => {
+                if matches!(self.job, Some(Job::Optimize { .. })) {
+                    let reason = std::mem::take(&mut self.reason);
+                    self.enter(stage, now, reason);
+                }
+            }
+            Event::Ended(outcome) => {
+                if let Some(job) = self.job.take() {
+                    self.ended(job, outcome, now, policy);
+                }
+            }
+            Event::ByHand(Wish::Undo) => {
+                self.undone_by = Some(By::User);
+                self.needs_mending = false;
+                self.harmful = false;
+                self.enter(State::Undone, now, "by hand");
+            }
+            // The journal will tell what came of it.
+            Event::ByHand(Wish::Redo) => {
+                if matches!(self.state, State::Undone | State::Refused) {
+                    self.undone_by = None;
+                    self.ready_at = now + FIRST_WAIT;
+                    self.enter(State::Watching, now, "to be looked after again, by hand");
+                }
+            }
+            Event::Gone => self.enter(State::Lost, now, "it has ended, or become another program"),
+        }
+    }
+
+    fn seen(&mut self, cpu_percent: f64, age: Duration, now: Moment, policy: &Policy<'_>) {
+        self.cpu_percent = cpu_percent;
+        self.age = age;
+        let hungry = self.is_busy(policy.config);
+        self.hungry = if hungry { self.hungry.saturating_add(1) } else { 0 };
+        if self.state == State::Refused && now >= self.ready_at {
+            self.enter(State::Watching, now, "to be tried again");
+        }
+        if self.state == State::Watching && self.job.is_none() && now >= self.ready_at && !self.needs_mending
+        {
+            self.reason = self.obstacle(policy).unwrap_or_else(|| "it waits for its turn".to_owned());
+        }
+    }
+
+    fn journal(&mut self, journal: Option<TargetState>, now: Moment) {
+        use TargetState as J;
+        match (self.state, journal) {
+            (_, Some(J::Counting | J::Interrupted)) => {
+                self.needs_mending = true;
+                self.reason = "a whet died while it was at work on it".to_owned();
+            }
+            (State::Watching | State::Optimized, Some(J::Undone)) => match self.undone_by {
+                // A worker died between taking out and putting back.
+                Some(By::Whet) => self.enter(State::Optimized, now, "its clones are being put back"),
+                Some(By::Mended) => self.enter(State::Watching, now, self.reason.clone()),
+                Some(By::Harm) => self.enter(State::Undone, now, self.reason.clone()),
+                Some(By::Switch) => self.enter(State::Undone, now, "the kill-switch file was there"),
+                Some(By::User) | None => {
+                    self.undone_by = Some(By::User);
+                    self.enter(State::Undone, now, "by hand");
+                }
+            },
+            (State::Optimized, None) => {
+                *self = Self { has_profile: self.has_profile, ..Self::new(now, None) };
+                self.reason = "it has become another program".to_owned();
+            }
+            (State::Watching | State::Undone | State::Refused, Some(J::Optimized)) => {
+                self.undone_by = None;
+                self.judged = true;
+                self.ready_at = now;
+                self.built_at = now;
+                self.enter(State::Optimized, now, "found optimized");
+            }
+            _ => {}
+        }
+        if self.state == State::Optimized && journal == Some(J::Optimized) {
+            self.undone_by = None;
+        }
+    }
+
+    fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
+        match outcome {
+            Outcome::Optimized { generation, coverage, warm } => {
+                self.rebuilds = self.rebuilds.saturating_add(u32::from(self.was_optimized));
+                self.generation = generation;
+                self.failures = 0;
+                self.undone_by = None;
+                self.judged = false;
+                self.verdict = None;
+                self.unfit = 0;
+                self.best_share = None;
+                self.built_at = now;
+                self.checked_at = now;
+                let how = if warm { "warm, by the profile that is kept; " } else { "" };
+                self.enter(
+                    State::Optimized,
+                    now,
+                    format!("{how}clones hold {} of its user time", percent(coverage)),
+                );
+            }
+            Outcome::Checked(fit) => self.checked(fit, now, policy),
+            Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
+            Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
+            Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
+            Outcome::Crashed(why) => {
+                self.needs_mending = job != Job::Check;
+                self.crashes = self.crashes.saturating_add(1);
+                self.ready_at = now;
+                if job == Job::Check {
+                    self.checked_at = now;
+                } else if job == Job::Judge {
+                    self.judged = true;
+                    self.undone_by = Some(By::Whet);
+                } else if self.crashes > CRASHES {
+                    self.needs_mending = false;
+                    self.ready_at = Moment::MAX;
+                    self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
+                } else {
+                    let state = if self.was_optimized { State::Optimized } else { State::Watching };
+                    self.wait(now);
+                    self.ready_at = now + FIRST_WAIT;
+                    self.enter(state, now, format!("whet failed: {why}"));
+                }
+            }
+        }
+    }
+
+    fn checked(&mut self, fit: Fit, now: Moment, policy: &Policy<'_>) {
+        let r = &policy.config.reoptimize;
+        self.checked_at = now;
+        if fit.samples < TELLING_SAMPLES {
+            return;
+        }
+        self.fit = Some(fit);
+        let best = self.best_share.unwrap_or(0.0).max(fit.hot);
+        self.best_share = Some(best);
+        let fell = (best - fit.hot) * 100.0 > r.share_drop_percent;
+        let drifted = fit.drift * 100.0 > r.drift_percent;
+        self.unfit = if fell || drifted { self.unfit.saturating_add(1) } else { 0 };
+        let share = percent(fit.hot);
+        self.reason = match (fell, drifted) {
+            (true, _) => format!(
+                "the load has changed: hot clones hold {share} of the samples, {} before",
+                percent(best)
+            ),
+            (_, true) => {
+                format!("the load has changed: {} of the profile lie in other functions", percent(fit.drift))
+            }
+            _ => format!("hot clones hold {share} of its user time"),
+        };
+        if self.unfit > 0 && self.final_generation {
+            self.reason.push_str("; its memory cap is reached");
+        }
+    }
+
+    fn judged(&mut self, verdict: Option<Verdict>, why: &str, now: Moment, policy: &Policy<'_>) {
+        self.judged = true;
+        self.verdict = verdict;
+        let Some(v) = verdict else {
+            self.reason = format!("{}; whether it pays could not be told: {why}", self.reason);
+            return;
+        };
+        let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
+        if v.high < 1.0 + policy.config.harm.min_gain_percent / 100.0 {
+            self.harmful = true;
+            self.enter(State::Optimized, now, format!("it does not pay: {text}"));
+        } else {
+            self.reason = format!("{text} with its clones");
+        }
+    }
+
+    fn toggled(&mut self, job: Job, journal: Option<TargetState>, now: Moment, policy: &Policy<'_>) {
+        use TargetState as J;
+        self.needs_mending = false;
+        self.failures = 0;
+        match (job, journal) {
+            (_, Some(J::Optimized)) => {
+                self.undone_by = None;
+                self.enter(
+                    State::Optimized,
+                    now,
+                    if job == Job::Mend { "mended" } else { "its clones were put back" },
+                );
+            }
+            (Job::Undo, Some(J::Undone)) if self.harmful => {
+                self.harmful = false;
+                self.undone_by = Some(By::Harm);
+                let reason = format!("taken back: {}", self.reason);
+                self.enter(State::Undone, now, reason);
+            }
+            (Job::Undo, Some(J::Undone)) if policy.off => {
+                self.undone_by = Some(By::Switch);
+                self.enter(State::Undone, now, "the kill-switch file is there");
+            }
+            // What was undone before a worker died and never came back, or what that worker began: ours to put in order.
+            (_, Some(J::Undone)) if self.state == State::Optimized => self.undone_by = Some(By::Whet),
+            (_, Some(J::Undone)) => {
+                self.undone_by = Some(By::Mended);
+                self.enter(State::Watching, now, "what a whet that died had begun was taken out");
+            }
+            (_, Some(J::Counting | J::Interrupted)) => self.needs_mending = true,
+            (_, None) => self.enter(State::Watching, now, "nothing of whet's is in it"),
+        }
+    }
+
+    fn failed(&mut self, job: Job, code: &str, exit: u8, message: &str, now: Moment) {
+        let was_optimized = self.was_optimized && matches!(job, Job::Optimize { .. });
+        if self.state == State::Undone && self.undone_by == Some(By::User) {
+            // Somebody wanted it back: it was interrupted for that.
+            return;
+        }
+        if job == Job::Judge {
+            self.judged = true;
+            self.undone_by = Some(By::Whet);
+            self.reason = format!("whether it pays could not be told: {message}");
+            return;
+        }
+        if job == Job::Check {
+            self.checked_at = now;
+            return;
+        }
+        self.wait(now);
+        match (code, exit) {
+            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) if was_optimized => {
+                self.unfit = 0;
+                self.enter(State::Optimized, now, message);
+            }
+            _ if was_optimized => {
+                self.final_generation = true;
+                self.enter(State::Optimized, now, format!("{}; {message}", self.reason));
+            }
+            _ if !matches!(job, Job::Optimize { .. }) => self.reason = message.to_owned(),
+            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
+                self.enter(State::Watching, now, message);
+            }
+            // What may pass: a debugger, job control, a want of rights that is mended.
+            ("already_traced" | "stopped" | "exiting" | "shares_memory", _) => {
+                self.enter(State::Refused, now, message)
+            }
+            (_, 5) => {
+                self.ready_at = Moment::MAX;
+                self.enter(State::Refused, now, message);
+            }
+            _ => self.enter(State::Refused, now, message),
+        }
+    }
+
+    /// Waits, longer each time.
+    fn wait(&mut self, now: Moment) {
+        let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
+        self.failures = self.failures.saturating_add(1);
+        self.ready_at = now + wait;
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;
