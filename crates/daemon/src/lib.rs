@@ -19,6 +19,7 @@ mod answers;
 pub mod client;
 mod config;
 mod jobs;
+mod judge;
 mod log;
 pub mod machine;
 mod metrics;

@@ -2,6 +2,7 @@
 //!
 //! It gets an [`Order`], and writes lines of JSON: stages on its way, at last an [`Outcome`].
 
+use crate::judge;
 use crate::machine::{Job, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
@@ -102,7 +103,7 @@ impl Order {
         match self.job {
             Job::Optimize { fresh } => self.optimize(fresh, interrupt),
             Job::Check => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
-            Job::Judge => Ok(Outcome::Judged(None, "nothing to compare by".to_owned())),
+            Job::Judge => judge::judge(pid, self.judging, interrupt),
             Job::Undo => engine::undo(pid).map(|a| Outcome::Toggled(Some(a.state))),
             Job::Redo => engine::redo(pid).map(|a| Outcome::Toggled(Some(a.state))),
             Job::Mend => engine::mend(pid).map(Outcome::Toggled),

@@ -4,10 +4,12 @@ use crate::interrupt;
 use crate::output::{Failure, Output};
 use daemon::client::{self, AskError};
 use daemon::proto::{DaemonStatus, Wish};
+use daemon::store::Store;
 use daemon::{Config, LogTo};
 use engine::{Error, ExitCode, StatusReport};
 use serde::Serialize;
 use serde_json::Value;
+use std::fmt;
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,37 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to begin, and to end.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Why the daemon cannot be started, asked or ended.
+#[derive(Debug)]
+pub struct Trouble {
+    code: &'static str,
+    message: String,
+    next: &'static str,
+    exit: ExitCode,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl Failure for Trouble {
+    fn exit_code(&self) -> ExitCode {
+        self.exit
+    }
+
+    fn code(&self) -> &'static str {
+        self.code
+    }
+
+    fn next_step(&self) -> String {
+        self.next.to_owned()
+    }
+}
 
 /// What `start` and `stop` answer.
 #[derive(Debug, Serialize)]
@@ -45,13 +78,13 @@ pub fn config(out: &Output) -> Config {
     })
 }
 
-fn failed(code: &'static str, message: impl ToString, next: &str, exit: ExitCode) -> Failure {
-    Failure { code: code.to_owned(), message: message.to_string(), next: next.to_owned(), exit }
+fn failed(code: &'static str, message: impl fmt::Display, next: &'static str, exit: ExitCode) -> Trouble {
+    Trouble { code, message: message.to_string(), next, exit }
 }
 
-fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
+fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
     let path = given.map_or_else(Config::file, Path::to_path_buf);
-    let wrong = |e: &dyn ToString| {
+    let wrong = |e: &dyn fmt::Display| {
         failed("configuration", e.to_string(), "mend the configuration, then try again", ExitCode::Usage)
     };
     let path = std::path::absolute(&path).map_err(|e| wrong(&e))?;
@@ -60,37 +93,35 @@ fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
 }
 
 /// Starts the daemon: here, or in the background.
-pub fn start(foreground: bool, detached: bool, given: Option<&Path>, out: &Output) -> ExitCode {
-    let begun = config_file(given).and_then(|(path, config)| {
-        if foreground {
-            in_foreground(&path, &config, detached).map(|()| ExitCode::Ok)
-        } else {
-            in_background(&path, &config, out)
-        }
-    });
-    begun.unwrap_or_else(|failure| out.failure(&failure))
+///
+/// # Errors
+/// [`Trouble`]
+pub fn start(
+    foreground: bool,
+    detached: bool,
+    given: Option<&Path>,
+    out: &Output,
+) -> Result<ExitCode, Trouble> {
+    let (path, config) = config_file(given)?;
+    if foreground {
+        in_foreground(&path, &config, detached).map(|()| ExitCode::Ok)
+    } else {
+        in_background(given.map(|_| path.as_path()), &config, out)
+    }
 }
 
-fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Failure> {
-    let to = if detached { LogTo::File(config.paths.state.join("log")) } else { LogTo::Starter };
+fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Trouble> {
+    let next = "run as root, or name other places under [paths] in the configuration";
+    let state = &config.paths.state;
+    let to = if detached { LogTo::File(state.join("log")) } else { LogTo::Starter };
     if detached {
         daemon::detach();
     }
-    let next = "run as root, or name other places under [paths] in the configuration";
-    std::fs::create_dir_all(&config.paths.state)
-        .and_then(|()| daemon::begin_log(&to))
-        .map_err(|e| {
-            failed(
-                "state_folder",
-                format!("cannot use the folder {}: {e}", config.paths.state.display()),
-                next,
-                ExitCode::Permission,
-            )
-        })
-        // A full or missing disk is no reason not to watch.
-        .or_else(
-            |failure| if detached { Err(failure) } else { daemon::begin_log(&to).map_err(|_| failure) },
-        )?;
+    // Makes the folder.
+    Store::new(state);
+    daemon::begin_log(&to).map_err(|e| {
+        failed("state_folder", format!("cannot log in {}: {e}", state.display()), next, ExitCode::Permission)
+    })?;
     daemon::run(path).map_err(|e| match &e {
         daemon::DaemonError::Running { .. } => {
             failed("running", &e, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy)
@@ -102,15 +133,15 @@ fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Fai
     })
 }
 
-fn in_background(path: &Path, config: &Config, out: &Output) -> Result<ExitCode, Failure> {
+fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<ExitCode, Trouble> {
     let socket = &config.paths.socket;
     if let Ok(running) = client::status(socket) {
         let message = format!("a daemon is running already: process {}", running.pid);
         return Err(failed("running", message, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy));
     }
     let child = Command::new("/proc/self/exe")
-        .args(["start", "--foreground", "--detached", "--config"])
-        .arg(path)
+        .args(["start", "--foreground", "--detached"])
+        .args(given.iter().flat_map(|path| ["--config".as_ref(), path.as_os_str()]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -161,33 +192,34 @@ fn complaint(child: &mut Child) -> String {
 }
 
 /// Ends the daemon; targets stay optimized.
-pub fn stop(given: Option<&Path>, out: &Output) -> ExitCode {
-    let stopped = config_file(given).and_then(|(_, config)| {
-        let socket = &config.paths.socket;
-        let answer = client::call(socket, "whet.Stop", Value::Null).map_err(|e| cannot_ask(&e))?;
-        let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
-        let until = Instant::now() + PATIENCE;
-        // It lets its workers bring their targets in order first, and answers others meanwhile.
-        while client::status(socket).is_ok_and(|s| s.pid == pid) {
-            if Instant::now() > until {
-                return Err(failed(
-                    "busy",
-                    format!("the daemon, process {pid}, has not ended yet"),
-                    "its workers bring their targets in order; wait, or kill it: targets stay sound",
-                    ExitCode::Busy,
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(30));
+///
+/// # Errors
+/// [`Trouble`]
+pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
+    let (_, config) = config_file(given)?;
+    let socket = &config.paths.socket;
+    let answer = client::call(socket, "whet.Stop", Value::Null).map_err(|e| cannot_ask(&e))?;
+    let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
+    let until = Instant::now() + PATIENCE;
+    // It lets its workers bring their targets in order first, and answers others meanwhile.
+    while client::status(socket).is_ok_and(|s| s.pid == pid) {
+        if Instant::now() > until {
+            return Err(failed(
+                "busy",
+                format!("the daemon, process {pid}, has not ended yet"),
+                "its workers bring their targets in order; wait, or kill it: targets stay sound",
+                ExitCode::Busy,
+            ));
         }
-        out.answer(&Running { pid, running: false }, |_| {
-            "the daemon has ended; what is optimized stays so".to_owned()
-        });
-        Ok(ExitCode::Ok)
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    out.answer(&Running { pid, running: false }, |_| {
+        "the daemon has ended; what is optimized stays so".to_owned()
     });
-    stopped.unwrap_or_else(|failure| out.failure(&failure))
+    Ok(ExitCode::Ok)
 }
 
-fn cannot_ask(e: &AskError) -> Failure {
+fn cannot_ask(e: &AskError) -> Trouble {
     match e {
         AskError::NoDaemon { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             failed("permission", e, "run as root", ExitCode::Permission)
@@ -274,7 +306,7 @@ pub fn patiently<R>(told: bool, mut act: impl FnMut() -> Result<R, Error>) -> Re
 }
 
 /// Why nothing may be optimized now, if so.
-pub fn switched_off(out: &Output) -> Option<Failure> {
+pub fn switched_off(out: &Output) -> Option<Trouble> {
     let config = config(out);
     config.is_switched_off().then(|| {
         let file = config.paths.kill_switch.display();

@@ -30,15 +30,15 @@ fn main() -> Status {
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
     if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
-        && let Some(failure) = daemon::switched_off(out)
+        && let Some(off) = daemon::switched_off(out)
     {
-        return Ok(out.failure(&failure));
+        return Ok(out.told(Err(off)));
     }
     match &cli.command {
         Command::Start { foreground, detached, config } => {
-            Ok(daemon::start(*foreground, *detached, config.as_deref(), out))
+            Ok(out.told(daemon::start(*foreground, *detached, config.as_deref(), out)))
         }
-        Command::Stop { config } => Ok(daemon::stop(config.as_deref(), out)),
+        Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
         Command::DaemonWork { order } => Ok(daemon::work(order)),
         Command::Optimize { pid, how } => {
             let progress = progress::Bar::new(out);

@@ -11,19 +11,6 @@ pub struct Output {
     format: Format,
 }
 
-/// Why a command did not do what it was asked, where that is nothing of the engine's.
-#[derive(Debug)]
-pub struct Failure {
-    /// A stable name of the cause, for JSON.
-    pub code: String,
-    /// The cause.
-    pub message: String,
-    /// What the operator can do.
-    pub next: String,
-    /// How the command ends.
-    pub exit: ExitCode,
-}
-
 /// An answer about several targets.
 #[derive(Debug, Serialize)]
 pub struct Targets<'a, T> {
@@ -99,21 +86,14 @@ impl Output {
             }
             cause = c.source();
         }
-        let (code, next, exit) = (e.code().to_owned(), e.next_step(), e.exit_code());
-        self.failure(&Failure { code, message, next, exit });
-    }
-
-    /// Any other failure; its exit code.
-    pub fn failure(&self, f: &Failure) -> ExitCode {
-        let Failure { code, message, next, exit } = f;
+        let next = e.next_step();
         if self.format == Format::Json {
             let object = serde_json::json!({
-                "error": { "code": code, "message": message, "next": next, "exit_code": *exit as u8 }
+                "error": { "code": e.code(), "message": message, "next": next, "exit_code": e.exit_code() as u8 }
             });
             let mut stdout = std::io::stdout().lock();
             let _ = writeln!(stdout, "{object}").and_then(|()| stdout.flush());
         }
         let _ = writeln!(std::io::stderr().lock(), "whet: {message}\nwhet: hint: {next}");
-        *exit
     }
 }

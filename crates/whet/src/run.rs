@@ -54,7 +54,7 @@ pub fn run(
 /// The answer; `None` where nothing may be optimized now.
 fn optimize(pid: i32, options: &OptimizeOptions, out: &Output) -> Result<Option<OptimizeReport>, Error> {
     if let Some(off) = daemon::switched_off(out) {
-        out.warn(&format!("not optimized: {}", off.message));
+        out.warn(&format!("not optimized: {off}"));
         return Ok(None);
     }
     engine::optimize(Pid(pid), options, &mut |_| {}).map(Some)
