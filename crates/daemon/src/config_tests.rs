@@ -47,6 +47,9 @@ fn the_shipped_file_says_what_is_the_default_anyway() {
         "optimize_once",
     ] {
         assert!(all.lines().any(|l| l.split(" = ").next() == Some(key)), "{key} is not told of");
+        let man = include_str!("../../../packaging/whet.toml.5");
+        let named = |l: &str| l.strip_prefix(".BR ").and_then(|l| l.split(' ').next()) == Some(key);
+        assert!(man.lines().any(named), "{key} is not in the man page");
     }
     assert_eq!(config.target.len(), 4, "every form of rule is shown");
     assert!(!config.take.quiet_hours.is_empty() && config.paths.metrics.is_some());

@@ -25,10 +25,12 @@ pub mod machine;
 mod metrics;
 pub mod proto;
 mod server;
+mod signals;
 pub mod store;
 mod supervisor;
 mod units;
 mod watch;
+mod words;
 mod work;
 mod worker;
 

@@ -6,8 +6,8 @@
 use crate::config::Config;
 use crate::percent;
 use crate::proto::Wish;
+pub use crate::words::{By, Event, Job, Memory, Outcome, State, Verdict};
 use engine::{Fit, TargetState};
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Time since the daemon's start.
@@ -19,173 +19,14 @@ const AGREEING: u32 = 2;
 const TELLING_SAMPLES: u64 = 200;
 /// The first wait after something went wrong; it doubles with each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(20);
+/// The wait after something could not be put in order.
+const SHORT_WAIT: Duration = Duration::from_secs(5);
 /// The longest.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// Workers that may crash on one target before it is left alone.
 const CRASHES: u32 = 3;
 /// The longest time between two rebuilds that doubling comes to.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
-
-/// Where a target is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// It runs its original code, and is looked at.
-    Watching,
-    /// Samples are taken.
-    Profiling,
-    /// Clones that count run.
-    Counting,
-    /// Clones are built and put in place.
-    Optimizing,
-    /// Clones run.
-    Optimized,
-    /// They were taken back.
-    Undone,
-    /// It is left alone.
-    Refused,
-    /// It has ended.
-    Lost,
-}
-
-impl State {
-    /// All of them.
-    pub const ALL: [State; 8] = [
-        State::Watching,
-        State::Profiling,
-        State::Counting,
-        State::Optimizing,
-        State::Optimized,
-        State::Undone,
-        State::Refused,
-        State::Lost,
-    ];
-
-    /// The word in JSON and metrics.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            State::Watching => "watching",
-            State::Profiling => "profiling",
-            State::Counting => "counting",
-            State::Optimizing => "optimizing",
-            State::Optimized => "optimized",
-            State::Undone => "undone",
-            State::Refused => "refused",
-            State::Lost => "lost",
-        }
-    }
-}
-
-/// What a worker does to a target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Job {
-    /// Rebuilds it.
-    Optimize {
-        /// From new samples, even where a profile is kept.
-        fresh: bool,
-    },
-    /// Holds the layout against the load.
-    Check,
-    /// Compares work with and without.
-    Judge,
-    /// Takes the clones back.
-    Undo,
-    /// Puts them in place again.
-    Redo,
-    /// Brings it in order after a worker that died.
-    Mend,
-}
-
-impl Job {
-    /// Whether it takes one of the places of `at_once`: what helps a target is never kept waiting.
-    #[must_use]
-    pub fn takes_a_place(self) -> bool {
-        matches!(self, Job::Optimize { .. } | Job::Judge)
-    }
-}
-
-/// Who had a target's clones taken back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum By {
-    /// Somebody by hand: it is left alone until somebody puts them back by hand.
-    User,
-    /// The daemon, as they did harm.
-    Harm,
-    /// The kill-switch file: they are put back when it goes.
-    Switch,
-    /// A worker on its way; it is the daemon's to put them back.
-    Whet,
-    /// The daemon, after a worker died while it installed: a rebuild begins anew.
-    Mended,
-}
-
-/// What a comparison with and without came to: work per user CPU second with clones, divided by that without.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Verdict {
-    /// The best estimate.
-    pub factor: f64,
-    /// The lower end of its 95% interval.
-    pub low: f64,
-    /// The upper end.
-    pub high: f64,
-}
-
-/// How a job ended.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Clones are in place.
-    Optimized {
-        /// The number of this rebuild.
-        generation: u32,
-        /// Share of the user samples in cloned functions.
-        coverage: f64,
-        /// Whether by a profile that was kept.
-        warm: bool,
-    },
-    /// The layout was held against the load.
-    Checked(Fit),
-    /// Work was compared; `None` where that told nothing, for the reason given.
-    Judged(Option<Verdict>, String),
-    /// The target was brought to this state of its journal.
-    Toggled(Option<TargetState>),
-    /// The worker says why not.
-    Failed {
-        /// The stable name of the cause.
-        code: String,
-        /// The exit code that the command line has for it.
-        exit: u8,
-        /// In words.
-        message: String,
-    },
-    /// The worker died, or was ended as it took too long.
-    Crashed(String),
-}
-
-/// What comes in.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Event {
-    /// A look at it.
-    Seen {
-        /// User CPU time since the look before, percent of one CPU.
-        cpu_percent: f64,
-        /// How long it has been running.
-        age: Duration,
-    },
-    /// What its journal says; `None` for none.
-    Journal(Option<TargetState>),
-    /// The worker has come to another part of its work.
-    Stage(State),
-    /// A job has ended.
-    Ended(Outcome),
-    /// Somebody undoes or redoes it by hand, right now.
-    ByHand(Wish),
-    /// It has ended, or become another program.
-    Gone,
-}
 
 /// What is so in the daemon as a whole.
 #[derive(Clone, Copy, Debug)]
@@ -198,17 +39,6 @@ pub struct Policy<'a> {
     pub quiet: bool,
     /// As many targets as allowed are optimized.
     pub full: bool,
-}
-
-/// What a daemon that comes after this one must know, beside the journal.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Memory {
-    /// Who took the clones back.
-    pub undone_by: Option<By>,
-    /// Why it is as it is.
-    pub reason: String,
-    /// Left alone for as long as it lives.
-    pub refused: bool,
 }
 
 /// One target.
@@ -235,7 +65,10 @@ pub struct Target {
     undone_by: Option<By>,
     age: Duration,
     hungry: u32,
+    /// Nothing new is begun before.
     ready_at: Moment,
+    /// Nothing is put in order before.
+    toggled_at: Moment,
     failures: u32,
     crashes: u32,
     needs_mending: bool,
@@ -271,6 +104,7 @@ impl Target {
             age: Duration::ZERO,
             hungry: 0,
             ready_at: if known.refused { Moment::MAX } else { now },
+            toggled_at: now,
             failures: 0,
             crashes: 0,
             needs_mending: false,
@@ -321,18 +155,31 @@ impl Target {
     /// What should be done next, if anything; the caller decides when.
     #[must_use]
     pub fn wants(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
-        let c = policy.config;
-        if self.job.is_some() || now < self.ready_at || self.state == State::Lost {
+        if self.job.is_some() || self.state == State::Lost {
             return None;
         }
-        if self.needs_mending {
-            return Some(Job::Mend);
+        self.wants_in_order(policy).filter(|_| now >= self.toggled_at).or_else(|| {
+            let may_begin = now >= self.ready_at && self.wants_in_order(policy).is_none();
+            self.wants_new(now, policy).filter(|_| may_begin)
+        })
+    }
+
+    /// What brings it where it should be, which waits for nothing.
+    fn wants_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
+        match self.state {
+            _ if self.needs_mending => Some(Job::Mend),
+            State::Optimized if policy.off || self.harmful => Some(Job::Undo),
+            State::Optimized if self.undone_by == Some(By::Whet) => Some(Job::Redo),
+            State::Undone if self.undone_by == Some(By::Switch) && !policy.off => Some(Job::Redo),
+            _ => None,
         }
+    }
+
+    fn wants_new(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+        let c = policy.config;
         let calm = !policy.off && !policy.quiet;
         match self.state {
             State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
-            State::Optimized if policy.off || self.harmful => Some(Job::Undo),
-            State::Optimized if self.undone_by == Some(By::Whet) => Some(Job::Redo),
             State::Optimized if !self.judged && c.harm.judge => Some(Job::Judge),
             State::Optimized if calm && self.should_be_rebuilt(now, c) => Some(Job::Optimize { fresh: true }),
             State::Optimized
@@ -340,7 +187,6 @@ impl Target {
             {
                 Some(Job::Check)
             }
-            State::Undone if self.undone_by == Some(By::Switch) && !policy.off => Some(Job::Redo),
             _ => None,
         }
     }
@@ -506,26 +352,30 @@ impl Target {
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
             Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
-            Outcome::Crashed(why) => {
-                self.needs_mending = job != Job::Check;
-                self.crashes = self.crashes.saturating_add(1);
-                self.ready_at = now;
-                if job == Job::Check {
-                    self.checked_at = now;
-                } else if job == Job::Judge {
-                    self.judged = true;
-                    self.undone_by = Some(By::Whet);
-                } else if self.crashes > CRASHES {
-                    self.needs_mending = false;
-                    self.ready_at = Moment::MAX;
-                    self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
-                } else {
-                    let state = if self.was_optimized { State::Optimized } else { State::Watching };
-                    self.wait(now);
-                    self.ready_at = now + FIRST_WAIT;
-                    self.enter(state, now, format!("whet failed: {why}"));
-                }
+            Outcome::Crashed(why) => self.crashed(job, &why, now),
+        }
+    }
+
+    fn crashed(&mut self, job: Job, why: &str, now: Moment) {
+        self.crashes = self.crashes.saturating_add(1);
+        match job {
+            Job::Check => self.checked_at = now,
+            Job::Judge => {
+                self.judged = true;
+                self.needs_mending = true;
+                self.undone_by = Some(By::Whet);
             }
+            _ => {
+                // Mending is not tried for ever either.
+                self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
+                self.wait(job, now);
+                let state = if self.was_optimized { State::Optimized } else { State::Watching };
+                self.enter(state, now, format!("whet failed: {why}"));
+            }
+        }
+        if self.crashes > CRASHES {
+            self.ready_at = Moment::MAX;
+            self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
         }
     }
 
@@ -598,6 +448,7 @@ impl Target {
             }
             // What was undone before a worker died and never came back, or what that worker began: ours to put in order.
             (_, Some(J::Undone)) if self.state == State::Optimized => self.undone_by = Some(By::Whet),
+            (_, Some(J::Undone) | None) if self.state == State::Refused => self.undone_by = Some(By::Mended),
             (_, Some(J::Undone)) => {
                 self.undone_by = Some(By::Mended);
                 self.enter(State::Watching, now, "what a whet that died had begun was taken out");
@@ -623,7 +474,7 @@ impl Target {
             self.checked_at = now;
             return;
         }
-        self.wait(now);
+        self.wait(job, now);
         match (code, exit) {
             (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) if was_optimized => {
                 self.unfit = 0;
@@ -649,8 +500,12 @@ impl Target {
         }
     }
 
-    /// Waits, longer each time.
-    fn wait(&mut self, now: Moment) {
+    /// Waits: with what is new longer each time, with what puts it in order a moment.
+    fn wait(&mut self, job: Job, now: Moment) {
+        if matches!(job, Job::Undo | Job::Redo | Job::Mend) {
+            self.toggled_at = now + SHORT_WAIT;
+            return;
+        }
         let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
         self.failures = self.failures.saturating_add(1);
         self.ready_at = now + wait;

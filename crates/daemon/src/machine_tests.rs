@@ -298,6 +298,11 @@ fn refusals_last_as_long_as_their_reason() {
         .busy()
         .is(State::Watching, "")
         .begin(Job::Optimize { fresh: false });
+    // The switch waits for nothing of that.
+    let mut optimized = World::optimized();
+    optimized.target.ready_at = Moment::MAX;
+    optimized.off = true;
+    optimized.begin(Job::Undo).ends(failed("busy", 6)).pass(SHORT_WAIT).begin(Job::Undo);
     // Each time it takes longer.
     w.ends(failed("already_traced", 5)).pass(30 * S).busy().is(State::Refused, "");
     let mut w = refused(failed("busy", 6));
@@ -313,10 +318,16 @@ fn crashes_are_mended_and_counted() {
         w.begin(Job::Optimize { fresh: false })
             .ends(Outcome::Crashed("dead".to_owned()))
             .is(State::Watching, "whet failed: dead");
-        w.pass(FIRST_WAIT).begin(Job::Mend).ends(Outcome::Toggled(None)).pass(2 * LONGEST_WAIT).busy();
+        w.begin(Job::Mend).ends(Outcome::Toggled(None)).pass(2 * LONGEST_WAIT).busy();
     }
     w.begin(Job::Optimize { fresh: false }).ends(Outcome::Crashed("dead".to_owned()));
+    w.begin(Job::Mend).ends(Outcome::Toggled(None));
     assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().wants(), None);
+    // What it left is put in order all the same.
+    w.tell(Event::Journal(Some(J::Counting)))
+        .begin(Job::Mend)
+        .ends(Outcome::Toggled(Some(J::Undone)))
+        .is(State::Refused, "4 times");
     // What a dead one has left is not taken for somebody's wish.
     let mut w = world();
     w.tell(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));

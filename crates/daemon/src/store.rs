@@ -27,6 +27,8 @@ struct Targets {
     version: u32,
     /// Process ids and start times mean something in one boot only.
     boot: String,
+    /// Another version may refuse other processes.
+    program: String,
     targets: Vec<Kept>,
 }
 
@@ -64,7 +66,12 @@ impl Store {
     /// The system's: no room, no right. What was kept before is still there.
     pub fn keep(&self, targets: impl Iterator<Item = (Identity, Memory)>) -> io::Result<()> {
         let targets = targets.map(|(id, memory)| Kept { pid: id.pid, start: id.start, memory }).collect();
-        let all = Targets { version: VERSION, boot: boot(), targets };
+        let all = Targets {
+            version: VERSION,
+            boot: boot(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            targets,
+        };
         write_whole(&self.folder.join("targets.json"), &serde_json::to_vec(&all)?)
     }
 
@@ -76,7 +83,8 @@ impl Store {
         let bytes = if small { fs::read(&path).unwrap_or_default() } else { Vec::new() };
         let all: Option<Targets> = serde_json::from_slice(&bytes).ok();
         let all = all.filter(|a| a.version == VERSION && a.boot == boot());
-        let kept = all.into_iter().flat_map(|a| a.targets);
+        let same = all.as_ref().is_some_and(|a| a.program == env!("CARGO_PKG_VERSION"));
+        let kept = all.into_iter().flat_map(|a| a.targets).filter(|k| same || !k.memory.refused);
         kept.map(|k| (Identity { pid: k.pid, start: k.start }, k.memory)).collect()
     }
 }
@@ -90,11 +98,23 @@ fn boot() -> String {
 /// # Errors
 /// The system's; nothing half written is left.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, bytes, File::sync_data)
+}
+
+/// The same for what is written again soon: the disk is not waited for.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn write_lightly(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, bytes, |_| Ok(()))
+}
+
+fn write_beside(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let beside = PathBuf::from(beside);
     let written = File::create(&beside)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_data()))
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| settle(&file)))
         .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         let _ = fs::remove_file(&beside);

@@ -4,23 +4,20 @@ use crate::config::{Config, ConfigError};
 use crate::machine::{Event, Memory, Moment, Policy, State, Target};
 use crate::metrics::Counted;
 use crate::server::Server;
-use crate::store::{Store, write_whole};
+use crate::signals::Signals;
+use crate::store::{Store, write_lightly};
 use crate::watch::{Identity, Seen, Watch};
 use crate::worker::Worker;
 use engine::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use signal_hook::{flag, low_level::pipe};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -118,10 +115,10 @@ pub fn run(config_file: &Path) -> Result<(), DaemonError> {
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     while !daemon.is_stopping {
         daemon.turn(&mut server, &mut wake, watchdog);
-        if signals.reload.swap(false, Ordering::Relaxed) {
+        if signals.wants_reload() {
             daemon.reload();
         }
-        daemon.is_stopping |= signals.stop.load(Ordering::Relaxed);
+        daemon.is_stopping |= signals.wants_stop();
         if watchdog.is_some() {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
@@ -146,34 +143,6 @@ fn lock(socket: &Path) -> Result<File, DaemonError> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(DaemonError::Running { path }),
         Err(TryLockError::Error(source)) => Err(system(source)),
-    }
-}
-
-#[derive(Debug)]
-struct Signals {
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
-}
-
-impl Signals {
-    /// From now on signals are flags, and make a stream readable.
-    fn catch() -> io::Result<(UnixStream, Self)> {
-        let signals = Self { stop: Arc::default(), reload: Arc::default() };
-        let (read, write) = UnixStream::pair()?;
-        read.set_nonblocking(true)?;
-        for (signal, to) in [
-            (SIGTERM, Some(&signals.stop)),
-            (SIGINT, Some(&signals.stop)),
-            (SIGHUP, Some(&signals.reload)),
-            (SIGCHLD, None),
-        ] {
-            // The flag first: who is woken must find it set.
-            if let Some(to) = to {
-                flag::register(signal, Arc::clone(to))?;
-            }
-            pipe::register(signal, write.try_clone()?)?;
-        }
-        Ok((read, signals))
     }
 }
 
@@ -277,7 +246,7 @@ impl Daemon {
         self.next_look = now + self.config.take.every.0.max(cost.saturating_mul(COST).min(LONGEST));
         if let Some(path) = self.config.paths.metrics.clone() {
             let text = self.metrics();
-            let written = write_whole(&path, text.as_bytes());
+            let written = write_lightly(&path, text.as_bytes());
             self.tell_of_files(written.map_err(|e| format!("cannot write {}: {e}", path.display())));
         }
     }

@@ -9,7 +9,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use support::{Answer, Guest, build, changed_text, copy, run, scratch, tracers, wait_until, whet_command};
+use support::{
+    Answer, Guest, build, changed_text, copy, run, scratch, skip, tracers, wait_until, whet_command,
+};
 
 /// A folder with everything a daemon needs, and the daemon. Dropped, it is ended.
 struct Daemon {
@@ -181,8 +183,18 @@ fn harm_is_taken_back_within_a_minute() {
     daemon.bad_layout = true;
     let guest = Guest::working(&program, &["serve"], 1);
     daemon.start();
-    let reason = daemon.comes_to(guest.pid(), "undone");
-    assert!(reason.contains("does not pay"), "{reason}");
+    let mut last = (String::new(), String::new());
+    wait_until("a verdict", || {
+        last = daemon.state(guest.pid());
+        last.0 == "undone" || last.1.contains("could not be told")
+    });
+    if last.0 == "undone" {
+        assert!(last.1.contains("does not pay"), "{last:?}");
+        assert_eq!(changed_text(guest.pid()), Vec::<String>::new());
+        assert!(daemon.log().contains("does not pay"), "it is said");
+    } else {
+        skip(&format!("nothing can be measured on this machine now: {}", last.1));
+    }
     guest.progresses(1);
     finish(guest, &program);
 }
