@@ -26,6 +26,8 @@ impl Daemon {
             .iter()
             .filter_map(|(pid, e)| Some((e.life.cpu_percent, *pid, e.life.wants(now, &policy)?)))
             .collect();
+        // One that has become another program may be in a worker's hands yet.
+        wanted.retain(|(_, pid, _)| self.workers.iter().all(|w| w.order.pid != *pid));
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut taken = self.workers.iter().filter(|w| w.order.job.takes_a_place()).count();
         let mut begun = Vec::new();

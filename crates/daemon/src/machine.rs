@@ -21,6 +21,8 @@ const TELLING_SAMPLES: u64 = 200;
 const FIRST_WAIT: Duration = Duration::from_secs(20);
 /// The wait after something could not be put in order.
 const SHORT_WAIT: Duration = Duration::from_secs(5);
+/// How long after a worker's end a child that was forked before it may be found.
+const A_MOMENT: Duration = Duration::from_secs(30);
 /// The longest.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// Workers that may crash on one target before it is left alone.
@@ -82,6 +84,7 @@ pub struct Target {
     unfit: u32,
     rebuilds: u32,
     built_at: Moment,
+    changed_at: Option<Moment>,
     checked_at: Moment,
 }
 
@@ -116,6 +119,7 @@ impl Target {
             unfit: 0,
             rebuilds: 0,
             built_at: now,
+            changed_at: None,
             checked_at: now,
         }
     }
@@ -138,10 +142,13 @@ impl Target {
         self.state == State::Optimized
     }
 
-    /// Whether it was found, or will be, in a state that a worker's own doing explains: children forked meanwhile are in the same.
+    /// Whether a worker has it in hand, or had a moment ago: children forked meanwhile may be without its clones for no other reason.
     #[must_use]
-    pub fn is_being_changed(&self) -> bool {
-        self.job.is_some_and(|j| j != Job::Check)
+    pub fn is_being_changed(&self, now: Moment) -> bool {
+        let working = self.job.is_some_and(|j| j != Job::Check);
+        let lately = self.changed_at.is_some_and(|at| now < at + A_MOMENT);
+        let a_moment_ago = self.state == State::Optimized && lately;
+        self.undone_by != Some(By::User) && (working || a_moment_ago)
     }
 
     fn enter(&mut self, state: State, now: Moment, reason: impl Into<String>) {
@@ -257,6 +264,9 @@ impl Target {
             }
             Event::Ended(outcome) => {
                 if let Some(job) = self.job.take() {
+                    if job != Job::Check {
+                        self.changed_at = Some(now);
+                    }
                     self.ended(job, outcome, now, policy);
                 }
             }

@@ -270,7 +270,7 @@ impl Daemon {
             let pid = s.id.pid;
             if !self.targets.contains_key(&pid) {
                 // A child that was forked while a worker had its parent in hand is as the parent was then.
-                let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed());
+                let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed(now));
                 let inherited = || {
                     parent.then(|| Memory { undone_by: Some(crate::machine::By::Whet), ..Memory::default() })
                 };
