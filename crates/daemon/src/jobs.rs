@@ -2,7 +2,7 @@
 
 use crate::machine::{By, Event, Job, Outcome};
 use crate::supervisor::Daemon;
-use crate::watch::{Identity, start_of};
+use crate::watch::Identity;
 use crate::work::Order;
 use crate::worker::Worker;
 use std::time::{Duration, Instant};
@@ -139,22 +139,12 @@ impl Daemon {
         }
     }
 
-    /// Everything is to be taken back: workers stop what they do, and at first also what is not on the list is undone.
-    pub(crate) fn switch_off(&mut self, at_first: bool) {
+    /// Everything is to be taken back: workers stop what they do. What is not on the list is not the daemon's; `whet undo --all` takes
+    /// that back.
+    pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
             if worker.order.job.takes_a_place() || worker.order.job == Job::Redo {
                 worker.interrupt();
-            }
-        }
-        if !at_first {
-            return;
-        }
-        let strays = engine::status(None).map(|r| r.targets).unwrap_or_default();
-        for stray in strays.iter().filter(|t| t.state != engine::TargetState::Undone) {
-            if !self.targets.contains_key(&stray.pid)
-                && let Some(start) = start_of(stray.pid)
-            {
-                self.start(Identity { pid: stray.pid, start }, Job::Undo);
             }
         }
     }

@@ -227,14 +227,14 @@ impl Daemon {
         let time = jiff::Zoned::now().time();
         self.quiet = self.config.take.quiet_hours.iter().any(|h| h.contain(time));
         if self.off != was_off {
-            warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "is there: everything is taken back" } else { "is gone" });
+            warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "is there: all targets are taken back" } else { "is gone" });
         }
         let uptime = clock_gettime(ClockId::Boottime).try_into().unwrap_or(Duration::ZERO);
         let seen = self.watch.look(&self.config.target, self.now(), uptime);
         self.take_in(seen);
         self.read_journals();
         if self.off {
-            self.switch_off(!was_off);
+            self.switch_off();
         }
         let now = self.now();
         self.lost.retain(|e| now < e.life.since + REMEMBERED);

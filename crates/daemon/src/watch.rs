@@ -164,12 +164,6 @@ impl Watch {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` for one that is not there.
-#[must_use]
-pub fn start_of(pid: i32) -> Option<u64> {
-    stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|s| s.start)
-}
-
 /// The fields of a `stat` text; `None` for a process that has ended, whether or not somebody has asked how.
 fn stat(text: &[u8]) -> Option<Stat> {
     // The command's name is in parentheses and may hold any bytes.

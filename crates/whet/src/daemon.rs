@@ -118,7 +118,7 @@ fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Tro
         daemon::detach();
     }
     // Makes the folder.
-    Store::new(state);
+    let _ = Store::new(state);
     daemon::begin_log(&to).map_err(|e| {
         failed("state_folder", format!("cannot log in {}: {e}", state.display()), next, ExitCode::Permission)
     })?;
