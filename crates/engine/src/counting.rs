@@ -6,7 +6,7 @@
 
 use crate::candidates::{Candidate, Candidates, Others, SiteTargets};
 use crate::ground::{Ground, Wanted};
-use crate::lock::TargetLock;
+use crate::lock::{Claim, TargetLock};
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
@@ -79,7 +79,9 @@ pub fn count_during(
         look();
     };
     tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let process = Process::open(pid)?;
+    let _lock = TargetLock::take(&process)?;
+    Claim::overrule(&process);
     let target = Target::open(pid)?;
     let counted = on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
         count(ground, &mut candidates, Duration::ZERO, options, &mut run, progress)?;

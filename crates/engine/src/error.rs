@@ -71,6 +71,12 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
+    /// Somebody else undid, redid or rebuilt in the midst of a comparison.
+    #[error("process {pid} was changed by somebody else meanwhile; it is left as they have it")]
+    Changed {
+        /// The target.
+        pid: Pid,
+    },
     /// Some redirects could not be taken away.
     #[error("{left} redirects of process {pid} could not be taken away")]
     UndoIncomplete {
@@ -183,6 +189,8 @@ pub enum ExitCode {
     Gone = 10,
     /// Broken off by a signal.
     Interrupted = 11,
+    /// No daemon runs.
+    NoDaemon = 12,
 }
 
 impl Error {
@@ -198,6 +206,7 @@ impl Error {
             }
             Error::Stop(_)
             | Error::Locked { .. }
+            | Error::Changed { .. }
             | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
                 X::Busy
             }
@@ -248,6 +257,8 @@ impl Error {
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Locked { .. } => "locked",
+            Error::Changed { .. } => "changed",
+            Error::LockFile { .. } => "lock_file",
             Error::Unsupported { code, .. } => code,
             Error::NothingHot { .. } => "nothing_hot",
             Error::MemoryCap { .. } => "memory_cap",
@@ -279,6 +290,7 @@ impl Error {
                     .to_owned()
             }
             Error::Locked { .. } => "wait until it is done".to_owned(),
+            Error::Changed { .. } => "see `whet status`; try again when nobody works on it".to_owned(),
             Error::Interrupted { .. } => "the target runs as it did before".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
                 "restart the target at a convenient time to begin anew".to_owned()

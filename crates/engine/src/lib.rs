@@ -9,6 +9,7 @@ mod callees;
 mod calls;
 mod candidates;
 mod clone_symbols;
+mod claim;
 mod control;
 mod core_file;
 mod counting;
@@ -17,6 +18,7 @@ mod dyno;
 mod error;
 mod explain;
 mod file_text;
+mod fit;
 mod function_order;
 mod gdb;
 mod ground;
@@ -43,10 +45,12 @@ mod scan;
 mod seldom;
 mod shortcuts;
 mod shuffle;
+mod sign;
 mod source;
 mod split;
 mod stacks;
 mod status;
+mod switch;
 mod target;
 mod targets;
 #[cfg(test)]
@@ -55,29 +59,31 @@ mod verify;
 mod walk;
 
 pub use candidates::StacksReport;
-pub use control::{redo, undo};
+pub use control::{mend, redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};
 pub use gdb::{GdbReport, gdb, gdb_core};
+pub use fit::{Fit, fit};
 pub use interrupt::Interrupt;
 pub use jitdump::{PerfReport, perf};
 pub use map_store::read as read_maps;
-pub use optimize::{OptimizeOptions, Progress, optimize};
+pub use optimize::{MEMORY_CAP, OptimizeOptions, Progress, optimize};
 pub use perf_map::PerfMap;
 pub use pristine::Pristine;
 pub use profile::Profile;
 pub use profile_store::{
     ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite,
-    export_profile, merge_profiles, read_profile, show_profile, write_profile,
+    build_id, export_profile, merge_profiles, read_profile, show_profile, write_profile,
 };
 pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
     Unexpected, VerifyReport,
 };
-pub use status::status;
+pub use status::{is_still, status};
+pub use switch::Switch;
 pub use target::Target;
 pub use tracee::Pid;
 pub use verify::verify;

@@ -2,6 +2,7 @@
 
 use crate::build::Built;
 use crate::candidates::{self, Candidates};
+use crate::claim::Claim;
 use crate::counting::{self, CountingReport};
 use crate::dyno::{self, DynoReport};
 use crate::file_text::{self, FileText};
@@ -49,6 +50,8 @@ pub struct OptimizeOptions {
     pub max_functions: Option<usize>,
     /// Write a perf map for profilers.
     pub perf_map: bool,
+    /// Address space that clones of all generations may take; [`MEMORY_CAP`] at most, and where this is `None`. Bytes.
+    pub memory_cap: Option<u64>,
 }
 
 /// What is going on.
@@ -98,7 +101,9 @@ pub fn optimize(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
-    let lock = TargetLock::take(&Process::open(pid)?)?;
+    let process = Process::open(pid)?;
+    let mut lock = TargetLock::take(&process)?;
+    Claim::overrule(&process);
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
@@ -180,7 +185,7 @@ pub(crate) fn on_ground<R>(
     if let Some(installed) = &target.installed {
         splice::settle(&target.process, &installed.anchor)?;
     }
-    check_cap(target)?;
+    check_cap(target, options)?;
 
     progress(Progress::Reading);
     let image = target.image()?;
@@ -213,10 +218,11 @@ pub(crate) fn on_ground<R>(
     then(&ground, candidates, &samples, progress)
 }
 
-fn check_cap(target: &Target) -> Result<(), Error> {
+fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
+    let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
     match &target.installed {
-        Some(i) if i.mapped_bytes() >= MEMORY_CAP => {
-            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap: MEMORY_CAP })
+        Some(i) if i.mapped_bytes() >= cap => {
+            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap })
         }
         _ => Ok(()),
     }

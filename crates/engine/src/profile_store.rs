@@ -31,6 +31,13 @@ pub fn export_profile(pid: Pid) -> Result<Profile, Error> {
     notes.profile.parse().map_err(|_| Error::NoProfile { pid })
 }
 
+/// The build-id of a process's program, as profiles have it; `None` where it has none or cannot be looked at.
+#[must_use]
+pub fn build_id(pid: Pid) -> Option<String> {
+    let bytes = image::build_id_of(Path::new(&format!("/proc/{}/exe", pid.0)))?;
+    profile::BuildId::new(&bytes).map(|id| id.to_string())
+}
+
 /// Reads a profile file.
 ///
 /// # Errors

@@ -55,6 +55,15 @@ fn of(target: &Target) -> Result<Option<TargetStatus>, Error> {
     }))
 }
 
+/// Makes sure that an id still is the process that started then: clock ticks since boot.
+///
+/// # Errors
+/// [`Error::Tracee`] where it has ended, or may not be looked at.
+pub fn is_still(pid: Pid, start: u64) -> Result<(), Error> {
+    let is = tracee::Process::open(pid)?.start_time()? == start;
+    if is { Ok(()) } else { Err(tracee::Error::Gone(pid).into()) }
+}
+
 /// The journal's word in the contract's.
 #[must_use]
 pub fn state_of(installed: &Installed) -> TargetState {

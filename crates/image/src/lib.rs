@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auxv;
+mod build_id;
 mod bytes;
 mod debugdata;
 mod dynamic;
@@ -27,6 +28,7 @@ mod symbols;
 mod vtables;
 
 pub use auxv::MainHint;
+pub use build_id::build_id_of;
 pub use error::Error;
 pub use file::{Files, NoFiles};
 pub use image::{Image, Skipped};

@@ -323,7 +323,7 @@ fn map_what_is_allowed(event: &OwnedFd, pages: usize) -> Result<Ring, Error> {
     }
 }
 
-fn open_error(tid: i32, cpu: i32, source: io::Error) -> Error {
+pub(crate) fn open_error(tid: i32, cpu: i32, source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => Error::Denied { paranoid: paranoid(), source },
         Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP) => Error::Unavailable(source),
@@ -332,7 +332,7 @@ fn open_error(tid: i32, cpu: i32, source: io::Error) -> Error {
 }
 
 /// The threads of a process, now.
-fn threads(pid: i32) -> Result<Vec<i32>, Error> {
+pub(crate) fn threads(pid: i32) -> Result<Vec<i32>, Error> {
     let path = PathBuf::from(format!("/proc/{pid}/task"));
     let list = fs::read_dir(&path).and_then(|entries| {
         entries

@@ -71,7 +71,9 @@ mod tests {
                     "splice", "symbols",
                 ],
             ),
-            ("whet", &["engine"]),
+            ("measure", &["tracee", "perf", "engine"]),
+            ("daemon", &["engine", "measure"]),
+            ("whet", &["engine", "measure", "daemon"]),
             ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
             ("tidy", &[]),
         ]);

@@ -10,16 +10,18 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   whet optimize $(pidof mariadbd)     profile it under its present load and rebuild its hot code
+  whet start                          the daemon: keeps CPU-hungry servers optimized
   whet status                         what is optimized on this host
   whet undo $(pidof mariadbd)         take it all out again (milliseconds)
   whet verify $(pidof mariadbd)       prove what is changed and what is not
+  whet measure $(pidof mariadbd)      what it gains under its present load
   whet run -- mysqld --defaults-file=my.cnf
                                       start a command and optimize it
 
 Exit codes:
   0 done   1 fault in whet   2 usage   3 no such process   4 not permitted   5 refused (reason given)
   6 busy, try again   7 nothing to do   8 verification failed   9 undo incomplete   10 target ended meanwhile
-  11 interrupted: the target is as it was";
+  11 interrupted: the target is as it was   12 no daemon runs";
 
 /// Sharpen programs while they run: rebuild the hot machine code of a live process with a better layout.
 #[derive(Debug, Parser)]
@@ -126,9 +128,55 @@ pub enum Command {
         #[command(subcommand)]
         what: ProfileCommand,
     },
+    /// What it gains: work and CPU time with whet's code and without, in turns, under the present load.
+    #[command(after_help = crate::measure::EXAMPLES)]
+    Measure {
+        /// The process.
+        pid: i32,
+        #[command(flatten)]
+        how: crate::measure::How,
+    },
+    /// What whet calls itself by to restore a process, should `measure` be killed.
+    #[command(name = ::measure::GUARD_COMMAND, hide = true)]
+    Guard {
+        /// The process.
+        pid: i32,
+        /// The generation that is switched.
+        generation: u32,
+        /// The state in which it was found.
+        found: String,
+    },
     /// What this host offers, and how to mend what is missing.
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,
+    /// Start the daemon: it watches for CPU-hungry processes on its list and keeps them optimized.
+    #[command(
+        after_help = "Examples:\n  whet start\n  whet start --foreground                    what a service manager runs\n  whet start --config /etc/other.toml"
+    )]
+    Start {
+        /// Stay here and log to standard error.
+        #[arg(long)]
+        foreground: bool,
+        /// Leave the session and log to the journal or a file.
+        #[arg(long, hide = true)]
+        detached: bool,
+        /// The configuration.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// End the daemon; what is optimized stays so.
+    #[command(after_help = "Examples:\n  whet stop\n  whet undo --all     take everything back as well")]
+    Stop {
+        /// The configuration, which says where the daemon listens.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// What the daemon calls itself by.
+    #[command(hide = true, name = daemon::WORKER_COMMAND)]
+    DaemonWork {
+        /// What to do, as JSON.
+        order: String,
+    },
     /// Start a command and optimize it; exits with the command's exit code.
     #[command(
         after_help = "Examples:\n  whet run -- python3 app.py\n  whet run --delay 60 -- mysqld --defaults-file=my.cnf\n  whet run --shuffle 7 -- ./selftest"
@@ -279,6 +327,7 @@ impl How {
             shuffle: self.shuffle,
             only: self.only.clone(),
             max_functions: self.max_functions,
+            memory_cap: None,
             profile: profile.map(Arc::new),
             perf_map: true,
         })
@@ -294,7 +343,8 @@ fn seconds(s: &str) -> Result<f64, String> {
 pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(first) = args.get_mut(1) else { return args };
-    let Some(word) = ["status", "undo", "redo", "help"].into_iter().find(|w| *first == *format!("-{w}"))
+    let Some(word) =
+        ["start", "stop", "status", "undo", "redo", "help"].into_iter().find(|w| *first == *format!("-{w}"))
     else {
         return args;
     };
@@ -326,6 +376,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(words(&["whet", "-status"]), ["whet", "status"]);
+        assert_eq!(words(&["whet", "-start"]), ["whet", "start"]);
+        assert_eq!(words(&["whet", "-stop"]), ["whet", "stop"]);
         assert_eq!(words(&["whet", "-undo"]), ["whet", "undo", "--all"]);
         assert_eq!(words(&["whet", "-undo", "7"]), ["whet", "undo", "7"]);
         assert_eq!(

@@ -17,3 +17,10 @@ pub fn listen(interrupt: &Interrupt) {
         let _ = flag::register_usize(signal, interrupt.cell(), number);
     }
 }
+
+/// From now on these signals mean nothing: for a process that ends by itself when its work is done.
+pub fn ignore() {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        let _ = flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+}

@@ -6,14 +6,17 @@
 
 mod cli;
 mod gdb;
+mod daemon;
 mod human;
 mod interrupt;
+mod measure;
 mod output;
 mod perf;
 mod profile;
 mod progress;
 mod run;
 
+use ::daemon::proto::Wish;
 use clap::Parser;
 use cli::{Cli, Command};
 use engine::Pid;
@@ -24,18 +27,21 @@ use std::process::ExitCode as Status;
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
     let out = Output::new(cli.format);
-    let code = match dispatch(&cli, &out) {
-        Ok(code) => code,
-        Err(e) => {
-            out.error(&e);
-            e.exit_code()
-        }
-    };
-    Status::from(code as u8)
+    Status::from(out.told(dispatch(&cli, &out)) as u8)
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
+    if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
+        && let Some(off) = daemon::switched_off(out)
+    {
+        return Ok(out.told(Err(off)));
+    }
     match &cli.command {
+        Command::Start { foreground, detached, config } => {
+            Ok(out.told(daemon::start(*foreground, *detached, config.as_deref(), out)))
+        }
+        Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
+        Command::DaemonWork { order } => Ok(daemon::work(order)),
         Command::Optimize { pid, how } => {
             let progress = progress::Bar::new(out);
             let options = how.options()?;
@@ -45,11 +51,11 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::optimize);
             Ok(ExitCode::Ok)
         }
-        Command::Undo { pid, all } => each(*pid, *all, out, engine::undo),
-        Command::Redo { pid, all } => each(*pid, *all, out, engine::redo),
+        Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
+        Command::Redo { pid, all } => each(*pid, *all, out, Wish::Redo),
         Command::Status { pid, watch } => loop {
-            let report = engine::status(pid.map(Pid))?;
-            let is_read = out.answer(&report, human::status);
+            let report = daemon::status(*pid, out)?;
+            let is_read = out.answer(&report, daemon::human);
             if !watch || !is_read {
                 return Ok(ExitCode::Ok);
             }
@@ -67,6 +73,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Gdb(wanted) => gdb::run(wanted, out),
         Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
+        Command::Measure { pid, how } => Ok(out.told(measure::run(*pid, how, out))),
+        Command::Guard { pid, generation, found } => {
+            Ok(out.told(measure::guard(*pid, *generation, found, out)))
+        }
         Command::Profile { what } => profile::run(what, out),
         Command::Doctor => {
             let report = engine::doctor();
@@ -80,12 +90,14 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
 }
 
 /// One target, or every one that carries a journal.
-fn each(
-    pid: Option<i32>,
-    all: bool,
-    out: &Output,
-    act: fn(Pid) -> Result<engine::ToggleAnswer, Error>,
-) -> Result<ExitCode, Error> {
+fn each(pid: Option<i32>, all: bool, out: &Output, wish: Wish) -> Result<ExitCode, Error> {
+    let told = daemon::stand_back(pid.filter(|_| !all), wish, out);
+    let act = |pid| {
+        daemon::patiently(told, || match wish {
+            Wish::Undo => engine::undo(pid),
+            Wish::Redo => engine::redo(pid),
+        })
+    };
     if let (Some(pid), false) = (pid, all) {
         let answer = act(Pid(pid))?;
         out.answer(&answer, human::toggle);

@@ -1,7 +1,7 @@
 //! Where answers, warnings and errors go.
 
 use crate::cli::Format;
-use engine::Error;
+use engine::{Error, ExitCode};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
@@ -16,6 +16,30 @@ pub struct Output {
 pub struct Targets<'a, T> {
     /// One answer each.
     pub targets: &'a [T],
+}
+
+/// What every error of a command has to tell.
+pub trait Failure: std::error::Error {
+    /// How whet ends.
+    fn exit_code(&self) -> ExitCode;
+    /// A stable name of the cause.
+    fn code(&self) -> &'static str;
+    /// What the operator can do next.
+    fn next_step(&self) -> String;
+}
+
+impl Failure for Error {
+    fn exit_code(&self) -> ExitCode {
+        Error::exit_code(self)
+    }
+
+    fn code(&self) -> &'static str {
+        Error::code(self)
+    }
+
+    fn next_step(&self) -> String {
+        Error::next_step(self)
+    }
 }
 
 impl Output {
@@ -43,10 +67,18 @@ impl Output {
         let _ = writeln!(std::io::stderr().lock(), "whet: warning: {text}");
     }
 
+    /// How whet ends; what went wrong is told.
+    pub fn told<E: Failure>(&self, outcome: Result<ExitCode, E>) -> ExitCode {
+        outcome.unwrap_or_else(|e| {
+            self.error(&e);
+            e.exit_code()
+        })
+    }
+
     /// An error with its causes and the next step.
-    pub fn error(&self, e: &Error) {
+    fn error(&self, e: &dyn Failure) {
         let mut message = e.to_string();
-        let mut cause = std::error::Error::source(e);
+        let mut cause = e.source();
         while let Some(c) = cause {
             let text = c.to_string();
             if !message.contains(&text) {

@@ -1,7 +1,6 @@
 //! What is going on, on a terminal.
 
 use crate::output::Output;
-use engine::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ impl Bar {
         }))
     }
 
-    pub fn show(&self, p: &Progress) {
+    pub fn show(&self, p: &dyn std::fmt::Display) {
         if let Some(bar) = &self.0 {
             bar.set_message(p.to_string());
         }

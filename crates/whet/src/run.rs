@@ -1,8 +1,9 @@
 //! `whet run -- CMD`: a command of ours, optimized while it runs.
 
+use crate::daemon;
 use crate::output::Output;
 use engine::Pid;
-use engine::{Error, ExitCode, OptimizeOptions};
+use engine::{Error, ExitCode, OptimizeOptions, OptimizeReport};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -30,8 +31,9 @@ pub fn run(
             out.warn("the command ended before it could be optimized");
             finish(status)
         }
-        Ok(None) => match engine::optimize(Pid(pid), options, &mut |_| {}) {
-            Ok(answer) => {
+        Ok(None) => match optimize(pid, options, out) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
                 if let Some(path) = report {
                     let text = serde_json::to_string(&answer).unwrap_or_default();
                     if let Err(e) = std::fs::write(path, text + "\n") {
@@ -47,6 +49,15 @@ pub fn run(
         Ok(status) => finish(status),
         Err(source) => Err(Error::Spawn { program: program.to_string_lossy().into_owned(), source }),
     }
+}
+
+/// The answer; `None` where nothing may be optimized now.
+fn optimize(pid: i32, options: &OptimizeOptions, out: &Output) -> Result<Option<OptimizeReport>, Error> {
+    if let Some(off) = daemon::switched_off(out) {
+        out.warn(&format!("not optimized: {off}"));
+        return Ok(None);
+    }
+    engine::optimize(Pid(pid), options, &mut |_| {}).map(Some)
 }
 
 /// Ends as the command did: with its exit code, or 128 and the signal's number as a shell would.

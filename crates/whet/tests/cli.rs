@@ -9,8 +9,9 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use support::{Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command};
 
-const COMMANDS: [&str; 9] =
-    ["optimize", "undo", "redo", "status", "explain", "verify", "gdb", "doctor", "run"];
+const COMMANDS: [&str; 12] = [
+    "start", "stop", "optimize", "undo", "redo", "status", "explain", "verify", "measure", "gdb", "doctor", "run",
+];
 
 fn spinning() -> Guest {
     Guest::working(&build("cases.c"), &["spin"], 1)

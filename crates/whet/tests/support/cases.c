@@ -67,6 +67,16 @@ int main(int argc, char **argv) {
     uint64_t digest = 0;
     if (!strcmp(way, "spin")) {
         digest = spin(&page->stop, 0);
+    } else if (!strcmp(way, "serve")) {
+        // A steady load of its own: after each round one system call, until told to rest.
+        digest = round_once();
+        while (!page->stop && !page->go) {
+            if (round_once() != digest) __builtin_trap();
+            page->work[0] = page->work[0] + 1;
+            syscall(SYS_getppid);
+        }
+        struct timespec rest = {0, 50000000};
+        while (!page->stop) nanosleep(&rest, NULL);
     } else if (!strcmp(way, "threads")) {
         pthread_t t;
         pthread_create(&t, NULL, other, NULL);

@@ -64,6 +64,11 @@ impl Guest {
         self.pid().to_string()
     }
 
+    /// A line for the shell that prints how many rounds its first thread has made.
+    pub fn rounds(&self) -> String {
+        format!("od -An -tu8 -j{} -N8 {}", WORK * 8, self.path.display())
+    }
+
     fn word(&self, i: u64) -> u64 {
         let mut b = [0; 8];
         self.page.read_exact_at(&mut b, i * 8).unwrap();

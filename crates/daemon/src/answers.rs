@@ -1,0 +1,95 @@
+//! What the daemon answers callers.
+
+use crate::machine::{Event, State};
+use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView, Wish};
+use crate::server::{accepted, refusal};
+use crate::supervisor::{Daemon, Entry};
+use jiff::Timestamp;
+use serde_json::json;
+use std::time::Duration;
+use tracing::info;
+
+impl Daemon {
+    /// Answers one call. Anybody may ask; `may_command` says who may have something done.
+    pub(crate) fn answer(&mut self, call: &Call, may_command: bool) -> Answer {
+        match call.method.as_str() {
+            "whet.Status" => match serde_json::to_value(self.status()) {
+                Ok(value) => accepted(value),
+                Err(e) => refusal("whet.Fault", &e.to_string()),
+            },
+            "whet.Metrics" => accepted(json!({ "text": self.metrics() })),
+            "whet.StandBack" | "whet.Reload" | "whet.Stop" if !may_command => {
+                refusal("whet.NotPermitted", "only root and the daemon's own user may command it")
+            }
+            "whet.StandBack" => match serde_json::from_value(call.parameters.clone()) {
+                Ok(wish) => {
+                    self.stand_back(wish);
+                    accepted(json!({}))
+                }
+                Err(e) => refusal("whet.BadCall", &e.to_string()),
+            },
+            "whet.Reload" => {
+                self.reload();
+                match &self.config_error {
+                    None => accepted(json!({})),
+                    Some(e) => refusal("whet.BadConfig", e),
+                }
+            }
+            "whet.Stop" => {
+                info!("somebody wants the daemon to stop");
+                self.is_stopping = true;
+                accepted(json!({ "pid": std::process::id() }))
+            }
+            other => {
+                let shown: String = other.chars().take(80).collect();
+                refusal("whet.UnknownMethod", &format!("there is no method {shown:?}"))
+            }
+        }
+    }
+
+    fn stand_back(&mut self, StandBack { pid, wish }: StandBack) {
+        if wish == Wish::Undo {
+            self.let_go(pid);
+        }
+        let all: Vec<i32> =
+            self.targets.keys().copied().filter(|p| pid.is_none_or(|pid| pid == *p)).collect();
+        for pid in all {
+            self.tell(pid, Event::ByHand(wish));
+        }
+        self.keep();
+    }
+
+    fn status(&self) -> DaemonStatus {
+        let now = self.now();
+        let view = |e: &Entry| TargetView {
+            pid: e.id.pid,
+            exe: e.exe.clone(),
+            state: e.life.state,
+            reason: e.life.reason.clone(),
+            since: ago(now.saturating_sub(e.life.since)),
+            cpu_percent: (e.life.cpu_percent * 10.0).round() / 10.0,
+            hot_share: e.life.fit.map(|f| f.hot),
+            factor: e.life.verdict.map(|v| v.factor),
+        };
+        DaemonStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: i32::try_from(std::process::id()).unwrap_or(0),
+            uptime_seconds: now.as_secs(),
+            switched_off: self.off,
+            config_error: self.config_error.clone(),
+            targets: self.targets.values().chain(&self.lost).map(view).collect(),
+        }
+    }
+
+    /// Everything counted, as text.
+    pub(crate) fn metrics(&self) -> String {
+        let lost = self.lost.iter().map(|_| State::Lost);
+        self.counted.text(self.targets.values().map(|e| e.life.state).chain(lost), self.off)
+    }
+}
+
+/// The time of day so long ago, to the second, as people and JSON have it.
+fn ago(passed: Duration) -> String {
+    let then = i64::try_from(passed.as_secs()).ok().map(|s| Timestamp::now().as_second().saturating_sub(s));
+    then.and_then(|s| Timestamp::from_second(s).ok()).map_or_else(String::new, |t| t.to_string())
+}

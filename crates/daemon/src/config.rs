@@ -1,0 +1,372 @@
+//! The configuration: what `whet.toml` says, checked.
+//!
+//! Unknown keys are errors: a misspelt limit must not silently be none. Every error names file, line and column.
+
+use crate::units::{Bytes, Hours, Span};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the configuration is where nobody says otherwise.
+pub const CONFIG_FILE: &str = "/etc/whet.toml";
+/// Names another file.
+pub const CONFIG_VARIABLE: &str = "WHET_CONFIG";
+
+/// Everything that can be set. `packaging/whet.toml` tells of each key.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What is to be optimized.
+    pub target: Vec<Rule>,
+    /// When a target is taken.
+    pub take: Take,
+    /// How it is profiled.
+    pub profile: Profiling,
+    /// When it is done again.
+    pub reoptimize: Reoptimize,
+    /// When it is taken back.
+    pub harm: Harm,
+    /// Where things are.
+    pub paths: Paths,
+    /// Never do a target again, whatever becomes of its load.
+    pub optimize_once: bool,
+}
+
+/// Which processes are targets. What is given must all be so.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rule {
+    /// The program: its file name, or its whole path where it begins with `/`.
+    pub exe: Option<String>,
+    /// The cgroup, or one that it lies in: `/system.slice/mariadb.service`.
+    pub cgroup: Option<String>,
+}
+
+/// When a target is taken.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Take {
+    /// Percent of one CPU that it must use in user mode, in two looks in a row.
+    pub cpu_percent: f64,
+    /// How old it must be.
+    pub min_age: Span,
+    /// The same where a profile of its build is there: it is started warm.
+    pub warm_min_age: Span,
+    /// How many are worked on at once.
+    pub at_once: u32,
+    /// How many are kept optimized at most.
+    pub max_targets: u32,
+    /// When nothing new is begun. Local time.
+    pub quiet_hours: Vec<Hours>,
+    /// How often processes are looked at.
+    pub every: Span,
+}
+
+/// How a target is profiled.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Profiling {
+    /// How long samples are taken.
+    pub sampling: Span,
+    /// How long a round of counting takes; 0 infers counts from samples.
+    pub counting: Span,
+    /// Address space of all clones of one target.
+    pub memory_cap: Bytes,
+}
+
+/// When a target is done again.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reoptimize {
+    /// How often the layout is held against the load.
+    pub every: Span,
+    /// By how much the share of samples in hot clones must have fallen. Percent of all samples.
+    pub share_drop_percent: f64,
+    /// How much of the profile must lie in other functions than before. Percent of all samples.
+    pub drift_percent: f64,
+    /// The least time from one generation to the next.
+    pub min_interval: Span,
+}
+
+/// When a target's clones are taken back.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Harm {
+    /// Whether work with and without is compared at all.
+    pub judge: bool,
+    /// How long that may take.
+    pub within: Span,
+    /// By how much work per CPU second must at least be better, by the upper end of its interval. Percent.
+    pub min_gain_percent: f64,
+}
+
+/// Where things are.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Paths {
+    /// The socket that commands go through.
+    pub socket: PathBuf,
+    /// What outlives the daemon: profiles and reasons.
+    pub state: PathBuf,
+    /// While this file is there, nothing is optimized, and what is optimized is taken back.
+    pub kill_switch: PathBuf,
+    /// Where metrics are written for a collector of text files.
+    pub metrics: Option<PathBuf>,
+}
+
+const fn seconds(n: u64) -> Span {
+    Span(Duration::from_secs(n))
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            target: ["mariadbd", "mysqld"]
+                .map(|exe| Rule { exe: Some(exe.to_owned()), cgroup: None })
+                .to_vec(),
+            take: Take::default(),
+            profile: Profiling::default(),
+            reoptimize: Reoptimize::default(),
+            harm: Harm::default(),
+            paths: Paths::default(),
+            optimize_once: false,
+        }
+    }
+}
+
+impl Default for Take {
+    fn default() -> Self {
+        Self {
+            cpu_percent: 30.0,
+            min_age: seconds(60),
+            warm_min_age: seconds(5),
+            at_once: 1,
+            max_targets: 64,
+            quiet_hours: Vec::new(),
+            every: seconds(5),
+        }
+    }
+}
+
+impl Default for Profiling {
+    fn default() -> Self {
+        Self { sampling: seconds(8), counting: seconds(1), memory_cap: Bytes(128 << 20) }
+    }
+}
+
+impl Default for Reoptimize {
+    fn default() -> Self {
+        Self { every: seconds(60), share_drop_percent: 15.0, drift_percent: 35.0, min_interval: seconds(600) }
+    }
+}
+
+impl Default for Harm {
+    fn default() -> Self {
+        Self { judge: true, within: seconds(20), min_gain_percent: 0.0 }
+    }
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self {
+            socket: "/run/whetd/socket".into(),
+            state: "/var/lib/whet".into(),
+            kill_switch: "/etc/whet.off".into(),
+            metrics: None,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// It says what cannot be.
+    #[error("{}:{line}:{column}: {what}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+        /// The character in the line, from 1.
+        column: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl Config {
+    /// The file that counts where the command line names none.
+    #[must_use]
+    pub fn file() -> PathBuf {
+        std::env::var_os(CONFIG_VARIABLE).map_or_else(|| CONFIG_FILE.into(), PathBuf::from)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a file, or gives the defaults where there is none.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for one that is there.
+    pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
+        match Self::read(path) {
+            Err(ConfigError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            other => other,
+        }
+    }
+
+    /// Reads its text; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`ConfigError::Wrong`]
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, what: String| {
+            let before = text.get(..at).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+            ConfigError::Wrong { path: path.to_owned(), line, column, what }
+        };
+        let config: Self = toml::from_str(text)
+            .map_err(|e| wrong(e.span().map_or(0, |s| s.start), e.message().trim().replace('\n', "; ")))?;
+        config.check().map_or(Ok(config), |(section, key, what)| {
+            Err(wrong(place(text, section, key), format!("{key}: {what}")))
+        })
+    }
+
+    /// The first value that cannot be: its section, its key, and why.
+    fn check(&self) -> Option<(&'static str, &'static str, String)> {
+        let percent = |v: f64, most: f64| (0.0..=most).contains(&v);
+        let said = |ok: bool, section, key, what: &str| (!ok).then(|| (section, key, what.to_owned()));
+        let rule = |r: &Rule| {
+            let given = |t: &Option<String>| t.as_ref().is_some_and(|t| !t.is_empty());
+            (given(&r.exe) || given(&r.cgroup))
+                && r.exe.as_ref().is_none_or(|e| e.starts_with('/') || !e.contains('/'))
+                && r.cgroup.as_ref().is_none_or(|c| c.starts_with('/'))
+        };
+        let second = Duration::from_secs(1);
+        said(
+            self.target.iter().all(rule),
+            "target",
+            "target",
+            "each needs an exe (a file name, or a path that begins with /) or a cgroup (that begins with /)",
+        )
+        .or_else(|| {
+            said(percent(self.take.cpu_percent, 100_000.0), "take", "cpu_percent", "must be from 0 to 100000")
+        })
+        .or_else(|| said((1..=64).contains(&self.take.at_once), "take", "at_once", "must be from 1 to 64"))
+        .or_else(|| {
+            said((1..=4096).contains(&self.take.max_targets), "take", "max_targets", "must be from 1 to 4096")
+        })
+        .or_else(|| said(self.take.every.0 >= second / 5, "take", "every", "must be 200ms or more"))
+        .or_else(|| {
+            said(
+                self.profile.sampling.0 >= second / 2 && self.profile.sampling.0 <= second * 600,
+                "profile",
+                "sampling",
+                "must be from 500ms to 10m",
+            )
+        })
+        .or_else(|| said(self.profile.counting.0 <= second * 5, "profile", "counting", "must be 5s or less"))
+        .or_else(|| {
+            said(
+                self.profile.memory_cap.0 >= 4 << 20 && self.profile.memory_cap.0 <= engine::MEMORY_CAP,
+                "profile",
+                "memory_cap",
+                "must be from 4 MiB to 128 MiB",
+            )
+        })
+        .or_else(|| said(self.reoptimize.every.0 >= second, "reoptimize", "every", "must be 1s or more"))
+        .or_else(|| {
+            said(
+                percent(self.reoptimize.share_drop_percent, 100.0),
+                "reoptimize",
+                "share_drop_percent",
+                "must be from 0 to 100",
+            )
+        })
+        .or_else(|| {
+            said(
+                percent(self.reoptimize.drift_percent, 100.0),
+                "reoptimize",
+                "drift_percent",
+                "must be from 0 to 100",
+            )
+        })
+        .or_else(|| {
+            said(
+                self.harm.within.0 >= second && self.harm.within.0 <= second * 600,
+                "harm",
+                "within",
+                "must be from 1s to 10m",
+            )
+        })
+        .or_else(|| {
+            said(
+                percent(self.harm.min_gain_percent, 100.0),
+                "harm",
+                "min_gain_percent",
+                "must be from 0 to 100",
+            )
+        })
+        .or_else(|| {
+            let all = [
+                ("socket", &self.paths.socket),
+                ("state", &self.paths.state),
+                ("kill_switch", &self.paths.kill_switch),
+            ];
+            let all = all.into_iter().chain(self.paths.metrics.as_ref().map(|m| ("metrics", m)));
+            let relative = all.into_iter().find(|(_, p)| !p.is_absolute());
+            relative.map(|(key, _)| ("paths", key, "must begin with /".to_owned()))
+        })
+    }
+
+    /// Whether nothing may be optimized now.
+    #[must_use]
+    pub fn is_switched_off(&self) -> bool {
+        // What cannot be asked for is taken as being there: the switch is for emergencies.
+        !matches!(self.paths.kill_switch.try_exists(), Ok(false))
+    }
+}
+
+/// Where a key is written, in bytes; of a value that was read it is there.
+fn place(text: &str, section: &str, key: &str) -> usize {
+    let (mut at, mut inside) = (0, false);
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim_start();
+        let indent = line.len() - trimmed.len();
+        if let Some(name) = trimmed.strip_prefix('[') {
+            let name = name.trim_start_matches('[').split(']').next().unwrap_or_default().trim();
+            inside = name == section;
+            if inside && section == key {
+                return at + indent;
+            }
+        }
+        let word = trimmed.split(['=', ' ', '\t', '.']).next().unwrap_or_default();
+        if (inside && word == key) || (trimmed.starts_with(section) && trimmed.contains(key)) {
+            return at + indent;
+        }
+        at += line.len();
+    }
+    0
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

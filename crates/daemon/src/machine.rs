@@ -1,0 +1,527 @@
+//! The life of one target: states, what leads from one to the next, and what is to be done next.
+//!
+//! Pure: it knows no process, no file and no clock. Moments are handed in, on a clock that only goes on (time since the daemon's
+//! start), so a change of the time of day does nothing here.
+
+use crate::config::Config;
+use crate::percent;
+use crate::proto::Wish;
+pub use crate::words::{By, Event, Job, Memory, Outcome, State, Verdict};
+use engine::{Fit, TargetState};
+use std::time::Duration;
+
+/// Time since the daemon's start.
+pub type Moment = Duration;
+
+/// Looks in a row that must agree before something costly is done.
+const AGREEING: u32 = 2;
+/// Samples below which a look at the fit says nothing.
+const TELLING_SAMPLES: u64 = 200;
+/// The first wait after something went wrong; it doubles with each further time.
+const FIRST_WAIT: Duration = Duration::from_secs(20);
+/// The wait after something could not be put in order.
+const SHORT_WAIT: Duration = Duration::from_secs(5);
+/// How long after a worker's end a child that was forked before it may be found.
+const A_MOMENT: Duration = Duration::from_secs(30);
+/// The longest.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Workers that may crash on one target before it is left alone.
+const CRASHES: u32 = 3;
+/// The longest time between two rebuilds that doubling comes to.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
+
+/// What is so in the daemon as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// What is set.
+    pub config: &'a Config,
+    /// The kill-switch file is there.
+    pub off: bool,
+    /// It is a quiet hour.
+    pub quiet: bool,
+    /// As many targets as allowed are optimized.
+    pub full: bool,
+}
+
+/// One target.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Target {
+    /// Where it is.
+    pub state: State,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    pub since: Moment,
+    /// What a worker does to it.
+    pub job: Option<Job>,
+    /// User CPU time at the last look, percent of one CPU.
+    pub cpu_percent: f64,
+    /// The number of its newest rebuild by this daemon; 0 before.
+    pub generation: u32,
+    /// The last look at how the layout fits.
+    pub fit: Option<Fit>,
+    /// The last comparison.
+    pub verdict: Option<Verdict>,
+    /// A profile of its build is kept.
+    pub has_profile: bool,
+    undone_by: Option<By>,
+    age: Duration,
+    hungry: u32,
+    /// Nothing new is begun before.
+    ready_at: Moment,
+    /// Nothing is put in order before.
+    toggled_at: Moment,
+    failures: u32,
+    crashes: u32,
+    needs_mending: bool,
+    /// Clones were in force when the job began.
+    was_optimized: bool,
+    /// Clones that did harm are to be taken back.
+    harmful: bool,
+    judged: bool,
+    final_generation: bool,
+    best_share: Option<f64>,
+    unfit: u32,
+    rebuilds: u32,
+    built_at: Moment,
+    changed_at: Option<Moment>,
+    checked_at: Moment,
+}
+
+impl Target {
+    /// One that was just found; `known` is what an earlier daemon knew of it.
+    #[must_use]
+    pub fn new(now: Moment, known: Option<Memory>) -> Self {
+        let known = known.unwrap_or_default();
+        Self {
+            state: if known.refused { State::Refused } else { State::Watching },
+            reason: if known.refused { known.reason } else { "just found".to_owned() },
+            since: now,
+            job: None,
+            cpu_percent: 0.0,
+            generation: 0,
+            fit: None,
+            verdict: None,
+            has_profile: false,
+            undone_by: known.undone_by,
+            age: Duration::ZERO,
+            hungry: 0,
+            ready_at: if known.refused { Moment::MAX } else { now },
+            toggled_at: now,
+            failures: 0,
+            crashes: 0,
+            needs_mending: false,
+            was_optimized: false,
+            harmful: false,
+            judged: false,
+            final_generation: false,
+            best_share: None,
+            unfit: 0,
+            rebuilds: 0,
+            built_at: now,
+            changed_at: None,
+            checked_at: now,
+        }
+    }
+
+    /// What is to be kept of it.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let under_judgement =
+            matches!(self.job, Some(Job::Judge | Job::Redo | Job::Mend | Job::Optimize { .. }));
+        Memory {
+            undone_by: if under_judgement { Some(By::Whet) } else { self.undone_by },
+            reason: self.reason.clone(),
+            refused: self.state == State::Refused && self.ready_at == Moment::MAX,
+        }
+    }
+
+    /// Whether clones of it are in force, as far as is known.
+    #[must_use]
+    pub fn is_optimized(&self) -> bool {
+        self.state == State::Optimized
+    }
+
+    /// Whether a worker has it in hand, or had a moment ago: children forked meanwhile may be without its clones for no other reason.
+    #[must_use]
+    pub fn is_being_changed(&self, now: Moment) -> bool {
+        let working = self.job.is_some_and(|j| j != Job::Check);
+        let lately = self.changed_at.is_some_and(|at| now < at + A_MOMENT);
+        let a_moment_ago = self.state == State::Optimized && lately;
+        self.undone_by != Some(By::User) && (working || a_moment_ago)
+    }
+
+    fn enter(&mut self, state: State, now: Moment, reason: impl Into<String>) {
+        if state != self.state {
+            self.since = now;
+        }
+        self.state = state;
+        self.reason = reason.into();
+    }
+
+    /// What should be done next, if anything; the caller decides when.
+    #[must_use]
+    pub fn wants(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+        if self.job.is_some() || self.state == State::Lost {
+            return None;
+        }
+        self.wants_in_order(policy).filter(|_| now >= self.toggled_at).or_else(|| {
+            let may_begin = now >= self.ready_at && self.wants_in_order(policy).is_none();
+            self.wants_new(now, policy).filter(|_| may_begin)
+        })
+    }
+
+    /// What brings it where it should be, which waits for nothing.
+    fn wants_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
+        match self.state {
+            _ if self.needs_mending => Some(Job::Mend),
+            State::Optimized if policy.off || self.harmful => Some(Job::Undo),
+            State::Optimized if self.undone_by == Some(By::Whet) => Some(Job::Redo),
+            State::Undone if self.undone_by == Some(By::Switch) && !policy.off => Some(Job::Redo),
+            _ => None,
+        }
+    }
+
+    fn wants_new(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+        let c = policy.config;
+        let calm = !policy.off && !policy.quiet;
+        match self.state {
+            State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
+            State::Optimized if !self.judged && c.harm.judge => Some(Job::Judge),
+            State::Optimized if calm && self.should_be_rebuilt(now, c) => Some(Job::Optimize { fresh: true }),
+            State::Optimized
+                if !c.optimize_once && self.is_busy(c) && now >= self.checked_at + c.reoptimize.every.0 =>
+            {
+                Some(Job::Check)
+            }
+            _ => None,
+        }
+    }
+
+    /// What keeps a watched target from being taken.
+    fn obstacle(&self, policy: &Policy<'_>) -> Option<String> {
+        let c = policy.config;
+        let age =
+            if self.has_profile { c.take.warm_min_age.0.min(c.take.min_age.0) } else { c.take.min_age.0 };
+        if policy.off {
+            Some("the kill-switch file is there".to_owned())
+        } else if policy.full {
+            Some("as many targets as allowed are optimized".to_owned())
+        } else if self.age < age {
+            Some(format!("it is younger than {} s", age.as_secs()))
+        } else if self.hungry < AGREEING {
+            Some(format!(
+                "it uses {:.0}% of a CPU; {:.0}% is the threshold",
+                self.cpu_percent, c.take.cpu_percent
+            ))
+        } else if policy.quiet {
+            Some("these are quiet hours".to_owned())
+        } else {
+            None
+        }
+    }
+
+    fn is_busy(&self, c: &Config) -> bool {
+        self.cpu_percent >= c.take.cpu_percent
+    }
+
+    fn should_be_rebuilt(&self, now: Moment, c: &Config) -> bool {
+        let doubled = c.reoptimize.min_interval.0.saturating_mul(1 << self.rebuilds.min(16));
+        !c.optimize_once
+            && !self.final_generation
+            && self.unfit >= AGREEING
+            && now >= self.built_at + doubled.min(LONGEST_INTERVAL.max(c.reoptimize.min_interval.0))
+    }
+
+    /// A worker has begun.
+    pub fn begin(&mut self, job: Job, now: Moment) {
+        self.job = Some(job);
+        self.was_optimized = self.state == State::Optimized;
+        if let Job::Optimize { fresh } = job {
+            let why = match (fresh, self.has_profile) {
+                (true, _) => format!("again, as {}", self.reason),
+                (false, true) => "warm, by the profile that is kept".to_owned(),
+                (false, false) => format!("it uses {:.0}% of a CPU", self.cpu_percent),
+            };
+            self.enter(State::Profiling, now, why);
+        }
+    }
+
+    /// Takes an event in.
+    pub fn apply(&mut self, event: Event, now: Moment, policy: &Policy<'_>) {
+        if self.state == State::Lost {
+            return;
+        }
+        match event {
+            Event::Seen { cpu_percent, age } => self.seen(cpu_percent, age, now, policy),
+            Event::Journal(journal) if self.job.is_none() => self.journal(journal, now),
+            Event::Journal(_) => {}
+            Event::Stage(stage) => {
+                if matches!(self.job, Some(Job::Optimize { .. })) {
+                    let reason = std::mem::take(&mut self.reason);
+                    self.enter(stage, now, reason);
+                }
+            }
+            Event::Ended(outcome) => {
+                if let Some(job) = self.job.take() {
+                    if job != Job::Check {
+                        self.changed_at = Some(now);
+                    }
+                    self.ended(job, outcome, now, policy);
+                }
+            }
+            Event::ByHand(Wish::Undo) => {
+                self.undone_by = Some(By::User);
+                self.needs_mending = false;
+                self.harmful = false;
+                self.enter(State::Undone, now, "by hand");
+            }
+            // The journal will tell what came of it.
+            Event::ByHand(Wish::Redo) => {
+                if matches!(self.state, State::Undone | State::Refused) {
+                    self.undone_by = None;
+                    self.ready_at = now + FIRST_WAIT;
+                    self.enter(State::Watching, now, "to be looked after again, by hand");
+                }
+            }
+            Event::Gone => self.enter(State::Lost, now, "it has ended, or become another program"),
+        }
+    }
+
+    fn seen(&mut self, cpu_percent: f64, age: Duration, now: Moment, policy: &Policy<'_>) {
+        self.cpu_percent = cpu_percent;
+        self.age = age;
+        let hungry = self.is_busy(policy.config);
+        self.hungry = if hungry { self.hungry.saturating_add(1) } else { 0 };
+        if self.state == State::Refused && now >= self.ready_at {
+            self.enter(State::Watching, now, "to be tried again");
+        }
+        if self.state == State::Watching && self.job.is_none() && now >= self.ready_at && !self.needs_mending
+        {
+            self.reason = self.obstacle(policy).unwrap_or_else(|| "it waits for its turn".to_owned());
+        }
+    }
+
+    fn journal(&mut self, journal: Option<TargetState>, now: Moment) {
+        use TargetState as J;
+        match (self.state, journal) {
+            (_, Some(J::Counting | J::Interrupted)) => {
+                self.needs_mending = true;
+                self.reason = "a whet died while it was at work on it".to_owned();
+            }
+            (State::Watching | State::Optimized, Some(J::Undone)) => match self.undone_by {
+                // A worker died between taking out and putting back.
+                Some(By::Whet) => self.enter(State::Optimized, now, "its clones are being put back"),
+                Some(By::Mended) => self.enter(State::Watching, now, self.reason.clone()),
+                Some(By::Harm) => self.enter(State::Undone, now, self.reason.clone()),
+                Some(By::Switch) => self.enter(State::Undone, now, "the kill-switch file was there"),
+                Some(By::User) | None => {
+                    self.undone_by = Some(By::User);
+                    self.enter(State::Undone, now, "by hand");
+                }
+            },
+            (State::Optimized, None) => {
+                *self = Self { has_profile: self.has_profile, ..Self::new(now, None) };
+                self.reason = "it has become another program".to_owned();
+            }
+            (State::Watching | State::Undone | State::Refused, Some(J::Optimized)) => {
+                self.undone_by = None;
+                self.judged = true;
+                self.ready_at = now;
+                self.built_at = now;
+                self.enter(State::Optimized, now, "found optimized");
+            }
+            _ => {}
+        }
+        if self.state == State::Optimized && journal == Some(J::Optimized) {
+            self.undone_by = None;
+        }
+    }
+
+    fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
+        match outcome {
+            Outcome::Optimized { generation, coverage, warm } => {
+                self.rebuilds = self.rebuilds.saturating_add(u32::from(self.was_optimized));
+                self.generation = generation;
+                self.failures = 0;
+                self.undone_by = None;
+                self.judged = false;
+                self.verdict = None;
+                self.unfit = 0;
+                self.best_share = None;
+                self.built_at = now;
+                self.checked_at = now;
+                let how = if warm { "warm, by the profile that is kept; " } else { "" };
+                self.enter(
+                    State::Optimized,
+                    now,
+                    format!("{how}clones hold {} of its user time", percent(coverage)),
+                );
+            }
+            Outcome::Checked(fit) => self.checked(fit, now, policy),
+            Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
+            Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
+            Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
+            Outcome::Crashed(why) => self.crashed(job, &why, now),
+        }
+    }
+
+    fn crashed(&mut self, job: Job, why: &str, now: Moment) {
+        self.crashes = self.crashes.saturating_add(1);
+        match job {
+            Job::Check => self.checked_at = now,
+            Job::Judge => {
+                self.judged = true;
+                self.needs_mending = true;
+                self.undone_by = Some(By::Whet);
+            }
+            _ => {
+                // Mending is not tried for ever either.
+                self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
+                self.wait(job, now);
+                let state = if self.was_optimized { State::Optimized } else { State::Watching };
+                self.enter(state, now, format!("whet failed: {why}"));
+            }
+        }
+        if self.crashes > CRASHES {
+            self.ready_at = Moment::MAX;
+            self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
+        }
+    }
+
+    fn checked(&mut self, fit: Fit, now: Moment, policy: &Policy<'_>) {
+        let r = &policy.config.reoptimize;
+        self.checked_at = now;
+        if fit.samples < TELLING_SAMPLES {
+            return;
+        }
+        self.fit = Some(fit);
+        let best = self.best_share.unwrap_or(0.0).max(fit.hot);
+        self.best_share = Some(best);
+        let fell = (best - fit.hot) * 100.0 > r.share_drop_percent;
+        let drifted = fit.drift * 100.0 > r.drift_percent;
+        self.unfit = if fell || drifted { self.unfit.saturating_add(1) } else { 0 };
+        let share = percent(fit.hot);
+        self.reason = match (fell, drifted) {
+            (true, _) => format!(
+                "the load has changed: hot clones hold {share} of the samples, {} before",
+                percent(best)
+            ),
+            (_, true) => {
+                format!("the load has changed: {} of the profile lie in other functions", percent(fit.drift))
+            }
+            _ => format!("hot clones hold {share} of its user time"),
+        };
+        if self.unfit > 0 && self.final_generation {
+            self.reason.push_str("; its memory cap is reached");
+        }
+    }
+
+    fn judged(&mut self, verdict: Option<Verdict>, why: &str, now: Moment, policy: &Policy<'_>) {
+        self.judged = true;
+        self.verdict = verdict;
+        let Some(v) = verdict else {
+            self.reason = format!("{}; whether it pays could not be told: {why}", self.reason);
+            return;
+        };
+        let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
+        if v.high < 1.0 + policy.config.harm.min_gain_percent / 100.0 {
+            self.harmful = true;
+            self.enter(State::Optimized, now, format!("it does not pay: {text}"));
+        } else {
+            self.reason = format!("{text} with its clones");
+        }
+    }
+
+    fn toggled(&mut self, job: Job, journal: Option<TargetState>, now: Moment, policy: &Policy<'_>) {
+        use TargetState as J;
+        self.needs_mending = false;
+        self.failures = 0;
+        match (job, journal) {
+            (_, Some(J::Optimized)) => {
+                self.undone_by = None;
+                self.enter(
+                    State::Optimized,
+                    now,
+                    if job == Job::Mend { "mended" } else { "its clones were put back" },
+                );
+            }
+            (Job::Undo, Some(J::Undone)) if self.harmful => {
+                self.harmful = false;
+                self.undone_by = Some(By::Harm);
+                let reason = format!("taken back: {}", self.reason);
+                self.enter(State::Undone, now, reason);
+            }
+            (Job::Undo, Some(J::Undone)) if policy.off => {
+                self.undone_by = Some(By::Switch);
+                self.enter(State::Undone, now, "the kill-switch file is there");
+            }
+            // What was undone before a worker died and never came back, or what that worker began: ours to put in order.
+            (_, Some(J::Undone)) if self.state == State::Optimized => self.undone_by = Some(By::Whet),
+            (_, Some(J::Undone) | None) if self.state == State::Refused => self.undone_by = Some(By::Mended),
+            (_, Some(J::Undone)) => {
+                self.undone_by = Some(By::Mended);
+                self.enter(State::Watching, now, "what a whet that died had begun was taken out");
+            }
+            (_, Some(J::Counting | J::Interrupted)) => self.needs_mending = true,
+            (_, None) => self.enter(State::Watching, now, "nothing of whet's is in it"),
+        }
+    }
+
+    fn failed(&mut self, job: Job, code: &str, exit: u8, message: &str, now: Moment) {
+        let was_optimized = self.was_optimized && matches!(job, Job::Optimize { .. });
+        if self.state == State::Undone && self.undone_by == Some(By::User) {
+            // Somebody wanted it back: it was interrupted for that.
+            return;
+        }
+        if job == Job::Judge {
+            self.judged = true;
+            self.undone_by = Some(By::Whet);
+            self.reason = format!("whether it pays could not be told: {message}");
+            return;
+        }
+        if job == Job::Check {
+            self.checked_at = now;
+            return;
+        }
+        self.wait(job, now);
+        match (code, exit) {
+            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) if was_optimized => {
+                self.unfit = 0;
+                self.enter(State::Optimized, now, message);
+            }
+            _ if was_optimized => {
+                self.final_generation = true;
+                self.enter(State::Optimized, now, format!("{}; {message}", self.reason));
+            }
+            _ if !matches!(job, Job::Optimize { .. }) => self.reason = message.to_owned(),
+            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
+                self.enter(State::Watching, now, message);
+            }
+            // What may pass: a debugger, job control, a want of rights that is mended.
+            ("already_traced" | "stopped" | "exiting" | "shares_memory", _) => {
+                self.enter(State::Refused, now, message)
+            }
+            (_, 5) => {
+                self.ready_at = Moment::MAX;
+                self.enter(State::Refused, now, message);
+            }
+            _ => self.enter(State::Refused, now, message),
+        }
+    }
+
+    /// Waits: with what is new longer each time, with what puts it in order a moment.
+    fn wait(&mut self, job: Job, now: Moment) {
+        if matches!(job, Job::Undo | Job::Redo | Job::Mend) {
+            self.toggled_at = now + SHORT_WAIT;
+            return;
+        }
+        let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
+        self.failures = self.failures.saturating_add(1);
+        self.ready_at = now + wait;
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,393 @@
+use super::*;
+use crate::units::{Bytes, Span};
+use TargetState as J;
+
+const S: Duration = Duration::from_secs(1);
+
+struct World {
+    config: Config,
+    off: bool,
+    quiet: bool,
+    full: bool,
+    now: Moment,
+    target: Target,
+}
+
+fn world() -> World {
+    let config = Config {
+        profile: crate::config::Profiling { memory_cap: Bytes(8 << 20), ..Config::default().profile },
+        ..Config::default()
+    };
+    World { config, off: false, quiet: false, full: false, now: S, target: Target::new(S, None) }
+}
+
+impl World {
+    fn policy(&self) -> Policy<'_> {
+        Policy { config: &self.config, off: self.off, quiet: self.quiet, full: self.full }
+    }
+
+    fn tell(&mut self, event: Event) -> &mut Self {
+        let mut target = self.target.clone();
+        target.apply(event, self.now, &self.policy());
+        self.target = target;
+        self
+    }
+
+    fn wants(&self) -> Option<Job> {
+        self.target.wants(self.now, &self.policy())
+    }
+
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        self.now += time;
+        self
+    }
+
+    fn seen(&mut self, cpu_percent: f64, age: Duration) -> &mut Self {
+        self.tell(Event::Seen { cpu_percent, age })
+    }
+
+    fn busy(&mut self) -> &mut Self {
+        self.seen(100.0, 100 * S).seen(100.0, 100 * S)
+    }
+
+    /// Begins what it wants, which must be this.
+    #[track_caller]
+    fn begin(&mut self, job: Job) -> &mut Self {
+        assert_eq!(self.wants(), Some(job), "{:?}", self.target);
+        self.target.begin(job, self.now);
+        self
+    }
+
+    fn ends(&mut self, outcome: Outcome) -> &mut Self {
+        self.tell(Event::Ended(outcome))
+    }
+
+    #[track_caller]
+    fn is(&mut self, state: State, reason: &str) -> &mut Self {
+        assert_eq!(self.target.state, state, "{:?}", self.target);
+        assert!(self.target.reason.contains(reason), "{:?}", self.target.reason);
+        self
+    }
+
+    /// Optimized, judged, and under load.
+    fn optimized() -> Self {
+        let mut w = world();
+        w.busy()
+            .begin(Job::Optimize { fresh: false })
+            .ends(built())
+            .begin(Job::Judge)
+            .ends(judged(1.2, 1.1, 1.3));
+        w
+    }
+}
+
+fn built() -> Outcome {
+    Outcome::Optimized { generation: 1, coverage: 0.97, warm: false }
+}
+
+fn judged(factor: f64, low: f64, high: f64) -> Outcome {
+    Outcome::Judged(Some(Verdict { factor, low, high }), String::new())
+}
+
+fn failed(code: &str, exit: u8) -> Outcome {
+    Outcome::Failed { code: code.to_owned(), exit, message: format!("because {code}") }
+}
+
+fn fits(hot: f64, drift: f64) -> Outcome {
+    Outcome::Checked(Fit { samples: 1000, hot, cloned: hot, drift })
+}
+
+#[test]
+fn a_target_is_taken_when_it_is_old_and_hungry_enough() {
+    let mut w = world();
+    assert_eq!(
+        w.seen(100.0, 10 * S).seen(100.0, 59 * S).is(State::Watching, "younger than 60 s").wants(),
+        None
+    );
+    // Hungry in one look alone.
+    assert_eq!(
+        w.seen(0.0, 70 * S).seen(100.0, 75 * S).is(State::Watching, "30% is the threshold").wants(),
+        None
+    );
+    w.seen(100.0, 80 * S).is(State::Watching, "waits for its turn");
+    for (off, quiet, full, reason) in
+        [(true, false, false, "kill-switch"), (false, true, false, "quiet"), (false, false, true, "as many")]
+    {
+        (w.off, w.quiet, w.full) = (off, quiet, full);
+        assert_eq!(w.seen(100.0, 85 * S).is(State::Watching, reason).wants(), None);
+    }
+    (w.off, w.quiet, w.full) = (false, false, false);
+    w.begin(Job::Optimize { fresh: false }).is(State::Profiling, "100% of a CPU");
+    assert_eq!(w.wants(), None, "one job at a time");
+    w.tell(Event::Stage(State::Counting))
+        .is(State::Counting, "")
+        .tell(Event::Stage(State::Optimizing))
+        .is(State::Optimizing, "");
+    w.ends(built()).is(State::Optimized, "97.0% of its user time");
+    // A profile that is kept makes the wait short.
+    let mut w = world();
+    w.target.has_profile = true;
+    w.seen(100.0, 6 * S)
+        .seen(100.0, 6 * S)
+        .begin(Job::Optimize { fresh: false })
+        .is(State::Profiling, "warm");
+}
+
+#[test]
+fn what_does_not_pay_is_taken_back_and_stays_so() {
+    let mut w = world();
+    w.busy().begin(Job::Optimize { fresh: false }).ends(built());
+    w.begin(Job::Judge).ends(judged(0.8, 0.7, 0.95)).is(State::Optimized, "does not pay");
+    w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
+    w.is(State::Undone, "taken back: it does not pay: work per user CPU second x0.80 (0.70-0.95)");
+    assert_eq!(w.busy().pass(100_000 * S).busy().wants(), None);
+    // Another daemon knows of it.
+    let memory = w.target.memory();
+    assert_eq!(memory.undone_by, Some(By::Harm));
+    w.target = Target::new(w.now, Some(memory));
+    assert_eq!(w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().wants(), None);
+    // What cannot be told stays.
+    for verdict in [judged(0.99, 0.9, 1.01), Outcome::Judged(None, "too idle".to_owned())] {
+        let mut w = world();
+        w.busy().begin(Job::Optimize { fresh: false }).ends(built()).begin(Job::Judge).ends(verdict);
+        assert_eq!(w.is(State::Optimized, "").wants(), None);
+    }
+}
+
+#[test]
+fn a_judge_that_broke_off_may_have_left_it_without() {
+    for outcome in [failed("interrupted", 11), Outcome::Crashed("dead".to_owned())] {
+        let mut w = world();
+        w.busy().begin(Job::Optimize { fresh: false }).ends(built()).begin(Job::Judge);
+        assert_eq!(w.target.memory().undone_by, Some(By::Whet));
+        let crashed = matches!(outcome, Outcome::Crashed(_));
+        w.ends(outcome).is(State::Optimized, "");
+        if crashed {
+            w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
+        }
+        w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
+        assert_eq!(w.wants(), None, "not judged again and again");
+    }
+    // The same where the daemon died.
+    let mut w = world();
+    w.target = Target::new(w.now, Some(Memory { undone_by: Some(By::Whet), ..Memory::default() }));
+    w.tell(Event::Journal(Some(J::Undone)))
+        .begin(Job::Redo)
+        .ends(Outcome::Toggled(Some(J::Optimized)))
+        .is(State::Optimized, "");
+}
+
+#[test]
+fn a_changed_load_is_rebuilt_for_less_often_each_time() {
+    let mut w = World::optimized();
+    let look = |w: &mut World, outcome| {
+        w.pass(61 * S).seen(100.0, 1000 * S);
+        if w.wants() == Some(Job::Check) {
+            w.begin(Job::Check).ends(outcome);
+        }
+    };
+    for _ in 0..20 {
+        look(&mut w, fits(0.95, 0.1));
+    }
+    assert_eq!(w.is(State::Optimized, "hot clones hold 95.0%").wants(), None);
+    // Once is chance.
+    look(&mut w, fits(0.7, 0.1));
+    look(&mut w, fits(0.9, 0.1));
+    look(&mut w, fits(0.7, 0.1));
+    assert_eq!(w.is(State::Optimized, "the load has changed: hot clones hold 70.0%").wants(), None);
+    look(&mut w, fits(0.95, 0.5));
+    w.is(State::Optimized, "50.0% of the profile")
+        .begin(Job::Optimize { fresh: true })
+        .is(State::Profiling, "again, as the load has changed");
+    w.ends(built()).begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
+    // The second time comes after twice the interval.
+    look(&mut w, fits(0.5, 0.0));
+    look(&mut w, fits(0.9, 0.5));
+    look(&mut w, fits(0.5, 0.5));
+    assert_eq!(w.wants(), None);
+    w.pass(600 * S);
+    assert_ne!(w.wants(), Some(Job::Optimize { fresh: true }));
+    w.begin(Job::Check).ends(fits(0.5, 0.5)).pass(600 * S);
+    w.begin(Job::Optimize { fresh: true });
+    // The cap ends it, and the clones before stay in force.
+    w.ends(failed("memory_cap", 5)).is(State::Optimized, "because memory_cap");
+    w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9));
+    w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9)).is(State::Optimized, "cap is reached").pass(S);
+    assert_eq!(w.wants(), None);
+    // Too few samples tell nothing, an idle target is not asked, and one may not want any of it.
+    let mut w = World::optimized();
+    w.pass(61 * S).begin(Job::Check).ends(Outcome::Checked(Fit { samples: 50, ..Fit::default() }));
+    assert_eq!(w.target.fit, None);
+    assert_eq!(w.pass(61 * S).seen(1.0, 1000 * S).wants(), None);
+    w.config.optimize_once = true;
+    assert_eq!(w.busy().wants(), None);
+}
+
+#[test]
+fn quiet_hours_keep_what_is_and_begin_nothing() {
+    let mut w = World::optimized();
+    w.config.reoptimize.min_interval = Span(Duration::ZERO);
+    w.quiet = true;
+    for _ in 0..3 {
+        w.pass(61 * S).busy().begin(Job::Check).ends(fits(0.1, 0.9));
+        w.target.best_share = Some(1.0);
+    }
+    assert_eq!(w.wants(), None);
+    w.quiet = false;
+    assert_eq!(w.wants(), Some(Job::Optimize { fresh: true }));
+}
+
+#[test]
+fn the_kill_switch_takes_back_and_gives_again() {
+    let mut w = World::optimized();
+    w.off = true;
+    w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch");
+    assert_eq!(w.busy().wants(), None);
+    w.off = false;
+    w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
+}
+
+#[test]
+fn what_is_done_by_hand_is_respected() {
+    let mut w = World::optimized();
+    // Without a word to the daemon.
+    w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
+    assert_eq!(w.busy().pass(9999 * S).wants(), None);
+    w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
+    // With one, in the midst of the work.
+    let mut w = world();
+    w.busy()
+        .begin(Job::Optimize { fresh: false })
+        .tell(Event::ByHand(Wish::Undo))
+        .is(State::Undone, "by hand");
+    w.ends(failed("interrupted", 11))
+        .is(State::Undone, "by hand")
+        .tell(Event::Journal(None))
+        .is(State::Undone, "by hand");
+    assert_eq!(w.busy().pass(9999 * S).wants(), None);
+    w.tell(Event::ByHand(Wish::Redo))
+        .is(State::Watching, "")
+        .pass(9999 * S)
+        .busy()
+        .begin(Job::Optimize { fresh: false });
+    // Optimized by hand.
+    let mut w = world();
+    w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
+    assert_eq!(w.wants(), None);
+}
+
+#[test]
+fn refusals_last_as_long_as_their_reason() {
+    let refused = |outcome| {
+        let mut w = world();
+        w.busy().begin(Job::Optimize { fresh: false }).ends(outcome);
+        w
+    };
+    let mut w = refused(failed("go_runtime", 5));
+    assert_eq!(w.is(State::Refused, "because go_runtime").pass(1_000_000 * S).busy().wants(), None);
+    assert!(w.target.memory().refused);
+    w.target = Target::new(w.now, Some(w.target.memory()));
+    assert_eq!(w.is(State::Refused, "because go_runtime").busy().wants(), None);
+    // A debugger goes away.
+    let mut w = refused(failed("already_traced", 5));
+    assert!(!w.target.memory().refused);
+    w.pass(S)
+        .busy()
+        .is(State::Refused, "already_traced")
+        .pass(60 * S)
+        .busy()
+        .is(State::Watching, "")
+        .begin(Job::Optimize { fresh: false });
+    // The switch waits for nothing of that.
+    let mut optimized = World::optimized();
+    optimized.target.ready_at = Moment::MAX;
+    optimized.off = true;
+    optimized.begin(Job::Undo).ends(failed("busy", 6)).pass(SHORT_WAIT).begin(Job::Undo);
+    // Each time it takes longer.
+    w.ends(failed("already_traced", 5)).pass(30 * S).busy().is(State::Refused, "");
+    let mut w = refused(failed("busy", 6));
+    assert_eq!(w.is(State::Watching, "because busy").wants(), None);
+    w.pass(60 * S).busy().begin(Job::Optimize { fresh: false });
+}
+
+#[test]
+fn crashes_are_mended_and_counted() {
+    let mut w = world();
+    w.busy();
+    for _ in 0..CRASHES {
+        w.begin(Job::Optimize { fresh: false })
+            .ends(Outcome::Crashed("dead".to_owned()))
+            .is(State::Watching, "whet failed: dead");
+        w.begin(Job::Mend).ends(Outcome::Toggled(None)).pass(2 * LONGEST_WAIT).busy();
+    }
+    w.begin(Job::Optimize { fresh: false }).ends(Outcome::Crashed("dead".to_owned()));
+    w.begin(Job::Mend).ends(Outcome::Toggled(None));
+    assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().wants(), None);
+    // What it left is put in order all the same.
+    w.tell(Event::Journal(Some(J::Counting)))
+        .begin(Job::Mend)
+        .ends(Outcome::Toggled(Some(J::Undone)))
+        .is(State::Refused, "4 times");
+    // What a dead one has left is not taken for somebody's wish.
+    let mut w = world();
+    w.tell(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
+    w.is(State::Watching, "taken out").tell(Event::Journal(Some(J::Undone)));
+    w.is(State::Watching, "taken out").busy().begin(Job::Optimize { fresh: false });
+}
+
+#[test]
+fn ends() {
+    let mut w = World::optimized();
+    // The same program anew in the same process.
+    w.tell(Event::Journal(None)).is(State::Watching, "another program");
+    w.tell(Event::Gone).is(State::Lost, "ended");
+    w.tell(Event::Journal(Some(J::Optimized))).busy().is(State::Lost, "");
+    assert_eq!(w.wants(), None);
+}
+
+/// Any events in any order: one job at a time, none for what is lost, and states that their words fit.
+#[test]
+fn any_order_of_events_is_lived_through() {
+    arbtest::arbtest(|u| {
+        let mut w = world();
+        let mut states = Vec::new();
+        for _ in 0..u.int_in_range(0..=60)? {
+            w.now += Duration::from_millis(u.int_in_range(0..=200_000)?);
+            (w.off, w.quiet, w.full) = (u.ratio(1, 8)?, u.ratio(1, 8)?, u.ratio(1, 8)?);
+            if let Some(job) = w.wants() {
+                assert!(w.target.job.is_none() && w.target.state != State::Lost);
+                assert!(!w.off || !job.takes_a_place() || job == Job::Judge);
+                w.target.begin(job, w.now);
+            }
+            let journal = *u.choose(&[
+                None,
+                Some(J::Optimized),
+                Some(J::Undone),
+                Some(J::Counting),
+                Some(J::Interrupted),
+            ])?;
+            let event = match u.int_in_range(0..=12)? {
+                0 => Event::Journal(journal),
+                1 => Event::Ended(Outcome::Toggled(journal)),
+                2 => Event::Ended(built()),
+                3 => Event::Ended(fits(f64::from(u.int_in_range(0..=10)?) / 10.0, 0.0)),
+                4 => Event::Ended(judged(1.0, 0.9, f64::from(u.int_in_range(9..=11)?) / 10.0)),
+                5 => Event::Ended(failed(
+                    u.choose(&["busy", "x", "memory_cap", "already_traced"])?,
+                    u.int_in_range(1..=11)?,
+                )),
+                6 => Event::Ended(Outcome::Crashed(String::new())),
+                7 => Event::Stage(*u.choose(&[State::Profiling, State::Counting, State::Optimizing])?),
+                8 => Event::ByHand(*u.choose(&[Wish::Undo, Wish::Redo])?),
+                9 if u.ratio(1, 10)? => Event::Gone,
+                _ => Event::Seen { cpu_percent: f64::from(u.int_in_range(0..=200)?), age: w.now },
+            };
+            w.tell(event);
+            let working = matches!(w.target.state, State::Profiling | State::Counting | State::Optimizing);
+            assert!(!working || matches!(w.target.job, Some(Job::Optimize { .. })), "{:?}", w.target);
+            states.push(w.target.state);
+        }
+        Ok(())
+    })
+    .budget_ms(500);
+}

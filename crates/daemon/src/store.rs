@@ -1,0 +1,165 @@
+//! What outlives the daemon: profiles by build-id, and what a later daemon must know of targets.
+//!
+//! Every file is written whole beside its place, and moved there: a reader, or a daemon after a crash, sees the old one or the new one.
+//! All of it can be deleted at any time; nothing that cannot be written keeps the daemon from its work.
+
+use crate::machine::Memory;
+use crate::watch::Identity;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+const VERSION: u32 = 1;
+/// The most bytes of a file that is read back.
+const MOST: u64 = 16 << 20;
+
+/// The folder.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Targets {
+    version: u32,
+    /// Process ids and start times mean something in one boot only.
+    boot: String,
+    /// Another version may refuse other processes.
+    program: String,
+    targets: Vec<Kept>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    pid: i32,
+    start: u64,
+    #[serde(flatten)]
+    memory: Memory,
+}
+
+impl Store {
+    /// The store in a folder, which is made where it can be.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        let store = Self { folder: folder.to_owned() };
+        // What cannot be made here is told of when something is to be written there.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(store.profiles());
+        store
+    }
+
+    fn profiles(&self) -> PathBuf {
+        self.folder.join("profiles")
+    }
+
+    /// Where the profile of a build is kept, or would be.
+    #[must_use]
+    pub fn profile(&self, build_id: &str) -> PathBuf {
+        self.profiles().join(format!("{build_id}.profile"))
+    }
+
+    /// Keeps what is known of targets.
+    ///
+    /// # Errors
+    /// The system's: no room, no right. What was kept before is still there.
+    pub fn keep(&self, targets: impl Iterator<Item = (Identity, Memory)>) -> io::Result<()> {
+        let targets = targets.map(|(id, memory)| Kept { pid: id.pid, start: id.start, memory }).collect();
+        let all = Targets {
+            version: VERSION,
+            boot: boot(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            targets,
+        };
+        write_whole(&self.folder.join("targets.json"), &serde_json::to_vec(&all)?)
+    }
+
+    /// What was known of targets in this boot.
+    #[must_use]
+    pub fn known(&self) -> HashMap<Identity, Memory> {
+        let path = self.folder.join("targets.json");
+        let small = fs::metadata(&path).is_ok_and(|m| m.len() <= MOST);
+        let bytes = if small { fs::read(&path).unwrap_or_default() } else { Vec::new() };
+        let all: Option<Targets> = serde_json::from_slice(&bytes).ok();
+        let all = all.filter(|a| a.version == VERSION && a.boot == boot());
+        let same = all.as_ref().is_some_and(|a| a.program == env!("CARGO_PKG_VERSION"));
+        let kept = all.into_iter().flat_map(|a| a.targets).filter(|k| same || !k.memory.refused);
+        kept.map(|k| (Identity { pid: k.pid, start: k.start }, k.memory)).collect()
+    }
+}
+
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Writes a file whole, or leaves what was there.
+///
+/// # Errors
+/// The system's; nothing half written is left.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, bytes, File::sync_data)
+}
+
+/// The same for what is written again soon: the disk is not waited for.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn write_lightly(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, bytes, |_| Ok(()))
+}
+
+fn write_beside(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = File::create(&beside)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| settle(&file)))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::By;
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(&folder.path().join("state"));
+        assert!(store.known().is_empty());
+        let id = Identity { pid: 7, start: 1234 };
+        let memory = Memory { undone_by: Some(By::Harm), reason: "slower".to_owned(), refused: false };
+        store.keep([(id, memory.clone())].into_iter()).unwrap();
+        assert_eq!(store.known(), HashMap::from([(id, memory)]));
+        let file = folder.path().join("state/targets.json");
+        let text = fs::read_to_string(&file).unwrap();
+        // Another boot, another version, no JSON: nothing is known, and nothing breaks.
+        for other in [
+            text.replace(&boot(), "other"),
+            text.replace("\"version\":1", "\"version\":9"),
+            text[..20].to_owned(),
+        ] {
+            fs::write(&file, other).unwrap();
+            assert!(store.known().is_empty());
+        }
+        // Only what is meant to be there is there.
+        assert_eq!(fs::read_dir(folder.path().join("state")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn no_room_is_an_error_and_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        write_whole(&path, b"old").unwrap();
+        // A folder stands where the new one would be written: as good as no room.
+        fs::create_dir(folder.path().join(format!("x.{}", std::process::id()))).unwrap();
+        assert!(write_whole(&path, b"new").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert!(write_whole(Path::new("/dev/full/x"), b"new").is_err());
+    }
+}

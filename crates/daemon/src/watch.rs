@@ -1,0 +1,289 @@
+//! One look at all processes, as cheap as can be: a list of ids, and of most nothing else.
+//!
+//! A process's program is looked up when it is new, in the two looks after (what forks soon becomes another program), and then
+//! now and again; only processes on the list are asked for their CPU time.
+
+use crate::config::Rule;
+use crate::machine::Moment;
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Looks for which a new process's program is looked up each time.
+const NEW: u32 = 3;
+/// From then on it is looked up every so many looks.
+const SELDOM: u32 = 12;
+
+/// What names a process for ever: its id, and when it started (clock ticks since boot).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Identity {
+    /// Its id.
+    pub pid: i32,
+    /// When it started.
+    pub start: u64,
+}
+
+/// A process on the list, as seen in one look.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seen {
+    /// Which.
+    pub id: Identity,
+    /// Its parent.
+    pub parent: i32,
+    /// Its program.
+    pub exe: String,
+    /// User CPU time since the look before, percent of one CPU; 0 at the first.
+    pub cpu_percent: f64,
+    /// How long it has been running.
+    pub age: Duration,
+}
+
+/// What is known from one look to the next.
+#[derive(Debug)]
+pub struct Watch {
+    proc: PathBuf,
+    ticks_per_second: u64,
+    looks: u32,
+    known: HashMap<i32, Known>,
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Known {
+    looks: u32,
+    /// Of the look at which it was there last.
+    at: u32,
+    target: Option<Followed>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    id: Identity,
+    exe: String,
+    user: u64,
+    when: Moment,
+}
+
+/// What is needed of `/proc/PID/stat`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stat {
+    parent: i32,
+    user: u64,
+    start: u64,
+}
+
+impl Watch {
+    /// Looks at `/proc`, or at what stands in for it.
+    #[must_use]
+    pub fn new(proc: &Path) -> Self {
+        Self {
+            proc: proc.to_owned(),
+            ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
+            looks: 0,
+            known: HashMap::new(),
+            text: Vec::new(),
+        }
+    }
+
+    /// Forgets what is no target: rules have changed.
+    pub fn look_again(&mut self) {
+        self.known.retain(|_, k| k.target.is_some());
+    }
+
+    /// All processes on the list. `now` is the daemon's clock, `uptime` the time since boot.
+    pub fn look(&mut self, rules: &[Rule], now: Moment, uptime: Duration) -> Vec<Seen> {
+        self.looks = self.looks.wrapping_add(1);
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
+        let pids: Vec<i32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        let mut seen = Vec::new();
+        for pid in pids.into_iter().filter(|&pid| pid != own) {
+            seen.extend(self.one(pid, rules, now, uptime));
+        }
+        let at = self.looks;
+        self.known.retain(|_, k| k.at == at);
+        seen
+    }
+
+    fn one(&mut self, pid: i32, rules: &[Rule], now: Moment, uptime: Duration) -> Option<Seen> {
+        let look = self.looks;
+        let mut known = self.known.remove(&pid).unwrap_or(Known { looks: 0, at: look, target: None });
+        known.looks = known.looks.saturating_add(1);
+        known.at = look;
+        // Spread over looks by the id, so that none is dearer than others.
+        let due = known.looks <= NEW || pid.unsigned_abs().wrapping_add(look) % SELDOM == 0;
+        let seen = if known.target.is_some() || due {
+            self.follow(pid, &mut known, rules, now, uptime)
+        } else {
+            None
+        };
+        self.known.insert(pid, known);
+        seen
+    }
+
+    fn follow(
+        &mut self,
+        pid: i32,
+        known: &mut Known,
+        rules: &[Rule],
+        now: Moment,
+        uptime: Duration,
+    ) -> Option<Seen> {
+        let before = known.target.take();
+        let folder = self.proc.join(pid.to_string());
+        let exe = fs::read_link(folder.join("exe")).ok()?;
+        let exe = exe.to_string_lossy();
+        let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe);
+        if !rules.iter().any(|r| fits(r, exe, &folder)) {
+            return None;
+        }
+        let stat = self.stat(&folder)?;
+        let id = Identity { pid, start: stat.start };
+        let before = before.filter(|b| b.id == id && b.exe == exe);
+        let cpu_percent = before.as_ref().map_or(0.0, |b| {
+            let seconds = now.saturating_sub(b.when).as_secs_f64().max(1e-3);
+            100.0 * stat.user.saturating_sub(b.user) as f64 / self.ticks_per_second as f64 / seconds
+        });
+        let started = Duration::from_secs_f64(stat.start as f64 / self.ticks_per_second as f64);
+        known.target = Some(Followed { id, exe: exe.to_owned(), user: stat.user, when: now });
+        Some(Seen {
+            id,
+            parent: stat.parent,
+            exe: exe.to_owned(),
+            cpu_percent,
+            age: uptime.saturating_sub(started),
+        })
+    }
+
+    fn stat(&mut self, folder: &Path) -> Option<Stat> {
+        self.text.clear();
+        fs::File::open(folder.join("stat")).ok()?.take(4096).read_to_end(&mut self.text).ok()?;
+        stat(&self.text)
+    }
+}
+
+/// The fields of a `stat` text; `None` for a process that has ended, whether or not somebody has asked how.
+fn stat(text: &[u8]) -> Option<Stat> {
+    // The command's name is in parentheses and may hold any bytes.
+    let end = text.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
+    // From the third on, as proc_pid_stat(5) counts.
+    let field = |n: usize| fields.get(n - 3).copied();
+    if matches!(field(3)?, "Z" | "X" | "x") {
+        return None;
+    }
+    Some(Stat {
+        parent: field(4)?.parse().ok()?,
+        user: field(14)?.parse().ok()?,
+        start: field(22)?.parse().ok()?,
+    })
+}
+
+fn fits(rule: &Rule, exe: &str, folder: &Path) -> bool {
+    let by_exe = rule.exe.as_ref().is_none_or(|wanted| {
+        if wanted.starts_with('/') { wanted == exe } else { exe.rsplit('/').next() == Some(wanted) }
+    });
+    by_exe
+        && rule.cgroup.as_ref().is_none_or(|wanted| {
+            let text = fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+            let wanted = wanted.trim_end_matches('/');
+            text.lines().filter_map(|l| l.splitn(3, ':').nth(2)).any(|path| {
+                path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Fake(tempfile::TempDir);
+
+    impl Fake {
+        fn put(&self, pid: i32, exe: &str, user: u64, start: u64) {
+            let folder = self.0.path().join(pid.to_string());
+            let _ = fs::create_dir(&folder);
+            let _ = fs::remove_file(folder.join("exe"));
+            symlink(exe, folder.join("exe")).unwrap();
+            let zeros = "0 ".repeat(7);
+            fs::write(
+                folder.join("stat"),
+                format!("{pid} (a) b) S 1 {zeros}0 0 {user} 5 0 0 20 0 1 0 {start} 0 0\n"),
+            )
+            .unwrap();
+            fs::write(folder.join("cgroup"), "0::/system.slice/mariadb.service\n").unwrap();
+        }
+    }
+
+    fn rule(exe: Option<&str>, cgroup: Option<&str>) -> Rule {
+        Rule { exe: exe.map(str::to_owned), cgroup: cgroup.map(str::to_owned) }
+    }
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_is_on_the_list_is_followed() {
+        let fake = Fake(tempfile::tempdir().unwrap());
+        let mut watch = Watch::new(fake.0.path());
+        watch.ticks_per_second = 100;
+        let rules = [rule(Some("server"), None)];
+        fake.put(10, "/usr/bin/server", 500, 1000);
+        fake.put(11, "/usr/bin/other", 500, 1000);
+        let seen = watch.look(&rules, S, 20 * S);
+        assert_eq!(seen.len(), 1);
+        assert_eq!((seen[0].id, seen[0].parent), (Identity { pid: 10, start: 1000 }, 1));
+        assert_eq!((seen[0].cpu_percent, seen[0].age), (0.0, 10 * S));
+        fake.put(10, "/usr/bin/server (deleted)", 650, 1000);
+        let seen = watch.look(&rules, 2 * S, 21 * S);
+        assert_eq!(seen[0].cpu_percent, 150.0);
+        // What has forked becomes another program soon.
+        fake.put(11, "/usr/bin/server", 0, 1000);
+        assert_eq!(watch.look(&rules, 3 * S, 22 * S).len(), 2);
+        // The same id, another process.
+        fake.put(10, "/usr/bin/server", 9000, 2200);
+        let again = watch.look(&rules, 4 * S, 23 * S);
+        let again = again.iter().find(|s| s.id.pid == 10).unwrap();
+        assert_eq!((again.id.start, again.cpu_percent), (2200, 0.0));
+        // It becomes another program, and ends.
+        fake.put(10, "/usr/bin/other", 9000, 2200);
+        assert_eq!(watch.look(&rules, 5 * S, 24 * S).len(), 1);
+        fs::remove_dir_all(fake.0.path().join("11")).unwrap();
+        assert_eq!(watch.look(&rules, 6 * S, 25 * S), []);
+        assert_eq!(watch.known.len(), 1);
+        // And becomes a target again, later than a new one would be found.
+        for i in 0..20 {
+            watch.look(&rules, (7 + i) * S, 30 * S);
+        }
+        fake.put(10, "/usr/bin/server", 9000, 2200);
+        let found = (0..SELDOM).filter(|_| !watch.look(&rules, 40 * S, 40 * S).is_empty()).count();
+        assert!(found > 0);
+    }
+
+    #[test]
+    fn rules() {
+        let fake = Fake(tempfile::tempdir().unwrap());
+        fake.put(10, "/usr/bin/server", 0, 1);
+        let folder = fake.0.path().join("10");
+        let fit = |exe, cgroup| fits(&rule(exe, cgroup), "/usr/bin/server", &folder);
+        assert!(fit(Some("server"), None) && fit(Some("/usr/bin/server"), None));
+        assert!(!fit(Some("serve"), None) && !fit(Some("/bin/server"), None));
+        assert!(fit(None, Some("/system.slice")) && fit(None, Some("/system.slice/mariadb.service")));
+        assert!(!fit(None, Some("/system.slice/maria")) && !fit(Some("other"), Some("/system.slice")));
+    }
+
+    #[test]
+    fn any_text_is_a_stat_or_none() {
+        assert_eq!(stat(b"7 (x) Z 1 2 3"), None);
+        assert_eq!(stat(b""), None);
+        arbtest::arbtest(|u| {
+            let text: Vec<u8> = u.arbitrary()?;
+            let _ = stat(&[b"1 (x) ", &text[..]].concat());
+            Ok(())
+        })
+        .budget_ms(200);
+    }
+}

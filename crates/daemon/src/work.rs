@@ -1,0 +1,175 @@
+//! The worker: whet's own program, started by the daemon for one job on one target.
+//!
+//! It gets an [`Order`], and writes lines of JSON: stages on its way, at last an [`Outcome`].
+
+use crate::judge;
+use crate::machine::{Job, Outcome, State};
+use crate::store::write_whole;
+use crate::watch::Identity;
+use engine::{Error, ExitCode, Interrupt, OptimizeOptions, Pid, Progress};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Samples a second of a busy thread when a layout is held against its load.
+const CHECK_HZ: u32 = 199;
+/// For how long.
+const CHECK_TIME: Duration = Duration::from_secs(1);
+
+/// One job on one target.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The process.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot: the id may be another's by now.
+    pub start: u64,
+    /// What is to be done.
+    pub job: Job,
+    /// The daemon's own process: without it there is no order.
+    pub daemon: i32,
+    /// Samples are taken for so long.
+    pub sampling: Duration,
+    /// A round of counting takes so long; none where it is zero.
+    pub counting: Duration,
+    /// Bytes of clones at most.
+    pub memory_cap: u64,
+    /// How long a comparison may take.
+    pub judging: Duration,
+    /// The profile of its build: where it is read from, and written to.
+    pub profile: Option<PathBuf>,
+    /// For tests: everything is laid out at random, which does harm.
+    pub bad_layout: bool,
+}
+
+/// A line of a worker's answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// It has come so far.
+    Stage(State),
+    /// Something the daemon's log should have.
+    Warning(String),
+    /// It is done.
+    Outcome(Outcome),
+}
+
+fn say(line: &Line) {
+    let text = serde_json::to_string(line).unwrap_or_default();
+    let mut stdout = std::io::stdout().lock();
+    // Should the daemon be gone, the work is still to be brought to a sound end.
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Carries an order out, given as JSON. `listen` makes signals a wish to end in good order.
+pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
+    let Ok(order) = serde_json::from_str::<Order>(order) else { return ExitCode::Usage };
+    let interrupt = Interrupt::default();
+    listen(&interrupt);
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    if getppid().map(|p| p.as_raw_nonzero().get()) != Some(order.daemon) {
+        return ExitCode::Usage;
+    }
+    let outcome = order.carry_out(&interrupt).unwrap_or_else(|e| failed(&e));
+    say(&Line::Outcome(outcome));
+    ExitCode::Ok
+}
+
+fn failed(e: &Error) -> Outcome {
+    let mut message = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(c) = cause {
+        let text = c.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = c.source();
+    }
+    Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message }
+}
+
+impl Order {
+    /// The identity that was ordered.
+    #[must_use]
+    pub fn target(&self) -> Identity {
+        Identity { pid: self.pid, start: self.start }
+    }
+
+    fn carry_out(&self, interrupt: &Interrupt) -> Result<Outcome, Error> {
+        let pid = Pid(self.pid);
+        engine::is_still(pid, self.start)?;
+        match self.job {
+            Job::Optimize { fresh } => self.optimize(fresh, interrupt),
+            Job::Check => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
+            Job::Judge => judge::judge(pid, self.judging, interrupt),
+            Job::Undo => engine::undo(pid).map(|a| Outcome::Toggled(Some(a.state))),
+            Job::Redo => engine::redo(pid).map(|a| Outcome::Toggled(Some(a.state))),
+            Job::Mend => engine::mend(pid).map(Outcome::Toggled),
+        }
+    }
+
+    fn optimize(&self, fresh: bool, interrupt: &Interrupt) -> Result<Outcome, Error> {
+        let cold = OptimizeOptions {
+            interrupt: interrupt.clone(),
+            sampling: self.sampling,
+            counting: Some(self.counting).filter(|c| !c.is_zero()),
+            memory_cap: Some(self.memory_cap),
+            ..OptimizeOptions::default()
+        };
+        if self.bad_layout {
+            let bad = OptimizeOptions { shuffle: Some(1), counting: None, ..cold };
+            return self.optimize_by(&bad).map(|r| r.0);
+        }
+        let kept = self.profile.as_ref().filter(|p| !fresh && p.exists());
+        if let Some(path) = kept {
+            match engine::read_profile(path) {
+                Ok(profile) => {
+                    let warm = OptimizeOptions { profile: Some(Arc::new(profile)), ..cold.clone() };
+                    match self.optimize_by(&warm) {
+                        Ok((outcome, _)) => return Ok(outcome),
+                        // Of other libraries, or of nothing that is loaded: as if there were none.
+                        Err(Error::ProfileUnfit { .. } | Error::NothingHot { .. }) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                Err(e) => say(&Line::Warning(format!("a profile cannot be read, and is taken anew: {e}"))),
+            }
+        }
+        let (outcome, counted) = self.optimize_by(&cold)?;
+        if counted {
+            self.keep_profile();
+        }
+        Ok(outcome)
+    }
+
+    fn optimize_by(&self, options: &OptimizeOptions) -> Result<(Outcome, bool), Error> {
+        let mut last = None;
+        let report = engine::optimize(Pid(self.pid), options, &mut |p| {
+            let stage = match p {
+                Progress::Reading | Progress::Sampling { .. } => State::Profiling,
+                Progress::Counting { .. } => State::Counting,
+                Progress::Building | Progress::Installing => State::Optimizing,
+            };
+            if last.replace(stage) != Some(stage) {
+                say(&Line::Stage(stage));
+            }
+        })?;
+        let warm = options.profile.is_some();
+        let outcome = Outcome::Optimized { generation: report.generation, coverage: report.coverage, warm };
+        Ok((outcome, !warm))
+    }
+
+    /// Keeps the profile for the next start of the same build. What hinders that does the target no harm.
+    fn keep_profile(&self) {
+        let Some(path) = &self.profile else { return };
+        let written = engine::export_profile(Pid(self.pid))
+            .and_then(|profile| engine::write_profile(&profile, engine::ProfileForm::Profile, None))
+            .map_err(|e| e.to_string())
+            .and_then(|text| write_whole(path, text.text.as_bytes()).map_err(|e| e.to_string()));
+        if let Err(why) = written {
+            say(&Line::Warning(format!("cannot keep the profile {}: {why}", path.display())));
+        }
+    }
+}

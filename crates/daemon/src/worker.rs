@@ -1,0 +1,230 @@
+//! A worker as the daemon sees it: a child process with a deadline, whose words are foreign.
+
+use crate::machine::{Outcome, State};
+use crate::work::{Line, Order};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The hidden command by which the program calls itself.
+pub const COMMAND: &str = "daemon-work";
+/// The most bytes of words that are kept.
+const MOST: usize = 64 << 10;
+/// From the wish that a worker end to its killing: it may have to wait for threads that cannot be stopped.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A worker at work. Dropped, it is killed; its target stays sound, and is mended later.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+    words: Vec<u8>,
+    complaint: Vec<u8>,
+    deadline: Instant,
+    asked_to_end: bool,
+    too_long: bool,
+    outcome: Option<Outcome>,
+    /// What it is to do.
+    pub order: Order,
+}
+
+/// What a worker has said.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// The last stage it came to.
+    pub stage: Option<State>,
+    /// For the log.
+    pub warnings: Vec<String>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+}
+
+impl Worker {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// The system's: no memory, no more processes.
+    pub fn start(program: &Path, order: Order, limit: Duration) -> io::Result<Self> {
+        let text = serde_json::to_string(&order)?;
+        let mut child = Command::new(program)
+            .arg(COMMAND)
+            .arg(text)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // The daemon alone talks to the service manager.
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
+            .spawn()?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        ioctl_fionbio(&stdout, true)?;
+        ioctl_fionbio(&stderr, true)?;
+        Ok(Self {
+            child,
+            stdout,
+            stderr,
+            words: Vec::new(),
+            complaint: Vec::new(),
+            deadline: Instant::now() + limit,
+            asked_to_end: false,
+            too_long: false,
+            outcome: None,
+            order,
+        })
+    }
+
+    /// What tells that it has something to say.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stdout.as_fd()
+    }
+
+    /// When it must be looked at again.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Asks it to bring its target in order and end.
+    pub fn interrupt(&mut self) {
+        if !self.asked_to_end {
+            self.asked_to_end = true;
+            self.deadline = Instant::now() + GRACE;
+            self.signal(Signal::TERM);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Not waited for yet, so the id is still its.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Takes in what it has said, and minds its deadline.
+    pub fn listen(&mut self, now: Instant) -> Said {
+        let ended = self.child.try_wait().ok().flatten();
+        read_all(&mut self.stdout, &mut self.words);
+        read_all(&mut self.stderr, &mut self.complaint);
+        let mut said = Said::default();
+        while let Some(end) = self.words.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.words.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(Line::Stage(stage)) => said.stage = Some(stage),
+                Ok(Line::Warning(text)) => said.warnings.push(text),
+                Ok(Line::Outcome(outcome)) => self.outcome = Some(outcome),
+                Err(_) => said.warnings.push("a worker said what cannot be understood".to_owned()),
+            }
+        }
+        if let Some(status) = ended {
+            said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
+                let complaint = String::from_utf8_lossy(&self.complaint);
+                let last = complaint.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing");
+                let how = if self.too_long { "it took too long".to_owned() } else { status.to_string() };
+                Outcome::Crashed(format!("its worker ended: {how}; {last}"))
+            }));
+        } else if now >= self.deadline {
+            if self.asked_to_end {
+                self.signal(Signal::KILL);
+                self.deadline = now + GRACE;
+            } else {
+                self.too_long = true;
+                self.interrupt();
+            }
+        }
+        said
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Reads what is there; of too much, what came first.
+fn read_all(from: &mut impl Read, to: &mut Vec<u8>) {
+    let mut part = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut part) {
+        let room = MOST.saturating_sub(to.len());
+        to.extend_from_slice(&part[..n.min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Job;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn order() -> Order {
+        Order {
+            pid: 1,
+            start: 1,
+            job: Job::Check,
+            daemon: 1,
+            sampling: Duration::ZERO,
+            counting: Duration::ZERO,
+            memory_cap: 0,
+            judging: Duration::ZERO,
+            profile: None,
+            bad_layout: false,
+        }
+    }
+
+    fn to_the_end(script: &str, limit: Duration) -> (Vec<String>, Outcome) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("worker");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // Another test's child may hold the file open for writing for a moment.
+        let mut worker = loop {
+            match Worker::start(&program, order(), limit) {
+                Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy => {}
+                other => break other.unwrap(),
+            }
+        };
+        let mut warnings = Vec::new();
+        loop {
+            let said = worker.listen(Instant::now());
+            warnings.extend(said.warnings);
+            if let Some(outcome) = said.outcome {
+                return (warnings, outcome);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_workers_say_and_how_they_end() {
+        let (warnings, outcome) = to_the_end(r#"echo junk; echo '{"outcome":{"toggled":"undone"}}'"#, LONG);
+        assert_eq!(warnings.len(), 1);
+        assert_eq!(outcome, Outcome::Toggled(Some(engine::TargetState::Undone)));
+        let (_, outcome) = to_the_end("echo 'thread main panicked' >&2; exit 101", LONG);
+        assert!(
+            matches!(&outcome, Outcome::Crashed(why) if why.contains("panicked") && why.contains("101")),
+            "{outcome:?}"
+        );
+        // Endless words, without a line's end.
+        let (_, outcome) = to_the_end("head -c 300000 /dev/zero; kill -9 $$", LONG);
+        assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
+        // One that takes too long is asked to end.
+        let (_, outcome) = to_the_end("exec sleep 100", Duration::from_millis(50));
+        assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("too long")), "{outcome:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! What the CPU's own counters say, where there are any.
+
+use crate::window::HardwareCounts;
+use engine::Pid;
+use perf::{Counted, Counter};
+
+/// The counters of one target; what the CPU cannot count is None.
+#[derive(Debug)]
+pub struct Hardware {
+    counters: [Option<Counter>; 6],
+}
+
+/// In the order in which [`HardwareCounts`] has them.
+const EVENTS: [Counted; 6] = [
+    Counted::Cycles,
+    Counted::Instructions,
+    Counted::InstructionCacheMisses,
+    Counted::InstructionTlbMisses,
+    Counted::BranchMisses,
+    Counted::FrontEndStalls,
+];
+
+impl Hardware {
+    /// Begins to count; None where not even cycles can be counted, as in most virtual machines.
+    pub fn open(pid: Pid) -> Option<Self> {
+        let cycles = Counter::open(pid.0, EVENTS[0]).ok()?;
+        let mut counters = EVENTS.map(|_| None);
+        for (slot, event) in counters.iter_mut().zip(EVENTS).skip(1) {
+            *slot = Counter::open(pid.0, event).ok();
+        }
+        counters[0] = Some(cycles);
+        Some(Self { counters })
+    }
+
+    /// The counts so far.
+    pub fn read(&mut self) -> HardwareCounts {
+        let mut next = self.counters.iter_mut().map(|counter| {
+            let count = counter.as_mut()?.read().ok()?;
+            // Where counters take turns, what one saw stands for the whole time.
+            let scale = count.enabled_ns as f64 / count.running_ns as f64;
+            (count.running_ns > 0).then_some(count.counted as f64 * scale)
+        });
+        let mut take = || next.next().flatten();
+        HardwareCounts {
+            cycles: take(),
+            instructions: take(),
+            icache_misses: take(),
+            itlb_misses: take(),
+            branch_misses: take(),
+            frontend_stalls: take(),
+        }
+    }
+}
+
+/// What came between two readings.
+pub fn between(before: HardwareCounts, after: HardwareCounts) -> HardwareCounts {
+    let less = |a: Option<f64>, b: Option<f64>| Some((a? - b?).max(0.0));
+    HardwareCounts {
+        cycles: less(after.cycles, before.cycles),
+        instructions: less(after.instructions, before.instructions),
+        icache_misses: less(after.icache_misses, before.icache_misses),
+        itlb_misses: less(after.itlb_misses, before.itlb_misses),
+        branch_misses: less(after.branch_misses, before.branch_misses),
+        frontend_stalls: less(after.frontend_stalls, before.frontend_stalls),
+    }
+}

@@ -1,0 +1,42 @@
+//! Does it pay: one live target's work and CPU time with whet's code and without.
+//!
+//! You give an optimized process under load, and something that counts its work ([`Work`]); it gives ratios with 95%
+//! intervals, and says whether they can be believed ([`Report`]). The target is left in the state in which it was found.
+//!
+//! The method ([`paired`]): two short windows make a pair, one with and one without, in random order. Whatever drifts (the
+//! host's other guests, the caches, the clock rate) is nearly the same for both halves, so the ratio within a pair is
+//! good even where single runs differ by half. The answer is the median of the ratios. What is computed from the windows
+//! is pure ([`evaluate()`], [`Estimate`]).
+#![forbid(unsafe_code)]
+
+mod classic;
+mod cpu;
+mod error;
+mod estimate;
+mod evaluate;
+mod gauge;
+mod guard;
+mod hardware;
+mod options;
+mod paired;
+mod report;
+mod sample;
+mod session;
+mod steadiness;
+mod window;
+mod work;
+
+pub use classic::classic;
+pub use engine::{Interrupt, Pid, TargetState};
+pub use error::{Error, WorkError};
+pub use estimate::Estimate;
+pub use evaluate::{Figures, evaluate, verdict};
+pub use guard::guard;
+pub use options::{Options, Progress};
+pub use paired::paired;
+pub use report::{Comparison, EventSource, Events, Method, Report, Verdict, Warning, WorkName};
+pub use window::{HardwareCounts, Side, Window};
+pub use work::{Command, MySql, MySqlOptions, SystemCalls, Work};
+
+/// The hidden command by which whet calls itself to restore a target should the one that compares be killed.
+pub const GUARD_COMMAND: &str = "restore-after-death";

@@ -1,0 +1,108 @@
+//! The comparison itself: short windows in pairs.
+
+use crate::estimate::Random;
+use crate::evaluate::{evaluate, judge};
+use crate::gauge::{Gauge, sleep};
+use crate::report::{Events, Method, Report, Verdict, WorkName};
+use crate::session::Session;
+use crate::steadiness::{Bottleneck, STEADY, variation};
+use crate::{Error, Options, Progress, Side, Window, Work, cpu};
+use engine::Pid;
+use std::time::{Duration, Instant};
+
+/// How long it is watched whether there is load at all, at least.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Compares a target with whet's code and without, in pairs of short windows in random order. Where there is no load it
+/// says so within a second or a window, and the target is never touched.
+///
+/// # Errors
+/// [`Error`]; [`engine::Error::Changed`] where somebody undid, redid or optimized the target meanwhile,
+/// [`engine::Error::Interrupted`] after a wish to end. The target is as it was found, or as they have it.
+pub fn paired(
+    pid: Pid,
+    options: &Options,
+    work: &mut dyn Work,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    run(pid, Method::Paired, options, work, progress, |session, gauge, seed, progress| {
+        let mut random = Random(seed);
+        let mut windows = Vec::new();
+        for pair in 0..options.rounds {
+            let order = match random.below(2) {
+                0 => [Side::With, Side::Without],
+                _ => [Side::Without, Side::With],
+            };
+            for side in order {
+                session.go(side, options)?;
+                sleep(options.settle, &options.interrupt)?;
+                windows.push(gauge.window(pair, side, options.window, &options.interrupt)?);
+                let done = u32::try_from(windows.len()).unwrap_or(u32::MAX);
+                progress(Progress::Window { done, of: options.rounds.saturating_mul(2) });
+            }
+        }
+        Ok(windows)
+    })
+}
+
+/// What every method has in common: a look whether there is anything to compare, the way back, the evaluation.
+pub(crate) fn run(
+    pid: Pid,
+    method: Method,
+    options: &Options,
+    work: &mut dyn Work,
+    progress: &mut dyn FnMut(Progress),
+    take: impl FnOnce(&mut Session, &mut Gauge<'_>, u64, &mut dyn FnMut(Progress)) -> Result<Vec<Window>, Error>,
+) -> Result<Report, Error> {
+    let begun = Instant::now();
+    let seed = options.seed.unwrap_or_else(Random::draw_seed);
+    let mut session = Session::open(pid, options)?;
+    let name = WorkName { kind: work.kind().to_owned(), what: work.what() };
+    let process = session.switch()?.process().clone();
+    let exe = process.exe().map(|p| p.display().to_string()).unwrap_or_default();
+    let mut gauge = Gauge::new(process, work);
+    let (capacity, host_cpus) = (cpu::capacity(pid), cpu::host_cpus());
+
+    progress(Progress::Looking);
+    let look = gauge.window(0, Side::With, options.window.max(LOOK), &options.interrupt);
+    // Now, as no thread is awake while it is stopped for a switch.
+    let busiest = gauge.busiest_thread();
+    let outcome = look.and_then(|look| {
+        let is_idle = look.is_void() || Bottleneck::new(&[look], capacity, host_cpus, 0.0).is_idle();
+        let windows = if is_idle { Vec::new() } else { take(&mut session, &mut gauge, seed, progress)? };
+        Ok((windows, look))
+    });
+    let (switches, stop_ms) = session.stops();
+    let (windows, look) = session.end(outcome)?;
+
+    let figures = evaluate(&windows, method, seed);
+    let seen = if windows.is_empty() { std::slice::from_ref(&look) } else { windows.as_slice() };
+    let bottleneck = Bottleneck::new(seen, capacity, host_cpus, busiest);
+    let variation = variation(&windows);
+    let (verdict, warnings) = judge(figures.as_ref(), variation, &bottleneck, method);
+    let figures = figures.as_ref();
+    Ok(Report {
+        pid: pid.0,
+        exe,
+        method,
+        work: name,
+        qps: figures.map(|f| f.qps),
+        cpu_usage: figures.map(|f| f.cpu_usage),
+        combined_improvement_factor: figures.map(|f| f.factor),
+        user_cpu_factor: figures.and_then(|f| f.user_factor),
+        events: figures.map_or_else(Events::none, |f| f.events),
+        verdict,
+        can_tell: verdict != Verdict::CannotTell,
+        steady: figures.is_some() && variation <= STEADY,
+        cpu_bound: bottleneck.is_cpu() && !bottleneck.is_idle(),
+        warnings,
+        pairs: figures.map_or(0, |f| f.pairs),
+        void_pairs: figures.map_or(0, |f| f.void_pairs),
+        window_seconds: options.window.as_secs_f64(),
+        seed,
+        seconds: begun.elapsed().as_secs_f64(),
+        switches,
+        stop_ms,
+        windows,
+    })
+}

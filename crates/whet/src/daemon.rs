@@ -1,0 +1,325 @@
+//! `whet start`, `whet stop`, and what other commands have to do with a daemon that runs.
+
+use crate::interrupt;
+use crate::output::{Failure, Output};
+use daemon::client::{self, AskError};
+use daemon::proto::{DaemonStatus, Wish};
+use daemon::store::Store;
+use daemon::{Config, LogTo};
+use engine::{Error, ExitCode, StatusReport};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to begin, and to end.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Why the daemon cannot be started, asked or ended.
+#[derive(Debug)]
+pub struct Trouble {
+    code: &'static str,
+    message: String,
+    next: &'static str,
+    exit: ExitCode,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl Failure for Trouble {
+    fn exit_code(&self) -> ExitCode {
+        self.exit
+    }
+
+    fn code(&self) -> &'static str {
+        self.code
+    }
+
+    fn next_step(&self) -> String {
+        self.next.to_owned()
+    }
+}
+
+/// What `start` and `stop` answer.
+#[derive(Debug, Serialize)]
+struct Running {
+    /// The daemon's process.
+    pid: i32,
+    /// Whether it runs now.
+    running: bool,
+}
+
+/// What `status` answers: journals, and what a daemon adds to them.
+#[derive(Debug, Serialize)]
+pub struct FullStatus {
+    /// What the journals say.
+    #[serde(flatten)]
+    pub journals: StatusReport,
+    /// What the daemon says, where one runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<DaemonStatus>,
+}
+
+/// What is set, for commands that go on without it: what is wrong there is said, and taken as not set.
+pub fn config(out: &Output) -> Config {
+    Config::read_or_default(&Config::file()).unwrap_or_else(|e| {
+        out.warn(&e.to_string());
+        Config::default()
+    })
+}
+
+fn failed(code: &'static str, message: impl fmt::Display, next: &'static str, exit: ExitCode) -> Trouble {
+    Trouble { code, message: message.to_string(), next, exit }
+}
+
+fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
+    let path = given.map_or_else(Config::file, Path::to_path_buf);
+    let wrong = |e: &dyn fmt::Display| {
+        failed("configuration", e.to_string(), "mend the configuration, then try again", ExitCode::Usage)
+    };
+    let path = std::path::absolute(&path).map_err(|e| wrong(&e))?;
+    let config = if given.is_some() { Config::read(&path) } else { Config::read_or_default(&path) };
+    config.map(|c| (path, c)).map_err(|e| wrong(&e))
+}
+
+/// Starts the daemon: here, or in the background.
+///
+/// # Errors
+/// [`Trouble`]
+pub fn start(
+    foreground: bool,
+    detached: bool,
+    given: Option<&Path>,
+    out: &Output,
+) -> Result<ExitCode, Trouble> {
+    let (path, config) = config_file(given)?;
+    if foreground {
+        in_foreground(&path, &config, detached).map(|()| ExitCode::Ok)
+    } else {
+        in_background(given.map(|_| path.as_path()), &config, out)
+    }
+}
+
+fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Trouble> {
+    let next = "run as root, or name other places under [paths] in the configuration";
+    let state = &config.paths.state;
+    let to = if detached { LogTo::File(state.join("log")) } else { LogTo::Starter };
+    if detached {
+        daemon::detach();
+    }
+    // Makes the folder.
+    let _ = Store::new(state);
+    daemon::begin_log(&to).map_err(|e| {
+        failed("state_folder", format!("cannot log in {}: {e}", state.display()), next, ExitCode::Permission)
+    })?;
+    daemon::run(path).map_err(|e| match &e {
+        daemon::DaemonError::Running { .. } => {
+            failed("running", &e, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy)
+        }
+        daemon::DaemonError::Config(_) => {
+            failed("configuration", &e, "mend the configuration, then try again", ExitCode::Usage)
+        }
+        daemon::DaemonError::System { .. } => failed("daemon", &e, next, ExitCode::Permission),
+    })
+}
+
+fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<ExitCode, Trouble> {
+    let socket = &config.paths.socket;
+    if let Ok(running) = client::status(socket) {
+        let message = format!("a daemon is running already: process {}", running.pid);
+        return Err(failed("running", message, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy));
+    }
+    let child = Command::new("/proc/self/exe")
+        .args(["start", "--foreground", "--detached"])
+        .args(given.iter().flat_map(|path| ["--config".as_ref(), path.as_os_str()]))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.map_err(|e| {
+        failed(
+            "cannot_run",
+            format!("cannot start the daemon: {e}"),
+            "free memory or process slots, then try again",
+            ExitCode::Bug,
+        )
+    })?;
+    let pid = i32::try_from(child.id()).unwrap_or(0);
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        if let Ok(Some(_)) = child.try_wait() {
+            return Err(failed(
+                "daemon",
+                complaint(&mut child),
+                "`whet start --foreground` tells more",
+                ExitCode::Permission,
+            ));
+        }
+        if client::status(socket).is_ok_and(|s| s.pid == pid) {
+            out.answer(&Running { pid, running: true }, |r| format!("the daemon runs: process {}", r.pid));
+            return Ok(ExitCode::Ok);
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(failed(
+        "daemon",
+        "the daemon does not come up",
+        "`whet start --foreground` tells more",
+        ExitCode::Bug,
+    ))
+}
+
+/// What a daemon that did not come up has said.
+fn complaint(child: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = stderr.read_to_string(&mut text);
+    }
+    let first = text.lines().next().unwrap_or("it said nothing");
+    format!("the daemon ended: {}", first.strip_prefix("whet: ").unwrap_or(first))
+}
+
+/// Ends the daemon; targets stay optimized.
+///
+/// # Errors
+/// [`Trouble`]
+pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
+    let (_, config) = config_file(given)?;
+    let socket = &config.paths.socket;
+    let answer = client::call(socket, "whet.Stop", Value::Null).map_err(|e| cannot_ask(&e))?;
+    let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
+    let until = Instant::now() + PATIENCE;
+    // It lets its workers bring their targets in order first, and answers others meanwhile.
+    while client::status(socket).is_ok_and(|s| s.pid == pid) {
+        if Instant::now() > until {
+            return Err(failed(
+                "busy",
+                format!("the daemon, process {pid}, has not ended yet"),
+                "its workers bring their targets in order; wait, or kill it: targets stay sound",
+                ExitCode::Busy,
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    out.answer(&Running { pid, running: false }, |_| {
+        "the daemon has ended; what is optimized stays so".to_owned()
+    });
+    Ok(ExitCode::Ok)
+}
+
+fn cannot_ask(e: &AskError) -> Trouble {
+    match e {
+        AskError::NoDaemon { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            failed("permission", e, "run as root", ExitCode::Permission)
+        }
+        AskError::NoDaemon { .. } => failed("no_daemon", e, "`whet start` starts one", ExitCode::NoDaemon),
+        AskError::NoAnswer { .. } => {
+            failed("no_answer", e, "look at its log; `systemctl restart whet`", ExitCode::Busy)
+        }
+        AskError::Refused { .. } => failed("permission", e, "run as root", ExitCode::Permission),
+    }
+}
+
+/// What the journals say, and a daemon where one runs.
+///
+/// # Errors
+/// That of looking at the one process that was asked for.
+pub fn status(pid: Option<i32>, out: &Output) -> Result<FullStatus, Error> {
+    let mut daemon = match client::status(&config(out).paths.socket) {
+        Ok(status) => Some(status),
+        Err(AskError::NoDaemon { .. }) => None,
+        Err(e) => {
+            out.warn(&e.to_string());
+            None
+        }
+    };
+    if let (Some(pid), Some(daemon)) = (pid, &mut daemon) {
+        daemon.targets.retain(|t| t.pid == pid);
+    }
+    let journals = match engine::status(pid.map(engine::Pid)) {
+        // It knows of those that have ended as well.
+        Err(_) if daemon.as_ref().is_some_and(|d| !d.targets.is_empty()) => {
+            StatusReport { targets: Vec::new(), unreadable: 0 }
+        }
+        journals => journals?,
+    };
+    Ok(FullStatus { journals, daemon })
+}
+
+/// The status in words.
+pub fn human(status: &FullStatus) -> String {
+    let mut text = crate::human::status(&status.journals);
+    let Some(daemon) = &status.daemon else { return text };
+    let _ = write!(text, "\nthe daemon (pid {}) watches {} processes", daemon.pid, daemon.targets.len());
+    if daemon.switched_off {
+        text.push_str("; the kill-switch file is there");
+    }
+    if let Some(e) = &daemon.config_error {
+        let _ = write!(text, "\n  its configuration was not read anew: {e}");
+    }
+    for t in &daemon.targets {
+        let _ =
+            write!(text, "\n  {}, pid {}: {} since {}: {}", t.exe, t.pid, t.state.word(), t.since, t.reason);
+    }
+    text
+}
+
+/// Tells a daemon that somebody is about to change a process by hand; whether one was told.
+pub fn stand_back(pid: Option<i32>, wish: Wish, out: &Output) -> bool {
+    match client::stand_back(&config(out).paths.socket, pid, wish) {
+        Ok(()) => true,
+        // None runs, or another user's.
+        Err(AskError::NoDaemon { .. } | AskError::Refused { .. }) => false,
+        Err(e) => {
+            out.warn(&e.to_string());
+            false
+        }
+    }
+}
+
+/// Does something to a process; where a daemon was told to let go of it, waits for that.
+///
+/// # Errors
+/// Those of the act.
+pub fn patiently<R>(told: bool, mut act: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match act() {
+            Err(Error::Locked { .. }) if told && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Why nothing may be optimized now, if so.
+pub fn switched_off(out: &Output) -> Option<Trouble> {
+    let config = config(out);
+    config.is_switched_off().then(|| {
+        let file = config.paths.kill_switch.display();
+        failed(
+            "kill_switch",
+            format!("the kill-switch file {file} is there"),
+            "remove it to optimize again",
+            ExitCode::Refused,
+        )
+    })
+}
+
+/// A worker of the daemon's.
+pub fn work(order: &str) -> ExitCode {
+    daemon::run_order(order, interrupt::listen)
+}

@@ -1,0 +1,236 @@
+//! `whet measure`: does it pay.
+
+use crate::interrupt;
+use crate::output::{Failure, Output};
+use crate::progress;
+use ::measure::{
+    Command, Comparison, Error, Estimate, EventSource, Interrupt, Method, MySql, MySqlOptions, Options,
+    Report, SystemCalls, Verdict, Work, WorkError,
+};
+use clap::{Args, builder::RangedU64ValueParser};
+use engine::{ExitCode, Pid, TargetState};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  whet measure 1234                       work counted as system calls; any program
+  whet measure 1234 --mysql               as statements, at the server's own socket
+  whet measure 1234 --mysql-host db1 --mysql-user watcher --mysql-option-file ~/.my.cnf
+  whet measure 1234 --command \"psql -AtXc 'SELECT sum(xact_commit+xact_rollback) FROM pg_stat_database'\" --window 5
+                                          PostgreSQL; its counters lag by a second, hence the long windows
+  whet measure 1234 --mysql --classic     a minute with, a minute without
+
+The process must be optimized and under load. It is switched back and forth, each time stopped for some milliseconds, and
+left as it was found, also after Ctrl-C or kill -9. `whet undo` or `whet redo` in the midst of it end the comparison.
+Exits with 7 where the figures cannot tell anything, as on an idle process.";
+
+/// What the windows shall add up to where rounds are not given, in seconds.
+const BUDGET: f64 = 75.0;
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub struct How {
+    /// How many pairs of windows; by default so many as take less than two minutes.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(5..=100_000))]
+    rounds: Option<u32>,
+    /// The length of a window in seconds. The default is 0.2, with --command and --classic 1.
+    #[arg(long, value_name = "SECONDS", value_parser = length)]
+    window: Option<f64>,
+    /// So long with, undo, so long without, redo, as older tools do; 60 seconds if not said otherwise.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60",
+          value_parser = length, conflicts_with = "rounds")]
+    classic: Option<f64>,
+    /// Count what this server has answered, at the socket it listens on.
+    #[arg(long)]
+    mysql: bool,
+    /// The same, at this unix socket.
+    #[arg(long, value_name = "PATH")]
+    mysql_socket: Option<PathBuf>,
+    /// The same, at this host.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "mysql_socket")]
+    mysql_host: Option<String>,
+    /// The account; it needs no privileges. Without it, the option file's or your own name.
+    #[arg(long, value_name = "NAME")]
+    mysql_user: Option<String>,
+    /// Where its password is, as in MySQL's own programs: `password=` under `[client]`. Without it ~/.my.cnf, then MYSQL_PWD.
+    #[arg(long, value_name = "FILE")]
+    mysql_option_file: Option<PathBuf>,
+    /// Count by a command: a line for the shell that prints a number, which grows with the work done.
+    #[arg(long, value_name = "LINE",
+          conflicts_with_all = ["mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file"])]
+    command: Option<String>,
+    /// Draw the order and the intervals from this seed, as an earlier answer names it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// List all windows in the JSON answer.
+    #[arg(long)]
+    windows: bool,
+}
+
+impl How {
+    fn work(&self, pid: Pid) -> Result<Box<dyn Work>, WorkError> {
+        if let Some(line) = &self.command {
+            return Ok(Box::new(Command::new(line)));
+        }
+        let options = MySqlOptions {
+            socket: self.mysql_socket.clone(),
+            host: self.mysql_host.clone(),
+            user: self.mysql_user.clone(),
+            option_file: self.mysql_option_file.clone(),
+        };
+        let is_mysql = self.mysql
+            || options.socket.is_some()
+            || options.host.is_some()
+            || options.user.is_some()
+            || options.option_file.is_some();
+        if is_mysql {
+            Ok(Box::new(MySql::open(pid, &options)?))
+        } else {
+            Ok(Box::new(SystemCalls::open(pid)?))
+        }
+    }
+
+    fn options(&self) -> Options {
+        let default = if self.command.is_some() || self.classic.is_some() { 1.0 } else { 0.2 };
+        let window = self.window.unwrap_or(default);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 10 and 150")]
+        let fitting = (BUDGET / (2.0 * window)).clamp(10.0, 150.0) as u32;
+        Options {
+            rounds: self.rounds.unwrap_or(fitting),
+            window: Duration::from_secs_f64(window),
+            seed: self.seed,
+            interrupt: Interrupt::default(),
+            ..Options::default()
+        }
+    }
+}
+
+/// Compares and tells.
+pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
+    let pid = Pid(pid);
+    let options = how.options();
+    let mut work =
+        how.work(pid).map_err(|source| Error::Work { what: "the work done".to_owned(), source })?;
+    interrupt::listen(&options.interrupt);
+    let bar = progress::Bar::new(out);
+    let mut show = |p| bar.show(&p);
+    let mut report = match how.classic {
+        Some(half) => {
+            ::measure::classic(pid, Duration::from_secs_f64(half), &options, &mut *work, &mut show)?
+        }
+        None => ::measure::paired(pid, &options, &mut *work, &mut show)?,
+    };
+    bar.done();
+    if !how.windows {
+        report.windows.clear();
+    }
+    out.answer(&report, human);
+    Ok(if report.can_tell { ExitCode::Ok } else { ExitCode::Nothing })
+}
+
+/// What the process does that restores a target after the death of the one that measured it.
+pub fn guard(pid: i32, generation: u32, found: &str, out: &Output) -> Result<ExitCode, Error> {
+    // It ends when its work is done, not before.
+    interrupt::ignore();
+    let states = [TargetState::Optimized, TargetState::Undone];
+    let found = states.into_iter().find(|s| s.word() == found);
+    let Some(found) = found else { return Ok(ExitCode::Usage) };
+    if ::measure::guard(Pid(pid), generation, found)? {
+        out.warn(&format!(
+            "the measuring process died; process {pid} is {} again, as it was found",
+            found.word()
+        ));
+    }
+    Ok(ExitCode::Ok)
+}
+
+impl Failure for Error {
+    fn exit_code(&self) -> ExitCode {
+        Error::exit_code(self)
+    }
+
+    fn code(&self) -> &'static str {
+        Error::code(self)
+    }
+
+    fn next_step(&self) -> String {
+        Error::next_step(self)
+    }
+}
+
+fn length(s: &str) -> Result<f64, String> {
+    let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
+    if (0.01..=3600.0).contains(&v) {
+        Ok(v)
+    } else {
+        Err("seconds must lie between 0.01 and 3600".to_owned())
+    }
+}
+
+fn human(r: &Report) -> String {
+    let mut s = format!("{} (pid {}), work: {}", r.exe, r.pid, r.work.what);
+    if let (Some(qps), Some(cpu), Some(factor)) = (r.qps, r.cpu_usage, r.combined_improvement_factor) {
+        let _ = write!(s, "\n{:<12}{:>32}{:>32}{:>30}", "", "without", "with", "change");
+        s.push_str(&row("QPS", &qps, |v| format!("{v:.1}")));
+        s.push_str(&row("CPU usage", &cpu, |v| format!("{:.1}%", v * 100.0)));
+        let _ = write!(s, "\nCOMBINED IMPROVEMENT FACTOR  {}", times(&factor));
+        if let Some(user) = r.user_cpu_factor {
+            let _ = write!(s, "\n  in user mode alone         {}", times(&user));
+        }
+        s.push_str(&events(r));
+    }
+    let _ = write!(
+        s,
+        "\n{}",
+        match r.verdict {
+            Verdict::Better => "more work of the same CPU time",
+            Verdict::Worse => "LESS work of the same CPU time: `whet undo` takes it out",
+            Verdict::NoDifference => "no difference to be seen",
+            Verdict::CannotTell => "cannot tell",
+        }
+    );
+    if r.pairs > 0 {
+        let what = match r.method {
+            Method::Paired => "pairs of windows in random order",
+            Method::Classic => "slices of each side, one side after the other",
+        };
+        let _ = write!(
+            s,
+            " (95% intervals; {} {what}, {} s each, seed {}; {} switches, each stopped it for {:.1} ms, at most {:.1}; {:.0} s in all)",
+            r.pairs, r.window_seconds, r.seed, r.switches, r.stop_ms.median, r.stop_ms.max, r.seconds
+        );
+    }
+    for w in &r.warnings {
+        let _ = write!(s, "\nwarning: {}\n   hint: {}", w.text, w.hint);
+    }
+    s
+}
+
+fn events(r: &Report) -> String {
+    let e = &r.events;
+    if e.source == EventSource::None {
+        return "\nevents in the CPU: not to be had, this host shows no performance counters".to_owned();
+    }
+    let rows = [
+        ("IPC", e.ipc),
+        ("I-cache/1000", e.icache_misses),
+        ("I-TLB/1000", e.itlb_misses),
+        ("branch m./1000", e.branch_misses),
+        ("stalled", e.frontend_stalls),
+    ];
+    rows.iter().filter_map(|(name, c)| Some(row(name, c.as_ref()?, |v| format!("{v:.3}")))).collect()
+}
+
+fn row(name: &str, c: &Comparison, show: impl Fn(f64) -> String) -> String {
+    let side = |e: &Estimate| format!("{} ({} to {})", show(e.value), show(e.low), show(e.high));
+    let percent = |v: f64| format!("{:+.1}%", (v - 1.0) * 100.0);
+    let change =
+        format!("{} ({} to {})", percent(c.change.value), percent(c.change.low), percent(c.change.high));
+    format!("\n{name:<12}{:>32}{:>32}{change:>30}", side(&c.without), side(&c.with))
+}
+
+fn times(e: &Estimate) -> String {
+    format!("x{:.3}  ({:.3} to {:.3})", e.value, e.low, e.high)
+}
