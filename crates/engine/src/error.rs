@@ -140,6 +140,18 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// More than one function answers to what was asked for.
+    #[error("{found} functions of process {pid} answer to {name:?}:\n  {}{}", some.join("\n  "), if some.len() < *found { "\n  ..." } else { "" })]
+    SeveralFunctions {
+        /// The target.
+        pid: Pid,
+        /// What was asked for.
+        name: String,
+        /// How many do.
+        found: usize,
+        /// Some of them: address and name.
+        some: Vec<String>,
+    },
     /// A function named on the command line is none.
     #[error("no function {name:?} in process {pid}")]
     NoSuchFunction {
@@ -207,7 +219,9 @@ impl Error {
             | Error::NotInstalled { .. }
             | Error::NoProfile { .. }
             | Error::ProfileUnfit { .. } => X::Nothing,
-            Error::ProfileText { .. } | Error::NoSuchModule { .. } => X::Usage,
+            Error::ProfileText { .. } | Error::NoSuchModule { .. } | Error::SeveralFunctions { .. } => {
+                X::Usage
+            }
             Error::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => X::NotFound,
                 std::io::ErrorKind::PermissionDenied => X::Permission,
@@ -248,6 +262,7 @@ impl Error {
             Error::NotInstalled { .. } => "not_installed",
             Error::UndoIncomplete { .. } => "undo_incomplete",
             Error::NoSuchFunction { .. } => "no_such_function",
+            Error::SeveralFunctions { .. } => "several_functions",
             Error::Spawn { .. } => "cannot_run",
             Error::File { .. } => "file",
             Error::ProfileText { .. } => "no_profile_file",
@@ -283,6 +298,7 @@ impl Error {
             Error::Perf(perf::Error::Gone { .. }) => GONE.2.to_owned(),
             Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
+            Error::SeveralFunctions { .. } => "give more of the name, or one of these addresses".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
             Error::File { .. } => "check its path and its permissions".to_owned(),
             Error::ProfileText { .. } => {

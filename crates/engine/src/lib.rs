@@ -4,6 +4,7 @@
 //! next step.
 #![forbid(unsafe_code)]
 
+mod anatomy;
 mod build;
 mod callees;
 mod calls;
@@ -17,13 +18,16 @@ mod explain;
 mod file_text;
 mod function_order;
 mod ground;
+mod heat;
 mod interrupt;
 mod lock;
 mod lookup;
 mod map_store;
+mod names;
 mod neighbourhood;
 mod notes;
 mod optimize;
+mod overview;
 mod pristine;
 mod profile_store;
 mod program;
@@ -44,7 +48,9 @@ mod targets;
 mod test_candidate;
 mod verify;
 mod walk;
+mod watcher;
 
+pub use anatomy::{Anatomy, Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Standing, Stretch, Warmth};
 pub use candidates::StacksReport;
 pub use control::{redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
@@ -52,9 +58,12 @@ pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode};
 pub use explain::{ExplainReport, FunctionReport, explain};
+pub use heat::{Heat, HeatSide, Space};
 pub use interrupt::Interrupt;
 pub use map_store::read as read_maps;
+pub use names::{demangled, short as short_name};
 pub use optimize::{OptimizeOptions, Progress, optimize};
+pub use overview::{Overview, ProfileFacts, overview};
 pub use pristine::Pristine;
 pub use profile::Profile;
 pub use profile_store::{
@@ -69,3 +78,4 @@ pub use status::status;
 pub use target::Target;
 pub use tracee::Pid;
 pub use verify::verify;
+pub use watcher::Watcher;

@@ -1,17 +1,23 @@
 //! One whet at a time on a target.
 
 use crate::Error;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use crate::optimize::Progress;
+use crate::report::TargetState;
+use rustc_hash::FxHashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use tracee::Process;
+use tracee::{Pid, Process};
 
 /// Held while a target is worked on; the kernel lets go of it when its holder dies, however it dies. The file goes with
 /// its holder, unless that was killed.
 #[derive(Debug)]
 pub struct TargetLock {
-    _file: File,
+    file: File,
     path: PathBuf,
+    /// What it says now.
+    said: Option<TargetState>,
 }
 
 impl TargetLock {
@@ -32,6 +38,23 @@ impl TargetLock {
         Err(failed.unwrap_or(Error::Locked { pid: process.pid() }))
     }
 
+    /// Says in the file what is being done, for `status`. Only in a folder of one's own; should it not work, nobody is told.
+    pub fn tell(&mut self, progress: &Progress) {
+        let state = match progress {
+            Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
+            Progress::Counting { .. } => TargetState::Counting,
+            Progress::Building | Progress::Installing => TargetState::Optimizing,
+        };
+        if self.is_private() && self.said != Some(state) {
+            self.said = Some(state);
+            let _ = self.file.write_all_at(format!("{:<WORD$}\n", state.word()).as_bytes(), 0);
+        }
+    }
+
+    fn is_private(&self) -> bool {
+        private_folders().any(|f| self.path.starts_with(f))
+    }
+
     fn open(process: &Process, path: PathBuf) -> Result<Self, Error> {
         let io = |source| Error::LockFile { path: path.clone(), source };
         loop {
@@ -39,7 +62,14 @@ impl TargetLock {
             match file.try_lock() {
                 // A file that its last holder removed after we opened it keeps nobody out.
                 Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
-                Ok(()) => return Ok(Self { _file: file, path }),
+                Ok(()) => {
+                    let lock = Self { file, path, said: None };
+                    // What one that was killed had said.
+                    if lock.is_private() {
+                        let _ = lock.file.set_len(0);
+                    }
+                    return Ok(lock);
+                }
                 Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: process.pid() }),
                 Err(TryLockError::Error(e)) => return Err(io(e)),
             }
@@ -50,16 +80,121 @@ impl TargetLock {
 impl Drop for TargetLock {
     fn drop(&mut self) {
         // Still locked. Should it not work, an empty file is left.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.path);
     }
 }
+
+/// Root's own folder.
+const OWN: &str = "/run/whet";
+/// Bytes of the word that a lock file says.
+const WORD: usize = 12;
 
 /// Where lock files may lie, best first. Not where anybody may write: who holds the file's lock keeps whet out, so root's
 /// lies in a folder of its own.
 fn folders() -> Vec<PathBuf> {
-    let own = Path::new("/run/whet");
+    let own = Path::new(OWN);
     let made = DirBuilder::new().mode(0o700).create(own);
-    let usable = made.is_ok() || std::fs::metadata(own).is_ok_and(|m| m.is_dir());
+    let usable = made.is_ok() || fs::metadata(own).is_ok_and(|m| m.is_dir());
+    let private = private_folders().filter(|f| usable || f != own);
+    private.chain([std::env::temp_dir()]).collect()
+}
+
+/// Those where nobody else may write.
+fn private_folders() -> impl Iterator<Item = PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    usable.then(|| own.to_owned()).into_iter().chain(runtime).chain([std::env::temp_dir()]).collect()
+    std::iter::once(PathBuf::from(OWN)).chain(runtime)
+}
+
+/// What a whet is doing to a target just now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    /// The target, with its process id: when it started, in clock ticks since boot.
+    pub(crate) start_time: u64,
+    /// The whet's process id.
+    pub(crate) by: i32,
+    /// Since when: seconds of the Unix epoch.
+    pub(crate) since: u64,
+    /// What it said that it does; undo and redo, which take milliseconds, say nothing.
+    pub(crate) state: Option<TargetState>,
+}
+
+/// Who is being worked on, by the lock files and the kernel's list of locks. Nobody is kept from anything by asking.
+pub(crate) fn work() -> FxHashMap<Pid, Work> {
+    let entries = private_folders().filter_map(|f| fs::read_dir(f).ok()).flatten().flatten();
+    let files: Vec<(PathBuf, Pid, u64)> = entries
+        .filter_map(|e| {
+            let (pid, start_time) = target_of(e.file_name().to_str()?)?;
+            Some((e.path(), pid, start_time))
+        })
+        .collect();
+    if files.is_empty() {
+        return FxHashMap::default();
+    }
+    let holders = holders(&fs::read_to_string("/proc/locks").unwrap_or_default());
+    files
+        .into_iter()
+        .filter_map(|(path, pid, start_time)| {
+            let mut file = File::open(path).ok()?;
+            let about = file.metadata().ok()?;
+            let by = *holders.get(&about.ino())?;
+            let mut word = [0; WORD];
+            let state = file.read_exact(&mut word).ok().and_then(|()| state_of(&word));
+            let since = u64::try_from(about.ctime()).unwrap_or(0);
+            Some((pid, Work { start_time, by, since, state }))
+        })
+        .collect()
+}
+
+/// The target whose lock file has such a name.
+fn target_of(name: &str) -> Option<(Pid, u64)> {
+    let (pid, start_time) = name.strip_prefix("whet-")?.strip_suffix(".lock")?.split_once('-')?;
+    Some((Pid(pid.parse().ok()?), start_time.parse().ok()?))
+}
+
+fn state_of(word: &[u8]) -> Option<TargetState> {
+    let word = std::str::from_utf8(word).ok()?.trim_end();
+    [TargetState::Profiling, TargetState::Counting, TargetState::Optimizing]
+        .into_iter()
+        .find(|s| s.word() == word)
+}
+
+/// Who holds a whole-file lock on which inode, by the text of `/proc/locks`; who waits for one does not.
+fn holders(text: &str) -> FxHashMap<u64, i32> {
+    let holder = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_lock = words.next()? == "FLOCK";
+        let (pid, place) = (words.nth(2)?.parse().ok()?, words.next()?);
+        let inode = place.rsplit(':').next()?.parse().ok()?;
+        is_lock.then_some((inode, pid))
+    };
+    text.lines().filter_map(holder).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_what() {
+        let text = "1: FLOCK  ADVISORY  WRITE 41 00:19:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 42 00:19:1234 0 EOF\n\
+                    2: POSIX  ADVISORY  READ 43 fe:01:99 128 128\n3: FLOCK\njunk\n\n";
+        assert_eq!(holders(text).into_iter().collect::<Vec<_>>(), [(1234, 41)]);
+    }
+
+    #[test]
+    fn whose_lock_file() {
+        assert_eq!(target_of("whet-12-3456.lock"), Some((Pid(12), 3456)));
+        for name in ["whet-12.lock", "whet-x-1.lock", "whet-1-2", "1-2.lock", ""] {
+            assert_eq!(target_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_it_says() {
+        for state in [TargetState::Profiling, TargetState::Counting, TargetState::Optimizing] {
+            let said = format!("{:<WORD$}\n", state.word());
+            assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));
+        }
+        assert_eq!((state_of(b"undone      "), state_of(&[0xff; WORD])), (None, None));
+    }
 }

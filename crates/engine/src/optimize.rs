@@ -95,11 +95,15 @@ pub fn optimize(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let mut lock = TargetLock::take(&Process::open(pid)?)?;
+    let mut progress = |p: Progress| {
+        lock.tell(&p);
+        progress(p);
+    };
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
-    let outcome = rebuild(&target, options, progress);
+    let outcome = rebuild(&target, options, &mut progress);
     restore::or_restore(&target, was_optimized, outcome)
 }
 
