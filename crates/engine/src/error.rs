@@ -95,6 +95,9 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A page that could not be made.
+    #[error("cannot make the page: {0}")]
+    Page(String),
     /// A file that is no profile.
     #[error("{}: {source}", path.display())]
     ProfileText {
@@ -214,7 +217,7 @@ impl Error {
             Error::Splice(
                 splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
             ) => X::Refused,
-            Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => X::Bug,
+            Error::Splice(_) | Error::Build(_) | Error::Page(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. }
             | Error::NotInstalled { .. }
             | Error::NoProfile { .. }
@@ -254,6 +257,7 @@ impl Error {
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
+            Error::Page(_) => "page",
             Error::Locked { .. } => "locked",
             Error::LockFile { .. } => "lock_file",
             Error::Unsupported { code, .. } => code,
@@ -316,6 +320,7 @@ impl Error {
             | Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => {
                 "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
             }
+            Error::Page(_) => "nothing was written; please report this".to_owned(),
             Error::Splice(_) | Error::Build(_) | Error::LockFile { .. } => {
                 "nothing is half done: `whet verify PID` tells what is in place; please report this"
                     .to_owned()

@@ -57,7 +57,7 @@ pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode};
-pub use explain::{ExplainReport, FunctionReport, explain};
+pub use explain::{ExplainReport, FunctionReport, explain, reason_in_words};
 pub use heat::{Heat, HeatSide, Space};
 pub use interrupt::Interrupt;
 pub use map_store::read as read_maps;

@@ -2,6 +2,7 @@
 
 use super::listing::{self, Clone, Subject};
 use super::{Anatomy, Standing, Stretch};
+use crate::explain::reason_in_words;
 use crate::names::{self, Fit};
 use crate::notes::{NotedFunction, Notes};
 use crate::program::{FuncId, Program};
@@ -204,7 +205,7 @@ fn why(
     now: Option<Refusal>,
     kept: Option<&FunctionProfile>,
 ) -> String {
-    let sentence = |code: &str| Refusal::from_code(code).map_or(code.to_owned(), |r| r.why().to_owned());
+    let sentence = reason_in_words;
     match (standing, noted.and_then(|f| f.reason.as_deref())) {
         (Standing::Cloned, Some(reason)) => {
             format!("cloned; its own entry is not redirected, calls to it are: {}", sentence(reason))
