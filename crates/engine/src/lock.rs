@@ -101,7 +101,7 @@ fn folders() -> Vec<PathBuf> {
 
 /// Those where nobody else may write.
 fn private_folders() -> impl Iterator<Item = PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|f| f.is_absolute());
     std::iter::once(PathBuf::from(OWN)).chain(runtime)
 }
 

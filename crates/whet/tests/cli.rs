@@ -9,7 +9,8 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use support::{Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command};
 
-const COMMANDS: [&str; 8] = ["optimize", "undo", "redo", "status", "explain", "verify", "doctor", "run"];
+const COMMANDS: [&str; 9] =
+    ["optimize", "undo", "redo", "status", "explain", "report", "verify", "doctor", "run"];
 
 fn spinning() -> Guest {
     Guest::working(&build("cases.c"), &["spin"], 1)
@@ -208,7 +209,10 @@ fn status_finds_processes_by_themselves() {
     let guest = spinning();
     assert_eq!(ask(&guest, "status", &[])["targets"], Value::Array(Vec::new()));
     let optimized = ask(&guest, "optimize", &QUICK);
-    let fields = ["pid", "exe", "state", "generation", "since", "redirects", "code_bytes", "mapped_bytes"];
+    let of_journal =
+        ["pid", "exe", "state", "generation", "since", "redirects", "code_bytes", "mapped_bytes"];
+    let of_notes = ["cloned", "refused", "refusals", "coverage", "coverage_main"];
+    let fields = [&of_journal[..], &of_notes, &["stop_ms", "cpu_seconds", "worked_on_by"]].concat();
     for arguments in [&["status"][..], &["status", &guest.arg()], &["-status"], &["-status", &guest.arg()]] {
         let answer = whet(&[arguments, &["--format", "json"]].concat()).exits(0).json();
         has_fields(&answer, &["targets", "unreadable"]);

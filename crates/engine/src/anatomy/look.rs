@@ -89,7 +89,9 @@ fn find(
         }
         let tell = |&id: &FuncId| {
             let name = program.name(id);
-            format!("{} {}", program.extent(id).entry, names::demangled(&name).unwrap_or(name))
+            let name = names::demangled(&name).unwrap_or(name);
+            // It stands in a message: nothing of it is for a terminal to obey.
+            format!("{} {}", program.extent(id).entry, name.replace(char::is_control, "\u{fffd}"))
         };
         return Err(Error::SeveralFunctions {
             pid,
