@@ -46,7 +46,7 @@ pub(super) struct Subject<'a> {
 /// All blocks.
 pub(super) fn blocks(subject: &Subject<'_>) -> Vec<BlockAnatomy> {
     let cfg = subject.cfg;
-    let mut printer = Printer { format: GasFormatter::new(), subject };
+    let mut printer = Printer::new(subject);
     let mut rows: FxHashMap<u32, Vec<Row>> = FxHashMap::default();
     let mut order: Vec<u32> = Vec::new();
     if let Some(clone) = &subject.clone {
@@ -186,7 +186,15 @@ struct Printer<'a, 's> {
     subject: &'a Subject<'s>,
 }
 
-impl Printer<'_, '_> {
+impl<'a, 's> Printer<'a, 's> {
+    fn new(subject: &'a Subject<'s>) -> Self {
+        let mut format = GasFormatter::new();
+        // As other tools write them, and as addresses stand beside them.
+        format.options_mut().set_uppercase_hex(false);
+        format.options_mut().set_branch_leading_zeros(false);
+        Self { format, subject }
+    }
+
     fn print(&mut self, i: &Instruction) -> Asm {
         let mut text = String::new();
         self.format.format(i, &mut text);

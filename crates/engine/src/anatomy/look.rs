@@ -221,12 +221,13 @@ fn why(
         (Standing::Cloned, None) => "cloned".to_owned(),
         (Standing::Refused, Some(reason)) => format!("left alone: {}", sentence(reason)),
         (Standing::Refused, None) => "wanted, but it has no clone in the newest generation".to_owned(),
-        (Standing::NotHot, _) => match now {
-            Some(reason) => format!(
-                "not hot: it ran too seldom to be wanted while the profile was taken; and it would be left alone: {}",
-                reason.why()
-            ),
-            None => "not hot: it ran too seldom to be wanted while the profile was taken".to_owned(),
-        },
+        (Standing::NotHot, _) => {
+            let seldom =
+                "not hot: it ran too seldom while the profile was taken, or was not among those asked for";
+            match now {
+                Some(reason) => format!("{seldom}; and it would be left alone: {}", reason.why()),
+                None => seldom.to_owned(),
+            }
+        }
     }
 }
