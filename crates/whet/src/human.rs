@@ -67,7 +67,7 @@ pub fn toggle(a: &ToggleAnswer) -> String {
 /// In how many processes what is so: the first line of the status, as the older tool's told whether that ran.
 pub fn headline(r: &StatusReport) -> String {
     if r.targets.is_empty() {
-        return "whet: no process on this host carries a journal".to_owned();
+        return "whet: nothing is optimized, nothing undone".to_owned();
     }
     let mut states: Vec<(&str, usize)> = Vec::new();
     for t in &r.targets {
