@@ -298,7 +298,9 @@ fn explaining_one_function() {
     let warm = u64::from_str_radix(function["warm"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
     let end = warm + function["warm_bytes"].as_u64().unwrap();
     for address in [warm, end - 1] {
-        assert_eq!(ask(&guest, "explain", &[&format!("{address:#x}")])["functions"], json!([function]));
+        let mut found = ask(&guest, "explain", &[&format!("{address:#x}")])["functions"].take();
+        let anatomy = found[0].as_object_mut().unwrap().remove("anatomy").unwrap();
+        assert_eq!((found, &anatomy["standing"]), (json!([function]), &json!("cloned")));
     }
     for none in ["nonesuch", "0x10", &format!("{:#x}", last + (1 << 30))] {
         whet(&["explain", &guest.arg(), none]).exits(3);

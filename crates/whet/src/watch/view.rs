@@ -33,7 +33,7 @@ impl View {
         let mut rows = vec![
             (Style::new().bold(), human::headline(r)),
             (Style::new(), String::new()),
-            (Style::new().underline(), row(HEAD.map(|(name, _, _)| name.to_owned()))),
+            (Style::new().underline(), row(&HEAD.map(|(name, _, _)| name.to_owned()))),
         ];
         let before = std::mem::take(&mut self.cpu);
         for t in &r.targets {
@@ -45,7 +45,7 @@ impl View {
             if let Some(cpu) = t.cpu_seconds {
                 self.cpu.insert(t.pid, (cpu, now));
             }
-            rows.push((style(t.state), row(cells(t, rate))));
+            rows.push((style(t.state), row(&cells(t, rate))));
             if let Some(why) = why(t) {
                 rows.push((Style::new().dimmed(), format!("{:8}  {why}", "")));
             }
@@ -70,7 +70,7 @@ impl View {
     }
 }
 
-fn row(cells: [String; 9]) -> String {
+fn row(cells: &[String; 9]) -> String {
     let mut out = String::new();
     for (cell, (_, width, right)) in cells.iter().zip(HEAD) {
         let cell = cut(cell, width);

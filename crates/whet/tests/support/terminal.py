@@ -31,9 +31,10 @@ def frames(terminal: int, drawn: bytearray, wanted: int) -> None:
 def main() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        # Before the command can see another size, so that it is told of one change only.
+        resize(0, 120, 30)
         os.environ["TERM"] = "xterm"
         os.execv(sys.argv[1], sys.argv[1:])
-    resize(terminal, 120, 30)
     drawn = bytearray()
     frames(terminal, drawn, 1)
     first = len(drawn)
