@@ -159,9 +159,11 @@ fn the_live_view_gives_the_terminal_back() {
     command.env_remove("NO_COLOR");
     let answer = run(command).exits(0).json();
     assert_eq!(answer["code"], 0, "{answer}");
-    let frames: Vec<&str> =
-        answer["frames"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
-    assert!(frames[0].starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{answer}");
+    // The terminal shows the key, too.
+    let drawn = answer["drawn"].as_str().unwrap().replace("^C", "");
+    let (enter, leave) = ("\x1b[?1049h\x1b[?25l\x1b[H", "\x1b[?25h\x1b[?1049l");
+    assert!(drawn.starts_with(enter) && drawn.ends_with(leave), "{answer}");
+    let frames: Vec<&str> = drawn[enter.len()..drawn.len() - leave.len()].split("\x1b[H").collect();
     for word in ["\x1b[1mwhet: 1 optimized", "COVERAGE", &guest.arg(), "\x1b[32m"] {
         assert!(frames[0].contains(word), "{word:?} in {answer}");
     }
