@@ -89,4 +89,95 @@ impl Refusal {
             Refusal::MemoryCap => "memory_cap",
         }
     }
+
+    /// The same for people: half a sentence that says why.
+    #[must_use]
+    pub fn why(self) -> &'static str {
+        match self {
+            Refusal::NoUnwindInfo => {
+                "some of its instructions have no unwind rule: an exception could not pass"
+            }
+            Refusal::OddUnwindInfo => "its unwind rules cannot be carried over to a copy",
+            Refusal::UnwindDisagrees => {
+                "its unwind rules disagree with what its code does to the stack pointer"
+            }
+            Refusal::OddExceptionTable => "its exception table could not be read in full",
+            Refusal::BadInstruction => "there are bytes that are no instruction where control may go",
+            Refusal::OverlappingCode => "instructions of it overlap",
+            Refusal::ReadsOwnAddress => {
+                "its own address is computed from where it lies, which a copy would change"
+            }
+            Refusal::ReturnsTwice => "it calls a function that returns twice (setjmp, vfork, getcontext)",
+            Refusal::CallerSensitive => "it calls a function that asks who called it (dlsym, dlopen)",
+            Refusal::RestartableSequence => "the kernel knows its code by address (restartable sequences)",
+            Refusal::RuntimeInternal => {
+                "it is part of the unwinder, the dynamic loader or a signal trampoline"
+            }
+            Refusal::SignalFrame => "it is a signal frame by its unwind information",
+            Refusal::EntryTooShort => "there are too few bytes at its entry for a jump",
+            Refusal::EntryWindowTargeted => {
+                "something may lead into the bytes that a jump at its entry needs"
+            }
+            Refusal::EntryWindowCall => "a call stands in the bytes that a jump at its entry needs",
+            Refusal::EntryCrossesPage => "the bytes that a jump at its entry needs lie in two pages",
+            Refusal::EntryAlreadyPatched => {
+                "its entry is somebody else's patch already (a hook, a breakpoint, a probe)"
+            }
+            Refusal::ForeignChange => "somebody else has changed its bytes since they were loaded",
+            Refusal::OutOfReach => "something it refers to is further away than 2 GiB",
+            Refusal::RoundTrip => "its rebuilt code did not decode back to what was meant",
+            Refusal::TooLarge => "it is larger than the analysis is willing to look at",
+            Refusal::ModuleMayUnload => "its library may be unloaded while clones live",
+            Refusal::Unreadable => "its bytes could not be read",
+            Refusal::Cold => "it runs too seldom to pay",
+            Refusal::MemoryCap => "the cap on the memory of clones was reached",
+        }
+    }
+
+    /// The reason with a [`Refusal::code`].
+    #[must_use]
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|r| r.code() == code)
+    }
+
+    const ALL: [Refusal; 25] = [
+        Refusal::NoUnwindInfo,
+        Refusal::OddUnwindInfo,
+        Refusal::UnwindDisagrees,
+        Refusal::OddExceptionTable,
+        Refusal::BadInstruction,
+        Refusal::OverlappingCode,
+        Refusal::ReadsOwnAddress,
+        Refusal::ReturnsTwice,
+        Refusal::CallerSensitive,
+        Refusal::RestartableSequence,
+        Refusal::RuntimeInternal,
+        Refusal::SignalFrame,
+        Refusal::EntryTooShort,
+        Refusal::EntryWindowTargeted,
+        Refusal::EntryWindowCall,
+        Refusal::EntryCrossesPage,
+        Refusal::EntryAlreadyPatched,
+        Refusal::ForeignChange,
+        Refusal::OutOfReach,
+        Refusal::RoundTrip,
+        Refusal::TooLarge,
+        Refusal::ModuleMayUnload,
+        Refusal::Unreadable,
+        Refusal::Cold,
+        Refusal::MemoryCap,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_come_back() {
+        for reason in Refusal::ALL {
+            assert_eq!(Refusal::from_code(reason.code()), Some(reason));
+        }
+        assert_eq!(Refusal::from_code("whim"), None);
+    }
 }

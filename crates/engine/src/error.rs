@@ -37,6 +37,14 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
+    /// The file that says who compares a target could not be made.
+    #[error("cannot use the lock file {}", path.display())]
+    LockFile {
+        /// Its path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// A kind of program whet leaves alone.
     #[error("process {pid} is left alone: {why}")]
     Unsupported {
@@ -93,6 +101,9 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A page that could not be made.
+    #[error("cannot make the page: {0}")]
+    Page(String),
     /// A file that is no profile.
     #[error("{}: {source}", path.display())]
     ProfileText {
@@ -151,6 +162,18 @@ pub enum Error {
         program: String,
         /// The system's answer.
         source: std::io::Error,
+    },
+    /// More than one function answers to what was asked for.
+    #[error("{found} functions of process {pid} answer to {name:?}:\n  {}{}", some.join("\n  "), if some.len() < *found { "\n  ..." } else { "" })]
+    SeveralFunctions {
+        /// The target.
+        pid: Pid,
+        /// What was asked for.
+        name: String,
+        /// How many do.
+        found: usize,
+        /// Some of them: address and name.
+        some: Vec<String>,
     },
     /// A function named on the command line is none.
     #[error("no function {name:?} in process {pid}")]
@@ -217,13 +240,16 @@ impl Error {
             Error::Splice(
                 splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
             ) => X::Refused,
-            Error::Splice(_) | Error::Build(_) => X::Bug,
+            Error::Splice(_) | Error::Build(_) | Error::Page(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. }
             | Error::NotInstalled { .. }
             | Error::NotInCore { .. }
             | Error::NoProfile { .. }
             | Error::ProfileUnfit { .. } => X::Nothing,
-            Error::ProfileText { .. } | Error::NoSuchModule { .. } | Error::Core { .. } => X::Usage,
+            Error::ProfileText { .. }
+            | Error::NoSuchModule { .. }
+            | Error::Core { .. }
+            | Error::SeveralFunctions { .. } => X::Usage,
             Error::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => X::NotFound,
                 std::io::ErrorKind::PermissionDenied => X::Permission,
@@ -256,6 +282,7 @@ impl Error {
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
+            Error::Page(_) => "page",
             Error::Locked { .. } => "locked",
             Error::Changed { .. } => "changed",
             Error::LockFile { .. } => "lock_file",
@@ -265,6 +292,7 @@ impl Error {
             Error::NotInstalled { .. } => "not_installed",
             Error::UndoIncomplete { .. } => "undo_incomplete",
             Error::NoSuchFunction { .. } => "no_such_function",
+            Error::SeveralFunctions { .. } => "several_functions",
             Error::Spawn { .. } => "cannot_run",
             Error::File { .. } => "file",
             Error::ProfileText { .. } => "no_profile_file",
@@ -303,6 +331,7 @@ impl Error {
             Error::Perf(perf::Error::Gone { .. }) => GONE.2.to_owned(),
             Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
+            Error::SeveralFunctions { .. } => "give more of the name, or one of these addresses".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
             Error::File { .. } => "check its path and its permissions".to_owned(),
             Error::ProfileText { .. } => {
@@ -327,6 +356,8 @@ impl Error {
             | Error::Splice(splice::Error::NoRoom(_) | splice::Error::Journal { .. }) => {
                 "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"".to_owned()
             }
+            Error::Page(_) => "nothing was written; please report this".to_owned(),
+            Error::LockFile { .. } => "the target was not touched; free space there, then try again".to_owned(),
             Error::Splice(_) | Error::Build(_) => {
                 "nothing is half done: `whet verify PID` tells what is in place; please report this"
                     .to_owned()

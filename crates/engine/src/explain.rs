@@ -1,10 +1,13 @@
 //! `explain`: what was done to a process, and why the rest was left alone.
 
+use crate::anatomy::{self, Anatomy, Question, Standing};
 use crate::notes::{NotedFunction, Notes};
 use crate::report::TargetState;
 use crate::status::state_of;
 use crate::{DynoReport, Error, Target};
+use addr::Avma;
 use serde::Serialize;
+use splice::Installed;
 use std::collections::BTreeMap;
 use tracee::Pid;
 
@@ -52,58 +55,76 @@ pub struct FunctionReport {
     pub warm: Option<String>,
     /// Bytes of them.
     pub warm_bytes: Option<u64>,
-    /// Why it was left alone; for a cloned function, why only its entry was.
+    /// Why it was left alone; for a cloned function, why only its entry was; `not_hot` where it was never wanted.
     pub reason: Option<String>,
+    /// Its graph with counts, original and clone side by side: where one function was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anatomy: Option<Anatomy>,
 }
 
-/// Explains a target from the notes in it.
+/// Explains a target from the notes in it; a function, named or given by an address of its original or its clone, in full.
 ///
 /// # Errors
-/// [`Error::NotInstalled`], [`Error::NoSuchFunction`].
+/// [`Error::NotInstalled`], [`Error::NoSuchFunction`], [`Error::SeveralFunctions`].
 pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error> {
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-    let generation = installed.generation();
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
-    let mut functions: Vec<&NotedFunction> = match function {
-        None => notes.functions.iter().collect(),
+    let functions = match function {
+        None => {
+            let mut all: Vec<&NotedFunction> = notes.functions.iter().collect();
+            all.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
+            all.into_iter().map(report).collect()
+        }
         Some(wanted) => {
-            let found: Vec<_> = notes.functions.iter().filter(|f| is(f, wanted)).collect();
-            if found.is_empty() {
-                return Err(Error::NoSuchFunction { pid, name: wanted.to_owned() });
-            }
-            found
+            let question = Question { target: &target, installed, notes: &notes, wanted };
+            vec![one(anatomy::take_apart(&question).map_err(|e| target.cause(e))?)]
         }
     };
-    functions.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
-    Ok(ExplainReport {
-        pid: pid.0,
+    Ok(of(&target, installed, &notes, functions))
+}
+
+/// The answer about a target with some of its functions.
+pub(crate) fn of(
+    target: &Target,
+    installed: &Installed,
+    notes: &Notes,
+    functions: Vec<FunctionReport>,
+) -> ExplainReport {
+    ExplainReport {
+        pid: target.process.pid().0,
         exe: target.exe(),
         state: state_of(installed),
-        generation,
+        generation: installed.generation(),
         shuffle: notes.shuffle,
         samples: notes.samples,
         coverage: notes.coverage,
         coverage_main: notes.coverage_main,
         refusals: notes.refusals.clone(),
         dyno: notes.dyno,
-        functions: functions.into_iter().map(report).collect(),
-    })
-}
-
-/// Whether a function is the one asked for: by name, by entry, or by an address inside its clone.
-fn is(f: &NotedFunction, wanted: &str) -> bool {
-    let at = wanted.strip_prefix("0x").and_then(|h| u64::from_str_radix(h, 16).ok());
-    match at {
-        None => f.name == wanted,
-        Some(at) => {
-            let inside = |&(start, len): &(u64, u64)| at >= start && at - start < len;
-            f.at == at || f.clone.iter().chain(&f.warm).any(inside)
-        }
+        functions,
     }
 }
 
-fn report(f: &NotedFunction) -> FunctionReport {
+fn one((noted, name, at, anatomy): (Option<NotedFunction>, String, Avma, Anatomy)) -> FunctionReport {
+    let known = match noted {
+        Some(f) => report(&f),
+        None => FunctionReport {
+            name,
+            at: at.to_string(),
+            samples: 0,
+            clone: None,
+            clone_bytes: None,
+            warm: None,
+            warm_bytes: None,
+            reason: (anatomy.standing == Standing::NotHot).then(|| "not_hot".to_owned()),
+            anatomy: None,
+        },
+    };
+    FunctionReport { anatomy: Some(anatomy), ..known }
+}
+
+pub(crate) fn report(f: &NotedFunction) -> FunctionReport {
     let address = |(at, _): (u64, u64)| format!("{at:#x}");
     FunctionReport {
         name: f.name.clone(),
@@ -114,5 +135,12 @@ fn report(f: &NotedFunction) -> FunctionReport {
         warm: f.warm.map(address),
         warm_bytes: f.warm.map(|(_, len)| len),
         reason: f.reason.clone(),
+        anatomy: None,
     }
+}
+
+/// What a reason's code means, as half a sentence; the code itself where this whet does not know it.
+#[must_use]
+pub fn reason_in_words(code: &str) -> String {
+    code::Refusal::from_code(code).map_or_else(|| code.to_owned(), |r| r.why().to_owned())
 }

@@ -107,7 +107,11 @@ pub fn optimize(
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
-    let outcome = rebuild(&target, options, progress);
+    let mut told = |p: Progress| {
+        lock.tell(&p);
+        progress(p);
+    };
+    let outcome = rebuild(&target, options, &mut told);
     let report = restore::or_restore(&target, was_optimized, outcome)?;
     // A file system of the target's that hangs is not to keep an undo out.
     drop(lock);

@@ -15,6 +15,10 @@ pub enum TargetState {
     Undone,
     /// An installation was begun and did not come to its end.
     Interrupted,
+    /// A whet reads it and takes samples of it. Nothing is in force yet.
+    Profiling,
+    /// A whet builds clones for it, or puts them in place.
+    Optimizing,
 }
 
 impl TargetState {
@@ -26,6 +30,8 @@ impl TargetState {
             TargetState::Counting => "counting",
             TargetState::Undone => "undone",
             TargetState::Interrupted => "interrupted",
+            TargetState::Profiling => "profiling",
+            TargetState::Optimizing => "optimizing",
         }
     }
 }
@@ -190,9 +196,9 @@ pub struct TargetStatus {
     pub exe: String,
     /// Its state.
     pub state: TargetState,
-    /// The newest generation.
+    /// The newest generation; 0 where there is none yet.
     pub generation: u32,
-    /// When that was installed: RFC 3339, UTC.
+    /// When that was installed, or the work on a first one begun: RFC 3339, UTC.
     pub since: String,
     /// Redirects of that generation.
     pub redirects: usize,
@@ -200,6 +206,22 @@ pub struct TargetStatus {
     pub code_bytes: u64,
     /// Bytes mapped by all generations.
     pub mapped_bytes: u64,
+    /// Functions that have a clone.
+    pub cloned: usize,
+    /// Functions that were wanted and left alone.
+    pub refused: usize,
+    /// Why functions, or entries, were left alone: reason to count.
+    pub refusals: BTreeMap<String, usize>,
+    /// Share of the user samples that fell in cloned functions; `None` where no samples were taken.
+    pub coverage: Option<f64>,
+    /// The same for the main program.
+    pub coverage_main: Option<f64>,
+    /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
+    pub stop_ms: Option<f64>,
+    /// CPU time it has used so far. Seconds.
+    pub cpu_seconds: Option<f64>,
+    /// The whet that works on it just now: its process id.
+    pub worked_on_by: Option<i32>,
 }
 
 /// The answer of `status`.

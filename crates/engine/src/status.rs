@@ -1,8 +1,11 @@
 //! `status`: who carries a journal, found by looking, without any daemon.
 
+use crate::sign::Work;
+use crate::notes::Notes;
 use crate::report::{StatusReport, TargetState, TargetStatus};
-use crate::{Error, Target};
+use crate::{Error, Target, Watcher};
 use splice::{Installed, State};
+use std::collections::BTreeMap;
 use tracee::Pid;
 
 /// Looks at one process, or at all.
@@ -10,40 +13,23 @@ use tracee::Pid;
 /// # Errors
 /// That of the one process; what cannot be looked at among all is counted.
 pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
-    let mut report = StatusReport { targets: Vec::new(), unreadable: 0 };
-    if let Some(pid) = pid {
-        report.targets.extend(of(&Target::open(pid)?)?);
-        return Ok(report);
-    }
-    for pid in all_pids() {
-        match Target::open(pid).and_then(|t| of(&t)) {
-            Ok(Some(s)) => report.targets.push(s),
-            Ok(None) => {}
-            Err(Error::Tracee(tracee::Error::NoPermission { .. })) => report.unreadable += 1,
-            // Gone meanwhile, a kernel thread, whet itself: nothing to tell.
-            Err(_) => {}
-        }
-    }
-    Ok(report)
+    Watcher::new(pid).look()
 }
 
-fn all_pids() -> Vec<Pid> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<Pid> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).map(Pid).collect();
-    pids.sort_unstable_by_key(|p| p.0);
-    pids
-}
-
-fn of(target: &Target) -> Result<Option<TargetStatus>, Error> {
-    let Some(installed) = &target.installed else { return Ok(None) };
+/// What a target's journal and notes say; `None` where there is nothing of whet's in force or to come back.
+pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus> {
+    let installed = target.installed.as_ref()?;
     let generation = installed.generation();
     if generation == 0 && !installed.is_counting() {
-        return Ok(None);
+        return None;
     }
     let counting = installed.caches.iter().filter(|c| installed.is_counting() && c.header.counting);
     let newest: Vec<_> = installed.of(generation).chain(counting.filter(|_| generation == 0)).collect();
     let since = newest.iter().map(|c| c.header.since_ns).min().unwrap_or(0);
-    Ok(Some(TargetStatus {
+    let stopped = newest.iter().map(|c| c.header.stopped_ns).max().filter(|&ns| ns > 0);
+    let sampled = notes.filter(|n| n.samples > 0);
+    let cloned = |n: &Notes| n.functions.iter().filter(|f| f.clone.is_some()).count();
+    Some(TargetStatus {
         pid: target.process.pid().0,
         exe: target.exe(),
         state: state_of(installed),
@@ -52,7 +38,41 @@ fn of(target: &Target) -> Result<Option<TargetStatus>, Error> {
         redirects: newest.iter().map(|c| c.records.len()).sum(),
         code_bytes: newest.iter().map(|c| c.header.code_bytes).sum(),
         mapped_bytes: installed.mapped_bytes(),
-    }))
+        cloned: notes.map_or(0, cloned),
+        refused: notes.map_or(0, |n| n.functions.len() - cloned(n)),
+        refusals: notes.map(|n| n.refusals.clone()).unwrap_or_default(),
+        coverage: sampled.map(|n| n.coverage),
+        coverage_main: sampled.map(|n| n.coverage_main),
+        stop_ms: stopped.map(|ns| (ns as f64 / 1e3).round() / 1e3),
+        cpu_seconds: cpu_seconds(target),
+        worked_on_by: None,
+    })
+}
+
+/// A target on which a whet has just begun to work.
+pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
+    TargetStatus {
+        pid: target.process.pid().0,
+        exe: target.exe(),
+        state: work.state.unwrap_or(TargetState::Profiling),
+        generation: 0,
+        since: rfc3339(work.since),
+        redirects: 0,
+        code_bytes: 0,
+        mapped_bytes: 0,
+        cloned: 0,
+        refused: 0,
+        refusals: BTreeMap::new(),
+        coverage: None,
+        coverage_main: None,
+        stop_ms: None,
+        cpu_seconds: cpu_seconds(target),
+        worked_on_by: Some(work.by),
+    }
+}
+
+fn cpu_seconds(target: &Target) -> Option<f64> {
+    target.process.cpu_time_ns().ok().map(|ns| (ns as f64 / 1e6).round() / 1e3)
 }
 
 /// Makes sure that an id still is the process that started then: clock ticks since boot.

@@ -300,6 +300,7 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
         records: tables.records,
         map: tables.map,
         notes: tables.notes,
+        stopped_ns: 0,
     };
     fault::point();
     write(process, c.data_at, &header.write())

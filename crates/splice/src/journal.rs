@@ -18,8 +18,10 @@ const WITHOUT_COUNTING: u32 = 2;
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 32;
-/// Offset of [`Header::state`], the only field that changes after the journal is complete.
+/// Offset of [`Header::state`]. It and [`Header::stopped_ns`] are all that changes after the journal is complete.
 pub const STATE_OFFSET: u64 = 16;
+/// Offset of [`Header::stopped_ns`].
+pub const STOPPED_OFFSET: u64 = 136;
 
 /// Where a generation is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +170,9 @@ pub struct Header {
     pub map: AvmaRange,
     /// Where the notes are: what the installer wants the next whet to know.
     pub notes: AvmaRange,
+    /// For how long the world stood still, at most, when the redirects were last written or taken away: nanoseconds. For
+    /// information; 0 where nobody wrote it down.
+    pub stopped_ns: u64,
 }
 
 impl Header {
@@ -189,6 +194,7 @@ impl Header {
             b.extend(r.start.0.to_le_bytes());
             b.extend(r.end.0.to_le_bytes());
         }
+        b.extend(self.stopped_ns.to_le_bytes());
         b.resize(HEADER_LEN, 0);
         b
     }
@@ -231,6 +237,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         records: range(88),
         map: range(104),
         notes: range(120),
+        stopped_ns: u64_at(136),
     };
     if header.data.start != at {
         return Err(bad("not at the address it says"));
@@ -315,6 +322,7 @@ mod tests {
             records: r(0x41_0000, 0x41_0000 + 64),
             map: r(0x42_0000, 0x42_0001),
             notes: r(0x43_0000, 0x43_0000),
+            stopped_ns: 1_500_000,
         }
     }
 
@@ -323,7 +331,9 @@ mod tests {
         let h = header();
         assert_eq!(parse_header(&h.write(), h.data.start).unwrap(), h);
         assert!(parse_header(&h.write(), Avma(0x1000)).is_err(), "moved");
-        assert_eq!(h.write()[usize::try_from(STATE_OFFSET).unwrap()], 1);
+        let place = |offset| usize::try_from(offset).unwrap();
+        assert_eq!(h.write()[place(STATE_OFFSET)], 1);
+        assert_eq!(h.write()[place(STOPPED_OFFSET)..][..8], 1_500_000u64.to_le_bytes());
     }
 
     #[test]

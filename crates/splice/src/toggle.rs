@@ -6,7 +6,7 @@
 //! frame to, an instruction that starts inside its bytes, as far as `contexts` can find out. Such a redirect waits for the
 //! next stop.
 
-use crate::journal::STATE_OFFSET;
+use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::page::{self, Site};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
@@ -176,7 +176,11 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     // Where somebody else's bytes stand, ours may come back with what they cover; where something waits, what stood
     // there stands yet.
     let clean = report.foreign.is_empty() && waiting.is_empty();
+    let longest = report.stops.iter().max().map_or(0, Duration::as_nanos);
+    let longest = u64::try_from(longest).unwrap_or(u64::MAX).to_le_bytes();
     for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
+        // For information: whoever dies here leaves what the stop before said.
+        process.write(journal.add(STOPPED_OFFSET), &longest)?;
         fault::point();
         process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
     }

@@ -36,6 +36,7 @@ fn memory() -> Memory {
         records: empty,
         map: empty,
         notes: empty,
+        stopped_ns: 0,
     };
     let region = [header.text.start, header.text.end, header.eh_frame_hdr, JOURNAL];
     let this = Anchor::read(&(ANCHOR, &anchor[..]), ANCHOR).unwrap().unwrap();

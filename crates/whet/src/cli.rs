@@ -82,19 +82,34 @@ pub enum Command {
     Status {
         /// Only this process.
         pid: Option<i32>,
-        /// Again every second.
+        /// Again every second: a live view on a terminal, lines (or JSON objects) elsewhere.
         #[arg(long)]
         watch: bool,
     },
-    /// What was done to a process and why the rest was left alone.
+    /// What was done to a process and why the rest was left alone; one function's graph with counts, original and clone
+    /// side by side.
     #[command(
-        after_help = "Examples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 0x55d0c1a2b3c0"
+        after_help = "Marks between the columns: + only in the clone, - not needed there, * done in place of a call.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
     )]
     Explain {
         /// The process.
         pid: i32,
-        /// One function: its name, its address, or an address inside its clone.
+        /// One function: its name, mangled or not, or a part that no other has; or an address inside it or its clone.
         function: Option<String>,
+    },
+    /// Write a page for the browser about one process: where its code ran before and runs now, hot functions, refusals.
+    #[command(
+        after_help = "The page needs nothing but itself: no script, no other file, no network.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
+    )]
+    Report {
+        /// The process.
+        pid: i32,
+        /// Write it to this file, in one step; a link in its place is not followed.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// Show the gain that `whet measure --format json` wrote to this file.
+        #[arg(long, value_name = "FILE")]
+        measure: Option<PathBuf>,
     },
     /// Compare the process's code with its files: what is changed is exactly what the journal says.
     #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]

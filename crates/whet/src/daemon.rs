@@ -236,7 +236,7 @@ fn cannot_ask(e: &AskError) -> Trouble {
 ///
 /// # Errors
 /// That of looking at the one process that was asked for.
-pub fn status(pid: Option<i32>, out: &Output) -> Result<FullStatus, Error> {
+pub fn status(pid: Option<i32>, journals: Result<StatusReport, Error>, out: &Output) -> Result<FullStatus, Error> {
     let mut daemon = match client::status(&config(out).paths.socket) {
         Ok(status) => Some(status),
         Err(AskError::NoDaemon { .. }) => None,
@@ -248,7 +248,7 @@ pub fn status(pid: Option<i32>, out: &Output) -> Result<FullStatus, Error> {
     if let (Some(pid), Some(daemon)) = (pid, &mut daemon) {
         daemon.targets.retain(|t| t.pid == pid);
     }
-    let journals = match engine::status(pid.map(engine::Pid)) {
+    let journals = match journals {
         // It knows of those that have ended as well.
         Err(_) if daemon.as_ref().is_some_and(|d| !d.targets.is_empty()) => {
             StatusReport { targets: Vec::new(), unreadable: 0 }

@@ -1,8 +1,10 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
+use crate::anatomy;
+use crate::text::{bytes, file_name, percent, printable};
 use engine::{
     DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, ShownProfile, ShownSite, StatusReport,
-    ToggleAnswer, VerifyReport,
+    TargetStatus, ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -72,26 +74,61 @@ fn perf_map(map: Option<&PerfMap>) -> String {
     })
 }
 
+/// In how many processes what is so: the first line of the status, as the older tool's told whether that ran.
+pub fn headline(r: &StatusReport) -> String {
+    if r.targets.is_empty() {
+        return "whet: nothing is optimized, nothing undone".to_owned();
+    }
+    let mut states: Vec<(&str, usize)> = Vec::new();
+    for t in &r.targets {
+        let word = t.state.word();
+        match states.iter_mut().find(|(w, _)| *w == word) {
+            Some((_, n)) => *n += 1,
+            None => states.push((word, 1)),
+        }
+    }
+    let all: Vec<String> = states.iter().map(|(word, n)| format!("{n} {word}")).collect();
+    format!("whet: {}", all.join(", "))
+}
+
+pub fn unreadable(r: &StatusReport) -> String {
+    format!("({} processes could not be looked at; run as root to see them)", r.unreadable)
+}
+
+/// The older tool's shape, and a line of figures.
 pub fn status(r: &StatusReport) -> String {
-    let mut s = if r.targets.is_empty() {
-        "no process on this host carries a journal of whet's".to_owned()
-    } else {
-        let lines = r.targets.iter().map(|t| {
-            format!(
-                "{}, pid {}: {} since {} (generation {}, {} of clones, {} redirects)",
-                t.exe,
-                t.pid,
-                t.state.word(),
-                t.since,
-                t.generation,
-                bytes(t.code_bytes),
-                t.redirects
-            )
-        });
-        lines.collect::<Vec<_>>().join("\n")
-    };
+    let mut s = headline(r);
+    for t in &r.targets {
+        let _ = write!(s, "\n{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
+        let _ = write!(s, "\n    {}", figures(t));
+    }
     if r.unreadable > 0 {
-        let _ = write!(s, "\n({} processes could not be looked at; run as root to see them)", r.unreadable);
+        let _ = write!(s, "\n{}", unreadable(r));
+    }
+    s
+}
+
+fn figures(t: &TargetStatus) -> String {
+    let mut s = match t.generation {
+        0 => format!("since {}", t.since),
+        g => format!(
+            "generation {g} since {}: {} functions in {} of clones",
+            t.since,
+            t.cloned,
+            bytes(t.code_bytes)
+        ),
+    };
+    if let Some(share) = t.coverage {
+        let _ = write!(s, ", {} of its samples", percent(share));
+    }
+    if t.generation > 0 {
+        let _ = write!(s, ", {} left alone, {} redirects", t.refused, t.redirects);
+    }
+    if let Some(ms) = t.stop_ms {
+        let _ = write!(s, ", stopped for {ms:.1} ms");
+    }
+    if let Some(by) = t.worked_on_by {
+        let _ = write!(s, ", worked on by pid {by}");
     }
     s
 }
@@ -119,6 +156,9 @@ pub fn verify(r: &VerifyReport) -> String {
 }
 
 pub fn explain(r: &ExplainReport) -> String {
+    if r.functions.iter().any(|f| f.anatomy.is_some()) {
+        return anatomy::function(r);
+    }
     let mut s = format!(
         "{} (pid {}) is {}, generation {}: {} samples, {} in cloned functions ({} of the program's own)",
         r.exe,
@@ -143,7 +183,7 @@ pub fn explain(r: &ExplainReport) -> String {
         };
         let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |b| b.to_string());
         let (here, warm) = (size(f.clone_bytes), size(f.warm_bytes));
-        let _ = write!(s, "\n{:>9}  {state:<9}  {here:>8}  {warm:>8}  {}", f.samples, f.name);
+        let _ = write!(s, "\n{:>9}  {state:<9}  {here:>8}  {warm:>8}  {}", f.samples, printable(&f.name));
         if let Some(reason) = &f.reason {
             let what = if f.clone.is_some() { "entry not redirected" } else { "left alone" };
             let _ = write!(s, " ({what}: {reason})");
@@ -200,10 +240,10 @@ fn indirect_call(s: &mut String, site: &ShownSite) {
     }
 }
 
-/// The table of what a layout makes the CPU do.
-fn dyno(d: &DynoReport) -> String {
+/// Names and figures, before and after, of what a layout makes the CPU do. Indented names are parts of the one above.
+pub fn dyno_rows(d: &DynoReport) -> [(&'static str, u64, u64); 21] {
     let (b, a) = (&d.before, &d.after);
-    let rows = [
+    [
         ("instructions", b.instructions, a.instructions),
         ("bytes", b.bytes, a.bytes),
         ("taken branches", b.taken_branches, a.taken_branches),
@@ -225,10 +265,14 @@ fn dyno(d: &DynoReport) -> String {
         ("  that hold 99%", b.hot_lines, a.hot_lines),
         ("pages", b.pages, a.pages),
         ("  that hold 99%", b.hot_pages, a.hot_pages),
-    ];
+    ]
+}
+
+/// The table of that.
+fn dyno(d: &DynoReport) -> String {
     let mut s =
         format!("\nexecuted in {} counted functions\n{:<20}{:>16}{:>16}", d.functions, "", "before", "after");
-    for (name, before, after) in rows {
+    for (name, before, after) in dyno_rows(d) {
         let _ = write!(s, "\n{name:<20}{before:>16}{after:>16}");
         if before > 0 {
             let _ = write!(s, "{:>+9.1}%", (after as f64 / before as f64 - 1.0) * 100.0);
@@ -262,16 +306,4 @@ pub fn doctor(r: &DoctorReport) -> String {
 
 fn counts(map: &BTreeMap<String, usize>) -> String {
     map.iter().map(|(k, n)| format!("{k} {n}")).collect::<Vec<_>>().join(", ")
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
-}
-
-fn bytes(n: u64) -> String {
-    match n {
-        0..10_000 => format!("{n} bytes"),
-        10_000..10_000_000 => format!("{} KB", n / 1000),
-        _ => format!("{} MB", n / 1_000_000),
-    }
 }

@@ -4,9 +4,11 @@
 //! the errors; the exit code says how it went (`whet --help` lists them).
 #![forbid(unsafe_code)]
 
+mod anatomy;
 mod cli;
 mod gdb;
 mod daemon;
+mod file;
 mod human;
 mod interrupt;
 mod measure;
@@ -14,7 +16,10 @@ mod output;
 mod perf;
 mod profile;
 mod progress;
+mod report;
 mod run;
+mod text;
+mod watch;
 
 use ::daemon::proto::Wish;
 use clap::Parser;
@@ -53,19 +58,13 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
         Command::Redo { pid, all } => each(*pid, *all, out, Wish::Redo),
-        Command::Status { pid, watch } => loop {
-            let report = daemon::status(*pid, out)?;
-            let is_read = out.answer(&report, daemon::human);
-            if !watch || !is_read {
-                return Ok(ExitCode::Ok);
-            }
-            std::thread::sleep(std::time::Duration::from_secs(1));
-        },
+        Command::Status { pid, watch } => watch::run(*pid, *watch, out),
         Command::Explain { pid, function } => {
             let report = engine::explain(Pid(*pid), function.as_deref())?;
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
+        Command::Report { pid, output, measure } => report::run(*pid, output, measure.as_deref(), out),
         Command::Verify { pid } => {
             let report = engine::verify(Pid(*pid))?;
             out.answer(&report, human::verify);

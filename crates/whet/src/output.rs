@@ -52,6 +52,11 @@ impl Output {
         std::io::stderr().is_terminal()
     }
 
+    /// Whether answers are drawn on a terminal for people.
+    pub fn is_screen(&self) -> bool {
+        self.format == Format::Human && std::io::stdout().is_terminal()
+    }
+
     /// The answer, in the wanted format; whether anybody reads it. A reader that went away is no error.
     pub fn answer<T: Serialize>(&self, value: &T, human: impl FnOnce(&T) -> String) -> bool {
         let text = match self.format {

@@ -9,8 +9,9 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use support::{Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command};
 
-const COMMANDS: [&str; 12] = [
-    "start", "stop", "optimize", "undo", "redo", "status", "explain", "verify", "measure", "gdb", "doctor", "run",
+const COMMANDS: [&str; 13] = [
+    "start", "stop", "optimize", "undo", "redo", "status", "explain", "report", "verify", "measure", "gdb", "doctor",
+    "run",
 ];
 
 fn spinning() -> Guest {
@@ -212,7 +213,10 @@ fn status_finds_processes_by_themselves() {
     let guest = spinning();
     assert_eq!(ask(&guest, "status", &[])["targets"], Value::Array(Vec::new()));
     let optimized = ask(&guest, "optimize", &QUICK);
-    let fields = ["pid", "exe", "state", "generation", "since", "redirects", "code_bytes", "mapped_bytes"];
+    let of_journal =
+        ["pid", "exe", "state", "generation", "since", "redirects", "code_bytes", "mapped_bytes"];
+    let of_notes = ["cloned", "refused", "refusals", "coverage", "coverage_main"];
+    let fields = [&of_journal[..], &of_notes, &["stop_ms", "cpu_seconds", "worked_on_by"]].concat();
     for arguments in [&["status"][..], &["status", &guest.arg()], &["-status"], &["-status", &guest.arg()]] {
         let answer = whet(&[arguments, &["--format", "json"]].concat()).exits(0).json();
         has_fields(&answer, &["targets", "unreadable"]);
@@ -298,7 +302,9 @@ fn explaining_one_function() {
     let warm = u64::from_str_radix(function["warm"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
     let end = warm + function["warm_bytes"].as_u64().unwrap();
     for address in [warm, end - 1] {
-        assert_eq!(ask(&guest, "explain", &[&format!("{address:#x}")])["functions"], json!([function]));
+        let mut found = ask(&guest, "explain", &[&format!("{address:#x}")])["functions"].take();
+        let anatomy = found[0].as_object_mut().unwrap().remove("anatomy").unwrap();
+        assert_eq!((found, &anatomy["standing"]), (json!([function]), &json!("cloned")));
     }
     for none in ["nonesuch", "0x10", &format!("{:#x}", last + (1 << 30))] {
         whet(&["explain", &guest.arg(), none]).exits(3);
