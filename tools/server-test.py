@@ -78,7 +78,7 @@ def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
         functions = answer["functions"]
         print(
             f"       {functions['cloned']} functions cloned, {functions['refused']} refused, {took:.1f} s, "
-            f"whet's peak memory {answer['whet_peak_rss_mb']:.0f} MB"
+            f"whet's CPU time {whet.cpu_seconds:.1f} s, peak memory {answer['whet_peak_rss_mb']:.0f} MB"
         )
         # Stress mode does some fifty times the work, and is no way to be fast.
         if shuffle is None:
@@ -132,7 +132,8 @@ def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
         server.prepare(TABLES, ROWS)
         errors_before = server.error_lines()
         began = time.monotonic()
-        with Load(server.socket, test, options.connections, options.seconds, TABLES, ROWS) as load:
+        # Without an end of its own: on a busy machine what is done to the server may take longer than was meant.
+        with Load(server.socket, test, options.connections, None, TABLES, ROWS) as load:
             time.sleep(WARM_UP)
             installed = optimize(checks, whet, server.pid, options.shuffle)
             if installed:
@@ -149,9 +150,25 @@ def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
         checks.check(not errors, "nothing in the error log", "\n".join(errors))
 
 
-# A frame in the server's own stack trace: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`, and only the address where
-# no file is mapped: in a clone.
-FRAME = re.compile(r"^(?P<place>\S*)\[(?P<address>0x[0-9a-f]+)\]$", re.M)
+# A frame in the server's own stack trace. MariaDB and MySQL 5.6: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`; MySQL 9.7:
+# ` #3 0x7f38... name`, closed by one of all ones.
+FRAME = re.compile(r"^(?:\S*\[(0x[0-9a-f]+)\]|\s*#\d+ (0x[0-9a-f]+) .*)$", re.M)
+
+
+class CodeMap:
+    """What code of a process lies where, as it was when this was made."""
+
+    def __init__(self, pid: int):
+        self.ranges = []
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            where, perms, _offset, _device, inode, *path = line.split(maxsplit=5)
+            if "x" in perms:
+                start, end = (int(x, 16) for x in where.split("-"))
+                self.ranges.append((start, end, path[0] if path else "" if inode == "0" else "?"))
+
+    def file(self, address: int) -> str | None:
+        """The file there; "" for code of no file, which clones are; None where there is no code."""
+        return next((path for start, end, path in self.ranges if start <= address < end), None)
 
 
 def busiest_thread(pid: int) -> int:
@@ -176,24 +193,20 @@ def crash(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
                 return
             time.sleep(1)
             checks.check(load.running() and server.alive(), "the server serves queries until it is killed")
+            code_map = CodeMap(server.pid)
             LIBC.syscall(SYS_TGKILL, server.pid, busiest_thread(server.pid), signal.SIGSEGV)
             code = server.wait(60)
-        checks.check(code == -signal.SIGSEGV, "the server ended by the signal", f"exit code {code}")
+        # MySQL 5.6 reports and then exits.
+        checks.check(code in (-signal.SIGSEGV, 1), "the server ended by the signal", f"exit code {code}")
         log = server.error_log.read_text(errors="replace")
         trace = log.partition("Attempting backtrace")[2].partition("Trying to get some variables")[0]
-        frames = list(FRAME.finditer(trace))
-        clones = [f for f in frames if not f["place"]]
+        frames = [f for f in FRAME.finditer(trace) if (f[1] or f[2]).strip("0xf")]
+        files = [code_map.file(int(f[1] or f[2], 16)) for f in frames]
         print("\n".join(f"       {f[0]}" for f in frames))
         checks.check(len(frames) >= 8, "the stack trace has at least 8 frames", f"{len(frames)}\n{log[-3000:]}")
-        checks.check(bool(clones), "it goes through clones")
-        # libc exports neither name: with its debug symbols installed the frames have them, without them its path.
-        outermost = [f["place"] for f in frames[-2:]]
-        libc = re.compile(r"start_thread|clone|libc\.so")
-        checks.check(
-            len(outermost) == 2 and all(libc.search(place) for place in outermost),
-            "it goes down to the start of the thread",
-            outermost,
-        )
+        checks.check("" in files, "it goes through clones", files)
+        libc = [file is not None and "libc.so" in file for file in files[-2:]]
+        checks.check(libc == [True, True], "it goes down to the start of the thread", files[-2:])
 
 
 def main() -> int:

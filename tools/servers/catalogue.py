@@ -62,7 +62,8 @@ def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Rec
     return Recipe(
         str(base / "bin" / server),
         [str(base / create), *MARIADB_CREATE, *options],
-        [*options, REDO],
+        # Without this 11.4 makes itself an RSA key at each start, which takes up to a minute.
+        [*options, REDO, "--skip-ssl"],
         environment={"LD_LIBRARY_PATH": str(base / "libs")},
         deadlocks=MARIADB_DEADLOCKS,
     )
