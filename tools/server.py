@@ -63,10 +63,18 @@ class Server:
     """One running server. `pid`, `socket` and `error_log` are valid while it runs.
 
     `durable`: each commit is synced and each page written twice, as in production, on a disk that is memory.
+    `program`: another build of the server, which runs in its place.
     """
 
-    def __init__(self, name: str = "mariadb", max_connections: int = 200, durable: bool = False):
+    def __init__(
+        self,
+        name: str = "mariadb",
+        max_connections: int = 200,
+        durable: bool = False,
+        program: str | None = None,
+    ):
         self.name = name
+        self.program = program
         self.max_connections = max_connections
         self.durable = durable
         self.pid = 0
@@ -130,7 +138,7 @@ class Server:
     def _start(self) -> None:
         self._process = self._child(
             [
-                self.recipe.program,
+                self.program or self.recipe.program,
                 "--no-defaults",
                 f"--datadir={self.data}",
                 f"--tmpdir={self.dir}",
@@ -306,6 +314,11 @@ class Load:
             self._process.kill()
             self._process.wait()
         self._output.close()
+
+    @property
+    def pid(self) -> int:
+        """sysbench's process."""
+        return self._process.pid
 
     def running(self) -> bool:
         """Whether sysbench has not ended; it ends by itself at the first query that fails for good."""

@@ -37,7 +37,9 @@ def debian() -> Recipe:
     program = shutil.which("mariadbd", path="/usr/sbin:/usr/bin")
     if program is None:
         raise FetchError("there is no mariadbd; install Debian's mariadb-server")
-    return Recipe(program, ["mariadb-install-db", *MARIADB_CREATE], [REDO], deadlocks=MARIADB_DEADLOCKS)
+    # Where other builds of it, too, find what belongs to it.
+    share = ["--lc-messages-dir=/usr/share/mysql", "--character-sets-dir=/usr/share/mysql/charsets"]
+    return Recipe(program, ["mariadb-install-db", *MARIADB_CREATE], [REDO, *share], deadlocks=MARIADB_DEADLOCKS)
 
 
 def mysql_9_7() -> Recipe:
