@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""A private MariaDB server for tests, and a sysbench load for it.
+"""A private MariaDB or MySQL server for tests, and a sysbench load for it.
 
-The server is Debian's own stripped /usr/sbin/mariadbd on a new, throw-away data directory: its own unix socket, no
-network, and settings that keep the disk out of the way so that the load is bound by the CPU. It and its directory
-are gone afterwards, whatever happens; nothing else on the host is touched.
+The server is Debian's own stripped mariadbd, or another one of tools/servers by its name, on a new, throw-away data
+directory: its own unix socket, no network, and settings that keep the disk out of the way so that the load is bound
+by the CPU. It and its directory are gone afterwards, whatever happens; nothing else on the host is touched.
 
 As a module:   with Server() as server: server.prepare(4, 100_000); load = Load(server.socket, "oltp_read_only")
-As a command:  server.py run                       start one, print where it is as JSON, end it at a signal
+As a command:  server.py fetch [NAME...]           bring servers into the cache ($WHET_SERVERS), all without a name
+               server.py run [--server NAME]       start one, print where it is as JSON, end it at a signal
                server.py prepare --socket S        make sysbench's tables
                server.py load --socket S           run sysbench until --seconds are over or a signal comes
 """
 
 import argparse
-import ctypes
 import json
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -27,13 +26,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mysql_wire import Connection, MysqlError
+from servers import NAMES, FetchError, obtain
+from servers.room import die_with_parent, entered, left
 
-MARIADBD = "/usr/sbin/mariadbd"
 USER = "sbtest"
 DATABASE = "sbtest"
-
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
+# Memory that looks like a disk: a server that syncs each commit is bound by the CPU there as well.
+MEMORY_DISK = "/dev/shm"
+NO_DISK = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
+DURABLE = ["--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=1"]
 
 
 class ServerError(Exception):
@@ -50,11 +51,6 @@ def exit_on_signals() -> None:
     signal.signal(signal.SIGHUP, leave)
 
 
-def die_with_parent() -> None:
-    """In a new child: end with this program even where it gets no chance to clean up (kill -9)."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def tail(path: Path, lines: int = 20) -> str:
     """The end of a log, for error messages."""
     try:
@@ -64,25 +60,40 @@ def tail(path: Path, lines: int = 20) -> str:
 
 
 class Server:
-    """One running mariadbd. `pid`, `socket` and `error_log` are valid while it runs."""
+    """One running server. `pid`, `socket` and `error_log` are valid while it runs.
 
-    def __init__(self, max_connections: int = 200):
+    `durable`: each commit is synced and each page written twice, as in production, on a disk that is memory.
+    `program`: another build of the server, which runs in its place.
+    """
+
+    def __init__(
+        self,
+        name: str = "mariadb",
+        max_connections: int = 200,
+        durable: bool = False,
+        program: str | None = None,
+    ):
+        self.name = name
+        self.program = program
         self.max_connections = max_connections
+        self.durable = durable
         self.pid = 0
         self.exit_code: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Server":
-        # mariadbd refuses to run as root; Debian's package has a user for it.
+        self.recipe = obtain(self.name)
+        if self.recipe.root is not None and os.geteuid() != 0:
+            raise ServerError(f"{self.name} brings its own libc and runs in a root of its own: that takes root")
+        # Servers refuse to run as root; Debian's package has a user for them.
         self.user = "mysql" if os.geteuid() == 0 else None
-        self.dir = Path(tempfile.mkdtemp(prefix="whet-server-"))
+        self.dir = Path(tempfile.mkdtemp(prefix="whet-server-", dir=MEMORY_DISK if self.durable else None))
         self.data = self.dir / "data"
         self.socket = str(self.dir / "server.sock")
         self.error_log = self.dir / "error.log"
         try:
             if self.user:
-                entry = pwd.getpwnam(self.user)
-                os.chown(self.dir, entry.pw_uid, entry.pw_gid)
+                shutil.chown(self.dir, self.user, self.user)
             self._create_data()
             self._start()
         except BaseException:
@@ -94,37 +105,27 @@ class Server:
         self.stop()
 
     def _child(self, args: list[str], **more: object) -> "subprocess.Popen[bytes]":
-        # A process group of its own: a Ctrl-C at the terminal is for us, and we end the server in order. The user
-        # is changed before die_with_parent runs; the other way round the kernel would drop the death signal.
+        # A process group of its own: a Ctrl-C at the terminal is for us, and we end the server in order.
         return subprocess.Popen(
             args,
             stdin=subprocess.DEVNULL,
-            cwd=self.dir,
-            user=self.user,
-            group=self.user,
-            extra_groups=[] if self.user else None,
+            env={**os.environ, **self.recipe.environment},
             process_group=0,
-            preexec_fn=die_with_parent,
+            preexec_fn=entered(self.user, self.recipe.root, self.dir),
             **more,
         )
 
     def _create_data(self) -> None:
+        if isinstance(self.recipe.create, Path):
+            shutil.copytree(self.recipe.create, self.data)
+            if self.user:
+                for path in [self.data, *self.data.rglob("*")]:
+                    shutil.chown(path, self.user, self.user)
+            return
         log = self.dir / "install.log"
         with log.open("wb") as out:
-            # "normal": root comes in without a password, from whatever unix user the test runs as.
-            install = self._child(
-                [
-                    "mariadb-install-db",
-                    "--no-defaults",
-                    f"--datadir={self.data}",
-                    f"--tmpdir={self.dir}",
-                    "--auth-root-authentication-method=normal",
-                    "--skip-test-db",
-                    "--skip-name-resolve",
-                ],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+            command = [*self.recipe.create, f"--datadir={self.data}", f"--tmpdir={self.dir}"]
+            install = self._child(command, stdout=out, stderr=subprocess.STDOUT)
             try:
                 code = install.wait(timeout=120)
             except BaseException:
@@ -132,12 +133,12 @@ class Server:
                 install.wait()
                 raise
         if code != 0:
-            raise ServerError(f"mariadb-install-db ended with {code}:\n{tail(log)}")
+            raise ServerError(f"{self.recipe.create[0]} ended with {code}:\n{tail(log)}")
 
     def _start(self) -> None:
         self._process = self._child(
             [
-                MARIADBD,
+                self.program or self.recipe.program,
                 "--no-defaults",
                 f"--datadir={self.data}",
                 f"--tmpdir={self.dir}",
@@ -150,12 +151,10 @@ class Server:
                 f"--max-connections={self.max_connections}",
                 # All data in memory, and nobody waits for the disk: what is left is CPU work.
                 "--innodb-buffer-pool-size=256M",
-                "--innodb-log-file-size=128M",
-                "--innodb-flush-log-at-trx-commit=0",
-                "--innodb-flush-method=nosync",
-                "--innodb-doublewrite=0",
+                *(DURABLE if self.durable else NO_DISK),
                 # The data is thrown away: a shutdown needs not write it out.
                 "--innodb-fast-shutdown=2",
+                *self.recipe.options,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -164,7 +163,7 @@ class Server:
         deadline = time.monotonic() + 60
         while True:
             if not self.alive():
-                raise ServerError(f"mariadbd ended at its start:\n{tail(self.error_log)}")
+                raise ServerError(f"{self.name} ended at its start:\n{tail(self.error_log)}")
             try:
                 with self.connect() as db:
                     db.query(f"CREATE DATABASE {DATABASE}")
@@ -173,7 +172,7 @@ class Server:
                 return
             except OSError:
                 if time.monotonic() > deadline:
-                    raise ServerError(f"mariadbd did not open its socket:\n{tail(self.error_log)}") from None
+                    raise ServerError(f"{self.name} did not open its socket:\n{tail(self.error_log)}") from None
                 time.sleep(0.1)
 
     def connect(self) -> Connection:
@@ -211,6 +210,7 @@ class Server:
                 self.wait(30)
         finally:
             shutil.rmtree(self.dir, ignore_errors=True)
+            left(self.recipe.root, self.dir)
             # What whet leaves for profilers, which is to outlive the process.
             Path(f"/tmp/perf-{self.pid}.map").unlink(missing_ok=True)
 
@@ -222,6 +222,11 @@ class Server:
         """What the error log holds that no healthy run writes."""
         text = self.error_log.read_text(errors="replace")
         return [line for line in text.splitlines() if "[ERROR]" in line or "got signal" in line]
+
+    def deadlocks(self) -> int:
+        """How many deadlocks between transactions the server has ended so far."""
+        with self.connect() as db:
+            return int(db.query(self.recipe.deadlocks)[0][0] or 0)
 
 
 def sysbench_command(socket: str, test: str, tables: int, rows: int, threads: int) -> list[str]:
@@ -312,6 +317,11 @@ class Load:
             self._process.wait()
         self._output.close()
 
+    @property
+    def pid(self) -> int:
+        """sysbench's process."""
+        return self._process.pid
+
     def running(self) -> bool:
         """Whether sysbench has not ended; it ends by itself at the first query that fails for good."""
         return self._process.poll() is None
@@ -352,16 +362,31 @@ class Load:
         )
 
 
-def run_command(_options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """`server.py run`"""
-    with Server() as server:
+    with Server(options.server) as server:
         print(
             json.dumps({"pid": server.pid, "socket": server.socket, "error_log": str(server.error_log)}),
             flush=True,
         )
         while server.alive():
             time.sleep(0.2)
-        raise ServerError(f"mariadbd ended with {server.exit_code}:\n{tail(server.error_log)}")
+        raise ServerError(f"{server.name} ended with {server.exit_code}:\n{tail(server.error_log)}")
+
+
+def fetch_command(options: argparse.Namespace) -> int:
+    """`server.py fetch`: each is told, and a server that cannot be had does not keep the others away."""
+    unknown = set(options.names) - set(NAMES)
+    if unknown:
+        raise FetchError(f"no server is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    missing = 0
+    for name in options.names or NAMES:
+        try:
+            print(f"{name}: {obtain(name).program}", flush=True)
+        except (FetchError, OSError) as e:
+            missing += 1
+            print(f"{name}: cannot be had: {e}", file=sys.stderr)
+    return 1 if missing else 0
 
 
 def prepare_command(options: argparse.Namespace) -> int:
@@ -387,11 +412,15 @@ def load_command(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="a private MariaDB for tests, and a sysbench load for it")
+    parser = argparse.ArgumentParser(description="a private server for tests, and a sysbench load for it")
     commands = parser.add_subparsers(required=True)
 
     run = commands.add_parser("run", help="start a server, print its pid and socket, end it at a signal")
     run.set_defaults(act=run_command)
+    run.add_argument("--server", choices=NAMES, default=NAMES[0])
+    fetch = commands.add_parser("fetch", help="bring servers into the cache")
+    fetch.set_defaults(act=fetch_command)
+    fetch.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
 
     for name, act in (("prepare", prepare_command), ("load", load_command)):
         command = commands.add_parser(name)
@@ -410,7 +439,7 @@ def main() -> int:
         return options.act(options)
     except KeyboardInterrupt:
         return 130
-    except (ServerError, MysqlError, OSError) as e:
+    except (FetchError, ServerError, MysqlError, OSError) as e:
         print(f"server.py: {e}", file=sys.stderr)
         return 1
 

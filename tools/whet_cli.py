@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -17,11 +18,18 @@ def default_whet() -> str:
     return os.environ.get("WHET") or str(Path(__file__).resolve().parent.parent / "target/release/whet")
 
 
+def children_cpu() -> float:
+    """CPU seconds of all children that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Whet:
-    """One whet binary."""
+    """One whet binary. `cpu_seconds` is what the last command used, user and system."""
 
     def __init__(self, path: str | None = None):
         self.path = path or default_whet()
+        self.cpu_seconds = 0.0
 
     def run(self, *words: object, timeout: float = 120) -> dict:
         """The JSON answer of a command that must succeed."""
@@ -33,6 +41,7 @@ class Whet:
 
     def try_run(self, *words: object, timeout: float = 120) -> tuple[int, dict, str]:
         """Exit code, JSON answer ({} where there is none), standard error."""
+        before = children_cpu()
         try:
             done = subprocess.run(
                 [self.path, *map(str, words), "--format", "json"],
@@ -48,6 +57,7 @@ class Whet:
             raise WhetError(f"there is no {self.path}; build it with `cargo build --release -p whet`") from None
         except subprocess.TimeoutExpired:
             raise WhetError(f"`whet {' '.join(map(str, words))}` took longer than {timeout} s") from None
+        self.cpu_seconds = children_cpu() - before
         try:
             answer = json.loads(done.stdout)
         except ValueError:

@@ -12,8 +12,10 @@ use std::collections::BTreeSet;
 
 const WALK: &str = "dl_iterate_phdr";
 const FIND_OBJECT: &str = "_dl_find_object";
-/// What only an unwinder defines (Itanium C++ ABI, exception handling, level I; libgcc; libunwind).
-const UNWINDER: [&str; 4] = ["_Unwind_RaiseException", "_Unwind_Backtrace", "_Unwind_Find_FDE", "unw_step"];
+/// What only an unwinder defines (Itanium C++ ABI, exception handling, level I; libgcc; LLVM's libunwind). The last is
+/// `unw_step` of the nongnu one, whose header renames it; Debian builds that without the C++ names since 1.8.
+const UNWINDER: [&str; 5] =
+    ["_Unwind_RaiseException", "_Unwind_Backtrace", "_Unwind_Find_FDE", "unw_step", "_ULx86_64_step"];
 
 /// What is to be led through the anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

