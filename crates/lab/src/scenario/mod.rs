@@ -1,0 +1,9 @@
+//! The benchmarks, one a file.
+
+pub mod fixed_rate;
+pub mod oltp_rw;
+pub mod stalls;
+pub mod tpcc;
+
+mod imp;
+pub use imp::Scenario;
