@@ -23,8 +23,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the text would be shown in the help")]
-    Scenario(Scenario),
+    Scenario(Box<Scenario>),
     /// Go on with a run that was broken off: steps that are whole are not taken again.
     #[command(after_help = "Example:\n  whet-lab resume lab-runs/stalls-20261122063000")]
     Resume {

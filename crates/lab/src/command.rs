@@ -246,7 +246,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end(Duration::from_secs(2));
+        // Long enough for a whet that is broken off to take its work out again.
+        self.end(Duration::from_secs(10));
     }
 }
 

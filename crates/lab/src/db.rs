@@ -1,8 +1,8 @@
 //! Sessions on the measured server.
 
 use crate::error::Error;
-use mysql::prelude::{FromValue, Queryable};
-use mysql::{Conn, OptsBuilder};
+use mysql::prelude::{FromRow, Queryable};
+use mysql::{Conn, OptsBuilder, Row, from_row_opt};
 use std::time::Duration;
 
 /// Where a server listens, and as whom the lab comes in.
@@ -85,15 +85,15 @@ impl Db {
         self.conn.query_drop(sql).map_err(|e| self.address.error(&e))
     }
 
-    /// The first value of the first row.
+    /// The first row.
     ///
     /// # Errors
-    /// The server's; an answer without rows is one as well.
-    pub fn one<T: FromValue>(&mut self, sql: &str) -> Result<T, Error> {
-        let row: Option<T> = self.conn.query_first(sql).map_err(|e| self.address.error(&e))?;
-        row.ok_or_else(|| Error::Database {
+    /// The server's; no row, or one of another form, is one as well.
+    pub fn one<T: FromRow>(&mut self, sql: &str) -> Result<T, Error> {
+        let row: Option<Row> = self.conn.query_first(sql).map_err(|e| self.address.error(&e))?;
+        row.and_then(|row| from_row_opt(row).ok()).ok_or_else(|| Error::Database {
             server: self.address.server.clone(),
-            message: format!("no answer to {sql}"),
+            message: format!("no answer, or an odd one, to {sql}"),
         })
     }
 
@@ -102,11 +102,7 @@ impl Db {
     /// # Errors
     /// The server's.
     pub fn status(&mut self, name: &str) -> Result<u64, Error> {
-        let sql = format!("SHOW GLOBAL STATUS LIKE '{name}'");
-        let row: Option<(String, u64)> = self.conn.query_first(&sql).map_err(|e| self.address.error(&e))?;
-        row.map(|r| r.1).ok_or_else(|| Error::Database {
-            server: self.address.server.clone(),
-            message: format!("it has no counter {name}"),
-        })
+        let (_, count): (String, u64) = self.one(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?;
+        Ok(count)
     }
 }

@@ -56,7 +56,8 @@ pub struct Driver {
 
 fn histogram() -> Histogram<u64> {
     // Three digits from a microsecond to a minute; what is longer makes it grow.
-    let mut h = Histogram::new_with_bounds(1, 60_000_000, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits are allowed"));
+    let mut h = Histogram::new_with_bounds(1, 60_000_000, 3)
+        .unwrap_or_else(|_| Histogram::new(3).expect("3 digits are allowed"));
     h.auto(true);
     h
 }
@@ -128,7 +129,13 @@ fn latency(side: Side, kind: &str, h: &Histogram<u64>) -> Latency {
 }
 
 /// A thread's life.
-fn work<W: Worker>(mut worker: W, shared: &Shared, times: &Mutex<Times>, mut rng: Pcg64Mcg, gap: Option<f64>) {
+fn work<W: Worker>(
+    mut worker: W,
+    shared: &Shared,
+    times: &Mutex<Times>,
+    mut rng: Pcg64Mcg,
+    gap: Option<f64>,
+) {
     let mut meant = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
         match gap {
@@ -187,10 +194,14 @@ fn wait_until(moment: Instant, stop: &AtomicBool) -> bool {
 impl Load for Driver {
     fn check(&mut self) -> Result<(), Error> {
         let failed = self.shared.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*failed {
-            Some(why) => Err(Error::Load { load: self.kinds.join(", "), why: format!("failed: {why}") }),
-            None => Ok(()),
+        if let Some(why) = &*failed {
+            return Err(Error::Load { load: self.kinds.join(", "), why: format!("failed: {why}") });
         }
+        // They end when they are told to, which is when the driver is dropped.
+        if self.threads.iter().any(JoinHandle::is_finished) {
+            return Err(Error::Bug("a client of the lab's own load panicked".to_owned()));
+        }
+        Ok(())
     }
 
     fn work(&self) -> Option<u64> {
@@ -246,6 +257,23 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(200));
             }
             Ok(0)
+        }
+    }
+
+    struct Panics;
+    impl Worker for Panics {
+        fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_client_that_panics_is_not_passed_over() {
+        let mut driver = Driver::start(vec![Panics], &["r"], 1, None);
+        let until = Instant::now() + Duration::from_secs(10);
+        while driver.check().is_ok() {
+            assert!(Instant::now() < until, "nobody said so");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

@@ -131,6 +131,13 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!("; its last words:\n{}", words.trim_end()) }
 }
 
+/// In the words of servers and programs: ENOSPC is 28 everywhere on Linux.
+fn is_full(words: &str) -> bool {
+    ["No space left", "Errcode: 28", "error 28", "out of disk space", "is full"]
+        .iter()
+        .any(|w| words.contains(w))
+}
+
 impl Error {
     /// A file's error.
     pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
@@ -169,13 +176,16 @@ impl Error {
                 "mend the name in --dsn; the password is taken from it or from WHET_LAB_PASSWORD".to_owned()
             }
             Self::NotEmpty { .. } => {
-                "name a database in --dsn that is empty or does not exist; the lab writes to no other".to_owned()
+                "name a database in --dsn that is empty or does not exist; the lab writes to no other"
+                    .to_owned()
             }
             Self::File { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 "make room, or choose another disk with --out and --datadir".to_owned()
             }
-            Self::Command { words, .. } | Self::ServerStart { words, .. } | Self::ServerGone { words, .. }
-                if words.contains("No space left") || words.contains("Errcode: 28") =>
+            Self::Command { words, .. }
+            | Self::ServerStart { words, .. }
+            | Self::ServerGone { words, .. }
+                if is_full(words) =>
             {
                 "the disk is full: make room, or choose another disk with --out and --datadir".to_owned()
             }

@@ -81,16 +81,24 @@ impl Machine {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
         if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
-            found.push(format!("The clock's governor is {g}: set it to performance (cpupower frequency-set -g performance)."));
+            found.push(format!(
+                "The clock's governor is {g}: set it to performance (cpupower frequency-set -g performance)."
+            ));
         }
         if self.steal > 0.01 {
             found.push(format!("Other guests of this host take {} of the CPU time: absolute figures drift; ratios are from windows in turn and stand it.", percent(self.steal)));
         }
         if self.busy > 0.05 {
-            found.push(format!("Other programs here use {} of the CPU: end them, or take throughput and latency with care.", percent(self.busy)));
+            found.push(format!(
+                "Other programs here use {} of the CPU: end them, or take throughput and latency with care.",
+                percent(self.busy)
+            ));
         }
         if self.noise > 0.05 {
-            found.push(format!("The same work takes times that differ by {} (middle half): take more pairs.", percent(self.noise)));
+            found.push(format!(
+                "The same work takes times that differ by {} (middle half): take more pairs.",
+                percent(self.noise)
+            ));
         }
         if self.server_cpus.is_empty() {
             found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));

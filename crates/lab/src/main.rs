@@ -29,6 +29,7 @@ mod stats;
 mod steady;
 mod sysbench;
 mod tpcc;
+mod tpch;
 mod whet;
 mod windows;
 
@@ -45,9 +46,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Scenario(scenario) => end(start::begin(&scenario, &Interrupt::listen())),
         Command::Resume { run, dsn } => end(start::resume(&run, &dsn, &Interrupt::listen())),
-        Command::Report { run, output } => {
-            answer(Run::read(&run).and_then(|run| report::write(&run, output.as_deref())).map(|p| p.display().to_string()))
-        }
+        Command::Report { run, output } => answer(
+            Run::read(&run)
+                .and_then(|run| report::write(&run, output.as_deref()))
+                .map(|p| p.display().to_string()),
+        ),
         Command::Compare { a, b, output } => answer(report::compare(&a, &b, output.as_deref())),
         Command::Guard { parent, cpus, command } => {
             let e = guard::become_child(parent, &cpus, &command);

@@ -98,7 +98,11 @@ pub fn rows_that_fit(pool_mib: u64, tables: usize) -> u64 {
 /// A duration on the command line.
 pub fn seconds(s: &str) -> Result<f64, String> {
     let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
-    if (0.01..=36_000.0).contains(&v) { Ok(v) } else { Err("seconds must lie between 0.01 and 36000".to_owned()) }
+    if (0.01..=36_000.0).contains(&v) {
+        Ok(v)
+    } else {
+        Err("seconds must lie between 0.01 and 36000".to_owned())
+    }
 }
 
 /// A number of something that must be there.

@@ -64,6 +64,9 @@ mod tests {
         let text = "1234567;;instructions:u;200345678;100.00;1.52;insn per cycle\n<not supported>;;iTLB-load-misses:u;0;100.00;;\n<not counted>;;cycles:u;0;0.00;;\n42;;branch-misses:u;200345678;66.70;0.2;of all branches\n";
         let counts = parse(text);
         assert_eq!(counts.len(), 2);
-        assert!((counts["instructions"] - 1_234_567.0).abs() < 0.5 && (counts["branch-misses"] - 42.0).abs() < 0.5);
+        assert!(
+            (counts["instructions"] - 1_234_567.0).abs() < 0.5
+                && (counts["branch-misses"] - 42.0).abs() < 0.5
+        );
     }
 }

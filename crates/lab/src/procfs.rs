@@ -38,8 +38,13 @@ pub fn cpu_times() -> CpuTimes {
 fn parse_cpu_times(stat: &str, hertz: f64) -> CpuTimes {
     let line = stat.lines().next().unwrap_or_default();
     // user nice system idle iowait irq softirq steal; the guest times behind them are in the first two already.
-    let ticks: Vec<f64> =
-        line.split_whitespace().skip(1).take(8).filter_map(|w| w.parse::<f64>().ok()).map(|t| t / hertz).collect();
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .filter_map(|w| w.parse::<f64>().ok())
+        .map(|t| t / hertz)
+        .collect();
     let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0);
     CpuTimes { idle: at(3) + at(4), steal: at(7), capacity: ticks.iter().sum() }
 }
@@ -86,7 +91,9 @@ mod tests {
     #[test]
     fn guest_time_is_not_counted_twice() {
         let t = parse_cpu_times("cpu  100 0 50 800 50 0 0 25 100 0\ncpu0 1 2 3\n", 100.0);
-        assert!((t.idle - 8.5).abs() < 1e-9 && (t.steal - 0.25).abs() < 1e-9 && (t.capacity - 10.25).abs() < 1e-9);
+        assert!(
+            (t.idle - 8.5).abs() < 1e-9 && (t.steal - 0.25).abs() < 1e-9 && (t.capacity - 10.25).abs() < 1e-9
+        );
     }
 
     #[test]

@@ -59,8 +59,18 @@ pub struct Home {
 
 #[derive(Debug)]
 enum Kind {
-    Private { binary: PathBuf, dir: PathBuf, log: PathBuf, cpus: Vec<usize>, settings: Settings, _socket: tempfile::TempDir },
-    Running { address: Address, created: bool },
+    Private {
+        binary: PathBuf,
+        dir: PathBuf,
+        log: PathBuf,
+        cpus: Vec<usize>,
+        settings: Settings,
+        _socket: tempfile::TempDir,
+    },
+    Running {
+        address: Address,
+        created: bool,
+    },
 }
 
 /// A running server.
@@ -95,7 +105,10 @@ impl Home {
             Source::Binary(path) if path.is_file() => path.clone(),
             Source::Binary(path) => {
                 let program = path.display().to_string();
-                return Err(Error::Missing { program, get: "name a server's program with --server-binary".into() });
+                return Err(Error::Missing {
+                    program,
+                    get: "name a server's program with --server-binary".into(),
+                });
             }
             _ => find("mariadbd").ok_or_else(|| Error::Missing {
                 program: "mariadbd".into(),
@@ -137,10 +150,12 @@ impl Home {
         let version: String = db.one("SELECT VERSION()")?;
         address.server = name_of(&version);
         let database = address.database.clone();
-        let there: u64 =
-            db.one(&format!("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '{database}'"))?;
-        let tables: u64 =
-            db.one(&format!("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{database}'"))?;
+        let there: u64 = db.one(&format!(
+            "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '{database}'"
+        ))?;
+        let tables: u64 = db.one(&format!(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{database}'"
+        ))?;
         if tables > 0 {
             return Err(Error::NotEmpty { server: address.server, name: database });
         }
@@ -159,7 +174,14 @@ impl Home {
                 let mut db = address.connect()?;
                 let version = db.one("SELECT VERSION()")?;
                 let pid = local_pid(&mut db);
-                Ok(Server { name: self.name.clone(), address: address.clone(), pid, version, log: None, process: None })
+                Ok(Server {
+                    name: self.name.clone(),
+                    address: address.clone(),
+                    pid,
+                    version,
+                    log: None,
+                    process: None,
+                })
             }
             Kind::Private { binary, dir, log, cpus, settings, _socket } => {
                 let socket = socket_path(dir, _socket.path());
@@ -227,7 +249,8 @@ impl Server {
                     db.run(&format!("CREATE DATABASE IF NOT EXISTS `{DATABASE}`"))?;
                     if self.address.socket.is_none() {
                         // root@localhost is not root@127.0.0.1 for a server that resolves no names.
-                        db.run("CREATE USER IF NOT EXISTS lab@'127.0.0.1' IDENTIFIED BY ''")?;
+                        // There already after the first start; old servers have no IF NOT EXISTS. GRANT tells what matters.
+                        let _ = db.run("CREATE USER lab@'127.0.0.1' IDENTIFIED BY ''");
                         db.run("GRANT ALL ON *.* TO lab@'127.0.0.1'")?;
                         self.address.user = "lab".into();
                     }
@@ -321,15 +344,16 @@ fn fill(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
     if !version.contains("MariaDB") && !is_old_mysql {
         return Ok(Spec::new(binary).args(["--no-defaults", "--initialize-insecure", &data]).args(as_root()));
     }
-    let beside = ["scripts", "bin"].iter().flat_map(|d| {
-        ["mariadb-install-db", "mysql_install_db"].iter().map(move |n| base.join(d).join(n))
-    });
+    let beside = ["scripts", "bin"]
+        .iter()
+        .flat_map(|d| ["mariadb-install-db", "mysql_install_db"].iter().map(move |n| base.join(d).join(n)));
     let script = beside.into_iter().find(|p| p.is_file()).or_else(|| find("mariadb-install-db"));
     let script = script.ok_or_else(|| Error::Missing {
         program: "mariadb-install-db".into(),
         get: format!("it belongs to the server's package; looked for in {}", base.display()),
     })?;
-    let mut spec = Spec::new(script).args(["--no-defaults", &data]).arg(format!("--basedir={}", base.display()));
+    let mut spec =
+        Spec::new(script).args(["--no-defaults", &data]).arg(format!("--basedir={}", base.display()));
     if !is_old_mysql {
         spec = spec.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
     }
@@ -354,7 +378,12 @@ fn start_command(binary: &Path, dir: &Path, socket: &Path, log: &Path, settings:
         .arg(format!("--max-connections={}", settings.connections))
         .arg("--max-prepared-stmt-count=1000000")
         .arg(format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib))
-        .arg("--innodb-log-file-size=256M")
+        // Servers that do not know an option pass over those that begin so.
+        .args([
+            "--loose-innodb-log-file-size=256M",
+            "--loose-innodb-redo-log-capacity=512M",
+            "--loose-mysqlx=OFF",
+        ])
         .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
         // The data is thrown away: a shutdown need not write it out.
         .arg("--innodb-fast-shutdown=2")
@@ -377,12 +406,17 @@ fn parse_url(url: &str) -> Result<Address, Error> {
         None => (url, None),
     };
     let opts = mysql::Opts::from_url(plain).map_err(|e| {
-        Error::Usage(format!("{:?} is no address of a server (mysql://USER@HOST:PORT/DATABASE): {e}", hide(url)))
+        Error::Usage(format!(
+            "{:?} is no address of a server (mysql://USER@HOST:PORT/DATABASE): {e}",
+            hide(url)
+        ))
     })?;
     let from_outside = std::env::var("WHET_LAB_PASSWORD").unwrap_or_default();
     let database = opts.get_db_name().unwrap_or(DATABASE).to_owned();
     if !database.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-        return Err(Error::Usage(format!("{database:?}: letters, digits and _ alone in the database's name")));
+        return Err(Error::Usage(format!(
+            "{database:?}: letters, digits and _ alone in the database's name"
+        )));
     }
     Ok(Address {
         server: format!("{}:{}", opts.get_ip_or_hostname(), opts.get_tcp_port()),
@@ -417,15 +451,24 @@ mod tests {
     fn names_have_family_and_version() {
         let debian = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
         assert_eq!(name_of(debian), "mariadb-10.11.19");
-        assert_eq!(name_of("/x/mysqld  Ver 9.7.0 for Linux on x86_64 (MySQL Community Server)"), "mysql-9.7.0");
+        assert_eq!(
+            name_of("/x/mysqld  Ver 9.7.0 for Linux on x86_64 (MySQL Community Server)"),
+            "mysql-9.7.0"
+        );
         assert_eq!(name_of("10.1.23-MariaDB"), "mariadb-10.1.23");
     }
 
     #[test]
     fn addresses() {
         let a = parse_url("mysql://me:word@10.0.0.1:3307/bench").unwrap();
-        assert_eq!((a.user.as_str(), a.password.as_str(), a.port, a.database.as_str()), ("me", "word", 3307, "bench"));
-        assert_eq!(parse_url("mysql://me@localhost?socket=/run/x.sock").unwrap().socket.as_deref(), Some("/run/x.sock"));
+        assert_eq!(
+            (a.user.as_str(), a.password.as_str(), a.port, a.database.as_str()),
+            ("me", "word", 3307, "bench")
+        );
+        assert_eq!(
+            parse_url("mysql://me@localhost?socket=/run/x.sock").unwrap().socket.as_deref(),
+            Some("/run/x.sock")
+        );
         assert!(parse_url("postgres://x").is_err());
         assert!(parse_url("mysql://me@h/a%60b").is_err());
     }

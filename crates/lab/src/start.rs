@@ -26,9 +26,11 @@ pub struct Outcome {
 
 /// A new run.
 pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
-    let path = scenario.common().out.clone().unwrap_or_else(|| {
-        Path::new("lab-runs").join(format!("{}-{}", scenario.name(), clock::stamp()))
-    });
+    let path = scenario
+        .common()
+        .out
+        .clone()
+        .unwrap_or_else(|| Path::new("lab-runs").join(format!("{}-{}", scenario.name(), clock::stamp())));
     match create(scenario, &path, interrupt) {
         Ok((folder, head, commands)) => go(scenario, folder, &head, commands),
         Err(e) => Outcome { folder: None, result: Err(e) },
@@ -67,15 +69,17 @@ fn create(
     interrupt: &Interrupt,
 ) -> Result<(Folder, Head, Commands), Error> {
     // Before anything is made: what is missing should be said at once.
-    let whet = if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
-    let _ = crate::sysbench::Sysbench::locate(scenario.common().sysbench.as_deref()).or_else(|e| {
-        if scenario.needs_sysbench() { Err(e) } else { Ok(PathBuf::new()) }
-    })?;
+    let whet =
+        if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
+    let _ = crate::sysbench::Sysbench::locate(scenario.common().sysbench.as_deref())
+        .or_else(|e| if scenario.needs_sysbench() { Err(e) } else { Ok(PathBuf::new()) })?;
     fs::create_dir_all(path).map_err(Error::file(path))?;
     let path = path.canonicalize().map_err(Error::file(path))?;
     if path.join("run.json").exists() {
         let path = path.display();
-        return Err(Error::Usage(format!("{path} holds a run already: `whet-lab resume {path}` goes on with it")));
+        return Err(Error::Usage(format!(
+            "{path} holds a run already: `whet-lab resume {path}` goes on with it"
+        )));
     }
     let commands = Commands::new(&path, interrupt.clone())?;
     let version = match &whet {

@@ -49,7 +49,11 @@ pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
     let at = share.clamp(0.0, 1.0) * last as f64;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index between 0 and last")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index between 0 and last"
+    )]
     let below = at.floor() as usize;
     let low = *sorted.get(below)?;
     let high = *sorted.get(below + 1).unwrap_or(&low);
@@ -95,11 +99,7 @@ pub fn bootstrap_median(values: &[f64], seed: u64) -> Option<Estimate> {
         medians.push(quantile_sorted(&resample, 0.5)?);
     }
     medians.sort_by(f64::total_cmp);
-    Some(Estimate {
-        value,
-        low: quantile_sorted(&medians, 0.025)?,
-        high: quantile_sorted(&medians, 0.975)?,
-    })
+    Some(Estimate { value, low: quantile_sorted(&medians, 0.025)?, high: quantile_sorted(&medians, 0.975)? })
 }
 
 /// Ratio of the medians of two independent sets, each resampled by itself.
@@ -164,7 +164,10 @@ mod tests {
         for experiment in 0..300 {
             // Sums of uniforms are near enough to normal.
             let values: Vec<f64> = (0..40)
-                .map(|_| 1.0 + (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX) - 0.5).sum::<f64>() * 0.1)
+                .map(|_| {
+                    1.0 + (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX) - 0.5).sum::<f64>()
+                        * 0.1
+                })
                 .collect();
             let e = bootstrap_median(&values, experiment).unwrap();
             assert!(e.low <= e.value && e.value <= e.high);

@@ -64,10 +64,8 @@ impl Sysbench {
         }
         spec = match &address.socket {
             Some(socket) => spec.arg(format!("--mysql-socket={socket}")),
-            None => spec.args([
-                format!("--mysql-host={}", address.host),
-                format!("--mysql-port={}", address.port),
-            ]),
+            None => spec
+                .args([format!("--mysql-host={}", address.host), format!("--mysql-port={}", address.port)]),
         };
         Ok(spec
             .arg(format!("--mysql-user={}", address.user))
@@ -80,6 +78,10 @@ impl Sysbench {
 
     /// A password on the command line would be in `ps` and in the log.
     fn password_file(&self, password: &str) -> Result<PathBuf, Error> {
+        if !password.chars().all(|c| c.is_ascii_graphic() && !"#\"'\\".contains(c)) {
+            let why = "sysbench reads the password from a file, which takes no blanks, quotes, backslashes and # in it";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let path = self.folder.join("sysbench.conf");
         let write = || {
             let mut file =
@@ -107,7 +109,13 @@ impl Sysbench {
     ///
     /// # Errors
     /// Where it cannot be started.
-    pub fn start(&self, load: &str, address: &Address, threads: usize, seed: u64) -> Result<SysbenchLoad, Error> {
+    pub fn start(
+        &self,
+        load: &str,
+        address: &Address,
+        threads: usize,
+        seed: u64,
+    ) -> Result<SysbenchLoad, Error> {
         // Deadlocks (1213, 1020, 1205) are the data's doing and are tried again, as sysbench does by itself.
         let spec = self.spec(load, address, threads, seed)?.args(["--time=0", "--report-interval=1", "run"]);
         let mut running = self.commands.spawn(&spec, Stdio::piped(), Stdio::piped())?;
@@ -155,7 +163,10 @@ impl Load for SysbenchLoad {
             self.drain();
             let errors: Vec<&str> = self.text.lines().filter(|l| l.contains("FATAL")).collect();
             let words = if errors.is_empty() { tail(&self.text) } else { tail(&errors.join("\n")) };
-            return Err(Error::Load { load: self.name.clone(), why: format!("ended early ({status}):\n{words}") });
+            return Err(Error::Load {
+                load: self.name.clone(),
+                why: format!("ended early ({status}):\n{words}"),
+            });
         }
         Ok(())
     }

@@ -83,7 +83,11 @@ impl Sides {
     /// Those of `whet status`.
     pub fn of(whet: Option<&Whet>, pid: Option<i32>) -> Result<Self, Error> {
         let Some(whet) = whet else { return Ok(Self { whet: None, pid: 0, found: None, now: None }) };
-        let pid = pid.ok_or_else(|| Error::Usage("the server is on another host, where whet cannot reach it: measure --null there".into()))?;
+        let pid = pid.ok_or_else(|| {
+            Error::Usage(
+                "the server is on another host, where whet cannot reach it: measure --null there".into(),
+            )
+        })?;
         let status = whet.run("status", &[pid.to_string()])?;
         let state = status["targets"][0]["state"].as_str();
         let found = match state {
@@ -104,9 +108,9 @@ impl Sides {
         if let Some(seconds) = seconds {
             words.extend(["--seconds".to_owned(), seconds.to_string()]);
         }
-        let answer = whet.run("optimize", &words)?;
+        // Before it is so: where whet is broken off in the middle, what it left is undone on the way out.
         self.now = Some(Side::With);
-        Ok(Some(answer))
+        Ok(Some(whet.run("optimize", &words)?))
     }
 
     /// Undo or redo, unless that is the state already. In random order both sides need it equally often.

@@ -140,10 +140,9 @@ impl<'a> Measuring<'a> {
             last = now;
         }
         let steady = steady::is_steady(&rates);
-        self.lab.folder.add(
-            self.step,
-            Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates },
-        )
+        self.lab
+            .folder
+            .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
     }
 
     fn window(&mut self, load: &mut dyn Load, pair: usize, side: Side) -> Result<(), Error> {

@@ -1,4 +1,5 @@
 //! The report, from made-up raw data: in a real browser where there is one.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
 
 mod support;
 
@@ -23,7 +24,13 @@ fn dom(browser: &str, page: &Path, width: u32, dark: bool) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
     command
-        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=3000"])
+        .args([
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=3000",
+        ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("--window-size={width},900"))
         .args(dark.then_some("--blink-settings=preferredColorScheme=0"))

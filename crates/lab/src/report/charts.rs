@@ -3,7 +3,7 @@
 //! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a bar with ends.
 
 use super::figures::{self, Point};
-use super::tables::{modelled_changes, number};
+use super::tables::modelled_changes;
 use crate::record::Side;
 use crate::stats::Estimate;
 use serde::Serialize;
@@ -45,7 +45,8 @@ fn interval(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
 }
 
 fn line(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
-    let data: Vec<Value> = estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
+    let data: Vec<Value> =
+        estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
     json!({ "type": "line", "name": name, "color": colour, "symbolSize": 7, "data": data })
 }
 
@@ -57,6 +58,9 @@ pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2])
         let mut title = format!("{}, {}", p.step.load, p.step.server);
         if let Some(storage) = &p.step.storage {
             title = format!("{title}, {storage}");
+        }
+        if let Some(cpus) = p.step.cpus {
+            title = format!("{title}, {cpus} CPUs");
         }
         match groups.iter_mut().find(|g| g.0 == title) {
             Some(group) => group.1.push(p),
@@ -105,6 +109,36 @@ fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Char
     vec![throughput, gains]
 }
 
+/// Points whose number of CPUs was varied: the highest throughput that each number gave, on both sides.
+pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
+    let mut cpus: Vec<usize> = points.iter().filter_map(|p| p.step.cpus).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let servers: std::collections::BTreeSet<&str> = points.iter().map(|p| p.step.server.as_str()).collect();
+    let mut series = Vec::new();
+    for server in &servers {
+        for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+            let best: Vec<Option<Estimate>> = cpus
+                .iter()
+                .map(|c| {
+                    let here = points.iter().filter(|p| p.step.cpus == Some(*c) && p.step.server == *server);
+                    let rates = here.filter_map(|p| Some(p.sides.get(&side)?.rate));
+                    rates.max_by(|a, b| a.value.total_cmp(&b.value))
+                })
+                .collect();
+            let name = if servers.len() > 1 { format!("{server}, {name}") } else { name.to_owned() };
+            series.push(line(&name, colour, &best));
+            series.push(interval(&name, colour, &best));
+        }
+    }
+    let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    (cpus.len() > 1).then(|| Chart {
+        title: "Throughput by the server's CPUs".to_owned(),
+        note: "The best number of threads for each; 95% intervals. The axis begins at zero.".to_owned(),
+        option: json!({ "xAxis": category("CPUs", &words), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
+    })
+}
+
 /// The line of no difference.
 fn mark_one(series: &mut [Value]) {
     if let Some(first) = series.first_mut().and_then(Value::as_object_mut) {
@@ -115,10 +149,30 @@ fn mark_one(series: &mut [Value]) {
     }
 }
 
+/// Names of points without what all of them share.
+fn short_names(points: &[&Point]) -> Vec<String> {
+    let varies =
+        |get: fn(&Point) -> String| points.iter().any(|p| points.first().is_some_and(|f| get(f) != get(p)));
+    let (server, load) = (varies(|p| p.step.server.clone()), varies(|p| p.step.load.clone()));
+    points
+        .iter()
+        .map(|p| {
+            let words = [
+                server.then(|| p.step.server.clone()),
+                load.then(|| p.step.load.clone()),
+                p.step.storage.clone(),
+                p.step.cpus.map(|c| format!("{c} CPUs")),
+                Some(format!("{} threads", p.step.threads)),
+            ];
+            words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
 /// Server's CPU use of both sides as bars from zero.
 pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Option<Chart> {
     let points: Vec<&Point> = points.iter().filter(|p| !p.sides.is_empty()).collect();
-    let steps: Vec<String> = points.iter().map(|p| p.step.to_string()).collect();
+    let steps = short_names(&points);
     let mut series = Vec::new();
     for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS).rev() {
         let all: Vec<Option<Estimate>> = points.iter().map(|p| p.sides.get(&side).map(|s| s.cpus)).collect();
@@ -190,13 +244,17 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
                     block = Some(s.pair);
                     data.push(json!([round(s.at), round(get(s))]));
                 }
-                series.push(json!({ "type": "line", "name": name, "color": colour, "symbolSize": 4, "data": data }));
+                series.push(
+                    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 4, "data": data }),
+                );
             }
             let stalls: Vec<Value> = figures::stalls(&p.seconds)
                 .into_iter()
                 .map(|(at, what)| json!({ "xAxis": round(at), "name": what }))
                 .collect();
-            if let Some(first) = series.first_mut().and_then(Value::as_object_mut).filter(|_| !stalls.is_empty()) {
+            if let Some(first) =
+                series.first_mut().and_then(Value::as_object_mut).filter(|_| !stalls.is_empty())
+            {
                 first.insert(
                     "markLine".to_owned(),
                     json!({ "silent": true, "symbol": "none", "label": { "formatter": "{b}", "fontSize": 10 }, "data": stalls }),
@@ -262,7 +320,11 @@ pub fn two_runs(words: &[String], a: &[Option<Estimate>], b: &[Option<Estimate>]
 pub fn headline(points: &[Point], names: [&str; 2]) -> String {
     let best = |get: fn(&Point) -> Option<Estimate>| {
         let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
-        Some((all.iter().copied().reduce(f64::min)?, crate::stats::median(&all)?, all.iter().copied().reduce(f64::max)?))
+        Some((
+            all.iter().copied().reduce(f64::min)?,
+            crate::stats::median(&all)?,
+            all.iter().copied().reduce(f64::max)?,
+        ))
     };
     let words = |name: &str, range: Option<(f64, f64, f64)>| {
         range.map(|(low, middle, high)| {
@@ -283,6 +345,7 @@ pub fn headline(points: &[Point], names: [&str; 2]) -> String {
     if parts.is_empty() {
         return "No point was measured to its end.".to_owned();
     }
-    let count = number(points.iter().filter(|p| p.throughput.is_some()).count() as f64);
-    format!("{} against {} over {count} point(s): {}.", names[0], names[1], parts.join("; "))
+    let count = points.iter().filter(|p| p.throughput.is_some()).count();
+    let points = if count == 1 { "one point".to_owned() } else { format!("{count} points") };
+    format!("{} against {}, over {points}: {}.", names[0], names[1], parts.join("; "))
 }

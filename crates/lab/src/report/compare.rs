@@ -23,7 +23,10 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
             let like = |q: &&Point| {
                 (&q.step.load, q.step.threads, q.step.cpus) == (&p.step.load, p.step.threads, p.step.cpus)
             };
-            let same = of_b.iter().filter(like).find(|q| q.step.server == p.step.server && q.step.storage == p.step.storage);
+            let same = of_b
+                .iter()
+                .filter(like)
+                .find(|q| q.step.server == p.step.server && q.step.storage == p.step.storage);
             Some((p, same.or_else(|| of_b.iter().find(like))?))
         })
         .collect();
@@ -34,7 +37,8 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
     let rows: Vec<Vec<String>> = pairs
         .iter()
         .map(|(p, q)| {
-            let name = if p.step == q.step { p.step.to_string() } else { format!("{} against {}", p.step, q.step) };
+            let name =
+                if p.step == q.step { p.step.to_string() } else { format!("{} against {}", p.step, q.step) };
             let cpu = stats::bootstrap_ratio(&q.cpu_ratios, &p.cpu_ratios, seed);
             let throughput = stats::bootstrap_ratio(&q.ratios, &p.ratios, seed);
             vec![
@@ -48,7 +52,15 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
             ]
         })
         .collect();
-    let columns = ["point", "CPU gain, A", "CPU gain, B", "B over A", "throughput gain, A", "throughput gain, B", "B over A"];
+    let columns = [
+        "point",
+        "CPU gain, A",
+        "CPU gain, B",
+        "B over A",
+        "throughput gain, A",
+        "throughput gain, B",
+        "B over A",
+    ];
     let table = Table {
         title: "Gains of both runs".to_owned(),
         note: "A star marks a difference whose 95% interval does not hold 1.".to_owned(),
@@ -65,7 +77,9 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
                 headline(&of_b, names(&runs[1].head))
             ),
             facts: [("A", &runs[0]), ("B", &runs[1])]
-                .map(|(n, r)| (n.to_owned(), format!("{}: {}, {}", r.path.display(), r.head.begun, r.head.machine.cpu)))
+                .map(|(n, r)| {
+                    (n.to_owned(), format!("{}: {}, {}", r.path.display(), r.head.begun, r.head.machine.cpu))
+                })
                 .to_vec(),
             findings: Vec::new(),
             broken: Vec::new(),

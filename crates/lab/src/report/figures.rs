@@ -129,10 +129,8 @@ impl Point {
         for w in windows {
             pairs.entry(w.pair).or_default().insert(w.side, w);
         }
-        let whole: Vec<(&Window, &Window)> = pairs
-            .values()
-            .filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?)))
-            .collect();
+        let whole: Vec<(&Window, &Window)> =
+            pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect();
         let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
         self.void = whole.len() - sound.len();
         // One rule, one set of pairs for all figures: by throughput, which every server has.
@@ -150,13 +148,15 @@ impl Point {
         self.cpu_per_query = stats::bootstrap_median(&self.cpu_ratios, seed);
         self.cpu_use = stats::bootstrap_median(&all(&|a, b| cpus(a) / cpus(b)), seed);
         let user = |side: &dyn Fn(&(&Window, &Window)) -> Window| {
-            let (user, queries) = used.iter().map(side).fold((0.0, 0.0), |(u, q), w| (u + w.user, q + count(&w)));
+            let (user, queries) =
+                used.iter().map(side).fold((0.0, 0.0), |(u, q), w| (u + w.user, q + count(&w)));
             user / queries
         };
         let ratio = user(&|p| p.1.clone()) / user(&|p| p.0.clone());
         self.user_cpu = Some(ratio).filter(|r| r.is_finite() && *r > 0.0);
         for side in Side::BOTH {
-            let mine: Vec<&Window> = used.iter().map(|(a, b)| if side == Side::With { *a } else { *b }).collect();
+            let mine: Vec<&Window> =
+                used.iter().map(|(a, b)| if side == Side::With { *a } else { *b }).collect();
             if let Some(figures) = SideFigures::of(&mine, seed) {
                 self.sides.insert(side, figures);
             }
@@ -190,9 +190,14 @@ pub fn stalls(seconds: &[Second]) -> Vec<(f64, &'static str)> {
         let rates: Vec<f64> = mine.iter().map(|s| s.tps).collect();
         #[expect(clippy::cast_precision_loss, reason = "pages of a second")]
         let pages: Vec<f64> = mine.iter().map(|s| s.flushed as f64).collect();
-        let (Some(usual), Some(pages_usual)) = (stats::median(&rates), stats::median(&pages)) else { continue };
+        let (Some(usual), Some(pages_usual)) = (stats::median(&rates), stats::median(&pages)) else {
+            continue;
+        };
         for (second, pages) in mine.iter().zip(pages).filter(|(s, _)| s.tps < 0.6 * usual) {
-            found.push((second.at, if pages > 2.0 * pages_usual.max(1.0) { "checkpoint stall" } else { "stall" }));
+            found.push((
+                second.at,
+                if pages > 2.0 * pages_usual.max(1.0) { "checkpoint stall" } else { "stall" },
+            ));
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -247,7 +252,9 @@ mod tests {
     #[test]
     fn gains_are_above_one_where_whet_helps() {
         let events: Vec<Event> = (0..10)
-            .flat_map(|p| [window(p, Side::Without, 1000 + p as u64, 1.0), window(p, Side::With, 1200 + p as u64, 1.0)])
+            .flat_map(|p| {
+                [window(p, Side::Without, 1000 + p as u64, 1.0), window(p, Side::With, 1200 + p as u64, 1.0)]
+            })
             .collect();
         let step = step();
         let measured = Measured { step: &step, events: events.iter().collect(), whole: true };
@@ -272,8 +279,13 @@ mod tests {
             cpus: 1.0,
             flushed,
         };
-        let seconds =
-            [second(1.0, 100.0, 10), second(2.0, 98.0, 12), second(3.0, 20.0, 900), second(4.0, 101.0, 8), second(5.0, 30.0, 9)];
+        let seconds = [
+            second(1.0, 100.0, 10),
+            second(2.0, 98.0, 12),
+            second(3.0, 20.0, 900),
+            second(4.0, 101.0, 8),
+            second(5.0, 30.0, 9),
+        ];
         assert_eq!(stalls(&seconds), [(3.0, "checkpoint stall"), (5.0, "stall")]);
     }
 

@@ -4,6 +4,7 @@ mod charts;
 mod compare;
 mod figures;
 mod page;
+mod scaling;
 mod tables;
 
 pub use compare::compare;

@@ -2,13 +2,16 @@
 
 use super::charts::{self, Chart};
 use super::figures::{Point, STEAL_LIMIT};
+use super::scaling;
 use super::tables::{self, Table};
 use crate::error::Error;
 use crate::folder::Run;
 use crate::machine::Machine;
 use crate::record::Head;
 use crate::stats::{OUTLIER_SCORE, RESAMPLES};
+use minijinja::value::Serde;
 use minijinja::{Environment, context};
+use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,11 +57,13 @@ fn html(run: &Run) -> Result<String, Error> {
     let names = names(&run.head);
     let unit = run.head.scenario.unit();
     let mut drawn = charts::over_threads_where_varied(&points, unit, names);
+    drawn.extend(charts::over_cpus(&points, unit, names));
     drawn.extend(charts::cpu_use(&points, names));
     drawn.extend(charts::percentiles(&points, names));
     drawn.extend(charts::over_time(&points, names));
     drawn.extend(charts::front_end(&points));
     let mut all = vec![tables::gains(&points, unit, names)];
+    all.extend(scaling::table(&points, names));
     all.extend(tables::seconds(&points, names));
     all.extend(tables::latencies(&points, names));
     all.extend(tables::front_end(&points, names));
@@ -67,7 +72,9 @@ fn html(run: &Run) -> Result<String, Error> {
     let broken: Vec<String> = points
         .iter()
         .filter(|p| !p.whole)
-        .map(|p| format!("{}: {}", p.step, p.broken.as_deref().unwrap_or("the lab ended in the middle of it")))
+        .map(|p| {
+            format!("{}: {}", p.step, p.broken.as_deref().unwrap_or("the lab ended in the middle of it"))
+        })
         .collect();
     let unsteady: Vec<String> =
         points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
@@ -88,7 +95,7 @@ fn html(run: &Run) -> Result<String, Error> {
 }
 
 /// What a page shows.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Page {
     /// Its title.
     pub title: String,
@@ -126,15 +133,7 @@ pub fn render(page: &Page) -> Result<String, Error> {
         .get_template("report.html")
         .and_then(|t| {
             t.render(context! {
-                title => page.title,
-                lead => page.lead,
-                facts => page.facts,
-                findings => page.findings,
-                broken => page.broken,
-                unsteady => page.unsteady,
-                charts => page.charts,
-                tables => page.tables,
-                method => page.method,
+                page => Serde(page),
                 options => inert(&options),
                 figures => inert(&page.figures),
                 style => STYLE,
@@ -162,7 +161,12 @@ fn facts(head: &Head) -> Vec<(String, String)> {
         ("Placement", apart),
         (
             "Noise before the run",
-            format!("steal {:.1}%, others' CPU {:.1}%, spread of equal work {:.1}%", steal * 100.0, busy * 100.0, noise * 100.0),
+            format!(
+                "steal {:.1}%, others' CPU {:.1}%, spread of equal work {:.1}%",
+                steal * 100.0,
+                busy * 100.0,
+                noise * 100.0
+            ),
         ),
         ("whet", head.whet.clone()),
         ("Lab", format!("whet-lab {}, data version {}", head.lab, head.version)),

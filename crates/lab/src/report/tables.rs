@@ -56,6 +56,11 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
+/// One of what windows count.
+fn one_of(unit: &str) -> &str {
+    if unit == "queries" { "query" } else { unit.trim_end_matches('s') }
+}
+
 /// The main table: every point.
 pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
     let [with, without] = names;
@@ -64,7 +69,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
         format!("{unit}/s, {without}"),
         format!("{unit}/s, {with}"),
         "throughput gain (95%)".to_owned(),
-        format!("CPU µs per {}, {without}", unit.trim_end_matches('s')),
+        format!("CPU µs per {}, {without}", one_of(unit)),
         with.to_owned(),
         "CPU gain (95%)".to_owned(),
         "user CPU gain, pooled".to_owned(),
@@ -95,7 +100,9 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
         .collect();
     Table {
         title: "All points".to_owned(),
-        note: "Gains above 1 are for whet. Medians of ratios within pairs of windows; intervals by bootstrap.".to_owned(),
+        note:
+            "Gains above 1 are for whet. Medians of ratios within pairs of windows; intervals by bootstrap."
+                .to_owned(),
         columns,
         rows,
     }
@@ -126,7 +133,8 @@ pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let columns =
         strings(["point", "what", "side", "seconds", "mean", "std. deviation", "95th percentile", "maximum"]);
     let title = "Each second".to_owned();
-    let note = "Of all seconds of a side's blocks; the seconds after a change of sides are left out.".to_owned();
+    let note =
+        "Of all seconds of a side's blocks; the seconds after a change of sides are left out.".to_owned();
     (!rows.is_empty()).then_some(Table { title, note, columns, rows })
 }
 
@@ -154,8 +162,11 @@ pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
             ]);
         }
     }
-    let columns = strings(["point", "request", "side", "requests", "mean, ms", "50%", "95%", "99%", "99.9%", "maximum"]);
-    let note = "Counted from the moment a request was meant for, so that waiting behind a slow one is in it.".to_owned();
+    let columns = strings([
+        "point", "request", "side", "requests", "mean, ms", "50%", "95%", "99%", "99.9%", "maximum",
+    ]);
+    let note = "Counted from the moment a request was meant for, so that waiting behind a slow one is in it."
+        .to_owned();
     (!rows.is_empty()).then_some(Table { title: "Response times".to_owned(), note, columns, rows })
 }
 
@@ -167,7 +178,16 @@ pub fn front_end(points: &[Point], names: [&str; 2]) -> Vec<Table> {
         tables.push(Table {
             title: "Front end, by hardware counters".to_owned(),
             note: "User mode, summed over all windows of a side. Misses per 1000 instructions.".to_owned(),
-            columns: strings(["point", "side", "IPC", "queries per million cycles", "I-cache misses", "I-TLB misses", "branch misses", "miss ratio of branches"]),
+            columns: strings([
+                "point",
+                "side",
+                "IPC",
+                "queries per million cycles",
+                "I-cache misses",
+                "I-TLB misses",
+                "branch misses",
+                "miss ratio of branches",
+            ]),
             rows: measured,
         });
     }
@@ -243,7 +263,12 @@ pub fn checks(points: &[Point]) -> Option<Table> {
         .iter()
         .flat_map(|p| p.checks.iter().map(move |(name, ok, found)| (p, name, ok, found)))
         .map(|(p, name, ok, found)| {
-            vec![p.step.to_string(), name.clone(), if *ok { "holds" } else { "DOES NOT HOLD" }.to_owned(), found.clone()]
+            vec![
+                p.step.to_string(),
+                name.clone(),
+                if *ok { "holds" } else { "DOES NOT HOLD" }.to_owned(),
+                found.clone(),
+            ]
         })
         .collect();
     let columns = strings(["point", "condition", "", "found"]);
@@ -272,8 +297,15 @@ pub fn whet(points: &[Point]) -> Option<Table> {
         })
         .collect();
     let columns = strings([
-        "run in", "profile from", "functions rebuilt", "left alone", "user samples in them", "KiB of clones", "longest stop, ms",
-        "took, s", "whet's memory, MB",
+        "run in",
+        "profile from",
+        "functions rebuilt",
+        "left alone",
+        "user samples in them",
+        "KiB of clones",
+        "longest stop, ms",
+        "took, s",
+        "whet's memory, MB",
     ]);
     let title = "What whet did".to_owned();
     (!rows.is_empty()).then_some(Table { title, note: String::new(), columns, rows })
@@ -285,7 +317,8 @@ mod tests {
 
     #[test]
     fn digits_that_are_worth_reading() {
-        let shown: Vec<String> = [0.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
+        let shown: Vec<String> =
+            [0.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
         assert_eq!(shown, ["0", "0.012", "1.23", "12.3", "123", "1,234", "1,234,568"]);
     }
 }

@@ -11,7 +11,7 @@ use crate::whet::Sides;
 use crate::windows::{Load, Measuring, Plan};
 use clap::Args;
 use mysql::prelude::Queryable;
-use mysql::{Conn, Statement};
+use mysql::{Conn, Row, Statement};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct FixedRate {
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the text would be shown in the help")]
     pub common: Common,
     /// Requests per second (default: half of what the server does when it is not held back).
     #[arg(long)]
@@ -70,7 +69,7 @@ impl Worker for PointSelect {
         let table = rng.random_range(0..self.statements.len());
         let key = rng.random_range(1..=self.rows);
         if let Some(statement) = self.statements.get(table) {
-            let _: Option<String> = self.conn.exec_first(statement, (key,))?;
+            let _: Option<Row> = self.conn.exec_first(statement, (key,))?;
         }
         Ok(0)
     }
@@ -83,9 +82,8 @@ impl FixedRate {
     /// The first of anything.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
-        let rows = self
-            .rows
-            .unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
         let sysbench = lab.sysbench(self.tables, rows)?;
         let settings = self.common.settings(memory, self.threads, false);
         lab.each_home(&settings, |lab, home, storage| {

@@ -2,6 +2,7 @@
 
 pub mod fixed_rate;
 pub mod oltp_rw;
+pub mod scaling;
 pub mod stalls;
 pub mod tpcc;
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct OltpRw {
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the text would be shown in the help")]
     pub common: Common,
     /// Connections, one step for each.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64", value_parser = some)]
@@ -44,9 +43,8 @@ impl OltpRw {
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let rows = self
-            .rows
-            .unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
         let sysbench = lab.sysbench(self.tables, rows)?;
         let settings = self.common.settings(memory, most, true);
         let plan = Plan {

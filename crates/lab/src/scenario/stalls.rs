@@ -14,10 +14,14 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Stalls {
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the text would be shown in the help")]
     pub common: Common,
     /// sysbench's loads.
-    #[arg(long, value_delimiter = ',', value_name = "LOAD,…", default_value = "oltp_read_only,oltp_point_select,select_random_ranges,select_random_points")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LOAD,…",
+        default_value = "oltp_read_only,oltp_point_select,select_random_ranges,select_random_points"
+    )]
     pub tests: Vec<String>,
     /// Connections, one step for each.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2,4,8,16,32,64,128", value_parser = some)]
@@ -47,9 +51,8 @@ impl Stalls {
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let rows = self
-            .rows
-            .unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
         let sysbench = lab.sysbench(self.tables, rows)?;
         let settings = self.common.settings(memory, most, false);
         let plan = Plan {

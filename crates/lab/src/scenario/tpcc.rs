@@ -17,7 +17,6 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Tpcc {
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the text would be shown in the help")]
     pub common: Common,
     /// Warehouses, of about 100 MB each (default: what half the buffer pool holds, at most 10).
     #[arg(long)]
@@ -58,7 +57,8 @@ impl Tpcc {
             lab.progress.doing("filling warehouses");
             let made = server.address.enter().and_then(|mut db| create(&mut db));
             let interrupt = lab.commands.interrupt.clone();
-            made.and_then(|()| fill(&server.address, scale, lab.seed, &interrupt)).map_err(|e| server.explain(e))?;
+            made.and_then(|()| fill(&server.address, scale, lab.seed, &interrupt))
+                .map_err(|e| server.explain(e))?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
                 let step = Step {

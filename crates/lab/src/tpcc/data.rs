@@ -64,7 +64,11 @@ pub fn fill(address: &Address, scale: Scale, seed: u64, interrupt: &Interrupt) -
             })
             .collect();
         for filler in fillers {
-            results.push(filler.join().unwrap_or_else(|_| Err(Error::Bug("a thread that fills tables panicked".into()))));
+            results.push(
+                filler
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::Bug("a thread that fills tables panicked".into()))),
+            );
         }
     });
     results.into_iter().collect()
@@ -133,7 +137,10 @@ fn warehouse(rows: &mut Rows<'_>, scale: Scale, w: u32, rng: &mut Pcg64Mcg) -> R
     }
     for d in 1..=DISTRICTS {
         let (name, at, rate) = (letters(rng, 6, 10), address_of(rng), tax(rng));
-        rows.add("district", &format!("{w},{d},'{name}',{at},{rate},{},{}", money(ytd), scale.customers + 1))?;
+        rows.add(
+            "district",
+            &format!("{w},{d},'{name}',{at},{rate},{},{}", money(ytd), scale.customers + 1),
+        )?;
     }
     for d in 1..=DISTRICTS {
         customers(rows, scale, w, d, rng)?;

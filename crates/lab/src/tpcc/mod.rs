@@ -9,7 +9,7 @@ mod data;
 mod random;
 mod terminal;
 
-pub use check::{CONDITIONS, Condition};
+pub use check::CONDITIONS;
 pub use data::{create, fill};
 pub use terminal::{KINDS, Terminal};
 

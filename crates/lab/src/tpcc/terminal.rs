@@ -6,7 +6,7 @@ use crate::db::Address;
 use crate::driver::Worker;
 use crate::error::Error;
 use mysql::prelude::{FromRow, Queryable};
-use mysql::{Conn, Params};
+use mysql::{Conn, Params, Row, Value, from_row_opt};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
@@ -16,8 +16,8 @@ const MIX: [(&str, u32); 5] =
 /// Their names, in the order of what [`Terminal::request`] answers.
 pub const KINDS: [&str; 5] = [MIX[0].0, MIX[1].0, MIX[2].0, MIX[3].0, MIX[4].0];
 
-/// A customer's balance, names and so on come back as text: the lab reads all, and reckons with cents alone.
-type Text = Option<String>;
+/// A value that is fetched, as the specification wants, and not looked at.
+type Unread = Value;
 
 /// A session of a district's terminal.
 #[derive(Debug)]
@@ -41,7 +41,8 @@ impl Terminal {
     fn all<T: FromRow>(&mut self, sql: &str, params: impl Into<Params>) -> Result<Vec<T>, mysql::Error> {
         // The connection keeps statements: each is prepared once.
         let statement = self.conn.prep(sql)?;
-        self.conn.exec(&statement, params)
+        let rows: Vec<Row> = self.conn.exec(&statement, params)?;
+        rows.into_iter().map(|row| Ok(from_row_opt(row)?)).collect()
     }
 
     fn row<T: FromRow>(&mut self, sql: &str, params: impl Into<Params>) -> Result<Option<T>, mysql::Error> {
@@ -81,19 +82,24 @@ impl Terminal {
         lines.sort_unstable();
         let local = u32::from(lines.iter().all(|l| l.1 == w));
         self.conn.query_drop("START TRANSACTION")?;
-        let _: Option<(Text, Text, Text, Text)> = self.row(
+        let _: Option<(Unread, Unread, Unread, Unread)> = self.row(
             "SELECT c_discount, c_last, c_credit, w_tax FROM customer JOIN warehouse ON w_id = c_w_id WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
             (w, d, c),
         )?;
-        let next: Option<(u32, Text)> =
-            self.row("SELECT d_next_o_id, d_tax FROM district WHERE d_w_id = ? AND d_id = ? FOR UPDATE", (w, d))?;
+        let next: Option<(u32, Unread)> = self.row(
+            "SELECT d_next_o_id, d_tax FROM district WHERE d_w_id = ? AND d_id = ? FOR UPDATE",
+            (w, d),
+        )?;
         let order = next.map_or(0, |n| n.0);
         self.put("UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = ? AND d_id = ?", (w, d))?;
-        self.put("INSERT INTO orders VALUES (?, ?, ?, ?, NOW(), NULL, ?, ?)", (w, d, order, c, count, local))?;
+        self.put(
+            "INSERT INTO orders VALUES (?, ?, ?, ?, NOW(), NULL, ?, ?)",
+            (w, d, order, c, count, local),
+        )?;
         self.put("INSERT INTO new_order VALUES (?, ?, ?)", (w, d, order))?;
         for (number, (item, supply, quantity)) in (1_u32..).zip(lines) {
             let item = if fails && number == count { 0 } else { item };
-            let found: Option<(f64, Text, Text)> =
+            let found: Option<(f64, Unread, Unread)> =
                 self.row("SELECT i_price, i_name, i_data FROM item WHERE i_id = ?", (item,))?;
             let Some((price, _, _)) = found else {
                 return self.conn.query_drop("ROLLBACK");
@@ -109,11 +115,13 @@ impl Terminal {
         (item, supply, quantity): (u32, u32, u32),
         price: f64,
     ) -> Done {
-        let stock: Option<(u32, Text)> = self.row(
-            &format!("SELECT s_quantity, s_dist_{d:02} FROM stock WHERE s_w_id = ? AND s_i_id = ? FOR UPDATE"),
+        let stock: Option<(u32, Unread)> = self.row(
+            &format!(
+                "SELECT s_quantity, s_dist_{d:02} FROM stock WHERE s_w_id = ? AND s_i_id = ? FOR UPDATE"
+            ),
             (supply, item),
         )?;
-        let (left, text) = stock.unwrap_or_default();
+        let (left, text) = stock.unwrap_or((0, Value::NULL));
         let left = if left >= quantity + 10 { left - quantity } else { left + 91 - quantity };
         self.put(
             "UPDATE stock SET s_quantity = ?, s_ytd = s_ytd + ?, s_order_cnt = s_order_cnt + 1, s_remote_cnt = s_remote_cnt + ? WHERE s_w_id = ? AND s_i_id = ?",
@@ -147,13 +155,13 @@ impl Terminal {
         let amount = money(rng.random_range(100..=500_000));
         self.conn.query_drop("START TRANSACTION")?;
         self.put("UPDATE warehouse SET w_ytd = w_ytd + ? WHERE w_id = ?", (&amount, w))?;
-        let warehouse: Option<(String, Text, Text)> =
+        let warehouse: Option<(String, Unread, Unread)> =
             self.row("SELECT w_name, w_street_1, w_city FROM warehouse WHERE w_id = ?", (w,))?;
         self.put("UPDATE district SET d_ytd = d_ytd + ? WHERE d_w_id = ? AND d_id = ?", (&amount, w, d))?;
-        let district: Option<(String, Text, Text)> =
-            self.row("SELECT d_name, d_street_1, d_city FROM district WHERE d_w_id = ? AND d_id = ?", (w, d))?;
+        let district: Option<(String, Unread, Unread)> = self
+            .row("SELECT d_name, d_street_1, d_city FROM district WHERE d_w_id = ? AND d_id = ?", (w, d))?;
         let c = self.some_customer(rng, cw, cd)?;
-        let found: Option<(String, Text, Text, Text)> = self.row(
+        let found: Option<(String, Unread, Unread, Unread)> = self.row(
             "SELECT c_credit, c_first, c_balance, c_discount FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ? FOR UPDATE",
             (cw, cd, c),
         )?;
@@ -170,8 +178,15 @@ impl Terminal {
                 (&amount, &amount, cw, cd, c),
             )?;
         }
-        let text = format!("{}    {}", warehouse.unwrap_or_default().0, district.unwrap_or_default().0);
-        self.put("INSERT INTO history VALUES (?, ?, ?, ?, ?, NOW(), ?, ?)", (c, cd, cw, d, w, &amount, text))?;
+        let text = format!(
+            "{}    {}",
+            warehouse.map(|w| w.0).unwrap_or_default(),
+            district.map(|d| d.0).unwrap_or_default()
+        );
+        self.put(
+            "INSERT INTO history VALUES (?, ?, ?, ?, ?, NOW(), ?, ?)",
+            (c, cd, cw, d, w, &amount, text),
+        )?;
         self.conn.query_drop("COMMIT")
     }
 
@@ -179,16 +194,16 @@ impl Terminal {
         let (w, d) = (self.warehouse, Self::district(rng));
         self.conn.query_drop("START TRANSACTION")?;
         let c = self.some_customer(rng, w, d)?;
-        let _: Option<(Text, Text, Text)> = self.row(
+        let _: Option<(Unread, Unread, Unread)> = self.row(
             "SELECT c_balance, c_first, c_last FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
             (w, d, c),
         )?;
-        let last: Option<(u32, Text)> = self.row(
+        let last: Option<(u32, Unread)> = self.row(
             "SELECT o_id, o_carrier_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_c_id = ? ORDER BY o_id DESC LIMIT 1",
             (w, d, c),
         )?;
         if let Some((order, _)) = last {
-            let _: Vec<(u32, u32, Text, Text)> = self.all(
+            let _: Vec<(u32, u32, Unread, Unread)> = self.all(
                 "SELECT ol_i_id, ol_supply_w_id, ol_amount, ol_delivery_d FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
                 (w, d, order),
             )?;
@@ -206,9 +221,14 @@ impl Terminal {
             )?;
             // A district with nothing to deliver is passed over.
             let Some(order) = oldest else { continue };
-            self.put("DELETE FROM new_order WHERE no_w_id = ? AND no_d_id = ? AND no_o_id = ?", (w, d, order))?;
-            let c: Option<u32> =
-                self.row("SELECT o_c_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?", (w, d, order))?;
+            self.put(
+                "DELETE FROM new_order WHERE no_w_id = ? AND no_d_id = ? AND no_o_id = ?",
+                (w, d, order),
+            )?;
+            let c: Option<u32> = self.row(
+                "SELECT o_c_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?",
+                (w, d, order),
+            )?;
             self.put(
                 "UPDATE orders SET o_carrier_id = ? WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?",
                 (carrier, w, d, order),

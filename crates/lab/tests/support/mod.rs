@@ -1,5 +1,5 @@
 //! What the lab's tests share: runs of the program, folders of their own, a run made up without a server.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
 
 use serde_json::{Value, json};
 use std::fs;
@@ -16,7 +16,11 @@ pub fn lab() -> Command {
 /// Runs it to its end.
 pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
-    (status.code(), String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned())
+    (
+        status.code(),
+        String::from_utf8_lossy(&stdout).into_owned(),
+        String::from_utf8_lossy(&stderr).into_owned(),
+    )
 }
 
 /// whet beside the lab, as a build of the whole workspace leaves it.
@@ -73,11 +77,17 @@ pub fn made_up(folder: &Path, rates: &[(usize, u64, u64)], whole: bool) {
     };
     for (threads, with, without) in rates {
         let step = json!({ "server": "mariadb-1.2.3", "load": "oltp_read_only", "threads": threads });
-        add(&step, json!({ "kind": "begin", "at": "2026-01-01T00:00:00Z", "server_version": "1.2.3", "exe": "/x" }));
+        add(
+            &step,
+            json!({ "kind": "begin", "at": "2026-01-01T00:00:00Z", "server_version": "1.2.3", "exe": "/x" }),
+        );
         for pair in 0..9_u64 {
             for (side, queries) in [("with", *with), ("without", *without)] {
-                add(&step, json!({ "kind": "window", "pair": pair, "side": side, "seconds": 1.0, "queries": queries + pair, "cpu": 1.0,
-                    "user": 0.7, "system": 0.3, "idle": 0.5, "steal": 0.0, "capacity": 2.0 }));
+                add(
+                    &step,
+                    json!({ "kind": "window", "pair": pair, "side": side, "seconds": 1.0, "queries": queries + pair, "cpu": 1.0,
+                    "user": 0.7, "system": 0.3, "idle": 0.5, "steal": 0.0, "capacity": 2.0 }),
+                );
             }
         }
         if whole {
