@@ -114,6 +114,57 @@ fn tpcc() {
     }
 }
 
+/// TPC-H's tables in little: one order a customer, one line an order.
+fn small_tables(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let table = |name: &str, rows: u32, row: &dyn Fn(u32) -> String| {
+        let text: String = (1..=rows).map(|n| row(n) + "|\n").collect();
+        fs::write(folder.join(format!("{name}.tbl")), text).unwrap();
+    };
+    table("region", 1, &|n| format!("{n}|ASIA|it's"));
+    table("nation", 2, &|n| format!("{n}|CHINA|1|text"));
+    table("supplier", 5, &|n| format!("{n}|s|a|1|10-1|5.00|text"));
+    table("customer", 50, &|n| format!("{n}|c|a|1|13-1|5.00|BUILDING|text"));
+    table("part", 20, &|n| format!("{n}|green|m|Brand#12|PROMO|3|SM BOX|9.00|text"));
+    table("partsupp", 20, &|n| format!("{n}|{}|7|1.00|text", n % 5 + 1));
+    table("orders", 50, &|n| format!("{n}|{n}|F|9.00|1994-02-01|1-URGENT|k|0|text"));
+    table("lineitem", 50, &|n| {
+        let (part, supplier) = (n % 20 + 1, n % 5 + 1);
+        format!(
+            "{n}|{part}|{supplier}|1|3.00|9.00|0.06|0.01|R|F|1994-03-01|1994-03-05|1994-03-09|NONE|MAIL|text"
+        )
+    });
+}
+
+#[test]
+fn scaling() {
+    if server_is_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("tables");
+        small_tables(&data);
+        let data = format!("--data={}", data.display());
+        let out = dir.path().join("run");
+        let mut command = lab();
+        command.args([
+            "scaling",
+            "--null",
+            "--cpus=1",
+            "--threads=1,2",
+            "--pairs=1",
+            "--buffer-pool=64",
+            &data,
+        ]);
+        let (code, _, err) = run(command.arg("--out").arg(&out));
+        assert_eq!(code, Some(0), "{err}");
+        let records = records(&out);
+        assert_eq!((count(&records, "done"), count(&records, "window")), (2, 4));
+        let queries: Vec<u64> =
+            records.iter().filter(|r| r["kind"] == "window").filter_map(|w| w["queries"].as_u64()).collect();
+        assert_eq!(queries, [22, 22, 44, 44]);
+        assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("scaling efficiency"));
+    }
+}
+
 /// A lab that measures for minutes, to be disturbed.
 struct Long {
     child: Child,

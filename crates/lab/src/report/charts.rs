@@ -4,7 +4,7 @@
 
 use super::figures::{self, Point};
 use super::tables::modelled_changes;
-use crate::record::Side;
+use crate::record::{Second, Side};
 use crate::stats::Estimate;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,6 +19,11 @@ pub struct Chart {
     /// For the library.
     pub option: Value,
 }
+
+/// A gain of a point.
+type Gain = fn(&Point) -> Option<Estimate>;
+/// A figure of a second.
+pub(super) type OfSecond = fn(&Second) -> f64;
 
 const COLOURS: [&str; 2] = ["--with", "--without"];
 
@@ -88,7 +93,7 @@ fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Char
         option: json!({ "xAxis": category("threads", &threads), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
     };
     let mut series = Vec::new();
-    let kinds: [(&str, &str, fn(&Point) -> Option<Estimate>); 2] = [
+    let kinds: [(&str, &str, Gain); 2] = [
         ("CPU per query, without / with", "--with", |p| p.cpu_per_query),
         ("throughput, with / without", "--second", |p| p.throughput),
     ];
@@ -224,7 +229,7 @@ pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
 /// Everything that is kept of each second, over time.
 pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let mut charts = Vec::new();
-    let kinds: [(&str, &str, fn(&crate::record::Second) -> f64); 4] = [
+    let kinds: [(&str, &str, OfSecond); 4] = [
         ("transactions per second", "transactions/s", |s| s.tps),
         ("response time, 95th percentile", "ms", |s| s.p95_ms),
         ("CPU use of the server", "CPUs", |s| s.cpus),

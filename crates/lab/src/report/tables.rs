@@ -112,7 +112,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
 pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
-        let kinds: [(&str, fn(&crate::record::Second) -> f64); 5] = [
+        let kinds: [(&str, super::charts::OfSecond); 5] = [
             ("transactions/s", |s| s.tps),
             ("response, ms", |s| s.response_ms),
             ("95th percentile, ms", |s| s.p95_ms),
