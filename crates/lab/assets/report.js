@@ -40,7 +40,7 @@
     ...a,
     nameLocation: isX ? "middle" : "end", nameGap: isX ? 30 : 12,
     nameTextStyle: { color: colour("--faint"), align: isX ? "center" : "left" },
-    axisLabel: { color: colour("--faint"), hideOverlap: true, ...(isX && a.type === "category" ? { hideOverlap: false, interval: 0, width: Math.max(24, (width - 70) / a.data.length - 4), overflow: "break", fontSize: 10 } : { formatter: isX ? undefined : shown }) },
+    axisLabel: { color: colour("--faint"), hideOverlap: true, ...(isX && a.type === "category" ? { hideOverlap: false, interval: 0, width: Math.max(24, (width - 70) / a.data.length - 4), overflow: "break", fontSize: 10, lineHeight: 13 } : { formatter: isX ? undefined : shown }) },
     axisLine: { show: isX, lineStyle: { color: colour("--rule") } }, axisTick: { show: false },
     splitLine: { show: !isX, lineStyle: { color: colour("--rule") } },
   });
