@@ -13,6 +13,7 @@ use crate::server::{Home, Server, Settings};
 use crate::sysbench::Sysbench;
 use crate::whet::Whet;
 use std::fs;
+use std::path::PathBuf;
 
 /// What a scenario works with.
 #[derive(Debug)]
@@ -66,11 +67,13 @@ impl Lab {
     ) -> Result<(), Error> {
         let run = self.folder.path().to_owned();
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Servers go to their data folder and would not find a relative path from there.
+        let at = |d: &PathBuf| std::path::absolute(d).unwrap_or_else(|_| d.clone());
         let storages: Vec<_> = match self.common.datadir.as_slice() {
             [] => vec![(None, run.join("work"))],
             some => some
                 .iter()
-                .map(|d| (Some(d.display().to_string()), d.join(format!("whet-lab-{name}"))))
+                .map(|d| (Some(d.display().to_string()), at(d).join(format!("whet-lab-{name}"))))
                 .collect(),
         };
         for source in self.common.sources() {

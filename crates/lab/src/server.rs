@@ -65,7 +65,7 @@ enum Kind {
         log: PathBuf,
         cpus: Vec<usize>,
         settings: Settings,
-        _socket: tempfile::TempDir,
+        _socket: Option<tempfile::TempDir>,
     },
     Running {
         address: Address,
@@ -123,7 +123,10 @@ impl Home {
         }
         fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
         fs::create_dir_all(logs).map_err(Error::file(logs))?;
-        let socket = tempfile::Builder::new().prefix("whet-lab-").tempdir().map_err(Error::file("/tmp"))?;
+        // Made only where it is needed: a lab that is killed leaves it.
+        let is_long = dir.join("s").as_os_str().len() > SOCKET_PATH;
+        let socket = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
+        let socket = socket.map_err(Error::file("/tmp"))?;
         let home = Self {
             name: name.clone(),
             commands: commands.clone(),
@@ -184,7 +187,7 @@ impl Home {
                 })
             }
             Kind::Private { binary, dir, log, cpus, settings, _socket } => {
-                let socket = socket_path(dir, _socket.path());
+                let socket = socket_path(dir, _socket.as_ref());
                 if let Some(port) = settings.port {
                     TcpListener::bind(("127.0.0.1", port)).map_err(|_| Error::PortInUse { port })?;
                 }
@@ -331,9 +334,8 @@ fn name_of(version: &str) -> String {
     number.map_or_else(|| family.to_owned(), |n| format!("{family}-{n}"))
 }
 
-fn socket_path(dir: &Path, short: &Path) -> PathBuf {
-    let here = dir.join("s");
-    if here.as_os_str().len() <= SOCKET_PATH && here.is_absolute() { here } else { short.join("s") }
+fn socket_path(dir: &Path, short: Option<&tempfile::TempDir>) -> PathBuf {
+    short.map_or(dir, tempfile::TempDir::path).join("s")
 }
 
 /// The command that makes an empty data folder.
