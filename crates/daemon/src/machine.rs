@@ -463,7 +463,7 @@ impl Target {
                 self.undone_by = Some(By::Mended);
                 self.enter(State::Watching, now, "what a whet that died had begun was taken out");
             }
-            (_, Some(J::Counting | J::Interrupted)) => self.needs_mending = true,
+            (_, Some(J::Counting | J::Interrupted | J::Profiling | J::Optimizing)) => self.needs_mending = true,
             (_, None) => self.enter(State::Watching, now, "nothing of whet's is in it"),
         }
     }

@@ -45,7 +45,8 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
                 return Err(Error::UndoIncomplete { pid, left });
             }
         }
-        TargetState::Optimized | TargetState::Undone => {}
+        // The latter two are what whets say of themselves, not journals.
+        TargetState::Optimized | TargetState::Undone | TargetState::Profiling | TargetState::Optimizing => {}
     }
     Ok(Target::open(pid)?.installed.as_ref().map(state_of))
 }

@@ -6,7 +6,8 @@
 
 use crate::candidates::{Candidate, Candidates, Others, SiteTargets};
 use crate::ground::{Ground, Wanted};
-use crate::lock::{Claim, TargetLock};
+use crate::claim::Claim;
+use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;

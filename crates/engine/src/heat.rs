@@ -10,7 +10,7 @@ use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
 use image::Image;
 use layout::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span};
-use profile::{BuildId, FunctionProfile, Profile};
+use profile::{BuildId, FunctionProfile, Origin, Profile};
 use rustc_hash::FxHashMap;
 use splice::Installed;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
     tame.tame();
     let all = || tame.modules.values().flat_map(|m| m.functions.values());
     // Inferred counts are in another unit than counted ones.
-    let counted = all().any(|f| f.counted);
+    let counted = all().any(|f| f.origin == Origin::Counted);
     let (mut functions, mut left_out) = (0, 0);
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let pristine = target.pristine();
@@ -86,7 +86,7 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
         };
         for (key, f) in &module.functions {
             let entry = loaded.bias.avma(key.at);
-            let blocks = (f.counted == counted).then(|| blocks(f, entry, loaded.extent, &pristine)).flatten();
+            let blocks = ((f.origin == Origin::Counted) == counted).then(|| blocks(f, entry, loaded.extent, &pristine)).flatten();
             let Some(blocks) = blocks else {
                 left_out += 1;
                 continue;

@@ -75,6 +75,8 @@ mod tests {
             ("daemon", &["engine", "measure"]),
             ("whet", &["engine", "measure", "daemon"]),
             ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
+            // whet is used by its command line alone.
+            ("lab", &[]),
             ("tidy", &[]),
         ]);
         let crates: Vec<String> = fs::read_dir(root().join("crates"))

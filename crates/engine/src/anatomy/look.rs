@@ -145,7 +145,7 @@ fn anatomy(
         clone: map.iter().flat_map(|m| m.fragments().ranges()).map(stretch).collect(),
         standing,
         why: why(q.notes, standing, noted, analysed.as_ref().err().copied(), kept),
-        counted: kept.map(|f| f.counted),
+        counted: kept.map(|f| f.origin == profile::Origin::Counted),
         entered: kept.map(|f| f.entered),
         redirects: map.map(|m| redirects(q.installed, m)).unwrap_or_default(),
         blocks,

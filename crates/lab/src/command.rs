@@ -1,0 +1,261 @@
+//! Programs that the lab runs. Each is written to `commands.log` with all it printed, ends with the lab, and is ended on the way out.
+
+use crate::clock;
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Writes down and starts.
+#[derive(Clone, Debug)]
+pub struct Commands {
+    log: PathBuf,
+    file: Arc<Mutex<File>>,
+    lab: PathBuf,
+    /// Of whoever waits for a command.
+    pub interrupt: Interrupt,
+}
+
+/// A command to be.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    cpus: Vec<usize>,
+}
+
+impl Spec {
+    /// Of a program.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), arguments: Vec::new(), cpus: Vec::new() }
+    }
+
+    /// With another argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// With more of them.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// On these CPUs alone; on all where there are none.
+    #[must_use]
+    pub fn on(mut self, cpus: &[usize]) -> Self {
+        self.cpus = cpus.to_vec();
+        self
+    }
+
+    fn name(&self) -> String {
+        self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    fn line(&self) -> String {
+        let quote = |word: &std::ffi::OsStr| {
+            let word = word.to_string_lossy();
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+".contains(c);
+            if !word.is_empty() && word.chars().all(plain) {
+                word.into_owned()
+            } else {
+                format!("'{}'", word.replace('\'', "'\\''"))
+            }
+        };
+        std::iter::once(self.program.as_os_str())
+            .chain(self.arguments.iter().map(OsString::as_os_str))
+            .map(quote)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Answer {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
+impl Commands {
+    /// With the log in a run's folder.
+    ///
+    /// # Errors
+    /// Where that cannot be opened.
+    pub fn new(folder: &Path, interrupt: Interrupt) -> Result<Self, Error> {
+        let log = folder.join("commands.log");
+        let file = OpenOptions::new().create(true).append(true).open(&log).map_err(Error::file(&log))?;
+        let lab = std::env::current_exe().map_err(Error::file("/proc/self/exe"))?;
+        Ok(Self { log, file: Arc::new(Mutex::new(file)), lab, interrupt })
+    }
+
+    /// Writes a line, with the time before it.
+    ///
+    /// # Errors
+    /// A full disk, most likely.
+    pub fn note(&self, text: &str) -> Result<(), Error> {
+        let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut text = format!("{} {}", clock::now(), text.trim_end());
+        text.push('\n');
+        file.write_all(text.as_bytes()).map_err(Error::file(&self.log))
+    }
+
+    /// Starts a command that goes on; `out` and `err` are where its output goes.
+    ///
+    /// # Errors
+    /// Where there is no such program.
+    pub fn spawn(&self, spec: &Spec, out: Stdio, err: Stdio) -> Result<Running, Error> {
+        self.note(&format!("$ {}", spec.line()))?;
+        let cpus: Vec<String> = spec.cpus.iter().map(ToString::to_string).collect();
+        let mut guarded = Command::new(&self.lab);
+        guarded.args(["guard", "--parent", &std::process::id().to_string()]);
+        if !cpus.is_empty() {
+            guarded.args(["--cpus", &cpus.join(",")]);
+        }
+        // A process group of its own: a Ctrl-C at the terminal is for the lab, which ends its children in order.
+        let child = guarded
+            .arg("--")
+            .arg(&spec.program)
+            .args(&spec.arguments)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0)
+            .spawn()
+            .map_err(Error::file(&self.lab))?;
+        Ok(Running { child, name: spec.name() })
+    }
+
+    /// Runs a command to its end; anything but success is the caller's to judge.
+    ///
+    /// # Errors
+    /// Where it cannot be started, takes longer than `limit`, or somebody wants an end.
+    pub fn run(&self, spec: &Spec, limit: Duration) -> Result<Answer, Error> {
+        let mut running = self.spawn(spec, Stdio::piped(), Stdio::piped())?;
+        let out = gather(running.child.stdout.take());
+        let err = gather(running.child.stderr.take());
+        let until = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = running.ended()? {
+                break status;
+            }
+            self.interrupt.check()?;
+            if Instant::now() > until {
+                let how = format!("did not end within {} s", limit.as_secs());
+                return Err(Error::Command { program: running.name.clone(), how, words: String::new() });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let text = |t: Option<JoinHandle<String>>| t.and_then(|t| t.join().ok()).unwrap_or_default();
+        let (out, err) = (text(out), text(err));
+        self.note(&format!("> {status}\n{out}{err}"))?;
+        Ok(Answer { status, out, err })
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and where it fails.
+    pub fn must(&self, spec: &Spec, limit: Duration) -> Result<String, Error> {
+        let answer = self.run(spec, limit)?;
+        if answer.status.success() {
+            return Ok(answer.out);
+        }
+        let words = tail(&format!("{}{}", answer.out, answer.err));
+        Err(Error::Command { program: spec.name(), how: format!("failed ({})", answer.status), words })
+    }
+}
+
+fn gather(stream: Option<impl Read + Send + 'static>) -> Option<JoinHandle<String>> {
+    stream.map(|mut stream| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    })
+}
+
+/// The last lines of an output.
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
+}
+
+/// A command that goes on; ended with its process group when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+}
+
+impl Running {
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(-1)
+    }
+
+    /// Its standard output, once.
+    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Its standard error, once.
+    pub fn stderr(&mut self) -> Option<std::process::ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+        self.child.try_wait().map_err(Error::file(&self.name))
+    }
+
+    /// Asks it to end, and ends it after `patience`; how it ended.
+    pub fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let group = Pid::from_raw(self.pid()).filter(|_| !matches!(self.child.try_wait(), Ok(Some(_))))?;
+        let _ = kill_process_group(group, Signal::TERM);
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = kill_process_group(group, Signal::KILL);
+        self.child.wait().ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Long enough for a whet that is broken off to take its work out again.
+        self.end(Duration::from_secs(10));
+    }
+}
+
+/// The first `name` in PATH and where Debian puts programs of root's.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+}

@@ -1,0 +1,173 @@
+//! A run's folder: written as the run goes, read by `report`, `compare` and `resume`.
+
+use crate::clock;
+use crate::error::Error;
+use crate::record::{Event, Head, Record, Step, VERSION};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// A folder that is being written.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    data: File,
+    written: u64,
+    done: BTreeSet<Step>,
+}
+
+/// A run as it was read back.
+#[derive(Debug)]
+pub struct Run {
+    /// Where.
+    pub path: PathBuf,
+    /// What it is.
+    pub head: Head,
+    /// All of it, broken attempts included.
+    pub records: Vec<Record>,
+}
+
+impl Folder {
+    /// A new one; `path` must not hold a run.
+    ///
+    /// # Errors
+    /// Where it cannot be made or is not empty.
+    pub fn create(path: &Path, head: &Head) -> Result<Self, Error> {
+        fs::create_dir_all(path).map_err(Error::file(path))?;
+        if path.join("run.json").exists() {
+            return Err(Error::Usage(format!(
+                "{} holds a run already; `whet-lab resume` goes on with it",
+                path.display()
+            )));
+        }
+        let text = serde_json::to_string_pretty(head).map_err(|e| Error::Bug(e.to_string()))?;
+        let file = path.join("run.json");
+        fs::write(&file, text + "\n").map_err(Error::file(&file))?;
+        let data = path.join("data.jsonl");
+        let data = File::create_new(&data).map_err(Error::file(&data))?;
+        Ok(Self { path: path.to_owned(), data, written: 0, done: BTreeSet::new() })
+    }
+
+    /// Goes on with one. A last line that was cut off (the lab was killed, the disk was full) is taken away.
+    ///
+    /// # Errors
+    /// Where it is no run.
+    pub fn reopen(run: &Run) -> Result<Self, Error> {
+        let path = run.path.join("data.jsonl");
+        let bytes = fs::read(&path).map_err(Error::file(&path))?;
+        let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1) as u64;
+        let mut data = OpenOptions::new().write(true).open(&path).map_err(Error::file(&path))?;
+        data.set_len(whole).and_then(|()| data.seek(SeekFrom::End(0))).map_err(Error::file(&path))?;
+        Ok(Self { path: run.path.clone(), data, written: whole, done: done(&run.records) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether an earlier run has finished that step.
+    pub fn has(&self, step: &Step) -> bool {
+        self.done.contains(step)
+    }
+
+    /// Adds a record. It is on the disk, or it is not there at all: half a line is taken away again.
+    ///
+    /// # Errors
+    /// A full disk, most likely.
+    pub fn add(&mut self, step: &Step, event: Event) -> Result<(), Error> {
+        let ends = matches!(event, Event::Done { .. } | Event::Broken { .. });
+        let record = Record { step: step.clone(), event };
+        let mut line = serde_json::to_vec(&record).map_err(|e| Error::Bug(e.to_string()))?;
+        line.push(b'\n');
+        let mut write = || {
+            self.data.write_all(&line)?;
+            if ends { self.data.sync_data() } else { Ok(()) }
+        };
+        if let Err(source) = write() {
+            let _ = self.data.set_len(self.written).and_then(|()| self.data.seek(SeekFrom::End(0)));
+            return Err(Error::File { path: self.path.join("data.jsonl"), source });
+        }
+        self.written += line.len() as u64;
+        if matches!(record.event, Event::Done { .. }) {
+            self.done.insert(step.clone());
+        }
+        Ok(())
+    }
+
+    /// The step is whole.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn done(&mut self, step: &Step, retried: u64) -> Result<(), Error> {
+        self.add(step, Event::Done { at: clock::now(), retried })
+    }
+}
+
+fn done(records: &[Record]) -> BTreeSet<Step> {
+    records.iter().filter(|r| matches!(r.event, Event::Done { .. })).map(|r| r.step.clone()).collect()
+}
+
+impl Run {
+    /// Reads a folder. A cut-off last line is left out; any other that cannot be read is an error.
+    ///
+    /// # Errors
+    /// Where there is none, or one of another version.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let no_run = |why: String| Error::NoRun { path: path.to_owned(), why };
+        let head = fs::read_to_string(path.join("run.json")).map_err(|e| no_run(format!("run.json: {e}")))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&head).map_err(|e| no_run(format!("run.json: {e}")))?;
+        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        if version != Some(u64::from(VERSION)) {
+            let found = version.map_or("none".to_owned(), |v| v.to_string());
+            return Err(no_run(format!("its version is {found}, this lab reads {VERSION}")));
+        }
+        let head: Head = serde_json::from_value(value).map_err(|e| no_run(format!("run.json: {e}")))?;
+        let text =
+            fs::read_to_string(path.join("data.jsonl")).map_err(|e| no_run(format!("data.jsonl: {e}")))?;
+        let whole = text.rfind('\n').map_or(0, |i| i + 1);
+        let mut records = Vec::new();
+        for (n, line) in text.get(..whole).unwrap_or_default().lines().enumerate() {
+            let record =
+                serde_json::from_str(line).map_err(|e| no_run(format!("data.jsonl, line {}: {e}", n + 1)))?;
+            records.push(record);
+        }
+        Ok(Self { path: path.to_owned(), head, records })
+    }
+
+    /// Every step that was begun, in order, with the events of its last attempt and whether it is whole.
+    pub fn steps(&self) -> Vec<Measured<'_>> {
+        let mut steps: Vec<Measured<'_>> = Vec::new();
+        for record in &self.records {
+            let at = steps.iter().position(|s| *s.step == record.step);
+            let at = at.unwrap_or_else(|| {
+                steps.push(Measured { step: &record.step, events: Vec::new(), whole: false });
+                steps.len() - 1
+            });
+            let Some(entry) = steps.get_mut(at) else { continue };
+            match &record.event {
+                Event::Begin { .. } => {
+                    entry.events.clear();
+                    entry.whole = false;
+                }
+                Event::Done { .. } => entry.whole = true,
+                _ => {}
+            }
+            entry.events.push(&record.event);
+        }
+        steps
+    }
+}
+
+/// A step as it was measured.
+#[derive(Debug)]
+pub struct Measured<'a> {
+    /// Which.
+    pub step: &'a Step,
+    /// What happened in its last attempt.
+    pub events: Vec<&'a Event>,
+    /// Whether that came to its end.
+    pub whole: bool,
+}

@@ -1,0 +1,97 @@
+//! Reads what a server has done and used.
+
+use crate::db::Db;
+use crate::error::Error;
+use crate::procfs::{self, CpuTimes};
+use crate::record::{Side, Window};
+use crate::server::Server;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Of one server.
+#[derive(Debug)]
+pub struct Gauge {
+    db: Db,
+    pid: Option<i32>,
+    /// Statements of this session so far: the server counts them as well.
+    own: u64,
+}
+
+/// A moment's counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// When.
+    pub at: Instant,
+    /// Statements so far, without this gauge's own.
+    pub queries: u64,
+    cpu: f64,
+    user: f64,
+    system: f64,
+    machine: CpuTimes,
+}
+
+impl Gauge {
+    /// With a session of its own.
+    ///
+    /// # Errors
+    /// Where the server does not let it in.
+    pub fn new(server: &Server) -> Result<Self, Error> {
+        Ok(Self { db: server.address.connect()?, pid: server.pid, own: 0 })
+    }
+
+    /// All counters, as of one moment as near as can be.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn read(&mut self) -> Result<Reading, Error> {
+        let machine = procfs::cpu_times();
+        let (user, system) = self.pid.and_then(procfs::process_ticks).unwrap_or_default();
+        let (before, cpu_before) = (Instant::now(), self.cpu());
+        // The server counts the question before it answers.
+        self.own += 1;
+        let queries = self.db.status("Questions")?.saturating_sub(self.own);
+        let (after, cpu_after) = (Instant::now(), self.cpu());
+        // The answer is of a moment between the two.
+        Ok(Reading {
+            at: before + (after - before) / 2,
+            queries,
+            cpu: f64::midpoint(cpu_before, cpu_after),
+            user,
+            system,
+            machine,
+        })
+    }
+
+    fn cpu(&self) -> f64 {
+        self.pid.and_then(procfs::process_cpu).unwrap_or_default()
+    }
+
+    /// Pages that the server has written from its buffer pool so far.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn flushed(&mut self) -> Result<u64, Error> {
+        self.own += 1;
+        self.db.status("Innodb_buffer_pool_pages_flushed")
+    }
+}
+
+impl Reading {
+    /// What lies between this and a later one; `work` in place of statements where the load counts by itself.
+    pub fn until(&self, end: &Self, pair: usize, side: Side, work: Option<u64>) -> Window {
+        let machine = end.machine.since(&self.machine);
+        Window {
+            pair,
+            side,
+            seconds: (end.at - self.at).as_secs_f64(),
+            queries: work.unwrap_or_else(|| end.queries.saturating_sub(self.queries)),
+            cpu: (end.cpu - self.cpu).max(0.0),
+            user: (end.user - self.user).max(0.0),
+            system: (end.system - self.system).max(0.0),
+            idle: machine.idle,
+            steal: machine.steal,
+            capacity: machine.capacity,
+            events: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a run is taken on, and what there makes its figures doubtful. Looked at before the first step; the finding is in the report.
+
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::procfs::{self, CpuTimes};
+use crate::stats;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// A host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// The CPU's name.
+    pub cpu: String,
+    /// CPUs that the lab may use.
+    pub cpus: usize,
+    /// Memory, MiB.
+    pub memory_mib: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// A hypervisor's guest.
+    pub virtual_machine: bool,
+    /// Of the clock: `performance`, `powersave`…; none where the host does not say.
+    pub governor: Option<String>,
+    /// Share of CPU time that went to other guests.
+    pub steal: f64,
+    /// Share of CPU time that other programs used.
+    pub busy: f64,
+    /// How far the same short work takes different times: the middle half's width over the median.
+    pub noise: f64,
+    /// Hardware events can be counted.
+    pub pmu: bool,
+    /// CPUs of the server, where it and its clients are kept apart.
+    pub server_cpus: Vec<usize>,
+    /// CPUs of everything else.
+    pub client_cpus: Vec<usize>,
+    /// What makes figures doubtful, with what to do about it.
+    pub findings: Vec<String>,
+}
+
+impl Machine {
+    /// Looks around for about two seconds.
+    ///
+    /// # Errors
+    /// Where somebody wants an end.
+    pub fn check(interrupt: &Interrupt) -> Result<Self, Error> {
+        let before = procfs::cpu_times();
+        interrupt.sleep(Duration::from_secs(1))?;
+        let spent = procfs::cpu_times().since(&before);
+        let noise = noise(interrupt)?;
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|l| l.starts_with(name));
+            line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned())
+        };
+        let cpus = allowed_cpus();
+        let (server_cpus, client_cpus) = apart(&cpus);
+        let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+        let mut machine = Self {
+            cpu: field("model name").unwrap_or_else(|| "unknown CPU".to_owned()),
+            cpus: cpus.len(),
+            memory_mib: procfs::memory_kib() / 1024,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|w| w == "hypervisor")),
+            governor: governor.ok().map(|g| g.trim().to_owned()),
+            steal: share(spent.steal, &spent),
+            busy: share(spent.capacity - spent.idle - spent.steal, &spent),
+            noise,
+            pmu: fs::exists("/sys/bus/event_source/devices/cpu").unwrap_or(false)
+                || fs::exists("/sys/bus/event_source/devices/cpu_core").unwrap_or(false),
+            server_cpus,
+            client_cpus,
+            findings: Vec::new(),
+        };
+        machine.findings = machine.judge();
+        Ok(machine)
+    }
+
+    fn judge(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let percent = |v: f64| format!("{:.1}%", v * 100.0);
+        if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
+            found.push(format!(
+                "The clock's governor is {g}: set it to performance (cpupower frequency-set -g performance)."
+            ));
+        }
+        if self.steal > 0.01 {
+            found.push(format!("Other guests of this host take {} of the CPU time: absolute figures drift; ratios are from windows in turn and stand it.", percent(self.steal)));
+        }
+        if self.busy > 0.05 {
+            found.push(format!(
+                "Other programs here use {} of the CPU: end them, or take throughput and latency with care.",
+                percent(self.busy)
+            ));
+        }
+        if self.noise > 0.05 {
+            found.push(format!(
+                "The same work takes times that differ by {} (middle half): take more pairs.",
+                percent(self.noise)
+            ));
+        }
+        if self.server_cpus.is_empty() {
+            found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
+        }
+        if !self.pmu {
+            found.push("No hardware counters here: front-end events are modelled from exact counts of what ran, and marked so.".to_owned());
+        }
+        if self.virtual_machine {
+            found.push("A virtual machine: its neighbours are not seen, only what they take.".to_owned());
+        }
+        found
+    }
+}
+
+fn share(part: f64, of: &CpuTimes) -> f64 {
+    if of.capacity > 0.0 { (part / of.capacity).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// The CPUs that this process may run on.
+fn allowed_cpus() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
+}
+
+/// Server and clients apart: half and half, from four CPUs on.
+fn apart(cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    if cpus.len() < 4 {
+        return (Vec::new(), Vec::new());
+    }
+    let (server, clients) = cpus.split_at(cpus.len() / 2);
+    (server.to_vec(), clients.to_vec())
+}
+
+/// Spread of the time that the same arithmetic takes, 60 times about 10 ms.
+fn noise(interrupt: &Interrupt) -> Result<f64, Error> {
+    let mut times = Vec::new();
+    for _ in 0..60 {
+        interrupt.check()?;
+        let begin = Instant::now();
+        let mut x = std::hint::black_box(1_u64);
+        for _ in 0..5_000_000 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        }
+        std::hint::black_box(x);
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    let q = |share| stats::quantile(&times, share).unwrap_or(0.0);
+    Ok((q(0.75) - q(0.25)) / q(0.5).max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn client_and_server_are_apart_from_four_cpus_on() {
+        assert_eq!(apart(&[0, 1, 2]), (vec![], vec![]));
+        assert_eq!(apart(&[0, 1, 2, 3, 4]), (vec![0, 1], vec![2, 3, 4]));
+    }
+}

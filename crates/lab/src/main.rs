@@ -1,0 +1,107 @@
+//! whet-lab: benchmarks of MySQL-family servers, with and without whet.
+//!
+//! It uses whet by its command line alone. Standard error carries progress and errors; standard output what was asked for (the path of
+//! a report, a comparison); the exit code says how it went (`whet-lab --help` lists them).
+#![forbid(unsafe_code)]
+
+mod cli;
+mod clock;
+mod command;
+mod db;
+mod driver;
+mod error;
+mod folder;
+mod gauge;
+mod guard;
+mod interrupt;
+mod lab;
+mod machine;
+mod options;
+mod perf_stat;
+mod procfs;
+mod progress;
+mod record;
+mod report;
+mod scenario;
+mod server;
+mod start;
+mod stats;
+mod steady;
+mod sysbench;
+mod tpcc;
+mod tpch;
+mod whet;
+mod windows;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use error::Error;
+use folder::Run;
+use interrupt::Interrupt;
+use start::Outcome;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Scenario(scenario) => end(start::begin(&scenario, &Interrupt::listen())),
+        Command::Resume { run, dsn } => end(start::resume(&run, &dsn, &Interrupt::listen())),
+        Command::Report { run, output } => answer(
+            Run::read(&run)
+                .and_then(|run| report::write(&run, output.as_deref()))
+                .map(|p| p.display().to_string()),
+        ),
+        Command::Compare { a, b, output } => answer(report::compare(&a, &b, output.as_deref())),
+        Command::Guard { parent, cpus, command } => {
+            let e = guard::become_child(parent, &cpus, &command);
+            let program = command.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
+            say(&format!("cannot run {program}: {e}"));
+            ExitCode::from(127)
+        }
+    }
+}
+
+/// A run is over: where its data and report are, and the error if there is one.
+fn end(outcome: Outcome) -> ExitCode {
+    let folder = outcome.folder.as_ref().map(|f| f.display().to_string());
+    match outcome.result {
+        Ok(()) => {
+            let report = folder.map(|f| format!("{f}/report.html")).unwrap_or_default();
+            print(&report);
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            complain(&e);
+            if let Some(folder) = folder {
+                say(&format!("whet-lab: what was measured is kept; `whet-lab resume {folder}` goes on"));
+            }
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+fn answer(result: Result<String, Error>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            complain(&e);
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+fn complain(e: &Error) {
+    say(&format!("whet-lab: {e}\nwhet-lab: hint: {}", e.next_step()));
+}
+
+/// A reader that went away is no error.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,114 @@
+//! What all scenarios are asked.
+
+use crate::server::{Settings, Source, hide};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Options of every scenario.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Common {
+    /// A server's program: a private one is started from it. May be given several times. Without it and --dsn: Debian's mariadbd.
+    #[arg(long, value_name = "PATH")]
+    pub server_binary: Vec<PathBuf>,
+    /// A server that runs already: mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]. The lab writes to that database
+    /// alone, which must be empty or not exist (default whet_lab). The password may be given in WHET_LAB_PASSWORD instead.
+    #[arg(long, value_name = "URL")]
+    pub dsn: Vec<String>,
+    /// Where private servers keep their data; several are compared (default: in the run's folder).
+    #[arg(long, value_name = "FOLDER")]
+    pub datadir: Vec<PathBuf>,
+    /// Let private servers listen on this port of 127.0.0.1 and reach them there, in place of a unix socket.
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// One more option for private servers, such as --server-option=--innodb-log-file-size=1G.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub server_option: Vec<String>,
+    /// Buffer pool of private servers, MiB (default: an eighth of the memory).
+    #[arg(long, value_name = "MIB")]
+    pub buffer_pool: Option<u64>,
+    /// whet's program (default: the one beside the lab, else in PATH).
+    #[arg(long, value_name = "PATH")]
+    pub whet: Option<PathBuf>,
+    /// Measure nothing against nothing: both sides are the server as it is. Shows what the method itself is worth here.
+    #[arg(long)]
+    pub null: bool,
+    /// sysbench's program.
+    #[arg(long, value_name = "PATH")]
+    pub sysbench: Option<PathBuf>,
+    /// The run's folder (default: lab-runs/SCENARIO-TIME).
+    #[arg(long, value_name = "FOLDER")]
+    #[serde(skip)]
+    pub out: Option<PathBuf>,
+    /// Of the order of windows, the loads and the bootstrap (default: drawn, and kept with the data).
+    #[arg(long)]
+    #[serde(skip)]
+    pub seed: Option<u64>,
+    /// Longest time to wait for a load to be steady, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    pub warm_up: f64,
+    /// How long whet samples (default: whet's own).
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub sampling: Option<f64>,
+}
+
+impl Common {
+    /// Which servers.
+    pub fn sources(&self) -> Vec<Source> {
+        let binaries = self.server_binary.iter().cloned().map(Source::Binary);
+        let all: Vec<Source> = binaries.chain(self.dsn.iter().cloned().map(Source::Running)).collect();
+        if all.is_empty() { vec![Source::Debian] } else { all }
+    }
+
+    /// How many times every point is measured: servers times storage folders.
+    pub fn homes(&self) -> usize {
+        self.sources().len() * self.datadir.len().max(1)
+    }
+
+    /// What private servers are given.
+    pub fn settings(&self, memory_mib: u64, connections: usize, writes: bool) -> Settings {
+        Settings {
+            buffer_pool_mib: self.buffer_pool_mib(memory_mib),
+            // The lab's own sessions on top.
+            connections: connections + 20,
+            port: self.port,
+            more: self.server_option.clone(),
+            writes,
+        }
+    }
+
+    /// The buffer pool's size.
+    pub fn buffer_pool_mib(&self, memory_mib: u64) -> u64 {
+        self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
+    }
+
+    /// As it may be written down.
+    #[must_use]
+    pub fn without_passwords(&self) -> Self {
+        Self { dsn: self.dsn.iter().map(|d| hide(d)).collect(), ..self.clone() }
+    }
+}
+
+/// Rows of each of so many tables that half the buffer pool holds.
+pub fn rows_that_fit(pool_mib: u64, tables: usize) -> u64 {
+    // sysbench's row takes about 250 bytes with its index.
+    (pool_mib * 1024 * 1024 / 2 / 250 / tables.max(1) as u64).clamp(1_000, 250_000)
+}
+
+/// A duration on the command line.
+pub fn seconds(s: &str) -> Result<f64, String> {
+    let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
+    if (0.01..=36_000.0).contains(&v) {
+        Ok(v)
+    } else {
+        Err("seconds must lie between 0.01 and 36000".to_owned())
+    }
+}
+
+/// A number of something that must be there.
+pub fn some(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n) if (1..=100_000).contains(&n) => Ok(n),
+        _ => Err(format!("{s:?} is no number from 1 to 100000")),
+    }
+}

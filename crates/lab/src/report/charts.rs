@@ -1,0 +1,356 @@
+//! Charts as options of the charting library. Colours are names of the page's variables, so that one chart serves light, dark and paper.
+//!
+//! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a bar with ends.
+
+use super::figures::{self, Point};
+use super::tables::modelled_changes;
+use crate::record::{Second, Side};
+use crate::stats::Estimate;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// One chart.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// Its title.
+    pub title: String,
+    /// What to know before reading it.
+    pub note: String,
+    /// For the library.
+    pub option: Value,
+}
+
+/// A gain of a point.
+type Gain = fn(&Point) -> Option<Estimate>;
+/// A figure of a second.
+pub(super) type OfSecond = fn(&Second) -> f64;
+
+const COLOURS: [&str; 2] = ["--with", "--without"];
+
+fn axis(name: &str, from_zero: bool) -> Value {
+    json!({ "type": "value", "name": name, "scale": !from_zero, "min": if from_zero { json!(0) } else { Value::Null } })
+}
+
+fn category(name: &str, words: &[String]) -> Value {
+    json!({ "type": "category", "name": name, "data": words })
+}
+
+fn round(v: f64) -> f64 {
+    let scale = 10_f64.powi(6);
+    (v * scale).round() / scale
+}
+
+fn interval(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
+    let data: Vec<Value> = estimates
+        .iter()
+        .enumerate()
+        .filter_map(|(i, e)| e.map(|e| json!([i, round(e.low), round(e.high)])))
+        .collect();
+    json!({ "type": "interval", "name": name, "color": colour, "data": data })
+}
+
+fn line(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
+    let data: Vec<Value> =
+        estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
+    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 7, "data": data })
+}
+
+/// Points that differ in the number of threads alone, as lines over it: throughput of both sides, then the gains. A load that
+/// ran with one number of threads is no line.
+pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
+    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
+    for p in points.iter().filter(|p| !p.sides.is_empty()) {
+        let mut title = format!("{}, {}", p.step.load, p.step.server);
+        if let Some(storage) = &p.step.storage {
+            title = format!("{title}, {storage}");
+        }
+        if let Some(cpus) = p.step.cpus {
+            title = format!("{title}, {cpus} CPUs");
+        }
+        match groups.iter_mut().find(|g| g.0 == title) {
+            Some(group) => group.1.push(p),
+            None => groups.push((title, vec![p])),
+        }
+    }
+    groups
+        .into_iter()
+        .filter(|(_, group)| group.len() > 1)
+        .flat_map(|(title, group)| both(&title, &group, unit, names))
+        .collect()
+}
+
+fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
+    let threads: Vec<String> = group.iter().map(|p| p.step.threads.to_string()).collect();
+    let mut series = Vec::new();
+    for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+        let rates: Vec<Option<Estimate>> = group.iter().map(|p| p.sides.get(&side).map(|s| s.rate)).collect();
+        series.push(line(name, colour, &rates));
+        series.push(interval(name, colour, &rates));
+    }
+    let throughput = Chart {
+        title: format!("{title}: {unit} per second"),
+        note: "Medians of the windows, 95% intervals. The axis begins at zero.".to_owned(),
+        option: json!({ "xAxis": category("threads", &threads), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
+    };
+    let mut series = Vec::new();
+    let kinds: [(&str, &str, Gain); 2] = [
+        ("CPU per query, without / with", "--with", |p| p.cpu_per_query),
+        ("throughput, with / without", "--second", |p| p.throughput),
+    ];
+    for (name, colour, get) in kinds {
+        let all: Vec<Option<Estimate>> = group.iter().map(|p| get(p)).collect();
+        if all.iter().any(Option::is_some) {
+            series.push(line(name, colour, &all));
+            series.push(interval(name, colour, &all));
+        }
+    }
+    mark_one(&mut series);
+    let gains = Chart {
+        title: format!("{title}: gain"),
+        note: "Ratios within pairs of windows, 95% intervals. The axis does not begin at zero; the line at 1 is “no difference”."
+            .to_owned(),
+        option: json!({ "xAxis": category("threads", &threads), "yAxis": axis("gain", false), "series": series }),
+    };
+    vec![throughput, gains]
+}
+
+/// Points whose number of CPUs was varied: the highest throughput that each number gave, on both sides.
+pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
+    let mut cpus: Vec<usize> = points.iter().filter_map(|p| p.step.cpus).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let servers: std::collections::BTreeSet<&str> = points.iter().map(|p| p.step.server.as_str()).collect();
+    let mut series = Vec::new();
+    for server in &servers {
+        for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+            let best: Vec<Option<Estimate>> = cpus
+                .iter()
+                .map(|c| {
+                    let here = points.iter().filter(|p| p.step.cpus == Some(*c) && p.step.server == *server);
+                    let rates = here.filter_map(|p| Some(p.sides.get(&side)?.rate));
+                    rates.max_by(|a, b| a.value.total_cmp(&b.value))
+                })
+                .collect();
+            let name = if servers.len() > 1 { format!("{server}, {name}") } else { name.to_owned() };
+            series.push(line(&name, colour, &best));
+            series.push(interval(&name, colour, &best));
+        }
+    }
+    let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    (cpus.len() > 1).then(|| Chart {
+        title: "Throughput by the server's CPUs".to_owned(),
+        note: "The best number of threads for each; 95% intervals. The axis begins at zero.".to_owned(),
+        option: json!({ "xAxis": category("CPUs", &words), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
+    })
+}
+
+/// The line of no difference.
+fn mark_one(series: &mut [Value]) {
+    if let Some(first) = series.first_mut().and_then(Value::as_object_mut) {
+        first.insert(
+            "markLine".to_owned(),
+            json!({ "silent": true, "symbol": "none", "label": { "show": false }, "data": [{ "yAxis": 1 }] }),
+        );
+    }
+}
+
+/// Names of points without what all of them share.
+fn short_names(points: &[&Point]) -> Vec<String> {
+    let varies =
+        |get: fn(&Point) -> String| points.iter().any(|p| points.first().is_some_and(|f| get(f) != get(p)));
+    let (server, load) = (varies(|p| p.step.server.clone()), varies(|p| p.step.load.clone()));
+    points
+        .iter()
+        .map(|p| {
+            let words = [
+                server.then(|| p.step.server.clone()),
+                load.then(|| p.step.load.clone()),
+                p.step.storage.clone(),
+                p.step.cpus.map(|c| format!("{c} CPUs")),
+                Some(format!("{} threads", p.step.threads)),
+            ];
+            words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+/// Server's CPU use of both sides as bars from zero.
+pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Option<Chart> {
+    let points: Vec<&Point> = points.iter().filter(|p| !p.sides.is_empty()).collect();
+    let steps = short_names(&points);
+    let mut series = Vec::new();
+    for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS).rev() {
+        let all: Vec<Option<Estimate>> = points.iter().map(|p| p.sides.get(&side).map(|s| s.cpus)).collect();
+        let data: Vec<Value> = all.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
+        series.push(json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 60, "data": data }));
+    }
+    (!points.is_empty()).then(|| Chart {
+        title: "CPU use of the server".to_owned(),
+        note: "CPUs in use, medians of the windows. The axis begins at zero.".to_owned(),
+        option: json!({ "xAxis": category("", &steps), "yAxis": axis("CPUs", true), "series": series }),
+    })
+}
+
+/// Response time over the share of requests that are faster.
+pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for p in points {
+        let mut kinds: Vec<&str> = p.latencies.iter().map(|l| l.of.as_str()).collect();
+        kinds.dedup();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for kind in kinds {
+            let mine: Vec<_> = p.latencies.iter().filter(|l| l.of == kind).collect();
+            let Some(first) = mine.first() else { continue };
+            let words: Vec<String> = first.percentiles.iter().map(|(at, _)| format!("{at}%")).collect();
+            let series: Vec<Value> = mine
+                .iter()
+                .map(|l| {
+                    let (name, colour) =
+                        if l.side == Side::With { (names[0], COLOURS[0]) } else { (names[1], COLOURS[1]) };
+                    let data: Vec<f64> = l.percentiles.iter().map(|(_, ms)| round(*ms)).collect();
+                    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 6, "data": data })
+                })
+                .collect();
+            charts.push(Chart {
+                title: format!("Response times of {kind}, {}", p.step),
+                note: "The scale is logarithmic, so it has no zero.".to_owned(),
+                option: json!({
+                    "xAxis": category("requests that are faster", &words),
+                    "yAxis": { "type": "log", "name": "ms" },
+                    "series": series,
+                }),
+            });
+        }
+    }
+    charts
+}
+
+/// Everything that is kept of each second, over time.
+pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    let kinds: [(&str, &str, OfSecond); 4] = [
+        ("transactions per second", "transactions/s", |s| s.tps),
+        ("response time, 95th percentile", "ms", |s| s.p95_ms),
+        ("CPU use of the server", "CPUs", |s| s.cpus),
+        ("idle CPU of the machine", "%", |s| s.idle * 100.0),
+    ];
+    for p in points.iter().filter(|p| !p.seconds.is_empty()) {
+        for (title, unit, get) in kinds {
+            let mut series = Vec::new();
+            for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+                // A hole where the other side's block is: the line must not run over it.
+                let mut data: Vec<Value> = Vec::new();
+                let mut block = None;
+                for s in p.seconds.iter().filter(|s| s.side == side) {
+                    if block.is_some_and(|b| b != s.pair) {
+                        data.push(json!([round(s.at - 0.5), null]));
+                    }
+                    block = Some(s.pair);
+                    data.push(json!([round(s.at), round(get(s))]));
+                }
+                series.push(
+                    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 4, "data": data }),
+                );
+            }
+            let stalls: Vec<Value> = figures::stalls(&p.seconds)
+                .into_iter()
+                .map(|(at, what)| json!({ "xAxis": round(at), "name": what }))
+                .collect();
+            if let Some(first) =
+                series.first_mut().and_then(Value::as_object_mut).filter(|_| !stalls.is_empty())
+            {
+                first.insert(
+                    "markLine".to_owned(),
+                    json!({ "silent": true, "symbol": "none", "label": { "formatter": "{b}", "fontSize": 10 }, "data": stalls }),
+                );
+            }
+            charts.push(Chart {
+                title: format!("{}: {title}", p.step),
+                note: "Each second; blocks with and without in turn. The axis begins at zero.".to_owned(),
+                option: json!({
+                    "xAxis": { "type": "value", "name": "seconds" },
+                    "yAxis": axis(unit, true),
+                    "series": series,
+                }),
+            });
+        }
+    }
+    charts
+}
+
+/// How the modelled work of the front end changes, in percent of before.
+pub fn front_end(points: &[Point]) -> Option<Chart> {
+    let mut rows: Vec<(String, Vec<(&'static str, f64)>)> = Vec::new();
+    for p in points {
+        let changes: Vec<_> =
+            modelled_changes(p).into_iter().map(|(what, b, a)| (what, (a / b - 1.0) * 100.0)).collect();
+        if !changes.is_empty() {
+            rows.push((format!("{}, {}", p.step.load, p.step.server), changes));
+        }
+    }
+    let words: Vec<String> = rows.first()?.1.iter().map(|(what, _)| (*what).to_owned()).collect();
+    let colours = ["--with", "--second", "--third", "--fourth"];
+    let series: Vec<Value> = rows
+        .iter()
+        .zip(colours.iter().cycle())
+        .map(|((name, changes), colour)| {
+            let data: Vec<f64> = changes.iter().map(|(_, c)| round(*c)).collect();
+            json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 28, "data": data })
+        })
+        .collect();
+    Some(Chart {
+        title: "Front end, modelled: change by the new layout".to_owned(),
+        note: "Not measured: by exact counts and the bytes as they lie.".to_owned(),
+        option: json!({ "xAxis": category("", &words), "yAxis": { "type": "value", "name": "%" }, "series": series }),
+    })
+}
+
+/// Gains of two runs side by side.
+pub fn two_runs(words: &[String], a: &[Option<Estimate>], b: &[Option<Estimate>]) -> Chart {
+    let mut series = Vec::new();
+    for (name, colour, all) in [("A", "--without", a), ("B", "--with", b)] {
+        series.push(line(name, colour, all));
+        series.push(interval(name, colour, all));
+    }
+    mark_one(&mut series);
+    Chart {
+        title: "Gain of both runs".to_owned(),
+        note: "CPU per query, without / with (throughput where the CPU is not seen), 95% intervals. The axis does not begin at zero.".to_owned(),
+        option: json!({ "xAxis": category("", words), "yAxis": axis("gain", false), "series": series }),
+    }
+}
+
+/// One sentence of what came out.
+pub fn headline(points: &[Point], names: [&str; 2]) -> String {
+    let best = |get: fn(&Point) -> Option<Estimate>| {
+        let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
+        Some((
+            all.iter().copied().reduce(f64::min)?,
+            crate::stats::median(&all)?,
+            all.iter().copied().reduce(f64::max)?,
+        ))
+    };
+    let words = |name: &str, range: Option<(f64, f64, f64)>| {
+        range.map(|(low, middle, high)| {
+            if (high - low).abs() < 1e-9 {
+                format!("{name} ×{middle:.2}")
+            } else {
+                format!("{name} ×{middle:.2} in the middle (×{low:.2} to ×{high:.2})")
+            }
+        })
+    };
+    let parts: Vec<String> = [
+        words("CPU time per query, the gain is", best(|p| p.cpu_per_query)),
+        words("throughput", best(|p| p.throughput)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() {
+        return "No point was measured to its end.".to_owned();
+    }
+    let count = points.iter().filter(|p| p.throughput.is_some()).count();
+    let points = if count == 1 { "one point".to_owned() } else { format!("{count} points") };
+    format!("{} against {}, over {points}: {}.", names[0], names[1], parts.join("; "))
+}

@@ -1,0 +1,301 @@
+//! What the windows of a step come to.
+
+use crate::folder::Measured;
+use crate::record::{Event, Latency, Second, Side, Step, Window};
+use crate::stats::{self, Estimate};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Windows in which other guests took more of the machine than this are void.
+pub const STEAL_LIMIT: f64 = 0.1;
+
+/// A point of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// Which.
+    pub step: Step,
+    /// Whether it was measured to its end.
+    pub whole: bool,
+    /// Why not, where that is known.
+    pub broken: Option<String>,
+    /// What `SELECT VERSION()` said.
+    pub server_version: String,
+    /// With and without.
+    pub sides: BTreeMap<Side, SideFigures>,
+    /// Queries per second, with over without.
+    pub throughput: Option<Estimate>,
+    /// CPU time per query, without over with.
+    pub cpu_per_query: Option<Estimate>,
+    /// User CPU per query, without over with, pooled over all windows; no interval, as ticks are too coarse for one.
+    pub user_cpu: Option<f64>,
+    /// Server's CPU use, with over without.
+    pub cpu_use: Option<Estimate>,
+    /// Pairs that the figures are of.
+    pub pairs: usize,
+    /// Pairs with a window in which nothing was done or too much was stolen.
+    pub void: usize,
+    /// Pairs left out by the rule for outliers.
+    pub outliers: usize,
+    /// Throughput's ratios of the pairs used, for comparing runs.
+    #[serde(skip)]
+    pub ratios: Vec<f64>,
+    /// The same of CPU per query.
+    #[serde(skip)]
+    pub cpu_ratios: Vec<f64>,
+    /// What `whet optimize` said, where it was run in this step.
+    #[serde(skip)]
+    pub optimize: Option<Value>,
+    /// Each second, where those are kept.
+    pub seconds: Vec<Second>,
+    /// Latencies.
+    pub latencies: Vec<Latency>,
+    /// Moments to point at.
+    pub marks: Vec<(f64, String)>,
+    /// Conditions checked: name, whether it holds, what was found.
+    pub checks: Vec<(String, bool, String)>,
+    /// Fixed rate, and of which highest.
+    pub rate: Option<(f64, Option<f64>)>,
+    /// Whether the load was steady before it was measured.
+    pub steady: Option<bool>,
+    /// Queries tried again.
+    pub retried: u64,
+}
+
+/// One side's own figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct SideFigures {
+    /// Queries per second.
+    pub rate: Estimate,
+    /// Server's CPU time per query, µs.
+    pub cpu_us: f64,
+    /// CPUs that the server used.
+    pub cpus: Estimate,
+    /// Share of the machine that was idle.
+    pub idle: f64,
+    /// Hardware events summed over all windows.
+    pub events: BTreeMap<String, f64>,
+}
+
+impl Point {
+    /// Of a step.
+    pub fn of(measured: &Measured<'_>, seed: u64) -> Self {
+        let mut point = Self {
+            step: measured.step.clone(),
+            whole: measured.whole,
+            broken: None,
+            server_version: String::new(),
+            sides: BTreeMap::new(),
+            throughput: None,
+            cpu_per_query: None,
+            user_cpu: None,
+            cpu_use: None,
+            pairs: 0,
+            void: 0,
+            outliers: 0,
+            ratios: Vec::new(),
+            cpu_ratios: Vec::new(),
+            optimize: None,
+            seconds: Vec::new(),
+            latencies: Vec::new(),
+            marks: Vec::new(),
+            checks: Vec::new(),
+            rate: None,
+            steady: None,
+            retried: 0,
+        };
+        let mut windows = Vec::new();
+        for event in &measured.events {
+            match event {
+                Event::Begin { server_version, .. } => point.server_version.clone_from(server_version),
+                Event::WarmUp { steady, .. } => point.steady = Some(*steady),
+                Event::Optimize { answer } => point.optimize = Some(answer.clone()),
+                Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
+                Event::Window(w) => windows.push(w),
+                Event::Second(s) => point.seconds.push(s.clone()),
+                Event::Latency(l) => point.latencies.push(l.clone()),
+                Event::Mark { at, what } => point.marks.push((*at, what.clone())),
+                Event::Check { name, ok, found } => point.checks.push((name.clone(), *ok, found.clone())),
+                Event::Done { retried, .. } => point.retried = *retried,
+                Event::Broken { why } => point.broken = Some(why.clone()),
+            }
+        }
+        point.evaluate(&windows, seed);
+        point
+    }
+
+    fn evaluate(&mut self, windows: &[&Window], seed: u64) {
+        let mut pairs: BTreeMap<usize, BTreeMap<Side, &Window>> = BTreeMap::new();
+        for w in windows {
+            pairs.entry(w.pair).or_default().insert(w.side, w);
+        }
+        let whole: Vec<(&Window, &Window)> =
+            pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect();
+        let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
+        self.void = whole.len() - sound.len();
+        // One rule, one set of pairs for all figures: by throughput, which every server has.
+        let ratios: Vec<f64> = sound.iter().map(|(a, b)| rate(a) / rate(b)).collect();
+        let wild = stats::outliers(&ratios);
+        let used: Vec<_> = sound.iter().zip(&wild).filter(|(_, wild)| !**wild).map(|(p, _)| *p).collect();
+        self.outliers = sound.len() - used.len();
+        self.pairs = used.len();
+        let all = |f: &dyn Fn(&Window, &Window) -> f64| -> Vec<f64> {
+            used.iter().map(|(a, b)| f(a, b)).filter(|r| r.is_finite()).collect()
+        };
+        self.ratios = all(&|a, b| rate(a) / rate(b));
+        self.cpu_ratios = all(&|a, b| cost(b) / cost(a));
+        self.throughput = stats::bootstrap_median(&self.ratios, seed);
+        self.cpu_per_query = stats::bootstrap_median(&self.cpu_ratios, seed);
+        self.cpu_use = stats::bootstrap_median(&all(&|a, b| cpus(a) / cpus(b)), seed);
+        let user = |side: &dyn Fn(&(&Window, &Window)) -> Window| {
+            let (user, queries) =
+                used.iter().map(side).fold((0.0, 0.0), |(u, q), w| (u + w.user, q + count(&w)));
+            user / queries
+        };
+        let ratio = user(&|p| p.1.clone()) / user(&|p| p.0.clone());
+        self.user_cpu = Some(ratio).filter(|r| r.is_finite() && *r > 0.0);
+        for side in Side::BOTH {
+            let mine: Vec<&Window> =
+                used.iter().map(|(a, b)| if side == Side::With { *a } else { *b }).collect();
+            if let Some(figures) = SideFigures::of(&mine, seed) {
+                self.sides.insert(side, figures);
+            }
+        }
+    }
+}
+
+impl SideFigures {
+    fn of(windows: &[&Window], seed: u64) -> Option<Self> {
+        let all = |f: fn(&Window) -> f64| windows.iter().map(|w| f(w)).collect::<Vec<f64>>();
+        let mut events: BTreeMap<String, f64> = BTreeMap::new();
+        for (name, count) in windows.iter().flat_map(|w| &w.events) {
+            *events.entry(name.clone()).or_default() += count;
+        }
+        Some(Self {
+            rate: stats::bootstrap_median(&all(rate), seed)?,
+            cpu_us: stats::median(&all(cost))? * 1e6,
+            cpus: stats::bootstrap_median(&all(cpus), seed)?,
+            idle: stats::median(&all(|w| if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 }))?,
+            events,
+        })
+    }
+}
+
+/// Seconds in which a load nearly stood still (under 60% of its side's median), told apart by whether the server wrote
+/// pages in more than twice its usual number: when and which.
+pub fn stalls(seconds: &[Second]) -> Vec<(f64, &'static str)> {
+    let mut found = Vec::new();
+    for side in Side::BOTH {
+        let mine: Vec<&Second> = seconds.iter().filter(|s| s.side == side).collect();
+        let rates: Vec<f64> = mine.iter().map(|s| s.tps).collect();
+        #[expect(clippy::cast_precision_loss, reason = "pages of a second")]
+        let pages: Vec<f64> = mine.iter().map(|s| s.flushed as f64).collect();
+        let (Some(usual), Some(pages_usual)) = (stats::median(&rates), stats::median(&pages)) else {
+            continue;
+        };
+        for (second, pages) in mine.iter().zip(pages).filter(|(s, _)| s.tps < 0.6 * usual) {
+            found.push((
+                second.at,
+                if pages > 2.0 * pages_usual.max(1.0) { "checkpoint stall" } else { "stall" },
+            ));
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    found
+}
+
+fn is_sound(w: &Window) -> bool {
+    w.queries > 0 && w.seconds > 0.0 && w.steal <= STEAL_LIMIT * w.capacity
+}
+
+#[expect(clippy::cast_precision_loss, reason = "of a window")]
+fn count(w: &Window) -> f64 {
+    w.queries as f64
+}
+
+fn rate(w: &Window) -> f64 {
+    count(w) / w.seconds
+}
+
+fn cost(w: &Window) -> f64 {
+    w.cpu / count(w)
+}
+
+fn cpus(w: &Window) -> f64 {
+    w.cpu / w.seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(pair: usize, side: Side, queries: u64, cpu: f64) -> Event {
+        Event::Window(Window {
+            pair,
+            side,
+            seconds: 1.0,
+            queries,
+            cpu,
+            user: cpu / 2.0,
+            system: cpu / 2.0,
+            idle: 0.5,
+            steal: 0.0,
+            capacity: 2.0,
+            events: BTreeMap::new(),
+        })
+    }
+
+    fn step() -> Step {
+        Step { server: "s".into(), load: "l".into(), storage: None, cpus: None, threads: 1 }
+    }
+
+    #[test]
+    fn gains_are_above_one_where_whet_helps() {
+        let events: Vec<Event> = (0..10)
+            .flat_map(|p| {
+                [window(p, Side::Without, 1000 + p as u64, 1.0), window(p, Side::With, 1200 + p as u64, 1.0)]
+            })
+            .collect();
+        let step = step();
+        let measured = Measured { step: &step, events: events.iter().collect(), whole: true };
+        let point = Point::of(&measured, 1);
+        let t = point.throughput.unwrap();
+        assert!((t.value - 1.2).abs() < 0.01 && t.low <= t.value && t.value <= t.high);
+        assert!((point.cpu_per_query.unwrap().value - 1.2).abs() < 0.01);
+        assert!((point.user_cpu.unwrap() - 1.2).abs() < 0.01);
+        assert_eq!((point.pairs, point.void, point.outliers), (10, 0, 0));
+    }
+
+    #[test]
+    fn stalls_are_told_from_checkpoints() {
+        let second = |at: f64, tps: f64, flushed: u64| Second {
+            at,
+            pair: 0,
+            side: Side::With,
+            tps,
+            response_ms: 1.0,
+            p95_ms: 1.0,
+            idle: 0.0,
+            cpus: 1.0,
+            flushed,
+        };
+        let seconds = [
+            second(1.0, 100.0, 10),
+            second(2.0, 98.0, 12),
+            second(3.0, 20.0, 900),
+            second(4.0, 101.0, 8),
+            second(5.0, 30.0, 9),
+        ];
+        assert_eq!(stalls(&seconds), [(3.0, "checkpoint stall"), (5.0, "stall")]);
+    }
+
+    #[test]
+    fn windows_without_work_are_void_and_single_ones_count_nowhere() {
+        let mut events = vec![window(0, Side::With, 0, 0.0), window(0, Side::Without, 10, 1.0)];
+        events.extend([window(1, Side::With, 10, 1.0), window(1, Side::Without, 10, 1.0)]);
+        events.push(window(2, Side::With, 10, 1.0));
+        let step = step();
+        let point = Point::of(&Measured { step: &step, events: events.iter().collect(), whole: false }, 1);
+        assert_eq!((point.pairs, point.void), (1, 1));
+    }
+}

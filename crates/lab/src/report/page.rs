@@ -1,0 +1,201 @@
+//! The page: one HTML file that needs nothing else.
+
+use super::charts::{self, Chart};
+use super::figures::{Point, STEAL_LIMIT};
+use super::scaling;
+use super::tables::{self, Table};
+use crate::error::Error;
+use crate::folder::Run;
+use crate::machine::Machine;
+use crate::record::Head;
+use crate::stats::{OUTLIER_SCORE, RESAMPLES};
+use minijinja::value::Serde;
+use minijinja::{Environment, context};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const TEMPLATE: &str = include_str!("../../assets/report.html");
+const STYLE: &str = include_str!("../../assets/report.css");
+const SCRIPT: &str = include_str!("../../assets/report.js");
+const LIBRARY: &str = include_str!("../../assets/echarts.js");
+
+/// All points of a run.
+pub fn points(run: &Run) -> Vec<Point> {
+    run.steps().iter().map(|s| Point::of(s, run.head.seed)).collect()
+}
+
+/// How the sides are called.
+pub fn names(head: &Head) -> [&'static str; 2] {
+    if head.scenario.common().null { ["A (nothing)", "B (nothing)"] } else { ["with whet", "without"] }
+}
+
+/// Draws the report; where it is.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
+    let path = output.map_or_else(|| run.path.join("report.html"), Path::to_owned);
+    put(&path, &html(run)?)?;
+    Ok(path)
+}
+
+/// Writes a whole file, or leaves the old one.
+pub fn put(path: &Path, text: &str) -> Result<(), Error> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&beside);
+        Error::File { path: path.to_owned(), source }
+    })
+}
+
+fn html(run: &Run) -> Result<String, Error> {
+    let points = points(run);
+    let names = names(&run.head);
+    let unit = run.head.scenario.unit();
+    let mut drawn = charts::over_threads_where_varied(&points, unit, names);
+    drawn.extend(charts::over_cpus(&points, unit, names));
+    drawn.extend(charts::cpu_use(&points, names));
+    drawn.extend(charts::percentiles(&points, names));
+    drawn.extend(charts::over_time(&points, names));
+    drawn.extend(charts::front_end(&points));
+    let mut all = vec![tables::gains(&points, unit, names)];
+    all.extend(scaling::table(&points, names));
+    all.extend(tables::seconds(&points, names));
+    all.extend(tables::latencies(&points, names));
+    all.extend(tables::front_end(&points, names));
+    all.extend(tables::whet(&points));
+    all.extend(tables::checks(&points));
+    let broken: Vec<String> = points
+        .iter()
+        .filter(|p| !p.whole)
+        .map(|p| {
+            format!("{}: {}", p.step, p.broken.as_deref().unwrap_or("the lab ended in the middle of it"))
+        })
+        .collect();
+    let unsteady: Vec<String> =
+        points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
+    let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
+    let page = Page {
+        title: format!("whet-lab {}", run.head.scenario.name()),
+        lead: charts::headline(&points, names),
+        facts: facts(&run.head),
+        findings: run.head.machine.findings.clone(),
+        broken,
+        unsteady,
+        charts: drawn,
+        tables: all,
+        method: method(&run.head, &points),
+        figures,
+    };
+    render(&page)
+}
+
+/// What a page shows.
+#[derive(Debug, Serialize)]
+pub struct Page {
+    /// Its title.
+    pub title: String,
+    /// One sentence of what came out.
+    pub lead: String,
+    /// Name and value.
+    pub facts: Vec<(String, String)>,
+    /// What makes the figures doubtful.
+    pub findings: Vec<String>,
+    /// Steps that are not whole.
+    pub broken: Vec<String>,
+    /// Loads that never were steady.
+    pub unsteady: Vec<String>,
+    /// Charts.
+    pub charts: Vec<Chart>,
+    /// Tables.
+    pub tables: Vec<Table>,
+    /// Paragraphs.
+    pub method: Vec<String>,
+    /// All figures as JSON.
+    pub figures: String,
+}
+
+/// The page's text.
+///
+/// # Errors
+/// Faults of the template.
+pub fn render(page: &Page) -> Result<String, Error> {
+    let bug = |e: minijinja::Error| Error::Bug(format!("the report's template: {e:#}"));
+    let mut environment = Environment::new();
+    environment.add_template("report.html", TEMPLATE).map_err(bug)?;
+    let options: Vec<&serde_json::Value> = page.charts.iter().map(|c| &c.option).collect();
+    let options = serde_json::to_string(&options).map_err(|e| Error::Bug(e.to_string()))?;
+    environment
+        .get_template("report.html")
+        .and_then(|t| {
+            t.render(context! {
+                page => Serde(page),
+                options => inert(&options),
+                figures => inert(&page.figures),
+                style => STYLE,
+                script => SCRIPT,
+                library => LIBRARY,
+            })
+        })
+        .map_err(bug)
+}
+
+/// JSON that may stand inside a script element: no text in it can end that.
+fn inert(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+fn facts(head: &Head) -> Vec<(String, String)> {
+    let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
+    let apart = if head.machine.server_cpus.is_empty() {
+        "server and clients share all CPUs".to_owned()
+    } else {
+        format!("server on CPUs {:?}, clients on {:?}", head.machine.server_cpus, head.machine.client_cpus)
+    };
+    [
+        ("Machine", format!("{cpu}, {cpus} CPUs, {} GiB, Linux {kernel}", memory_mib / 1024)),
+        ("Placement", apart),
+        (
+            "Noise before the run",
+            format!(
+                "steal {:.1}%, others' CPU {:.1}%, spread of equal work {:.1}%",
+                steal * 100.0,
+                busy * 100.0,
+                noise * 100.0
+            ),
+        ),
+        ("whet", head.whet.clone()),
+        ("Lab", format!("whet-lab {}, data version {}", head.lab, head.version)),
+        ("Begun", head.begun.clone()),
+        ("Seed", head.seed.to_string()),
+    ]
+    .map(|(k, v)| (k.to_owned(), v))
+    .to_vec()
+}
+
+fn method(head: &Head, points: &[Point]) -> Vec<String> {
+    let options = serde_json::to_string(&head.scenario).unwrap_or_default();
+    let mut versions: Vec<&str> = points.iter().map(|p| p.server_version.as_str()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    vec![
+        format!(
+            "Each step runs one load on one server ({}). When its rate is steady (two seconds equal the two before within 5%), pairs of windows are \
+             taken: one with whet's code in force, one without, in random order drawn from the seed, with `whet redo` and `whet undo` between. \
+             What drifts is nearly the same for both halves of a pair, so ratios within pairs hold where single runs differ by half.",
+            versions.join(", ")
+        ),
+        format!(
+            "Figures are medians; intervals are 95%, by percentile bootstrap with {RESAMPLES} resamples. A pair is void where a window saw no query or \
+             other guests of the host took more than {:.0}% of the machine. A pair is an outlier where the modified z-score of its logarithmic throughput \
+             ratio is above {OUTLIER_SCORE} (Iglewicz and Hoaglin); both kinds are left out of all figures, counted in the table, and kept in the raw data.",
+            STEAL_LIMIT * 100.0
+        ),
+        "CPU time is the server's alone, from the kernel's exact accounting; its split into user and system is by sampling ticks and therefore pooled.".to_owned(),
+        format!("Options: {options}. Every command with what it printed is in commands.log, all raw data in data.jsonl, beside this file."),
+    ]
+}

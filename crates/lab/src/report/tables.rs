@@ -1,0 +1,324 @@
+//! Tables of the report.
+
+use super::figures::Point;
+use crate::record::Side;
+use crate::stats::{self, Estimate};
+use serde::Serialize;
+use serde_json::Value;
+
+/// A table: words in the first column, figures in the others.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// Its title.
+    pub title: String,
+    /// What to know before reading it.
+    pub note: String,
+    /// Heads.
+    pub columns: Vec<String>,
+    /// Cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A ratio with its interval.
+pub fn ratio(e: Option<Estimate>) -> String {
+    e.map_or_else(|| "–".to_owned(), |e| format!("×{:.3} ({:.3}–{:.3})", e.value, e.low, e.high))
+}
+
+/// A number with as many digits as are worth reading.
+pub fn number(v: f64) -> String {
+    match v.abs() {
+        a if !v.is_finite() || a == 0.0 => "0".to_owned(),
+        a if a >= 1000.0 => thousands(v),
+        a if a >= 100.0 => format!("{v:.0}"),
+        a if a >= 10.0 => format!("{v:.1}"),
+        a if a >= 0.1 => format!("{v:.2}"),
+        _ => format!("{v:.3}"),
+    }
+}
+
+fn thousands(v: f64) -> String {
+    let digits = format!("{:.0}", v.abs());
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    if v < 0.0 { format!("-{out}") } else { out }
+}
+
+fn percent(v: f64) -> String {
+    format!("{:.1}%", v * 100.0)
+}
+
+fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// One of what windows count.
+fn one_of(unit: &str) -> &str {
+    if unit == "queries" { "query" } else { unit.trim_end_matches('s') }
+}
+
+/// The main table: every point.
+pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
+    let [with, without] = names;
+    let columns = vec![
+        "point".to_owned(),
+        format!("{unit}/s, {without}"),
+        format!("{unit}/s, {with}"),
+        "throughput gain (95%)".to_owned(),
+        format!("CPU µs per {}, {without}", one_of(unit)),
+        with.to_owned(),
+        "CPU gain (95%)".to_owned(),
+        "user CPU gain, pooled".to_owned(),
+        "server CPUs used, both".to_owned(),
+        "pairs (void, outliers)".to_owned(),
+    ];
+    let rows = points
+        .iter()
+        .filter(|p| !p.sides.is_empty())
+        .map(|p| {
+            let side = |s: Side, f: fn(&super::figures::SideFigures) -> f64| {
+                p.sides.get(&s).map_or_else(|| "–".to_owned(), |x| number(f(x)))
+            };
+            let name = if p.whole { p.step.to_string() } else { format!("{} (broken off)", p.step) };
+            vec![
+                name,
+                side(Side::Without, |f| f.rate.value),
+                side(Side::With, |f| f.rate.value),
+                ratio(p.throughput),
+                side(Side::Without, |f| f.cpu_us),
+                side(Side::With, |f| f.cpu_us),
+                ratio(p.cpu_per_query),
+                p.user_cpu.map_or_else(|| "–".to_owned(), |u| format!("×{u:.3}")),
+                format!("{} / {}", side(Side::Without, |f| f.cpus.value), side(Side::With, |f| f.cpus.value)),
+                format!("{} ({}, {})", p.pairs, p.void, p.outliers),
+            ]
+        })
+        .collect();
+    Table {
+        title: "All points".to_owned(),
+        note:
+            "Gains above 1 are for whet. Medians of ratios within pairs of windows; intervals by bootstrap."
+                .to_owned(),
+        columns,
+        rows,
+    }
+}
+
+/// Per-second samples of loads that keep them; `None` where there are none.
+pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
+    let mut rows = Vec::new();
+    for p in points.iter().filter(|p| !p.seconds.is_empty()) {
+        let kinds: [(&str, super::charts::OfSecond); 5] = [
+            ("transactions/s", |s| s.tps),
+            ("response, ms", |s| s.response_ms),
+            ("95th percentile, ms", |s| s.p95_ms),
+            ("idle CPU, %", |s| s.idle * 100.0),
+            ("server CPUs", |s| s.cpus),
+        ];
+        for (kind, get) in kinds {
+            for (side, name) in [Side::Without, Side::With].into_iter().zip([names[1], names[0]]) {
+                let values: Vec<f64> = p.seconds.iter().filter(|s| s.side == side).map(get).collect();
+                let Some(s) = stats::summary(&values) else { continue };
+                let figures = [s.mean, s.deviation, s.p95, s.max].map(number);
+                let mut row = vec![p.step.to_string(), kind.to_owned(), name.to_owned(), s.count.to_string()];
+                row.extend(figures);
+                rows.push(row);
+            }
+        }
+    }
+    let columns =
+        strings(["point", "what", "side", "seconds", "mean", "std. deviation", "95th percentile", "maximum"]);
+    let title = "Each second".to_owned();
+    let note =
+        "Of all seconds of a side's blocks; the seconds after a change of sides are left out.".to_owned();
+    (!rows.is_empty()).then_some(Table { title, note, columns, rows })
+}
+
+/// Latencies of the lab's own loads.
+pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
+    let mut rows = Vec::new();
+    for p in points {
+        for l in &p.latencies {
+            let side = if l.side == Side::With { names[0] } else { names[1] };
+            let at = |wanted: f64| {
+                let found = l.percentiles.iter().find(|(p, _)| (p - wanted).abs() < 1e-9);
+                found.map_or_else(|| "–".to_owned(), |(_, v)| number(*v))
+            };
+            rows.push(vec![
+                p.step.to_string(),
+                l.of.clone(),
+                side.to_owned(),
+                thousands(l.count as f64),
+                number(l.mean_ms),
+                at(50.0),
+                at(95.0),
+                at(99.0),
+                at(99.9),
+                number(l.max_ms),
+            ]);
+        }
+    }
+    let columns = strings([
+        "point", "request", "side", "requests", "mean, ms", "50%", "95%", "99%", "99.9%", "maximum",
+    ]);
+    let note = "Counted from the moment a request was meant for, so that waiting behind a slow one is in it."
+        .to_owned();
+    (!rows.is_empty()).then_some(Table { title: "Response times".to_owned(), note, columns, rows })
+}
+
+/// What the CPU's front end has to do: by hardware counters where there are any, else by whet's exact counts.
+pub fn front_end(points: &[Point], names: [&str; 2]) -> Vec<Table> {
+    let mut tables = Vec::new();
+    let measured: Vec<Vec<String>> = points.iter().flat_map(|p| hardware(p, names)).collect();
+    if !measured.is_empty() {
+        tables.push(Table {
+            title: "Front end, by hardware counters".to_owned(),
+            note: "User mode, summed over all windows of a side. Misses per 1000 instructions.".to_owned(),
+            columns: strings([
+                "point",
+                "side",
+                "IPC",
+                "queries per million cycles",
+                "I-cache misses",
+                "I-TLB misses",
+                "branch misses",
+                "miss ratio of branches",
+            ]),
+            rows: measured,
+        });
+    }
+    let modelled: Vec<Vec<String>> = points.iter().flat_map(model).collect();
+    if !modelled.is_empty() {
+        tables.push(Table {
+            title: "Front end, modelled".to_owned(),
+            note: "Not measured: from exact counts of every edge of the rebuilt functions and the bytes as they lie, before and after. \
+                   Hot lines and pages hold 99% of the executed bytes."
+                .to_owned(),
+            columns: strings(["point", "what", "before", "after", "change"]),
+            rows: modelled,
+        });
+    }
+    tables
+}
+
+fn hardware(p: &Point, names: [&str; 2]) -> Vec<Vec<String>> {
+    let line = |side: Side, name: &str| {
+        let f = p.sides.get(&side)?;
+        let get = |e: &str| f.events.get(e).copied();
+        let (instructions, cycles) = (get("instructions")?, get("cycles")?);
+        let per_1000 = |e: &str| get(e).map_or_else(|| "–".to_owned(), |v| number(v * 1e3 / instructions));
+        // cpu_us and rate are of the same windows: queries there were.
+        let queries_per_cycle = f.rate.value / (cycles / p.pairs.max(1) as f64);
+        Some(vec![
+            p.step.to_string(),
+            name.to_owned(),
+            number(instructions / cycles),
+            number(queries_per_cycle * 1e6),
+            per_1000("L1-icache-load-misses"),
+            per_1000("iTLB-load-misses"),
+            per_1000("branch-misses"),
+            get("branches").zip(get("branch-misses")).map_or_else(|| "–".to_owned(), |(b, m)| percent(m / b)),
+        ])
+    };
+    [line(Side::Without, names[1]), line(Side::With, names[0])].into_iter().flatten().collect()
+}
+
+/// The share by which the modelled figures of a step change, by whet's name of each.
+pub fn modelled_changes(p: &Point) -> Vec<(&'static str, f64, f64)> {
+    const KINDS: [(&str, &str); 7] = [
+        ("taken_branches", "taken branches"),
+        ("instructions", "executed instructions"),
+        ("calls", "calls"),
+        ("hot_lines", "hot cache lines"),
+        ("hot_pages", "hot pages"),
+        ("lines", "cache lines touched"),
+        ("pages", "pages touched"),
+    ];
+    let Some(dyno) = p.optimize.as_ref().and_then(|o| o.get("dyno")) else { return Vec::new() };
+    let get = |when: &str, what: &str| dyno.get(when).and_then(|d| d.get(what)).and_then(Value::as_f64);
+    KINDS
+        .iter()
+        .filter_map(|(key, words)| Some((*words, get("before", key)?, get("after", key)?)))
+        .filter(|(_, before, _)| *before > 0.0)
+        .collect()
+}
+
+fn model(p: &Point) -> Vec<Vec<String>> {
+    modelled_changes(p)
+        .into_iter()
+        .map(|(what, before, after)| {
+            let change = format!("{:+.1}%", (after / before - 1.0) * 100.0);
+            vec![p.step.to_string(), what.to_owned(), number(before), number(after), change]
+        })
+        .collect()
+}
+
+/// Conditions of the data.
+pub fn checks(points: &[Point]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = points
+        .iter()
+        .flat_map(|p| p.checks.iter().map(move |(name, ok, found)| (p, name, ok, found)))
+        .map(|(p, name, ok, found)| {
+            vec![
+                p.step.to_string(),
+                name.clone(),
+                if *ok { "holds" } else { "DOES NOT HOLD" }.to_owned(),
+                found.clone(),
+            ]
+        })
+        .collect();
+    let columns = strings(["point", "condition", "", "found"]);
+    let note = "Of the specification's consistency conditions, after the load and after the run.".to_owned();
+    (!rows.is_empty()).then_some(Table { title: "Consistency".to_owned(), note, columns, rows })
+}
+
+/// What whet did.
+pub fn whet(points: &[Point]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = points
+        .iter()
+        .filter_map(|p| {
+            let o = p.optimize.as_ref()?;
+            let at = |path: &str| o.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
+            Some(vec![
+                p.step.to_string(),
+                o.get("source").and_then(Value::as_str).unwrap_or("–").to_owned(),
+                number(at("/functions/cloned")),
+                number(at("/functions/refused")),
+                percent(at("/coverage")),
+                number(at("/code_bytes") / 1024.0),
+                number(at("/stop_ms/max")),
+                number(at("/seconds")),
+                number(at("/whet_peak_rss_mb")),
+            ])
+        })
+        .collect();
+    let columns = strings([
+        "run in",
+        "profile from",
+        "functions rebuilt",
+        "left alone",
+        "user samples in them",
+        "KiB of clones",
+        "longest stop, ms",
+        "took, s",
+        "whet's memory, MB",
+    ]);
+    let title = "What whet did".to_owned();
+    (!rows.is_empty()).then_some(Table { title, note: String::new(), columns, rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn digits_that_are_worth_reading() {
+        let shown: Vec<String> =
+            [0.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
+        assert_eq!(shown, ["0", "0.012", "1.23", "12.3", "123", "1,234", "1,234,568"]);
+    }
+}

@@ -1,0 +1,160 @@
+//! What the same work costs: requests come at a fixed rate, with and without, and the server's CPU use is compared.
+
+use crate::db::Address;
+use crate::driver::{Driver, Worker};
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::{Common, rows_that_fit, seconds, some};
+use crate::record::{Event, Step};
+use crate::server::Server;
+use crate::whet::Sides;
+use crate::windows::{Load, Measuring, Plan};
+use clap::Args;
+use mysql::prelude::Queryable;
+use mysql::{Conn, Row, Statement};
+use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Options of `fixed-rate`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct FixedRate {
+    #[command(flatten)]
+    pub common: Common,
+    /// Requests per second (default: half of what the server does when it is not held back).
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Connections.
+    #[arg(long, default_value_t = 16, value_parser = some)]
+    pub threads: usize,
+    /// Tables.
+    #[arg(long, default_value_t = 4, value_parser = some)]
+    pub tables: usize,
+    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    #[arg(long)]
+    pub rows: Option<u64>,
+    /// Pairs of windows.
+    #[arg(long, default_value_t = 60, value_parser = some)]
+    pub pairs: usize,
+    /// One window.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub window: f64,
+    /// Before each window, after the change of sides.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.1, value_parser = seconds)]
+    pub settle: f64,
+}
+
+/// A read of one row by its key, which is what sysbench's point select does.
+#[derive(Debug)]
+struct PointSelect {
+    conn: Conn,
+    statements: Vec<Statement>,
+    rows: u64,
+}
+
+impl PointSelect {
+    fn new(address: &Address, tables: usize, rows: u64) -> Result<Self, Error> {
+        let mut conn = address.enter()?.conn;
+        let statements = (1..=tables)
+            .map(|t| conn.prep(format!("SELECT c FROM sbtest{t} WHERE id=?")))
+            .collect::<Result<_, _>>()
+            .map_err(|e| Error::Database { server: address.server.clone(), message: e.to_string() })?;
+        Ok(Self { conn, statements, rows })
+    }
+}
+
+impl Worker for PointSelect {
+    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+        let table = rng.random_range(0..self.statements.len());
+        let key = rng.random_range(1..=self.rows);
+        if let Some(statement) = self.statements.get(table) {
+            let _: Option<Row> = self.conn.exec_first(statement, (key,))?;
+        }
+        Ok(0)
+    }
+}
+
+impl FixedRate {
+    /// Measures every server.
+    ///
+    /// # Errors
+    /// The first of anything.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let memory = lab.machine.memory_mib;
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let sysbench = lab.sysbench(self.tables, rows)?;
+        let settings = self.common.settings(memory, self.threads, false);
+        lab.each_home(&settings, |lab, home, storage| {
+            let mut server = home.start()?;
+            lab.progress.doing("filling tables");
+            sysbench.prepare(&server.address).map_err(|e| server.explain(e))?;
+            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let step = Step {
+                server: home.name.clone(),
+                load: "point_select".to_owned(),
+                storage,
+                cpus: None,
+                threads: self.threads,
+            };
+            lab.step(&step, &mut server, |lab, server| self.measure(lab, &step, server, &mut sides, rows))?;
+            sides.restore()
+        })
+    }
+
+    fn measure(
+        &self,
+        lab: &mut Lab,
+        step: &Step,
+        server: &Server,
+        sides: &mut Sides,
+        rows: u64,
+    ) -> Result<u64, Error> {
+        let drive = |seed, rate| {
+            let workers = (0..self.threads)
+                .map(|_| PointSelect::new(&server.address, self.tables, rows))
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(Driver::start(workers, &["point select"], seed, rate))
+        };
+        let (rate, of) = match self.rate {
+            Some(rate) => (rate, None),
+            None => {
+                lab.progress.doing("looking for the highest rate");
+                let full = self.full_rate(lab, &mut drive(lab.seed, None)?)?;
+                (full / 2.0, Some(full))
+            }
+        };
+        lab.folder.add(step, Event::Rate { per_second: rate, of })?;
+        let plan = Plan {
+            pairs: self.pairs,
+            window: Duration::from_secs_f64(self.window),
+            settle: Duration::from_secs_f64(self.settle),
+            each_second: false,
+            warm_up: Duration::from_secs_f64(self.common.warm_up),
+            sampling: self.common.sampling,
+        };
+        let mut load = drive(lab.seed, Some(rate))?;
+        Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
+        for latency in load.latencies() {
+            lab.folder.add(step, Event::Latency(latency))?;
+        }
+        Ok(load.retried())
+    }
+
+    /// Requests per second when none waits for its time, after a second of warming up.
+    fn full_rate(&self, lab: &Lab, load: &mut Driver) -> Result<f64, Error> {
+        lab.commands.interrupt.sleep(Duration::from_secs(1))?;
+        let (begin, before) = (Instant::now(), load.work().unwrap_or(0));
+        let time = Duration::from_secs_f64(self.common.warm_up.min(3.0));
+        lab.commands.interrupt.sleep(time)?;
+        load.check()?;
+        let done = load.work().unwrap_or(0).saturating_sub(before);
+        if done == 0 {
+            return Err(Error::Load { load: "point_select".into(), why: "did nothing".into() });
+        }
+        #[expect(clippy::cast_precision_loss, reason = "of some seconds")]
+        let rate = done as f64 / begin.elapsed().as_secs_f64();
+        Ok(rate)
+    }
+}

@@ -1,0 +1,118 @@
+//! What all scenarios have in common.
+
+use super::fixed_rate::FixedRate;
+use super::oltp_rw::OltpRw;
+use super::scaling::Scaling;
+use super::stalls::Stalls;
+use super::tpcc::Tpcc;
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::Common;
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+
+/// Which benchmark, with its options.
+#[derive(Subcommand, Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// Read-only sysbench loads at rising numbers of threads: throughput, CPU, and the front end's stalls.
+    #[command(
+        after_help = "Examples:\n  whet-lab stalls\n  whet-lab stalls --tests oltp_read_only --threads 1,4,16 --server-binary /opt/mysql/bin/mysqld"
+    )]
+    Stalls(Stalls),
+    /// TPC-H's 22 queries against the number of the server's CPUs and of threads: throughput, efficiency, negative scaling.
+    #[command(
+        after_help = "Examples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
+    )]
+    Scaling(Scaling),
+    /// Read/write OLTP at high concurrency: throughput, response time and idle CPU, each second of it.
+    #[command(
+        after_help = "Examples:\n  whet-lab oltp-rw\n  whet-lab oltp-rw --threads 64,256 --datadir /mnt/nvme --datadir /mnt/disk"
+    )]
+    OltpRw(OltpRw),
+    /// CPU use at a fixed rate of requests, and how long they take.
+    #[command(
+        after_help = "Examples:\n  whet-lab fixed-rate\n  whet-lab fixed-rate --rate 5000 --threads 32"
+    )]
+    FixedRate(FixedRate),
+    /// TPC-C-like transactions in cache: CPU use over time, stalls, response times, consistency of the data.
+    #[command(
+        after_help = "No keying and thinking times, so results are not tpmC.\n\nExamples:\n  whet-lab tpcc\n  whet-lab tpcc --warehouses 20 --threads 32 --server-binary /opt/a/bin/mysqld --server-binary /opt/b/bin/mysqld"
+    )]
+    Tpcc(Tpcc),
+}
+
+impl Scenario {
+    /// Its name on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Stalls(_) => "stalls",
+            Self::Scaling(_) => "scaling",
+            Self::OltpRw(_) => "oltp-rw",
+            Self::FixedRate(_) => "fixed-rate",
+            Self::Tpcc(_) => "tpcc",
+        }
+    }
+
+    /// What it shares with the others.
+    pub fn common(&self) -> &Common {
+        match self {
+            Self::Stalls(s) => &s.common,
+            Self::Scaling(s) => &s.common,
+            Self::OltpRw(s) => &s.common,
+            Self::FixedRate(s) => &s.common,
+            Self::Tpcc(s) => &s.common,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn common_mut(&mut self) -> &mut Common {
+        match self {
+            Self::Stalls(s) => &mut s.common,
+            Self::Scaling(s) => &mut s.common,
+            Self::OltpRw(s) => &mut s.common,
+            Self::FixedRate(s) => &mut s.common,
+            Self::Tpcc(s) => &mut s.common,
+        }
+    }
+
+    /// Whether its load, or the making of its data, is sysbench's.
+    pub fn needs_sysbench(&self) -> bool {
+        matches!(self, Self::Stalls(_) | Self::OltpRw(_) | Self::FixedRate(_))
+    }
+
+    /// What its windows count.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Stalls(_) | Self::OltpRw(_) | Self::Scaling(_) => "queries",
+            Self::FixedRate(_) => "requests",
+            Self::Tpcc(_) => "transactions",
+        }
+    }
+
+    /// How many steps it has.
+    pub fn steps(&self) -> usize {
+        self.common().homes()
+            * match self {
+                Self::Stalls(s) => s.tests.len() * s.threads.len(),
+                Self::Scaling(s) => s.steps(),
+                Self::OltpRw(s) => s.threads.len(),
+                Self::FixedRate(_) => 1,
+                Self::Tpcc(s) => s.threads.len(),
+            }
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// The first of anything; what was measured is kept.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        match self {
+            Self::Stalls(s) => s.run(lab),
+            Self::Scaling(s) => s.run(lab),
+            Self::OltpRw(s) => s.run(lab),
+            Self::FixedRate(s) => s.run(lab),
+            Self::Tpcc(s) => s.run(lab),
+        }
+    }
+}

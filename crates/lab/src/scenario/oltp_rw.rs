@@ -1,0 +1,81 @@
+//! Reads and writes with many connections: blocks of some seconds with and without, each second kept.
+
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::{Common, rows_that_fit, seconds, some};
+use crate::record::Step;
+use crate::whet::Sides;
+use crate::windows::{Measuring, Plan};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Options of `oltp-rw`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct OltpRw {
+    #[command(flatten)]
+    pub common: Common,
+    /// Connections, one step for each.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64", value_parser = some)]
+    pub threads: Vec<usize>,
+    /// Tables.
+    #[arg(long, default_value_t = 8, value_parser = some)]
+    pub tables: usize,
+    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    #[arg(long)]
+    pub rows: Option<u64>,
+    /// Pairs of blocks a step.
+    #[arg(long, default_value_t = 10, value_parser = some)]
+    pub pairs: usize,
+    /// One block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub window: f64,
+    /// Before each block, after the change of sides.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = seconds)]
+    pub settle: f64,
+}
+
+impl OltpRw {
+    /// Measures every number of threads on every server and storage folder.
+    ///
+    /// # Errors
+    /// The first of anything.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let memory = lab.machine.memory_mib;
+        let most = self.threads.iter().copied().max().unwrap_or(1);
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let sysbench = lab.sysbench(self.tables, rows)?;
+        let settings = self.common.settings(memory, most, true);
+        let plan = Plan {
+            pairs: self.pairs,
+            window: Duration::from_secs_f64(self.window),
+            settle: Duration::from_secs_f64(self.settle),
+            each_second: true,
+            warm_up: Duration::from_secs_f64(self.common.warm_up),
+            sampling: self.common.sampling,
+        };
+        lab.each_home(&settings, |lab, home, storage| {
+            let mut server = home.start()?;
+            lab.progress.doing("filling tables");
+            sysbench.prepare(&server.address).map_err(|e| server.explain(e))?;
+            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            for &threads in &self.threads {
+                let step = Step {
+                    server: home.name.clone(),
+                    load: "oltp_read_write".to_owned(),
+                    storage: storage.clone(),
+                    cpus: None,
+                    threads,
+                };
+                let sides = &mut sides;
+                lab.step(&step, &mut server, |lab, server| {
+                    let mut load = sysbench.start(&step.load, &server.address, threads, lab.seed)?;
+                    Measuring::new(lab, &step, server, sides, plan)?.all(&mut load)?;
+                    Ok(0)
+                })?;
+            }
+            sides.restore()
+        })
+    }
+}

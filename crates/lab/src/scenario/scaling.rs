@@ -1,0 +1,257 @@
+//! A select load that scans much of the data, against the number of the server's CPUs and of threads.
+//!
+//! A window here is a fixed piece of work in place of a fixed time: every thread runs all queries once, each in an order of its own.
+
+use crate::error::Error;
+use crate::gauge::Gauge;
+use crate::guard;
+use crate::lab::Lab;
+use crate::options::{Common, some};
+use crate::record::{Event, Side, Step};
+use crate::server::Server;
+use crate::stats;
+use crate::tpch;
+use crate::whet::Sides;
+use clap::Args;
+use mysql::prelude::Queryable;
+use rand::seq::SliceRandom;
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Options of `scaling`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Scaling {
+    #[command(flatten)]
+    pub common: Common,
+    /// Size of the data: 1 is about 1 GB.
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    pub factor: f64,
+    /// A folder with region.tbl, nation.tbl and so on, in place of DuckDB's generator.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+    /// CPUs of the server, a step for each (default: 1, 2, 4 … all that it may use).
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    pub cpus: Vec<usize>,
+    /// Threads (default: 1, and one for each CPU).
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    pub threads: Vec<usize>,
+    /// Queries by number (default: all 22).
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    pub queries: Vec<usize>,
+    /// Pairs of windows a step.
+    #[arg(long, default_value_t = 10, value_parser = some)]
+    pub pairs: usize,
+}
+
+impl Scaling {
+    fn cpus(&self, all: usize) -> Vec<usize> {
+        if self.cpus.is_empty() { powers(all) } else { self.cpus.clone() }
+    }
+
+    fn threads(&self, cpus: usize) -> Vec<usize> {
+        match (self.threads.is_empty(), cpus) {
+            (false, _) => self.threads.clone(),
+            (true, 1) => vec![1],
+            (true, _) => vec![1, cpus],
+        }
+    }
+
+    /// How many steps it has for one server.
+    pub fn steps(&self) -> usize {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let server = if all >= 4 { all / 2 } else { all };
+        self.cpus(server).iter().map(|c| self.threads(*c).len()).sum()
+    }
+
+    /// Measures every number of CPUs and threads on every server.
+    ///
+    /// # Errors
+    /// The first of anything.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let all = tpch::queries();
+        let wanted: Vec<usize> =
+            if self.queries.is_empty() { (1..=all.len()).collect() } else { self.queries.clone() };
+        let queries: Vec<&'static str> = wanted
+            .iter()
+            .map(|n| all.get(n - 1).copied().ok_or_else(|| Error::Usage(format!("TPC-H has no query {n}"))))
+            .collect::<Result<_, _>>()?;
+        let memory = lab.machine.memory_mib;
+        let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
+        let settings = self.common.settings(memory, most, false);
+        let may_use: Vec<usize> = match lab.machine.server_cpus.as_slice() {
+            [] => (0..lab.machine.cpus).collect(),
+            some => some.to_vec(),
+        };
+        let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
+        if self.data.is_none() && !data.join("lineitem.tbl").exists() {
+            lab.progress.doing("making TPC-H's data");
+            tpch::generate(&lab.commands, self.factor, &data)?;
+        }
+        lab.each_home(&settings, |lab, home, storage| {
+            let mut server = home.start()?;
+            lab.progress.doing("filling tables");
+            let interrupt = lab.commands.interrupt.clone();
+            tpch::fill(&server.address, &data, &interrupt).map_err(|e| server.explain(e))?;
+            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            for cpus in self.cpus(may_use.len()) {
+                let set = may_use.get(..cpus).ok_or_else(|| {
+                    Error::Usage(format!("the server may use {} CPUs here, not {cpus}", may_use.len()))
+                })?;
+                confine(&server, set)?;
+                for threads in self.threads(cpus) {
+                    let step = Step {
+                        server: home.name.clone(),
+                        load: format!("tpch-{}", queries.len()),
+                        storage: storage.clone(),
+                        cpus: Some(cpus),
+                        threads,
+                    };
+                    lab.step(&step, &mut server, |lab, server| {
+                        self.measure(lab, &step, server, &mut sides, &queries)
+                    })?;
+                }
+            }
+            sides.restore()
+        })?;
+        if self.data.is_none() {
+            // Gigabytes, and made again within minutes.
+            let _ = std::fs::remove_dir_all(&data);
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        lab: &mut Lab,
+        step: &Step,
+        server: &Server,
+        sides: &mut Sides,
+        queries: &[&'static str],
+    ) -> Result<u64, Error> {
+        let mut gauge = Gauge::new(server)?;
+        lab.progress.doing("warming up");
+        let begin = Instant::now();
+        let round = |number: u64, stop: &AtomicBool, lab: &Lab| {
+            all_once(lab, server, queries, step.threads, lab.seed.wrapping_add(number), stop)
+        };
+        // Once through all: then the data is in memory.
+        round(0, &AtomicBool::new(false), lab)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        lab.folder.add(step, Event::WarmUp { seconds, steady: true, rates: Vec::new() })?;
+        lab.progress.doing("whet optimize");
+        let stop = AtomicBool::new(false);
+        let answer = std::thread::scope(|scope| {
+            // whet looks at a server at work: rounds go on until it is done.
+            let lab = &*lab;
+            let load = scope.spawn(|| {
+                let mut number = 1;
+                while !stop.load(Ordering::Relaxed) {
+                    round(number, &stop, lab)?;
+                    number += 1;
+                }
+                Ok(())
+            });
+            let answer = sides.optimize(self.common.sampling);
+            stop.store(true, Ordering::Relaxed);
+            let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
+            loaded.and(answer)
+        })?;
+        if let Some(answer) = answer {
+            lab.folder.add(step, Event::Optimize { answer })?;
+        }
+        let mut rng = stats::generator(lab.seed, &step.to_string());
+        for pair in 0..self.pairs {
+            let mut order = Side::BOTH;
+            order.shuffle(&mut rng);
+            for side in order {
+                lab.progress.part(pair, self.pairs);
+                sides.go(side)?;
+                let before = gauge.read()?;
+                // Both sides of a pair run the same orders.
+                round(1000 + pair as u64, &AtomicBool::new(false), lab)?;
+                let after = gauge.read()?;
+                let done = queries.len() as u64 * step.threads as u64;
+                lab.folder.add(step, Event::Window(before.until(&after, pair, side, Some(done))))?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Every thread runs all queries once, unless it is stopped.
+fn all_once(
+    lab: &Lab,
+    server: &Server,
+    queries: &[&'static str],
+    threads: usize,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..threads)
+            .map(|n| {
+                scope.spawn(move || {
+                    let mut db = server.address.enter()?;
+                    let mut mine = queries.to_vec();
+                    mine.shuffle(&mut stats::generator(seed, &format!("client {n}")));
+                    for query in mine {
+                        lab.commands.interrupt.check()?;
+                        if stop.load(Ordering::Relaxed) {
+                            return Ok(());
+                        }
+                        let _: Vec<mysql::Row> = db.conn.query(query).map_err(|e| Error::Database {
+                            server: server.name.clone(),
+                            message: format!("{e}, in: {query}"),
+                        })?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let mut result = Ok(());
+        for client in clients {
+            let ended = client.join().unwrap_or_else(|_| Err(Error::Bug("a client panicked".into())));
+            result = result.and(ended);
+        }
+        result
+    })
+}
+
+/// Keeps all threads of a server on some CPUs; those that it starts later are born there.
+fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
+    let Some(pid) = server.pid else {
+        return Err(Error::Usage("the server is on another host: its CPUs cannot be set from here".into()));
+    };
+    let set = guard::set_of(cpus);
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    // Twice, for threads that were born meanwhile of ones that had not been moved yet.
+    for _ in 0..2 {
+        for task in std::fs::read_dir(&tasks).map_err(Error::file(&tasks))?.flatten() {
+            let id = task.file_name().to_str().and_then(|t| t.parse().ok()).and_then(Pid::from_raw);
+            // A thread may have ended since.
+            let _ = id.map(|id| rustix::thread::sched_setaffinity(Some(id), &set));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(10));
+    Ok(())
+}
+
+/// 1, 2, 4 … and the number itself.
+fn powers(all: usize) -> Vec<usize> {
+    let mut found: Vec<usize> = (0..16).map(|p| 1 << p).take_while(|n| *n < all).collect();
+    found.push(all.max(1));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::powers;
+
+    #[test]
+    fn powers_of_two_up_to_all() {
+        assert_eq!([powers(1), powers(2), powers(6)], [vec![1], vec![1, 2], vec![1, 2, 4, 6]]);
+    }
+}

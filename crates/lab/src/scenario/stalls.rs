@@ -1,0 +1,97 @@
+//! Where the front end of the CPU loses: read-only loads from one thread to many.
+
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::{Common, rows_that_fit, seconds, some};
+use crate::record::Step;
+use crate::whet::Sides;
+use crate::windows::{Measuring, Plan};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Options of `stalls`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Stalls {
+    #[command(flatten)]
+    pub common: Common,
+    /// sysbench's loads.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LOAD,…",
+        default_value = "oltp_read_only,oltp_point_select,select_random_ranges,select_random_points"
+    )]
+    pub tests: Vec<String>,
+    /// Connections, one step for each.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2,4,8,16,32,64,128", value_parser = some)]
+    pub threads: Vec<usize>,
+    /// Tables.
+    #[arg(long, default_value_t = 4, value_parser = some)]
+    pub tables: usize,
+    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    #[arg(long)]
+    pub rows: Option<u64>,
+    /// Pairs of windows a step.
+    #[arg(long, default_value_t = 40, value_parser = some)]
+    pub pairs: usize,
+    /// One window.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = seconds)]
+    pub window: f64,
+    /// Before each window, after the change of sides.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.03, value_parser = seconds)]
+    pub settle: f64,
+}
+
+impl Stalls {
+    /// Measures every load at every number of threads on every server.
+    ///
+    /// # Errors
+    /// The first of anything.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let memory = lab.machine.memory_mib;
+        let most = self.threads.iter().copied().max().unwrap_or(1);
+        let rows =
+            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
+        let sysbench = lab.sysbench(self.tables, rows)?;
+        let settings = self.common.settings(memory, most, false);
+        let plan = Plan {
+            pairs: self.pairs,
+            window: Duration::from_secs_f64(self.window),
+            settle: Duration::from_secs_f64(self.settle),
+            each_second: false,
+            warm_up: Duration::from_secs_f64(self.common.warm_up),
+            sampling: self.common.sampling,
+        };
+        lab.each_home(&settings, |lab, home, storage| {
+            let mut filled = false;
+            for test in &self.tests {
+                // A process of its own for each load: clones are made for that load alone.
+                let mut server = home.start()?;
+                if !filled {
+                    lab.progress.doing("filling tables");
+                    sysbench.prepare(&server.address).map_err(|e| server.explain(e))?;
+                    filled = true;
+                }
+                let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+                for &threads in &self.threads {
+                    let step = Step {
+                        server: home.name.clone(),
+                        load: test.clone(),
+                        storage: storage.clone(),
+                        cpus: None,
+                        threads,
+                    };
+                    let sides = &mut sides;
+                    lab.step(&step, &mut server, |lab, server| {
+                        let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;
+                        Measuring::new(lab, &step, server, sides, plan)?.all(&mut load)?;
+                        Ok(0)
+                    })?;
+                }
+                sides.restore()?;
+            }
+            Ok(())
+        })
+    }
+}

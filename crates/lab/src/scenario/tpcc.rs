@@ -1,0 +1,136 @@
+//! TPC-C-like transactions in cache: CPU use over time, stalls, what each transaction takes; servers side by side.
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::{Common, seconds, some};
+use crate::record::{Event, Step};
+use crate::server::Server;
+use crate::tpcc::{CONDITIONS, KINDS, Scale, Terminal, create, fill};
+use crate::whet::Sides;
+use crate::windows::{Measuring, Plan};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Options of `tpcc`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Tpcc {
+    #[command(flatten)]
+    pub common: Common,
+    /// Warehouses, of about 100 MB each (default: what half the buffer pool holds, at most 10).
+    #[arg(long)]
+    pub warehouses: Option<u32>,
+    /// Divide items, customers and orders by this, for short tests.
+    #[arg(long, default_value_t = 1)]
+    pub shrink: u32,
+    /// Terminals, one step for each number.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "16", value_parser = some)]
+    pub threads: Vec<usize>,
+    /// Transactions per second (default: as many as go).
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Pairs of blocks a step.
+    #[arg(long, default_value_t = 10, value_parser = some)]
+    pub pairs: usize,
+    /// One block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub window: f64,
+    /// Before each block, after the change of sides.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub settle: f64,
+}
+
+impl Tpcc {
+    /// Measures every number of terminals on every server and storage folder.
+    ///
+    /// # Errors
+    /// The first of anything.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let memory = lab.machine.memory_mib;
+        let fit = u32::try_from(self.common.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
+        let scale = Scale::new(self.warehouses.unwrap_or(fit).max(1), self.shrink);
+        let most = self.threads.iter().copied().max().unwrap_or(1);
+        let settings = self.common.settings(memory, most, true);
+        lab.each_home(&settings, |lab, home, storage| {
+            let mut server = home.start()?;
+            lab.progress.doing("filling warehouses");
+            let made = server.address.enter().and_then(|mut db| create(&mut db));
+            let interrupt = lab.commands.interrupt.clone();
+            made.and_then(|()| fill(&server.address, scale, lab.seed, &interrupt))
+                .map_err(|e| server.explain(e))?;
+            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            for &threads in &self.threads {
+                let step = Step {
+                    server: home.name.clone(),
+                    load: format!("tpcc-{}w", scale.warehouses),
+                    storage: storage.clone(),
+                    cpus: None,
+                    threads,
+                };
+                lab.step(&step, &mut server, |lab, server| {
+                    self.measure(lab, &step, server, &mut sides, scale)
+                })?;
+            }
+            sides.restore()
+        })
+    }
+
+    fn measure(
+        &self,
+        lab: &mut Lab,
+        step: &Step,
+        server: &Server,
+        sides: &mut Sides,
+        scale: Scale,
+    ) -> Result<u64, Error> {
+        check(lab, step, server, "before")?;
+        let terminals = (1_u32..=scale.warehouses)
+            .cycle()
+            .take(step.threads)
+            .map(|w| Terminal::new(&server.address, scale, w))
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(per_second) = self.rate {
+            lab.folder.add(step, Event::Rate { per_second, of: None })?;
+        }
+        let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
+        let plan = Plan {
+            pairs: self.pairs,
+            window: Duration::from_secs_f64(self.window),
+            settle: Duration::from_secs_f64(self.settle),
+            each_second: true,
+            warm_up: Duration::from_secs_f64(self.common.warm_up),
+            sampling: self.common.sampling,
+        };
+        Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
+        for latency in load.latencies() {
+            lab.folder.add(step, Event::Latency(latency))?;
+        }
+        let retried = load.retried();
+        // All terminals must be done before the data is looked at.
+        drop(load);
+        check(lab, step, server, "after")?;
+        Ok(retried)
+    }
+}
+
+/// Looks at all conditions; all are written down before the first that does not hold is an error.
+fn check(lab: &mut Lab, step: &Step, server: &Server, when: &str) -> Result<(), Error> {
+    lab.progress.doing("checking the data");
+    let mut db = server.address.enter()?;
+    let mut broken = None;
+    for condition in CONDITIONS {
+        lab.commands.interrupt.check()?;
+        let count: u64 = db.one(condition.sql)?;
+        let name = format!("{} ({when} the run)", condition.name);
+        let found = if count == 0 { "no row breaks it".to_owned() } else { format!("{count} rows break it") };
+        if count > 0 {
+            broken.get_or_insert_with(|| format!("condition {name}: {found}"));
+        }
+        lab.folder.add(step, Event::Check { name, ok: count == 0, found })?;
+    }
+    match broken {
+        Some(what) => Err(Error::Inconsistent { load: step.load.clone(), what }),
+        None => Ok(()),
+    }
+}

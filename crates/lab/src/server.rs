@@ -1,0 +1,477 @@
+//! Servers to measure: private ones on a data folder of their own, or one that is there already.
+//!
+//! A private server lives as long as its [`Server`], its data as long as its [`Home`]; both end with the lab whatever happens
+//! (in order, by a panic's unwinding, or, when the lab is killed, by the kernel; its data is then removed by the next lab on that run).
+
+use crate::command::{Commands, Running, Spec, find, tail};
+use crate::db::{Address, Db};
+use crate::error::Error;
+use crate::procfs;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The lab's database.
+pub const DATABASE: &str = "whet_lab";
+/// How long a server may take to come up or go down.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest path of a unix socket that all servers take.
+const SOCKET_PATH: usize = 100;
+
+/// Which server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Debian's MariaDB.
+    Debian,
+    /// A server's program.
+    Binary(PathBuf),
+    /// One that runs: its address without the password.
+    Running(String),
+}
+
+/// What a private server is given.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Buffer pool, MiB.
+    pub buffer_pool_mib: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Listen here as well, and be reached so.
+    pub port: Option<u16>,
+    /// More options.
+    pub more: Vec<String>,
+    /// Whether commits are written (not flushed) to the disk, as for loads that write.
+    pub writes: bool,
+}
+
+/// A server's place: data that is made once and used by one process after the other.
+#[derive(Debug)]
+pub struct Home {
+    /// How the report names it.
+    pub name: String,
+    commands: Commands,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Private {
+        binary: PathBuf,
+        dir: PathBuf,
+        log: PathBuf,
+        cpus: Vec<usize>,
+        settings: Settings,
+        _socket: Option<tempfile::TempDir>,
+    },
+    Running {
+        address: Address,
+        created: bool,
+    },
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    /// Its name.
+    pub name: String,
+    /// How to reach it.
+    pub address: Address,
+    /// Its process; none where it is on another host.
+    pub pid: Option<i32>,
+    /// What `SELECT VERSION()` says.
+    pub version: String,
+    log: Option<PathBuf>,
+    process: Option<Running>,
+}
+
+impl Home {
+    /// A new data folder below `parent`, filled by the server's own means.
+    ///
+    /// # Errors
+    /// Where there is no such server or it cannot fill the folder.
+    pub fn private(
+        commands: &Commands,
+        source: &Source,
+        logs: &Path,
+        parent: &Path,
+        cpus: &[usize],
+        settings: &Settings,
+    ) -> Result<Self, Error> {
+        let binary = match source {
+            Source::Binary(path) if path.is_file() => path.clone(),
+            Source::Binary(path) => {
+                let program = path.display().to_string();
+                return Err(Error::Missing {
+                    program,
+                    get: "name a server's program with --server-binary".into(),
+                });
+            }
+            _ => find("mariadbd").ok_or_else(|| Error::Missing {
+                program: "mariadbd".into(),
+                get: "apt-get install mariadb-server, or name a server with --server-binary or --dsn".into(),
+            })?,
+        };
+        let version = commands.must(&Spec::new(&binary).arg("--no-defaults").arg("--version"), PATIENCE)?;
+        let name = name_of(&version);
+        let dir = parent.join(format!("server-{name}"));
+        if dir.exists() {
+            fs::remove_dir_all(&dir).map_err(Error::file(&dir))?;
+        }
+        fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        fs::create_dir_all(logs).map_err(Error::file(logs))?;
+        // Made only where it is needed: a lab that is killed leaves it.
+        let is_long = dir.join("s").as_os_str().len() > SOCKET_PATH;
+        let socket = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
+        let socket = socket.map_err(Error::file("/tmp"))?;
+        let home = Self {
+            name: name.clone(),
+            commands: commands.clone(),
+            kind: Kind::Private {
+                binary: binary.clone(),
+                log: logs.join(format!("{name}.log")),
+                dir: dir.clone(),
+                cpus: cpus.to_vec(),
+                settings: settings.clone(),
+                _socket: socket,
+            },
+        };
+        commands.must(&fill(&binary, &version, &dir)?, PATIENCE)?;
+        Ok(home)
+    }
+
+    /// A server that runs already. Its database is made where it does not exist; one with tables is left alone.
+    ///
+    /// # Errors
+    /// Where it does not let us in, or the database is somebody's.
+    pub fn running(commands: &Commands, url: &str) -> Result<Self, Error> {
+        let mut address = parse_url(url)?;
+        let mut db = address.connect()?;
+        let version: String = db.one("SELECT VERSION()")?;
+        address.server = name_of(&version);
+        let database = address.database.clone();
+        let there: u64 = db.one(&format!(
+            "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '{database}'"
+        ))?;
+        let tables: u64 = db.one(&format!(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{database}'"
+        ))?;
+        if tables > 0 {
+            return Err(Error::NotEmpty { server: address.server, name: database });
+        }
+        db.run(&format!("CREATE DATABASE IF NOT EXISTS `{database}`"))?;
+        let name = address.server.clone();
+        Ok(Self { name, commands: commands.clone(), kind: Kind::Running { address, created: there == 0 } })
+    }
+
+    /// Starts the server, or comes in to the one that runs.
+    ///
+    /// # Errors
+    /// Where it does not come up.
+    pub fn start(&self) -> Result<Server, Error> {
+        match &self.kind {
+            Kind::Running { address, .. } => {
+                let mut db = address.connect()?;
+                let version = db.one("SELECT VERSION()")?;
+                let pid = local_pid(&mut db);
+                Ok(Server {
+                    name: self.name.clone(),
+                    address: address.clone(),
+                    pid,
+                    version,
+                    log: None,
+                    process: None,
+                })
+            }
+            Kind::Private { binary, dir, log, cpus, settings, _socket } => {
+                let socket = socket_path(dir, _socket.as_ref());
+                if let Some(port) = settings.port {
+                    TcpListener::bind(("127.0.0.1", port)).map_err(|_| Error::PortInUse { port })?;
+                }
+                let address = Address {
+                    server: self.name.clone(),
+                    socket: settings.port.is_none().then(|| socket.display().to_string()),
+                    host: "127.0.0.1".into(),
+                    port: settings.port.unwrap_or(0),
+                    user: "root".into(),
+                    password: String::new(),
+                    database: DATABASE.into(),
+                };
+                let spec = start_command(binary, dir, &socket, log, settings).on(cpus);
+                let process = self.commands.spawn(&spec, Stdio::null(), Stdio::null())?;
+                let pid = Some(process.pid());
+                let mut server = Server {
+                    name: self.name.clone(),
+                    address,
+                    pid,
+                    version: String::new(),
+                    log: Some(log.clone()),
+                    process: Some(process),
+                };
+                server.wait_until_up(&self.commands, &socket)?;
+                Ok(server)
+            }
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        match &self.kind {
+            Kind::Private { dir, .. } => {
+                let _ = fs::remove_dir_all(dir);
+            }
+            // What the lab made there goes with it.
+            Kind::Running { address, created } => {
+                if let Ok(mut db) = address.connect() {
+                    let _ = db.run(&format!("DROP DATABASE `{}`", address.database));
+                    if !created {
+                        let _ = db.run(&format!("CREATE DATABASE `{}`", address.database));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Server {
+    fn wait_until_up(&mut self, commands: &Commands, socket: &Path) -> Result<(), Error> {
+        let until = Instant::now() + PATIENCE;
+        // Whichever way the load takes: the lab's first session is by the socket, which is ready last.
+        let by_socket = Address { socket: Some(socket.display().to_string()), ..self.address.clone() };
+        loop {
+            if self.has_ended() {
+                return Err(Error::ServerStart { name: self.name.clone(), words: self.last_words() });
+            }
+            commands.interrupt.sleep(Duration::from_millis(50))?;
+            match by_socket.connect() {
+                Ok(mut db) => {
+                    db.run(&format!("CREATE DATABASE IF NOT EXISTS `{DATABASE}`"))?;
+                    if self.address.socket.is_none() {
+                        // root@localhost is not root@127.0.0.1 for a server that resolves no names.
+                        // There already after the first start; old servers have no IF NOT EXISTS. GRANT tells what matters.
+                        let _ = db.run("CREATE USER lab@'127.0.0.1' IDENTIFIED BY ''");
+                        db.run("GRANT ALL ON *.* TO lab@'127.0.0.1'")?;
+                        self.address.user = "lab".into();
+                    }
+                    self.version = db.one("SELECT VERSION()")?;
+                    return Ok(());
+                }
+                Err(e) if Instant::now() > until => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        match (&mut self.process, self.pid) {
+            (Some(p), _) => !matches!(p.ended(), Ok(None)),
+            (None, Some(pid)) => !procfs::is_alive(pid),
+            (None, None) => false,
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let Some(log) = &self.log else { return String::new() };
+        tail(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()))
+    }
+
+    /// Puts the server's end, where it has ended, in the place of the errors that follow from it.
+    pub fn explain(&mut self, e: Error) -> Error {
+        if matches!(e, Error::Interrupted) {
+            return e;
+        }
+        // A server that crashes lets go of its sessions before its process is gone.
+        std::thread::sleep(Duration::from_millis(300));
+        if self.has_ended() {
+            return Error::ServerGone {
+                name: self.name.clone(),
+                pid: self.pid.unwrap_or(0),
+                words: self.last_words(),
+            };
+        }
+        e
+    }
+
+    /// Its program's path.
+    pub fn exe(&self) -> String {
+        let link = self.pid.and_then(|p| fs::read_link(format!("/proc/{p}/exe")).ok());
+        link.map_or_else(|| "on another host".to_owned(), |p| p.display().to_string())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.end(Duration::from_secs(60));
+        }
+    }
+}
+
+/// The pid of a server on this host; the file that it names must name a process with the server's own file open for running.
+fn local_pid(db: &mut Db) -> Option<i32> {
+    let host: String = db.one("SELECT @@hostname").ok()?;
+    let here = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let file: String = db.one("SELECT @@pid_file").ok()?;
+    let base: String = db.one("SELECT @@datadir").ok()?;
+    let pid: i32 = fs::read_to_string(Path::new(&base).join(file)).ok()?.trim().parse().ok()?;
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = exe.file_name()?.to_string_lossy().into_owned();
+    (host == here.trim() && ["mariadbd", "mysqld"].iter().any(|n| name.starts_with(n))).then_some(pid)
+}
+
+/// A short name with the version: `mariadb-10.11.19`.
+fn name_of(version: &str) -> String {
+    let family = if version.to_lowercase().contains("mariadb") { "mariadb" } else { "mysql" };
+    let digits = |w: &str| {
+        let w: String = w.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        (w.matches('.').count() >= 2).then(|| w.trim_end_matches('.').to_owned())
+    };
+    let number = version.split(|c: char| c.is_whitespace()).find_map(digits);
+    number.map_or_else(|| family.to_owned(), |n| format!("{family}-{n}"))
+}
+
+fn socket_path(dir: &Path, short: Option<&tempfile::TempDir>) -> PathBuf {
+    short.map_or(dir, tempfile::TempDir::path).join("s")
+}
+
+/// The command that makes an empty data folder.
+fn fill(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
+    let data = format!("--datadir={}", dir.join("data").display());
+    let base = binary.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
+    let is_old_mysql = version.contains("Ver 5.5") || version.contains("Ver 5.6");
+    if !version.contains("MariaDB") && !is_old_mysql {
+        return Ok(Spec::new(binary).args(["--no-defaults", "--initialize-insecure", &data]).args(as_root()));
+    }
+    let beside = ["scripts", "bin"]
+        .iter()
+        .flat_map(|d| ["mariadb-install-db", "mysql_install_db"].iter().map(move |n| base.join(d).join(n)));
+    let script = beside.into_iter().find(|p| p.is_file()).or_else(|| find("mariadb-install-db"));
+    let script = script.ok_or_else(|| Error::Missing {
+        program: "mariadb-install-db".into(),
+        get: format!("it belongs to the server's package; looked for in {}", base.display()),
+    })?;
+    let mut spec =
+        Spec::new(script).args(["--no-defaults", &data]).arg(format!("--basedir={}", base.display()));
+    if !is_old_mysql {
+        spec = spec.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
+    }
+    Ok(spec.arg("--skip-name-resolve").args(as_root()))
+}
+
+/// Servers refuse to be root's unless told so. This one is private: no network, a throw-away data folder.
+fn as_root() -> Option<&'static str> {
+    rustix::process::geteuid().is_root().then_some("--user=root")
+}
+
+fn start_command(binary: &Path, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
+    let at = |name: &str, path: &Path| format!("--{name}={}", path.display());
+    let mut spec = Spec::new(binary)
+        .arg("--no-defaults")
+        .arg(at("datadir", &dir.join("data")))
+        .arg(at("socket", socket))
+        .arg(at("pid-file", &dir.join("server.pid")))
+        .arg(at("log-error", log))
+        .arg("--skip-name-resolve")
+        .arg("--skip-log-bin")
+        .arg(format!("--max-connections={}", settings.connections))
+        .arg("--max-prepared-stmt-count=1000000")
+        .arg(format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib))
+        // Servers that do not know an option pass over those that begin so.
+        .args([
+            "--loose-innodb-log-file-size=256M",
+            "--loose-innodb-redo-log-capacity=512M",
+            "--loose-mysqlx=OFF",
+        ])
+        .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
+        // The data is thrown away: a shutdown need not write it out.
+        .arg("--innodb-fast-shutdown=2")
+        .args(as_root());
+    let base = binary.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
+    if base.join("share").is_dir() {
+        spec = spec.arg(at("basedir", base));
+    }
+    spec = match settings.port {
+        Some(port) => spec.args(["--bind-address=127.0.0.1".to_owned(), format!("--port={port}")]),
+        None => spec.arg("--skip-networking"),
+    };
+    spec.args(&settings.more)
+}
+
+/// `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`; the password may come from WHET_LAB_PASSWORD instead.
+fn parse_url(url: &str) -> Result<Address, Error> {
+    let (plain, socket) = match url.split_once("?socket=") {
+        Some((plain, socket)) => (plain, Some(socket.to_owned())),
+        None => (url, None),
+    };
+    let opts = mysql::Opts::from_url(plain).map_err(|e| {
+        Error::Usage(format!(
+            "{:?} is no address of a server (mysql://USER@HOST:PORT/DATABASE): {e}",
+            hide(url)
+        ))
+    })?;
+    let from_outside = std::env::var("WHET_LAB_PASSWORD").unwrap_or_default();
+    let database = opts.get_db_name().unwrap_or(DATABASE).to_owned();
+    if !database.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(Error::Usage(format!(
+            "{database:?}: letters, digits and _ alone in the database's name"
+        )));
+    }
+    Ok(Address {
+        server: format!("{}:{}", opts.get_ip_or_hostname(), opts.get_tcp_port()),
+        socket,
+        host: opts.get_ip_or_hostname().into_owned(),
+        port: opts.get_tcp_port(),
+        user: opts.get_user().unwrap_or("root").to_owned(),
+        password: opts.get_pass().map_or(from_outside, ToOwned::to_owned),
+        database,
+    })
+}
+
+/// An address without its password: what may be written down.
+pub fn hide(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((account, host)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let user = account.split(':').next().unwrap_or_default();
+    format!("{scheme}://{user}@{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_written_down() {
+        assert_eq!(hide("mysql://me:se:c@ret@db:3306/x"), "mysql://me@db:3306/x");
+        assert_eq!(hide("mysql://me@db"), "mysql://me@db");
+    }
+
+    #[test]
+    fn names_have_family_and_version() {
+        let debian = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
+        assert_eq!(name_of(debian), "mariadb-10.11.19");
+        assert_eq!(
+            name_of("/x/mysqld  Ver 9.7.0 for Linux on x86_64 (MySQL Community Server)"),
+            "mysql-9.7.0"
+        );
+        assert_eq!(name_of("10.1.23-MariaDB"), "mariadb-10.1.23");
+    }
+
+    #[test]
+    fn addresses() {
+        let a = parse_url("mysql://me:word@10.0.0.1:3307/bench").unwrap();
+        assert_eq!(
+            (a.user.as_str(), a.password.as_str(), a.port, a.database.as_str()),
+            ("me", "word", 3307, "bench")
+        );
+        assert_eq!(
+            parse_url("mysql://me@localhost?socket=/run/x.sock").unwrap().socket.as_deref(),
+            Some("/run/x.sock")
+        );
+        assert!(parse_url("postgres://x").is_err());
+        assert!(parse_url("mysql://me@h/a%60b").is_err());
+    }
+}

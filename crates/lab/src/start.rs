@@ -1,0 +1,137 @@
+//! Begins runs and goes on with them; whatever happens, the report is drawn from what there is.
+
+use crate::clock;
+use crate::command::Commands;
+use crate::error::Error;
+use crate::folder::{Folder, Run};
+use crate::interrupt::Interrupt;
+use crate::lab::Lab;
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::record::{Head, VERSION};
+use crate::report;
+use crate::scenario::Scenario;
+use crate::whet::Whet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What became of a run: its folder where it has one, and how it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Where the raw data is.
+    pub folder: Option<PathBuf>,
+    /// How it ended.
+    pub result: Result<(), Error>,
+}
+
+/// A new run.
+pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
+    let path = scenario
+        .common()
+        .out
+        .clone()
+        .unwrap_or_else(|| Path::new("lab-runs").join(format!("{}-{}", scenario.name(), clock::stamp())));
+    match create(scenario, &path, interrupt) {
+        Ok((folder, head, commands)) => go(scenario, folder, &head, commands),
+        Err(e) => Outcome { folder: None, result: Err(e) },
+    }
+}
+
+/// An old one again; `dsn` in the place of the addresses that were kept without their passwords.
+pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
+    let again = || {
+        let run = Run::read(path)?;
+        let mut scenario = run.head.scenario.clone();
+        if !dsn.is_empty() {
+            if dsn.len() != scenario.common().dsn.len() {
+                return Err(Error::Usage(format!(
+                    "the run has {} addresses, given are {}",
+                    scenario.common().dsn.len(),
+                    dsn.len()
+                )));
+            }
+            scenario.common_mut().dsn = dsn.to_vec();
+        }
+        let folder = Folder::reopen(&run)?;
+        let commands = Commands::new(path, interrupt.clone())?;
+        commands.note("# resumed")?;
+        Ok((scenario, folder, run.head, commands))
+    };
+    match again() {
+        Ok((scenario, folder, head, commands)) => go(&scenario, folder, &head, commands),
+        Err(e) => Outcome { folder: None, result: Err(e) },
+    }
+}
+
+fn create(
+    scenario: &Scenario,
+    path: &Path,
+    interrupt: &Interrupt,
+) -> Result<(Folder, Head, Commands), Error> {
+    // Before anything is made: what is missing should be said at once.
+    let whet =
+        if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
+    let _ = crate::sysbench::Sysbench::locate(scenario.common().sysbench.as_deref())
+        .or_else(|e| if scenario.needs_sysbench() { Err(e) } else { Ok(PathBuf::new()) })?;
+    fs::create_dir_all(path).map_err(Error::file(path))?;
+    let path = path.canonicalize().map_err(Error::file(path))?;
+    if path.join("run.json").exists() {
+        let path = path.display();
+        return Err(Error::Usage(format!(
+            "{path} holds a run already: `whet-lab resume {path}` goes on with it"
+        )));
+    }
+    let commands = Commands::new(&path, interrupt.clone())?;
+    let version = match &whet {
+        Some(binary) => Whet::new(binary, &commands).version()?,
+        None => "none".to_owned(),
+    };
+    let mut kept = scenario.clone();
+    *kept.common_mut() = scenario.common().without_passwords();
+    kept.common_mut().whet = whet;
+    let drawn = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1, |d| u64::from(d.subsec_nanos()) ^ (d.as_secs() << 20))
+    };
+    let head = Head {
+        version: VERSION,
+        lab: env!("CARGO_PKG_VERSION").to_owned(),
+        whet: version,
+        begun: clock::now(),
+        seed: scenario.common().seed.unwrap_or_else(drawn),
+        scenario: kept,
+        machine: Machine::check(interrupt)?,
+    };
+    let folder = Folder::create(&path, &head)?;
+    Ok((folder, head, commands))
+}
+
+fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> Outcome {
+    let path = folder.path().to_owned();
+    let whet = scenario.common().whet.as_ref().or(head.scenario.common().whet.as_ref());
+    let mut lab = Lab {
+        folder,
+        machine: head.machine.clone(),
+        seed: head.seed,
+        common: scenario.common().clone(),
+        whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &commands)),
+        commands,
+        progress: Progress::new(scenario.steps()),
+    };
+    lab.progress.say(&format!("raw data goes to {}", path.display()));
+    for finding in &head.machine.findings {
+        lab.progress.say(&format!("machine: {finding}"));
+    }
+    let result = lab.keep_apart().and_then(|()| scenario.run(&mut lab));
+    if let Err(e) = &result {
+        // So that the log alone tells the story.
+        let _ = lab.commands.note(&format!("! {e}"));
+    }
+    drop(lab);
+    // What a server left that was killed with the lab.
+    let _ = fs::remove_dir_all(path.join("work"));
+    let _ = fs::remove_file(path.join("sysbench.conf"));
+    let drawn = Run::read(&path).and_then(|run| report::write(&run, None));
+    let result = result.and_then(|()| drawn.map(|_| ()));
+    Outcome { folder: Some(path), result }
+}

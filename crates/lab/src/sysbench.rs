@@ -1,0 +1,213 @@
+//! sysbench as the load.
+
+use crate::command::{Commands, Running, Spec, find, tail};
+use crate::db::Address;
+use crate::error::Error;
+use crate::windows::{Load, Told};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// The program with what all its runs share.
+#[derive(Clone, Debug)]
+pub struct Sysbench {
+    binary: PathBuf,
+    commands: Commands,
+    folder: PathBuf,
+    /// Tables.
+    pub tables: usize,
+    /// Rows of each.
+    pub rows: u64,
+}
+
+/// A run that goes on.
+#[derive(Debug)]
+pub struct SysbenchLoad {
+    running: Running,
+    commands: Commands,
+    lines: Receiver<String>,
+    text: String,
+    name: String,
+    threads: usize,
+}
+
+impl Sysbench {
+    /// The one named, else the one in PATH.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
+        let found = match named {
+            Some(path) => Some(path.to_owned()).filter(|p| p.is_file()),
+            None => find("sysbench"),
+        };
+        found.ok_or_else(|| Error::Missing {
+            program: named.map_or_else(|| "sysbench".to_owned(), |p| p.display().to_string()),
+            get: "apt-get install sysbench, or name it with --sysbench".into(),
+        })
+    }
+
+    /// With tables of that size; `folder` is the run's.
+    pub fn new(binary: &Path, commands: &Commands, folder: &Path, tables: usize, rows: u64) -> Self {
+        let (binary, folder) = (binary.to_owned(), folder.to_owned());
+        Self { binary, commands: commands.clone(), folder, tables, rows }
+    }
+
+    fn spec(&self, load: &str, address: &Address, threads: usize, seed: u64) -> Result<Spec, Error> {
+        let mut spec = Spec::new(&self.binary).arg(load);
+        if !address.password.is_empty() {
+            spec = spec.arg(format!("--config-file={}", self.password_file(&address.password)?.display()));
+        }
+        spec = match &address.socket {
+            Some(socket) => spec.arg(format!("--mysql-socket={socket}")),
+            None => spec
+                .args([format!("--mysql-host={}", address.host), format!("--mysql-port={}", address.port)]),
+        };
+        Ok(spec
+            .arg(format!("--mysql-user={}", address.user))
+            .arg(format!("--mysql-db={}", address.database))
+            .arg(format!("--tables={}", self.tables))
+            .arg(format!("--table-size={}", self.rows))
+            .arg(format!("--threads={threads}"))
+            .arg(format!("--rand-seed={}", seed & 0x7fff_ffff)))
+    }
+
+    /// A password on the command line would be in `ps` and in the log.
+    fn password_file(&self, password: &str) -> Result<PathBuf, Error> {
+        if !password.chars().all(|c| c.is_ascii_graphic() && !"#\"'\\".contains(c)) {
+            let why = "sysbench reads the password from a file, which takes no blanks, quotes, backslashes and # in it";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        let path = self.folder.join("sysbench.conf");
+        let write = || {
+            let mut file =
+                OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&path)?;
+            writeln!(file, "mysql-password={password}")
+        };
+        write().map_err(Error::file(&path))?;
+        Ok(path)
+    }
+
+    /// Makes and fills the tables.
+    ///
+    /// # Errors
+    /// sysbench's.
+    pub fn prepare(&self, address: &Address) -> Result<(), Error> {
+        let threads = self.tables.clamp(1, 4);
+        let spec = self.spec("oltp_read_write", address, threads, 1)?.arg("prepare");
+        // Some 100,000 rows a second and more, but disks may be slow.
+        let limit = Duration::from_secs(600 + self.rows * self.tables as u64 / 5_000);
+        self.commands.must(&spec, limit)?;
+        Ok(())
+    }
+
+    /// Starts a load that goes on until it is dropped. A line a second of what it does.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn start(
+        &self,
+        load: &str,
+        address: &Address,
+        threads: usize,
+        seed: u64,
+    ) -> Result<SysbenchLoad, Error> {
+        // Deadlocks (1213, 1020, 1205) are the data's doing and are tried again, as sysbench does by itself.
+        let spec = self.spec(load, address, threads, seed)?.args(["--time=0", "--report-interval=1", "run"]);
+        let mut running = self.commands.spawn(&spec, Stdio::piped(), Stdio::piped())?;
+        let (sender, lines) = channel();
+        let out = running.stdout().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
+        let err = running.stderr().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
+        for stream in [out, err].into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(SysbenchLoad {
+            running,
+            commands: self.commands.clone(),
+            lines,
+            text: String::new(),
+            name: load.to_owned(),
+            threads,
+        })
+    }
+}
+
+impl SysbenchLoad {
+    fn drain(&mut self) -> Vec<String> {
+        let fresh: Vec<String> = self.lines.try_iter().collect();
+        for line in &fresh {
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
+        fresh
+    }
+}
+
+impl Load for SysbenchLoad {
+    fn check(&mut self) -> Result<(), Error> {
+        self.drain();
+        if let Some(status) = self.running.ended()? {
+            // Its last words may still be on the way.
+            std::thread::sleep(Duration::from_millis(100));
+            self.drain();
+            let errors: Vec<&str> = self.text.lines().filter(|l| l.contains("FATAL")).collect();
+            let words = if errors.is_empty() { tail(&self.text) } else { tail(&errors.join("\n")) };
+            return Err(Error::Load {
+                load: self.name.clone(),
+                why: format!("ended early ({status}):\n{words}"),
+            });
+        }
+        Ok(())
+    }
+
+    fn told(&mut self) -> Option<Told> {
+        #[expect(clippy::cast_precision_loss, reason = "a handful of threads")]
+        let threads = self.threads as f64;
+        let told: Vec<(f64, f64)> = self.drain().iter().filter_map(|l| parse_line(l)).collect();
+        let &(tps, p95_ms) = told.last()?;
+        // A closed loop without pauses: each thread is always in one transaction.
+        let response_ms = if tps > 0.0 { threads * 1e3 / tps } else { 0.0 };
+        Some(Told { tps, response_ms, p95_ms })
+    }
+}
+
+impl Drop for SysbenchLoad {
+    fn drop(&mut self) {
+        self.running.end(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_millis(20));
+        self.drain();
+        let _ = self.commands.note(&format!("> sysbench {}\n{}", self.name, self.text));
+    }
+}
+
+/// Transactions per second and the 95th percentile, ms, of a line that sysbench prints each second.
+fn parse_line(line: &str) -> Option<(f64, f64)> {
+    if !line.starts_with("[ ") {
+        return None;
+    }
+    let after = |word: &str| line.split_once(word)?.1.split_whitespace().next()?.parse().ok();
+    Some((after("tps: ")?, after("lat (ms,95%): ")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_line;
+
+    #[test]
+    fn lines_of_each_second() {
+        let line = "[ 3s ] thds: 4 tps: 1021.55 qps: 16344.80 (r/w/o: 14301.70/0.00/2043.10) lat (ms,95%): 5.28 err/s: 0.00 reconn/s: 0.00";
+        assert_eq!(parse_line(line), Some((1021.55, 5.28)));
+        assert_eq!(parse_line("Threads started!"), None);
+    }
+}

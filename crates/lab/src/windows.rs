@@ -1,0 +1,225 @@
+//! How every scenario measures: warm up until steady, then pairs of windows, one with and one without, in random order.
+//!
+//! Whatever drifts (the host's other guests, the buffer pool, the clock) is nearly the same for both halves of a pair, so the
+//! ratio within a pair is good even where single windows differ by half.
+
+use crate::error::Error;
+use crate::gauge::{Gauge, Reading};
+use crate::lab::Lab;
+use crate::perf_stat::Counting;
+use crate::record::{Event, Second, Side, Step};
+use crate::server::Server;
+use crate::stats;
+use crate::steady;
+use crate::whet::Sides;
+use rand::seq::SliceRandom;
+use std::time::{Duration, Instant};
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Pairs of windows.
+    pub pairs: usize,
+    /// One window.
+    pub window: Duration,
+    /// Before each window, after the side was changed.
+    pub settle: Duration,
+    /// Whether each second is kept as well.
+    pub each_second: bool,
+    /// Longest time of warming up.
+    pub warm_up: Duration,
+    /// Seconds of sampling, where whet's own default is not wanted.
+    pub sampling: Option<f64>,
+}
+
+/// What a load tells of a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// Transactions per second.
+    pub tps: f64,
+    /// Mean response time, ms.
+    pub response_ms: f64,
+    /// Its 95th percentile, ms.
+    pub p95_ms: f64,
+}
+
+/// A load that runs.
+pub trait Load {
+    /// An error where it has ended or fails.
+    ///
+    /// # Errors
+    /// That.
+    fn check(&mut self) -> Result<(), Error>;
+
+    /// What it has done so far, where that is not the server's statements.
+    fn work(&self) -> Option<u64> {
+        None
+    }
+
+    /// From now on it runs on that side; none while it settles.
+    fn side(&mut self, _side: Option<Side>) {}
+
+    /// Of the time since the last call; none where nothing is known.
+    fn told(&mut self) -> Option<Told> {
+        None
+    }
+}
+
+/// A server under a load, being measured.
+#[derive(Debug)]
+pub struct Measuring<'a> {
+    /// The run.
+    pub lab: &'a mut Lab,
+    /// The point.
+    pub step: &'a Step,
+    /// Its server.
+    pub server: &'a Server,
+    /// Its side.
+    pub sides: &'a mut Sides,
+    /// How.
+    pub plan: Plan,
+    gauge: Gauge,
+    begin: Instant,
+    /// Pages written as of the last second.
+    flushed: Option<u64>,
+}
+
+impl<'a> Measuring<'a> {
+    /// Of a load that has just begun.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn new(
+        lab: &'a mut Lab,
+        step: &'a Step,
+        server: &'a Server,
+        sides: &'a mut Sides,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        let gauge = Gauge::new(server)?;
+        Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
+    }
+
+    /// Warms up, optimizes where that was not done yet, takes all windows.
+    ///
+    /// # Errors
+    /// Of the load, the server, whet, the disk.
+    pub fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
+        self.warm_up(load)?;
+        self.lab.progress.doing("whet optimize");
+        if let Some(answer) = self.sides.optimize(self.plan.sampling)? {
+            self.mark("optimized")?;
+            self.lab.folder.add(self.step, Event::Optimize { answer })?;
+        }
+        let mut rng = stats::generator(self.lab.seed, &self.step.to_string());
+        for pair in 0..self.plan.pairs {
+            let mut order = Side::BOTH;
+            order.shuffle(&mut rng);
+            for side in order {
+                self.lab.progress.part(pair, self.plan.pairs);
+                self.window(load, pair, side)?;
+            }
+        }
+        load.side(None);
+        load.check()
+    }
+
+    /// Runs until the rate is steady, at most as long as the plan allows.
+    fn warm_up(&mut self, load: &mut dyn Load) -> Result<(), Error> {
+        self.lab.progress.doing("warming up");
+        let until = self.begin + self.plan.warm_up;
+        let mut rates = Vec::new();
+        let mut last = (self.gauge.read()?, load.work());
+        while !steady::is_steady(&rates) && Instant::now() < until {
+            self.lab.commands.interrupt.sleep(Duration::from_millis(500))?;
+            load.check()?;
+            let now = (self.gauge.read()?, load.work());
+            let done = done(&last, &now).unwrap_or_else(|| now.0.queries.saturating_sub(last.0.queries));
+            #[expect(clippy::cast_precision_loss, reason = "of half a second")]
+            rates.push(done as f64 / (now.0.at - last.0.at).as_secs_f64().max(1e-6));
+            last = now;
+        }
+        let steady = steady::is_steady(&rates);
+        self.lab
+            .folder
+            .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
+    }
+
+    fn window(&mut self, load: &mut dyn Load, pair: usize, side: Side) -> Result<(), Error> {
+        load.side(None);
+        self.sides.go(side)?;
+        if self.plan.each_second {
+            self.mark(side.word())?;
+        }
+        self.lab.commands.interrupt.sleep(self.plan.settle)?;
+        load.check()?;
+        load.told();
+        if self.plan.each_second {
+            self.flushed = Some(self.gauge.flushed()?);
+        }
+        load.side(Some(side));
+        let counting = match self.server.pid.filter(|_| self.lab.machine.pmu) {
+            Some(pid) => Counting::begin(&self.lab.commands, pid, self.plan.window)?,
+            None => None,
+        };
+        let begin = (self.gauge.read()?, load.work());
+        let mut last = begin;
+        let until = begin.0.at + self.plan.window;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let slice = if self.plan.each_second { left.min(Duration::from_secs(1)) } else { left };
+            self.lab.commands.interrupt.sleep(slice)?;
+            let now = (self.gauge.read()?, load.work());
+            if self.plan.each_second {
+                self.second(load, &last.0, &now.0, pair, side)?;
+            }
+            last = now;
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        load.check()?;
+        let mut window = begin.0.until(&last.0, pair, side, done(&begin, &last));
+        if let Some(counting) = counting {
+            window.events = counting.finish(&self.lab.commands)?;
+        }
+        self.lab.folder.add(self.step, Event::Window(window))
+    }
+
+    fn second(
+        &mut self,
+        load: &mut dyn Load,
+        from: &Reading,
+        to: &Reading,
+        pair: usize,
+        side: Side,
+    ) -> Result<(), Error> {
+        let Some(told) = load.told() else { return Ok(()) };
+        let flushed = self.gauge.flushed()?;
+        let pages = flushed.saturating_sub(self.flushed.replace(flushed).unwrap_or(flushed));
+        let w = from.until(to, pair, side, None);
+        let second = Second {
+            at: (to.at - self.begin).as_secs_f64(),
+            pair,
+            side,
+            tps: told.tps,
+            response_ms: told.response_ms,
+            p95_ms: told.p95_ms,
+            idle: if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 },
+            cpus: w.cpu / w.seconds.max(1e-6),
+            flushed: pages,
+        };
+        self.lab.folder.add(self.step, Event::Second(second))
+    }
+
+    /// Something to point at in a graph over time.
+    fn mark(&mut self, what: &str) -> Result<(), Error> {
+        let at = self.begin.elapsed().as_secs_f64();
+        self.lab.folder.add(self.step, Event::Mark { at, what: what.to_owned() })
+    }
+}
+
+/// What the load has done between two moments, where it counts by itself.
+fn done(from: &(Reading, Option<u64>), to: &(Reading, Option<u64>)) -> Option<u64> {
+    Some(to.1?.saturating_sub(from.1?))
+}
