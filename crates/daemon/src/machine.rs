@@ -463,7 +463,9 @@ impl Target {
                 self.undone_by = Some(By::Mended);
                 self.enter(State::Watching, now, "what a whet that died had begun was taken out");
             }
-            (_, Some(J::Counting | J::Interrupted | J::Profiling | J::Optimizing)) => self.needs_mending = true,
+            (_, Some(J::Counting | J::Interrupted | J::Profiling | J::Optimizing)) => {
+                self.needs_mending = true;
+            }
             (_, None) => self.enter(State::Watching, now, "nothing of whet's is in it"),
         }
     }
@@ -500,7 +502,7 @@ impl Target {
             }
             // What may pass: a debugger, job control, a want of rights that is mended.
             ("already_traced" | "stopped" | "exiting" | "shares_memory", _) => {
-                self.enter(State::Refused, now, message)
+                self.enter(State::Refused, now, message);
             }
             (_, 5) => {
                 self.ready_at = Moment::MAX;

@@ -302,9 +302,11 @@ impl Daemon {
             if let Some(entry) = self.targets.get_mut(&pid) {
                 entry.journal_at = Some(now);
             }
-            // What cannot be looked at now may be another time.
-            if let Ok(report) = engine::status(Some(Pid(pid))) {
-                self.tell(pid, Event::Journal(report.targets.first().map(|t| t.state)));
+            // What cannot be looked at now may be another time, and what somebody works on tells little yet.
+            let Ok(report) = engine::status(Some(Pid(pid))) else { continue };
+            let target = report.targets.first();
+            if target.is_none_or(|t| t.worked_on_by.is_none()) {
+                self.tell(pid, Event::Journal(target.map(|t| t.state)));
             }
         }
     }

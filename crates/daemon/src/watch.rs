@@ -113,7 +113,7 @@ impl Watch {
         known.looks = known.looks.saturating_add(1);
         known.at = look;
         // Spread over looks by the id, so that none is dearer than others.
-        let due = known.looks <= NEW || pid.unsigned_abs().wrapping_add(look) % SELDOM == 0;
+        let due = known.looks <= NEW || pid.unsigned_abs().wrapping_add(look).is_multiple_of(SELDOM);
         let seen = if known.target.is_some() || due {
             self.follow(pid, &mut known, rules, now, uptime)
         } else {

@@ -29,7 +29,8 @@ impl Claim {
     pub fn stake(process: &Process) -> Result<Self, Error> {
         let held = Sign::put(process, KIND)?;
         let path = held.path().to_owned();
-        let file = held.file().try_clone().map_err(|source| Error::LockFile { path: path.clone(), source })?;
+        let file =
+            held.file().try_clone().map_err(|source| Error::LockFile { path: path.clone(), source })?;
         Ok(Self { file, path, held: Some(held) })
     }
 

@@ -5,8 +5,8 @@
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
 use crate::candidates::{Candidate, Candidates, Others, SiteTargets};
-use crate::ground::{Ground, Wanted};
 use crate::claim::Claim;
+use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::program::{FuncId, Program};

@@ -86,7 +86,9 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
         };
         for (key, f) in &module.functions {
             let entry = loaded.bias.avma(key.at);
-            let blocks = ((f.origin == Origin::Counted) == counted).then(|| blocks(f, entry, loaded.extent, &pristine)).flatten();
+            let blocks = ((f.origin == Origin::Counted) == counted)
+                .then(|| blocks(f, entry, loaded.extent, &pristine))
+                .flatten();
             let Some(blocks) = blocks else {
                 left_out += 1;
                 continue;

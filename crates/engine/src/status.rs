@@ -1,8 +1,8 @@
 //! `status`: who carries a journal, found by looking, without any daemon.
 
-use crate::sign::Work;
 use crate::notes::Notes;
 use crate::report::{StatusReport, TargetState, TargetStatus};
+use crate::sign::Work;
 use crate::{Error, Target, Watcher};
 use splice::{Installed, State};
 use std::collections::BTreeMap;

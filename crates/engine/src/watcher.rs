@@ -3,9 +3,9 @@
 //! A process without a journal is seldom asked again, and the notes of one with a journal, which may be megabytes, are read once
 //! for each generation.
 
-use crate::sign::{self, Work};
 use crate::notes::Notes;
 use crate::report::{StatusReport, TargetStatus};
+use crate::sign::{self, Work};
 use crate::{Error, Target, status};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;

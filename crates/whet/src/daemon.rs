@@ -236,7 +236,11 @@ fn cannot_ask(e: &AskError) -> Trouble {
 ///
 /// # Errors
 /// That of looking at the one process that was asked for.
-pub fn status(pid: Option<i32>, journals: Result<StatusReport, Error>, out: &Output) -> Result<FullStatus, Error> {
+pub fn status(
+    pid: Option<i32>,
+    journals: Result<StatusReport, Error>,
+    out: &Output,
+) -> Result<FullStatus, Error> {
     let mut daemon = match client::status(&config(out).paths.socket) {
         Ok(status) => Some(status),
         Err(AskError::NoDaemon { .. }) => None,

@@ -6,9 +6,9 @@
 
 mod anatomy;
 mod cli;
-mod gdb;
 mod daemon;
 mod file;
+mod gdb;
 mod human;
 mod interrupt;
 mod measure;

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use support::{Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command};
 
 const COMMANDS: [&str; 13] = [
-    "start", "stop", "optimize", "undo", "redo", "status", "explain", "report", "verify", "measure", "gdb", "doctor",
-    "run",
+    "start", "stop", "optimize", "undo", "redo", "status", "explain", "report", "verify", "measure", "gdb",
+    "doctor", "run",
 ];
 
 fn spinning() -> Guest {
