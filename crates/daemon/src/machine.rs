@@ -84,6 +84,7 @@ pub struct Target {
     unfit: u32,
     rebuilds: u32,
     built_at: Moment,
+    deaf_until: Moment,
     changed_at: Option<Moment>,
     checked_at: Moment,
 }
@@ -119,6 +120,7 @@ impl Target {
             unfit: 0,
             rebuilds: 0,
             built_at: now,
+            deaf_until: now,
             changed_at: None,
             checked_at: now,
         }
@@ -252,9 +254,15 @@ impl Target {
         if self.state == State::Lost {
             return;
         }
+        if matches!(event, Event::ByHand(_)) {
+            // What the journal says until that is done is of before.
+            self.deaf_until = now + SHORT_WAIT;
+        }
         match event {
             Event::Seen { cpu_percent, age } => self.seen(cpu_percent, age, now, policy),
-            Event::Journal(journal) if self.job.is_none() => self.journal(journal, now),
+            Event::Journal(journal) if self.job.is_none() && now >= self.deaf_until => {
+                self.journal(journal, now)
+            }
             Event::Journal(_) => {}
             Event::Stage(stage) => {
                 if matches!(self.job, Some(Job::Optimize { .. })) {

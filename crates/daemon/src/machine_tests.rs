@@ -270,6 +270,10 @@ fn what_is_done_by_hand_is_respected() {
         .pass(9999 * S)
         .busy()
         .begin(Job::Optimize { fresh: false });
+    // A journal that was read before the hand had done its work is no news.
+    let mut w = World::optimized();
+    w.tell(Event::ByHand(Wish::Undo)).tell(Event::Journal(Some(J::Optimized))).is(State::Undone, "by hand");
+    w.pass(SHORT_WAIT).tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
     // Optimized by hand.
     let mut w = world();
     w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
