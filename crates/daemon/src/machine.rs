@@ -272,6 +272,11 @@ impl Target {
             }
             Event::Ended(outcome) => {
                 if let Some(job) = self.job.take() {
+                    // Whatever it says of its end: it works no more.
+                    if matches!(self.state, State::Profiling | State::Counting | State::Optimizing) {
+                        self.state = if self.was_optimized { State::Optimized } else { State::Watching };
+                        self.since = now;
+                    }
                     if job != Job::Check {
                         self.changed_at = Some(now);
                     }
@@ -315,7 +320,9 @@ impl Target {
         match (self.state, journal) {
             (_, Some(J::Counting | J::Interrupted)) => {
                 self.needs_mending = true;
-                self.reason = "a whet died while it was at work on it".to_owned();
+                if self.state != State::Refused {
+                    self.reason = "a whet died while it was at work on it".to_owned();
+                }
             }
             (State::Watching | State::Optimized, Some(J::Undone)) => match self.undone_by {
                 // A worker died between taking out and putting back.
