@@ -136,7 +136,8 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
     let status = daemon.whet(&["status", &guest.arg(), "--format", "json"]).exits(0).json();
     assert_eq!(status["targets"][0]["state"], "optimized");
     assert_eq!(status["daemon"]["targets"][0]["state"], "optimized");
-    assert!(fs::read_to_string(daemon.folder.join("metrics")).unwrap().contains("whet_rebuilds_total 1"));
+    let metrics = || fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
+    wait_until("a rebuild in the metrics", || metrics().contains("whet_rebuilds_total 1"));
     // Only one daemon at a socket.
     daemon.whet(&["start"]).exits(6);
     daemon.whet(&["start", "--foreground"]).exits(6);

@@ -203,7 +203,8 @@ fn perf_names_clones() {
     };
     let Some(text) = sampled(&guest, &[], false) else { return };
     assert!(in_clones(&text, &format!("/tmp/perf-{}.map", guest.pid())) > 20, "{text}");
-    assert!(!text.contains("[unknown]"), "{text}");
+    // Of libc's own functions not all have names.
+    assert!(!text.lines().any(|l| l.contains("[unknown]") && !l.contains(".so")), "{text}");
 
     // The same with their code, made twice, as a later generation would.
     for _ in 0..2 {

@@ -168,7 +168,7 @@ mod tests {
         let mut view = View::default();
         view.frame(&report(vec![target(7, 1.0)]), (200, 24), false);
         std::thread::sleep(std::time::Duration::from_millis(5));
-        let text = view.frame(&report(vec![target(7, 9.0)]), (200, 24), false).join("\n");
+        let text = view.frame(&report(vec![target(7, 1.001)]), (200, 24), false).join("\n");
         for word in
             ["optimized", "11-22 06:10", "93.4%", "812/840", "412 KB", "2.3 ms", "unwind_disagrees 25, entry"]
         {
@@ -176,7 +176,7 @@ mod tests {
         }
         let row = text.lines().find(|l| l.contains("812/840")).unwrap();
         assert_eq!(row.matches('%').count(), 2, "a rate of CPU time: {row}");
-        let coloured = view.frame(&report(vec![target(7, 9.0)]), (200, 24), true).join("\n");
+        let coloured = view.frame(&report(vec![target(7, 1.001)]), (200, 24), true).join("\n");
         assert!(coloured.contains("\x1b[32m") && coloured.contains("\x1b[0m"), "{coloured:?}");
     }
 }
