@@ -261,7 +261,7 @@ impl Target {
         match event {
             Event::Seen { cpu_percent, age } => self.seen(cpu_percent, age, now, policy),
             Event::Journal(journal) if self.job.is_none() && now >= self.deaf_until => {
-                self.journal(journal, now)
+                self.journal(journal, now);
             }
             Event::Journal(_) => {}
             Event::Stage(stage) => {

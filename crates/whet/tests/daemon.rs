@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,12 +67,8 @@ impl Daemon {
             .ok()?;
         stream.write_all(&[0]).ok()?;
         let mut answer = Vec::new();
-        for byte in stream.bytes() {
-            match byte.ok()? {
-                0 => break,
-                byte => answer.push(byte),
-            }
-        }
+        BufReader::new(stream).read_until(0, &mut answer).ok()?;
+        answer.pop();
         serde_json::from_slice(&answer).ok()
     }
 
