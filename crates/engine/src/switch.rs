@@ -78,6 +78,13 @@ impl Switch {
         if self.now == Some(state) {
             return Ok(None);
         }
+        self.go(state).map(Some).map_err(|e| match e {
+            Error::Tracee(e) => self.process.cause(e).into(),
+            e => e,
+        })
+    }
+
+    fn go(&mut self, state: TargetState) -> Result<ToggleAnswer, Error> {
         let pid = self.process.pid();
         if !self.process.is_alive() {
             return Err(tracee::Error::Gone(pid).into());
@@ -95,7 +102,7 @@ impl Switch {
         self.now = None;
         let answer = control::locked_toggle(&target, installed, state)?;
         self.now = Some(state);
-        Ok(Some(answer))
+        Ok(answer)
     }
 
     /// Brings the target back to the state in which it was found, and ends the claim.

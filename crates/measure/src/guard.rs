@@ -39,6 +39,10 @@ impl Guard {
             other => {
                 let _ = child.kill();
                 let _ = child.wait();
+                // It ends for want of a target, too.
+                if !switch.process().is_alive() {
+                    return Err(Error::Engine(tracee::Error::Gone(pid).into()));
+                }
                 let source = other.and_then(Result::err).unwrap_or(std::io::ErrorKind::BrokenPipe.into());
                 Err(Error::Guard { pid, source })
             }

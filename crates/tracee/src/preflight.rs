@@ -1,6 +1,7 @@
 //! May this process be traced? Asked before anything is touched.
 
 use crate::linger::{is_lingering, is_there};
+use crate::process::is_kernel_thread;
 use crate::shared::Survey;
 use crate::{Error, Pid, Process, Status};
 use std::fs;
@@ -88,7 +89,12 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
             return Err(Error::Ending(pid));
         }
     } else if !status.has_memory {
-        return Err(Error::KernelThread { pid, name: status.name.clone() });
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        return Err(if is_kernel_thread(&stat) {
+            Error::KernelThread { pid, name: status.name.clone() }
+        } else {
+            Error::Ending(pid)
+        });
     }
     if is_foreign(status.tracer_pid) {
         return Err(already_traced(pid, status.tracer_pid));

@@ -134,7 +134,8 @@ impl Process {
     }
 
     /// The cause behind a failure: the end of the process, where it was that.
-    pub(crate) fn cause(&self, e: Error) -> Error {
+    #[must_use]
+    pub fn cause(&self, e: Error) -> Error {
         // Whoever ends all threads of a process takes a moment to get to all of them.
         const MOMENT: Duration = Duration::from_millis(20);
         let limit = match &e {
@@ -468,6 +469,12 @@ pub(crate) fn is_kernel_worker(stat: &str) -> bool {
     flags(stat) & WORKER != 0
 }
 
+/// Whether a `stat` is that of a thread that never had memory of its own: `PF_KTHREAD`.
+pub(crate) fn is_kernel_thread(stat: &str) -> bool {
+    const KERNEL: u64 = 0x20_0000;
+    flags(stat) & KERNEL != 0
+}
+
 fn flags(stat: &str) -> u64 {
     stat_field(stat, 9).unwrap_or(0)
 }
@@ -558,6 +565,8 @@ mod tests {
         assert!(is_kernel_worker(&stat(0x40_4050)));
         assert!(is_kernel_worker(&stat(0x4040)));
         assert!(!is_kernel_worker(&stat(0x40_0040)));
+        assert!(is_kernel_thread(&stat(0x20_8040)));
+        assert!(!is_kernel_thread(&stat(0x40_0044)), "one that is ending has no memory either");
         assert!(!is_kernel_worker(""));
     }
 

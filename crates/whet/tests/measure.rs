@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use support::{Answer, Guest, build, finish, pid_of, run, wait_until, whet, whet_command};
+use support::{Answer, Guest, build, pid_of, run, wait_until, whet, whet_command};
 
 /// Ends what a test started.
 struct Started(Child);
@@ -240,10 +240,11 @@ fn an_operator_is_not_overruled() {
 
     // A program that ends in the midst of it.
     let mut command = measure(&guest, &["--rounds", "1000", "--window", "0.05"]);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("a comparison", || guards(&guest) == 1);
     assert_eq!(guest.finish().0, Some(0));
-    assert_eq!(finish(child), (Some(10), None));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(10), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
