@@ -112,14 +112,10 @@ pub fn write_lightly(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn write_beside(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = File::create(&beside)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| settle(&file)))
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    engine::whole_file::replace(path, Path::new(&beside), 0o666, |file| {
+        file.write_all(bytes)?;
+        settle(file)
+    })
 }
 
 #[cfg(test)]
@@ -149,6 +145,19 @@ mod tests {
         }
         // Only what is meant to be there is there.
         assert_eq!(fs::read_dir(folder.path().join("state")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("x"), folder.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(format!("x.{}", std::process::id()))).unwrap();
+        write_lightly(&path, b"new").unwrap();
+        assert_eq!(
+            (fs::read(&victim).unwrap(), fs::read(&path).unwrap()),
+            (b"precious".into(), b"new".into())
+        );
     }
 
     #[test]

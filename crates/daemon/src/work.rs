@@ -78,16 +78,7 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
 }
 
 fn failed(e: &Error) -> Outcome {
-    let mut message = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(c) = cause {
-        let text = c.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = c.source();
-    }
-    Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message }
+    Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message: engine::with_causes(e) }
 }
 
 impl Order {

@@ -216,6 +216,21 @@ pub enum ExitCode {
     NoDaemon = 12,
 }
 
+/// An error with its causes, one after the other; what says no more than the text before it is left out.
+#[must_use]
+pub fn with_causes(e: &dyn std::error::Error) -> String {
+    let mut message = e.to_string();
+    let mut cause = e.source();
+    while let Some(c) = cause {
+        let text = c.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = c.source();
+    }
+    message
+}
+
 impl Error {
     /// The process's exit code.
     #[must_use]

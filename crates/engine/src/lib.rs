@@ -62,6 +62,7 @@ mod test_candidate;
 mod verify;
 mod walk;
 mod watcher;
+pub mod whole_file;
 
 pub use anatomy::{Anatomy, Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Standing, Stretch, Warmth};
 pub use candidates::StacksReport;
@@ -69,7 +70,7 @@ pub use control::{mend, redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
-pub use error::{Error, ExitCode};
+pub use error::{Error, ExitCode, with_causes};
 pub use explain::{ExplainReport, FunctionReport, explain, reason_in_words};
 pub use fit::{Fit, fit};
 pub use gdb::{GdbReport, gdb, gdb_core};

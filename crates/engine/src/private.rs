@@ -1,6 +1,6 @@
 //! Files of whet's own, where nobody else may put or read anything.
 
-use crate::Error;
+use crate::{Error, whole_file};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -53,19 +53,13 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 pub(crate) fn replace(path: &Path, bytes: &[u8], group: Option<u32>) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(".unfinished");
-    let unfinished = path.with_file_name(name);
-    // Of a whet that was killed just here.
-    let _ = fs::remove_file(&unfinished);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    // A group that the file system knows nothing of reads nothing.
-    if group.is_some() && fchown(&file, None, group).is_ok() {
-        file.set_permissions(fs::Permissions::from_mode(0o640))?;
-    }
-    let done = file.write_all(bytes).and_then(|()| fs::rename(&unfinished, path));
-    if done.is_err() {
-        let _ = fs::remove_file(&unfinished);
-    }
-    done
+    whole_file::replace(path, &path.with_file_name(name), 0o600, |file| {
+        // A group that the file system knows nothing of reads nothing.
+        if group.is_some() && fchown(&*file, None, group).is_ok() {
+            file.set_permissions(fs::Permissions::from_mode(0o640))?;
+        }
+        file.write_all(bytes)
+    })
 }
 
 /// Opens a file for reading that is no link, and does not wait for whoever may be at the other end.

@@ -97,18 +97,10 @@ pub fn state_of(installed: &Installed) -> TargetState {
     }
 }
 
-/// Seconds of the Unix epoch as a date (proleptic Gregorian; the civil-from-days algorithm of Howard Hinnant).
+/// Seconds of the Unix epoch as a date; empty past the year 9999, which only a forged journal tells of.
 pub(crate) fn rfc3339(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    let at = i64::try_from(seconds).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
+    at.map_or_else(String::new, |at| at.to_string())
 }
 
 #[cfg(test)]

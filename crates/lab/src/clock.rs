@@ -1,10 +1,10 @@
 //! Dates for logs and names of folders.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use jiff::Timestamp;
 
 /// Now, UTC, as RFC 3339.
 pub fn now() -> String {
-    rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()))
+    rfc3339(Timestamp::now())
 }
 
 /// The same for names of files.
@@ -12,23 +12,18 @@ pub fn stamp() -> String {
     now().chars().filter(char::is_ascii_digit).collect()
 }
 
-fn rfc3339(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Gregorian date of a day number, counted in years that begin in March (Howard Hinnant, "chrono-compatible low-level date algorithms").
-    let z = days + 719_468;
-    let era_day = z % 146_097;
-    let year_of_era = (era_day - era_day / 1_460 + era_day / 36_524 - era_day / 146_096) / 365;
-    let year_day = era_day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * year_day + 2) / 153;
-    let day = year_day - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + z / 146_097 * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+/// Whole seconds are enough.
+fn rfc3339(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::rfc3339;
+    use jiff::Timestamp;
+
+    fn rfc3339(seconds: i64) -> String {
+        super::rfc3339(Timestamp::from_second(seconds).unwrap())
+    }
 
     #[test]
     fn known_dates() {

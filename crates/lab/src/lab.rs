@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::folder::Folder;
 use crate::guard;
 use crate::machine::Machine;
-use crate::options::Common;
+use crate::options::{Common, rows_that_fit};
 use crate::progress::Progress;
 use crate::record::{Event, Step};
 use crate::server::{Home, Server, Settings};
@@ -47,13 +47,24 @@ impl Lab {
         rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::file("/proc/self")(e.into()))
     }
 
-    /// sysbench with tables of that size.
+    /// sysbench with so many tables of so many rows each, or of as many as half the buffer pool holds.
     ///
     /// # Errors
     /// Where it is not installed.
-    pub fn sysbench(&self, tables: usize, rows: u64) -> Result<Sysbench, Error> {
+    pub fn sysbench(&self, tables: usize, rows: Option<u64>) -> Result<Sysbench, Error> {
         let binary = Sysbench::locate(self.common.sysbench.as_deref())?;
+        let pool = self.common.buffer_pool_mib(self.machine.memory_mib);
+        let rows = rows.unwrap_or_else(|| rows_that_fit(pool, tables));
         Ok(Sysbench::new(&binary, &self.commands, self.folder.path(), tables, rows))
+    }
+
+    /// Fills a server with its tables.
+    ///
+    /// # Errors
+    /// As [`Sysbench::prepare`]; what the server has to say of it.
+    pub fn fill(&self, sysbench: &Sysbench, server: &mut Server) -> Result<(), Error> {
+        self.progress.doing("filling tables");
+        sysbench.prepare(&server.address).map_err(|e| server.explain(e))
     }
 
     /// Sets each server up in each storage folder, one after the other, and has `work` done on it.

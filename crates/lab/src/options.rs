@@ -1,9 +1,11 @@
 //! What all scenarios are asked.
 
 use crate::server::{Settings, Source, hide};
+use crate::windows::Plan;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Options of every scenario.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -80,6 +82,18 @@ impl Common {
     /// The buffer pool's size.
     pub fn buffer_pool_mib(&self, memory_mib: u64) -> u64 {
         self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
+    }
+
+    /// Pairs of windows of `window` seconds each, `settle` seconds after the change of sides.
+    pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
+        Plan {
+            pairs,
+            window: Duration::from_secs_f64(window),
+            settle: Duration::from_secs_f64(settle),
+            each_second,
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            sampling: self.sampling,
+        }
     }
 
     /// As it may be written down.

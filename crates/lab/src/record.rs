@@ -79,6 +79,14 @@ pub struct Step {
     pub threads: usize,
 }
 
+impl Step {
+    /// One where the server's CPUs are not varied.
+    pub fn of(server: &str, load: &str, storage: Option<&str>, threads: usize) -> Self {
+        let storage = storage.map(str::to_owned);
+        Self { server: server.to_owned(), load: load.to_owned(), storage, cpus: None, threads }
+    }
+}
+
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.server, self.load)?;

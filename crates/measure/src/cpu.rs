@@ -25,8 +25,7 @@ pub fn user_seconds(pid: Pid) -> Result<f64, Error> {
 }
 
 fn user_ticks(stat: &str) -> Option<f64> {
-    // The name in the second field may hold blanks and parentheses; what follows the last one is regular.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(11)?.parse().ok()
+    tracee::stat_field(stat, 14).map(|ticks| ticks as f64)
 }
 
 /// Seconds in which the host's CPUs had nothing to do so far, all of them together.

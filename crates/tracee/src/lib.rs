@@ -41,7 +41,7 @@ pub use ids::{Pid, Sig, Tid};
 pub use mapped_file::MappedFile;
 pub use preflight::{Preflight, Seccomp, preflight};
 pub use priority::Raised;
-pub use process::Process;
+pub use process::{Process, stat_field};
 pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, with_one_stopped};

@@ -481,7 +481,8 @@ fn flags(stat: &str) -> u64 {
 
 /// A numeric field of a `stat`, by its number in proc(5), from 4 on. The fields are counted from after the name, which
 /// may contain anything.
-pub(crate) fn stat_field(stat: &str, number: usize) -> Option<u64> {
+#[must_use]
+pub fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }

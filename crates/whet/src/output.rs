@@ -82,15 +82,7 @@ impl Output {
 
     /// An error with its causes and the next step.
     fn error(&self, e: &dyn Failure) {
-        let mut message = e.to_string();
-        let mut cause = e.source();
-        while let Some(c) = cause {
-            let text = c.to_string();
-            if !message.contains(&text) {
-                message = format!("{message}: {text}");
-            }
-            cause = c.source();
-        }
+        let message = engine::with_causes(e);
         let next = e.next_step();
         if self.format == Format::Json {
             let object = serde_json::json!({

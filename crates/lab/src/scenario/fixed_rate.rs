@@ -4,11 +4,11 @@ use crate::db::Address;
 use crate::driver::{Driver, Worker};
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, rows_that_fit, seconds, some};
+use crate::options::{Common, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::whet::Sides;
-use crate::windows::{Load, Measuring, Plan};
+use crate::windows::{Load, Measuring};
 use clap::Args;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row, Statement};
@@ -82,23 +82,16 @@ impl FixedRate {
     /// The first of anything.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
-        let rows =
-            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
-        let sysbench = lab.sysbench(self.tables, rows)?;
+        let sysbench = lab.sysbench(self.tables, self.rows)?;
         let settings = self.common.settings(memory, self.threads, false);
         lab.each_home(&settings, |lab, home, storage| {
             let mut server = home.start()?;
-            lab.progress.doing("filling tables");
-            sysbench.prepare(&server.address).map_err(|e| server.explain(e))?;
+            lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
-            let step = Step {
-                server: home.name.clone(),
-                load: "point_select".to_owned(),
-                storage,
-                cpus: None,
-                threads: self.threads,
-            };
-            lab.step(&step, &mut server, |lab, server| self.measure(lab, &step, server, &mut sides, rows))?;
+            let step = Step::of(&home.name, "point_select", storage.as_deref(), self.threads);
+            lab.step(&step, &mut server, |lab, server| {
+                self.measure(lab, &step, server, &mut sides, sysbench.rows)
+            })?;
             sides.restore()
         })
     }
@@ -126,14 +119,7 @@ impl FixedRate {
             }
         };
         lab.folder.add(step, Event::Rate { per_second: rate, of })?;
-        let plan = Plan {
-            pairs: self.pairs,
-            window: Duration::from_secs_f64(self.window),
-            settle: Duration::from_secs_f64(self.settle),
-            each_second: false,
-            warm_up: Duration::from_secs_f64(self.common.warm_up),
-            sampling: self.common.sampling,
-        };
+        let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         let mut load = drive(lab.seed, Some(rate))?;
         Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
         for latency in load.latencies() {

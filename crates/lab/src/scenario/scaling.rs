@@ -102,13 +102,9 @@ impl Scaling {
                 })?;
                 confine(&server, set)?;
                 for threads in self.threads(cpus) {
-                    let step = Step {
-                        server: home.name.clone(),
-                        load: format!("tpch-{}", queries.len()),
-                        storage: storage.clone(),
-                        cpus: Some(cpus),
-                        threads,
-                    };
+                    let load = format!("tpch-{}", queries.len());
+                    let step =
+                        Step { cpus: Some(cpus), ..Step::of(&home.name, &load, storage.as_deref(), threads) };
                     lab.step(&step, &mut server, |lab, server| {
                         self.measure(lab, &step, server, &mut sides, &queries)
                     })?;

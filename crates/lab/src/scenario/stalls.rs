@@ -2,13 +2,12 @@
 
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, rows_that_fit, seconds, some};
+use crate::options::{Common, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
-use crate::windows::{Measuring, Plan};
+use crate::windows::Measuring;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// Options of `stalls`.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -51,37 +50,21 @@ impl Stalls {
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let rows =
-            self.rows.unwrap_or_else(|| rows_that_fit(self.common.buffer_pool_mib(memory), self.tables));
-        let sysbench = lab.sysbench(self.tables, rows)?;
+        let sysbench = lab.sysbench(self.tables, self.rows)?;
         let settings = self.common.settings(memory, most, false);
-        let plan = Plan {
-            pairs: self.pairs,
-            window: Duration::from_secs_f64(self.window),
-            settle: Duration::from_secs_f64(self.settle),
-            each_second: false,
-            warm_up: Duration::from_secs_f64(self.common.warm_up),
-            sampling: self.common.sampling,
-        };
+        let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         lab.each_home(&settings, |lab, home, storage| {
             let mut filled = false;
             for test in &self.tests {
                 // A process of its own for each load: clones are made for that load alone.
                 let mut server = home.start()?;
                 if !filled {
-                    lab.progress.doing("filling tables");
-                    sysbench.prepare(&server.address).map_err(|e| server.explain(e))?;
+                    lab.fill(&sysbench, &mut server)?;
                     filled = true;
                 }
                 let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
                 for &threads in &self.threads {
-                    let step = Step {
-                        server: home.name.clone(),
-                        load: test.clone(),
-                        storage: storage.clone(),
-                        cpus: None,
-                        threads,
-                    };
+                    let step = Step::of(&home.name, test, storage.as_deref(), threads);
                     let sides = &mut sides;
                     lab.step(&step, &mut server, |lab, server| {
                         let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;

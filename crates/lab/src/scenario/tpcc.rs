@@ -8,10 +8,9 @@ use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::tpcc::{CONDITIONS, KINDS, Scale, Terminal, create, fill};
 use crate::whet::Sides;
-use crate::windows::{Measuring, Plan};
+use crate::windows::Measuring;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// Options of `tpcc`.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -61,13 +60,8 @@ impl Tpcc {
                 .map_err(|e| server.explain(e))?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
-                let step = Step {
-                    server: home.name.clone(),
-                    load: format!("tpcc-{}w", scale.warehouses),
-                    storage: storage.clone(),
-                    cpus: None,
-                    threads,
-                };
+                let load = format!("tpcc-{}w", scale.warehouses);
+                let step = Step::of(&home.name, &load, storage.as_deref(), threads);
                 lab.step(&step, &mut server, |lab, server| {
                     self.measure(lab, &step, server, &mut sides, scale)
                 })?;
@@ -94,14 +88,7 @@ impl Tpcc {
             lab.folder.add(step, Event::Rate { per_second, of: None })?;
         }
         let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
-        let plan = Plan {
-            pairs: self.pairs,
-            window: Duration::from_secs_f64(self.window),
-            settle: Duration::from_secs_f64(self.settle),
-            each_second: true,
-            warm_up: Duration::from_secs_f64(self.common.warm_up),
-            sampling: self.common.sampling,
-        };
+        let plan = self.common.plan(self.pairs, self.window, self.settle, true);
         Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
         for latency in load.latencies() {
             lab.folder.add(step, Event::Latency(latency))?;
