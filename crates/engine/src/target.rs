@@ -2,9 +2,9 @@
 
 use crate::{Error, Pristine};
 use addr::{AvmaRange, ReadMemory};
-use image::{Files, Image, MainHint, Mapping};
+use image::{FileParts, Files, Image, MainHint, Mapping};
 use splice::Installed;
-use tracee::{Pid, Process};
+use tracee::{MappedFile, Pid, Process};
 
 /// An opened target.
 #[derive(Debug)]
@@ -85,7 +85,16 @@ fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
 struct ProcessFiles<'a>(&'a Process);
 
 impl Files for ProcessFiles<'_> {
-    fn open(&self, mapping: &Mapping) -> Option<Vec<u8>> {
-        self.0.open_file(mapping.path.as_deref()?, mapping.range)
+    fn open(&self, mapping: &Mapping) -> Option<Box<dyn FileParts>> {
+        let file = self.0.mapped_file(mapping.path.as_deref()?, mapping.range)?;
+        Some(Box::new(Parts(file)))
+    }
+}
+
+struct Parts(MappedFile);
+
+impl FileParts for Parts {
+    fn part(&self, from: u64, len: u64) -> Option<Vec<u8>> {
+        self.0.part(from, len)
     }
 }

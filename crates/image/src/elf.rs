@@ -1,8 +1,8 @@
 //! The fixed parts of an ELF file (System V gABI, chapters 4 and 5): header, program headers, notes; from memory and
 //! from file bytes alike.
 
-use crate::Error;
-use crate::bytes::{array, slice, u16_at, u32_at, u64_at};
+use crate::bytes::{array, u16_at, u32_at, u64_at};
+use crate::{Error, FileParts};
 use addr::Avma;
 
 pub(crate) const ET_EXEC: u16 = 2;
@@ -137,51 +137,57 @@ pub(crate) fn build_id(notes: &[u8]) -> Option<Vec<u8>> {
 
 /// One section header with its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Section<'a> {
-    pub name: &'a str,
+pub(crate) struct Section {
+    pub name: String,
     pub kind: u32,
     pub addr: u64,
+    pub offset: u64,
     pub size: u64,
     pub link: u32,
-    /// Its bytes; empty where it has none in the file.
-    pub data: &'a [u8],
+}
+
+impl Section {
+    /// Its bytes; empty where it has none in the file, or states bytes that the file does not have.
+    pub fn data(&self, file: &dyn FileParts) -> Vec<u8> {
+        let in_file = self.kind != SHT_NOBITS;
+        in_file.then(|| file.part(self.offset, self.size)).flatten().unwrap_or_default()
+    }
 }
 
 pub(crate) const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
 const SHDR: u64 = 64;
+/// No section that is looked for has a longer name. Bytes.
+const MAX_SECTION_NAME: usize = 64;
 
-/// The sections of a file. Sections whose bytes lie outside the file have empty data; a file without a section table has
-/// none.
+/// The sections of a file; a file without a section table has none.
 ///
 /// # Errors
 /// [`Error::BadFile`] where the section table lies outside the file.
-pub(crate) fn sections<'a>(file: &'a [u8], h: &Header) -> Result<Vec<Section<'a>>, Error> {
+pub(crate) fn sections(file: &dyn FileParts, h: &Header) -> Result<Vec<Section>, Error> {
     if h.shoff == 0 || h.shnum == 0 {
         return Ok(Vec::new());
     }
     let bad = || Error::BadFile { what: "a section table outside the file" };
-    let table = slice(file, h.shoff, u64::from(h.shnum) * SHDR).ok_or_else(bad)?;
-    let data_of = |s: &[u8]| -> &'a [u8] {
-        if u32_at(s, 4) == Some(SHT_NOBITS) {
-            return &[];
-        }
-        u64_at(s, 24).zip(u64_at(s, 32)).and_then(|(o, n)| slice(file, o, n)).unwrap_or(&[])
-    };
-    let shdrs: Vec<&[u8]> = table.chunks_exact(64).collect();
-    let names = shdrs.get(usize::from(h.shstrndx)).map_or(&[][..], |s| data_of(s));
-    let section = |s: &[u8]| {
-        let name = usize::try_from(u32_at(s, 0)?).ok()?;
+    let table = file.part(h.shoff, u64::from(h.shnum) * SHDR).ok_or_else(bad)?;
+    let section = |b: &[u8]| {
         Some(Section {
-            name: crate::bytes::c_str(names, name).unwrap_or(""),
-            kind: u32_at(s, 4)?,
-            addr: u64_at(s, 16)?,
-            size: u64_at(s, 32)?,
-            link: u32_at(s, 40)?,
-            data: data_of(s),
+            name: String::new(),
+            kind: u32_at(b, 4)?,
+            addr: u64_at(b, 16)?,
+            offset: u64_at(b, 24)?,
+            size: u64_at(b, 32)?,
+            link: u32_at(b, 40)?,
         })
     };
-    Ok(shdrs.iter().filter_map(|s| section(s)).collect())
+    let mut sections: Vec<Section> = table.chunks_exact(64).filter_map(section).collect();
+    let names = sections.get(usize::from(h.shstrndx)).map_or(Vec::new(), |s| s.data(file));
+    for (s, header) in sections.iter_mut().zip(table.chunks_exact(64)) {
+        let at = u32_at(header, 0).and_then(|n| usize::try_from(n).ok());
+        let name = at.and_then(|n| crate::bytes::c_str(&names, n)).filter(|n| n.len() <= MAX_SECTION_NAME);
+        s.name = name.unwrap_or("").to_owned();
+    }
+    Ok(sections)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod vtables;
 pub use auxv::MainHint;
 pub use build_id::build_id_of;
 pub use error::Error;
-pub use file::{Files, NoFiles};
+pub use file::{FileParts, Files, NoFiles};
 pub use image::{Image, Skipped};
 pub use maps::{Mapping, Perms};
 pub use module::{Module, ModuleKind, Segment};

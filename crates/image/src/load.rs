@@ -181,9 +181,8 @@ impl Skeleton<'_> {
         let dynamic = dynamic.unwrap_or_default();
         let dynsyms = DynSyms::read(&dynamic, mem, self.extent);
 
-        let bytes = files.open(self.first);
-        let file = bytes.as_deref().and_then(|b| {
-            let file = ModuleFile::verified(b, build_id.as_deref(), &self.phdrs);
+        let file = files.open(self.first).and_then(|f| {
+            let file = ModuleFile::verified(f, build_id.as_deref(), &self.phdrs);
             file.map_err(|e| faults.push(e)).ok()
         });
 
@@ -195,10 +194,10 @@ impl Skeleton<'_> {
 
         let (eh_frame, frames) = self.frames(file.as_ref(), maps, mem, &mut faults)?;
         let mut relocations = relocs::read(&dynamic, mem, self.bias, self.extent);
-        if !has_dynamic && let Some(section) = file.as_ref().and_then(|f| f.section(".rela.plt")) {
+        if !has_dynamic && let Some(file) = &file {
             // A fixed static program has no dynamic section; its start code finds these by symbols. The addends are
             // stated in the file and the loader never changes them.
-            relocs::rela(section.data, self.bias, self.extent, &mut relocations);
+            relocs::rela(&file.data(".rela.plt"), self.bias, self.extent, &mut relocations);
             relocations.sort_by_key(|r| r.at);
         }
         let mut owned = relocs::Names::new(&dynsyms);
@@ -244,7 +243,7 @@ impl Skeleton<'_> {
     /// `.eh_frame`: where it is, and its contents.
     fn frames(
         &self,
-        file: Option<&ModuleFile<'_>>,
+        file: Option<&ModuleFile>,
         maps: &[Mapping],
         mem: &dyn ReadMemory,
         faults: &mut Vec<Error>,

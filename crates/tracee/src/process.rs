@@ -379,13 +379,6 @@ impl Process {
         MappedFile::open(&self.memory_file("root").join(path))
     }
 
-    /// All its bytes.
-    #[must_use]
-    pub fn open_file(&self, path: &str, range: AvmaRange) -> Option<Vec<u8>> {
-        let file = self.mapped_file(path, range)?;
-        file.part(0, file.size())
-    }
-
     /// Makes huge pages of the 2 MiB-aligned parts of `range`, without the process taking part.
     ///
     /// # Errors
@@ -639,17 +632,16 @@ mod tests {
         let exe = exe.to_str().unwrap();
         let maps = me.maps_text().unwrap();
         let range = maps.lines().find(|l| l.ends_with(exe)).and_then(mapping_range).unwrap();
-        let bytes = me.open_file(exe, range).unwrap();
-        assert_eq!(&bytes[..4], b"\x7fELF");
+        let file = me.mapped_file(exe, range).unwrap();
+        assert_eq!(file.part(0, 4).unwrap(), b"\x7fELF");
+        assert_eq!(file.part(1, 3).unwrap(), b"ELF");
         // Without the mapping, by path; not at all for what is no file.
         let none = AvmaRange::new(Avma(0), Avma(1));
-        assert_eq!(me.open_file(exe, none).unwrap().len(), bytes.len());
-        let file = me.mapped_file(exe, range).unwrap();
-        assert_eq!(file.part(1, 3).unwrap(), &bytes[1..4]);
+        assert_eq!(me.mapped_file(exe, none).unwrap().size(), file.size());
         assert!(file.part(file.size() - 1, 1).is_some() && file.part(file.size() - 1, 2).is_none());
         assert!(file.part(u64::MAX, 2).is_none());
-        assert!(me.open_file("/dev/zero", none).is_none());
-        assert!(me.open_file("[heap]", none).is_none());
+        assert!(me.mapped_file("/dev/zero", none).is_none());
+        assert!(me.mapped_file("[heap]", none).is_none());
     }
 
     #[test]

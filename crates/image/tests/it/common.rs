@@ -1,7 +1,7 @@
 //! What the tests need of a process: memory, files, and children that end with the test.
 
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
-use image::{Error, Files, Image, MainHint, Mapping, Module, Perms, auxv, maps};
+use image::{Error, FileParts, Files, Image, MainHint, Mapping, Module, Perms, auxv, maps};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -50,8 +50,8 @@ impl ReadMemory for Live {
 pub struct Disk;
 
 impl Files for Disk {
-    fn open(&self, mapping: &Mapping) -> Option<Vec<u8>> {
-        std::fs::read(mapping.file().filter(|_| !mapping.deleted)?).ok()
+    fn open(&self, mapping: &Mapping) -> Option<Box<dyn FileParts>> {
+        Some(Box::new(std::fs::read(mapping.file().filter(|_| !mapping.deleted)?).ok()?))
     }
 }
 

@@ -188,12 +188,37 @@ fn a_deleted_program() {
     let other = compile(dir.path(), "other", "int main(void) { return 0; }", &[]);
     struct Wrong(Vec<u8>);
     impl image::Files for Wrong {
-        fn open(&self, m: &image::Mapping) -> Option<Vec<u8>> {
-            m.deleted.then(|| self.0.clone())
+        fn open(&self, m: &image::Mapping) -> Option<Box<dyn image::FileParts>> {
+            m.deleted.then(|| Box::new(self.0.clone()) as _)
         }
     }
     let image = guest.live().image_with(&Wrong(std::fs::read(other).unwrap())).unwrap();
     assert!(matches!(image.main().faults[..], [Error::FileDiffers]));
+}
+
+#[test]
+fn of_a_file_only_what_is_needed_is_read() {
+    struct Counting(std::rc::Rc<std::cell::Cell<u64>>);
+    struct Parts(Vec<u8>, std::rc::Rc<std::cell::Cell<u64>>);
+    impl image::FileParts for Parts {
+        fn part(&self, from: u64, len: u64) -> Option<Vec<u8>> {
+            self.1.set(self.1.get() + len);
+            self.0.part(from, len)
+        }
+    }
+    impl image::Files for Counting {
+        fn open(&self, m: &image::Mapping) -> Option<Box<dyn image::FileParts>> {
+            let bytes = std::fs::read(m.file()?).ok()?;
+            Some(Box::new(Parts(bytes, self.0.clone())))
+        }
+    }
+    // Stripped, with more than a megabyte of code.
+    let laid = Laid::new("/bin/bash", 0x5555_5555_0000);
+    let counting = Counting(std::rc::Rc::default());
+    let image = Image::load(&laid.maps, &laid, &counting, &laid.hint()).unwrap();
+    assert!(image.main().faults.is_empty());
+    let (read, whole) = (counting.0.get(), std::fs::metadata("/bin/bash").unwrap().len());
+    assert!(0 < read && read < whole / 20, "{read} of {whole} bytes");
 }
 
 /// Names and addresses of the stubs as objdump sees them.

@@ -2,7 +2,7 @@
 
 use crate::common::{Disk, Laid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
-use image::{Files, Image, Mapping, NoFiles, runtime};
+use image::{FileParts, Files, Image, Mapping, NoFiles, runtime};
 use std::time::{Duration, Instant};
 
 /// Memory with some bytes replaced.
@@ -110,8 +110,8 @@ fn its_file() {
     // Memory is sound; the file has its build-id and is otherwise damaged.
     struct Damaged(Vec<u8>);
     impl Files for Damaged {
-        fn open(&self, _: &Mapping) -> Option<Vec<u8>> {
-            Some(self.0.clone())
+        fn open(&self, _: &Mapping) -> Option<Box<dyn FileParts>> {
+            Some(Box::new(self.0.clone()))
         }
     }
     let dir = tempfile::tempdir().unwrap();

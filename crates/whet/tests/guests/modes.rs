@@ -177,7 +177,7 @@ impl Live<'_> {
     }
 
     fn toggle(&mut self) -> Result<(), String> {
-        let time = if self.harness.stress.is_some() { 4000 } else { 700 };
+        let time = if self.harness.stress.is_some() { 2000 } else { 700 };
         let until = Instant::now() + Duration::from_millis(time);
         while Instant::now() < until {
             for (command, word) in [("undo", "undone"), ("redo", "optimized")] {
