@@ -107,7 +107,7 @@ fn examined(name: &str, seed: u64) -> Report {
     let options = Options {
         max_functions: if stress() { 1000 } else { 20 },
         max_steps: if stress() { 20_000 } else { 1000 },
-        time: Duration::from_secs(if stress() { 60 } else { 5 }),
+        time: Duration::from_secs(if stress() { 60 } else { 3 }),
         seed,
     };
     let mut report = Report::default();

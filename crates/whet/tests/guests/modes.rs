@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(90);
 /// How long a guest runs on in the state it was brought to.
 const RUN_ON: Duration = Duration::from_millis(200);
+/// The most functions that are shuffled in the short form where it is not all of them: the program's own, and some of the
+/// libraries'.
+const SHORT_FUNCTIONS: &str = "800";
 /// whet's exit codes that are no failure, or not at once.
 const REFUSED: i32 = 5;
 const BUSY: i32 = 6;
@@ -155,12 +158,15 @@ impl Live<'_> {
     fn work(&mut self, mode: Mode, seed: u64) -> Result<(), String> {
         self.running.wait_for_line("ready")?;
         let seed = seed.to_string();
-        let how: &[&str] = match mode {
-            Mode::Optimized => &["--seconds", "0.4", "--count", "0.2"],
-            Mode::Counted => &["--shuffle", &seed, "--count", "0.3"],
-            _ => &["--shuffle", &seed],
+        let mut how: Vec<&str> = match mode {
+            Mode::Optimized => vec!["--seconds", "0.4", "--count", "0.2"],
+            Mode::Counted => vec!["--shuffle", &seed, "--count", "0.3"],
+            _ => vec!["--shuffle", &seed],
         };
-        let Answer::Done(report) = self.whet("optimize", how)? else { return Ok(()) };
+        if self.harness.stress.is_none() && matches!(mode, Mode::Toggled | Mode::Counted) {
+            how.extend(["--max-functions", SHORT_FUNCTIONS]);
+        }
+        let Answer::Done(report) = self.whet("optimize", &how)? else { return Ok(()) };
         if let Some(reason) = &self.guest.refused {
             return Err(format!("not refused ({reason}): {report}"));
         }
