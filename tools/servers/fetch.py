@@ -25,6 +25,10 @@ class FetchError(Exception):
     """A server cannot be had here; the text says why."""
 
 
+class UnknownServer(FetchError):
+    """No server has that name."""
+
+
 def cache_folder() -> Path:
     """$WHET_SERVERS; else a folder that other users can read, as servers do not run as root; else the user's own."""
     chosen = os.environ.get("WHET_SERVERS")

@@ -25,12 +25,12 @@ def mount(source: str, target: str, flags: int) -> None:
         raise OSError(number, f"mount of {source} on {target}: {os.strerror(number)}")
 
 
-def entered(user: str | None, root: Path | None, folder: Path) -> Callable[[], None]:
-    """What a new child is to do before it becomes the server. `folder` is where it works, and has the same name in
-    another root as outside; what is mounted for that is seen by the child alone and gone with it."""
+def room(user: str | None, root: Path | None, *folders: Path) -> Callable[[], None]:
+    """What a process is to do before it becomes the server. It works in the first of `folders`; all have the same names
+    in another root as outside, and what is mounted for that is seen by this process alone and gone with it."""
     account = pwd.getpwnam(user) if user else None
     if root is not None:
-        for name in ("dev", "proc", str(folder).lstrip("/")):
+        for name in ("dev", "proc", *(str(folder).lstrip("/") for folder in folders)):
             (root / name).mkdir(parents=True, exist_ok=True)
 
     def enter() -> None:
@@ -39,24 +39,37 @@ def entered(user: str | None, root: Path | None, folder: Path) -> Callable[[], N
                 number = ctypes.get_errno()
                 raise OSError(number, f"unshare: {os.strerror(number)}")
             mount("none", "/", MS_REC | MS_PRIVATE)
-            for name in ("/dev", "/proc", str(folder)):
+            for name in ("/dev", "/proc", *map(str, folders)):
                 mount(name, str(root) + name, MS_BIND | MS_REC)
             os.chroot(root)
-        os.chdir(folder)
+        os.chdir(folders[0])
         if account is not None:
             os.setgroups([])
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
-        # The last: the kernel drops the death signal where the user changes.
-        die_with_parent()
 
     return enter
 
 
-def left(root: Path | None, folder: Path) -> None:
-    """Removes the empty folder on which `folder` was mounted."""
-    if root is not None:
+def entered(user: str | None, root: Path | None, folder: Path) -> Callable[[], None]:
+    """What a new child is to do before it becomes the server: `room`, and its end with this program."""
+    enter = room(user, root, folder)
+
+    def enter_and_stay_bound() -> None:
+        enter()
+        # The last: the kernel drops the death signal where the user changes.
+        die_with_parent()
+
+    return enter_and_stay_bound
+
+
+def left(root: Path | None, *folders: Path) -> None:
+    """Removes the empty folders on which `folders` were mounted, and those above them that are empty then."""
+    for place in (root / str(folder).lstrip("/") for folder in folders if root is not None):
         try:
-            (root / str(folder).lstrip("/")).rmdir()
+            # What stands in the root itself is the server's.
+            while place.parent != root:
+                place.rmdir()
+                place = place.parent
         except OSError:
             pass

@@ -1,25 +1,23 @@
-// Draws the charts: options from the page, colours from its style sheet, drawn again for dark, light, paper and width.
+// Draws the charts: options from the page, drawn again for another width. Colours are the style sheet's variables in the drawing
+// itself, so that dark, light and paper need no other drawing.
 "use strict";
 (() => {
   const options = JSON.parse(document.getElementById("options").textContent);
   const boxes = [...document.querySelectorAll("[data-chart]")];
   const errors = [];
-  // Lines that have an interval beside them: their points stand side by side, so that the ends can be told apart.
-  const beside = new Set(options.flatMap((o) => o.series.filter((s, i) => o.series[i + 1]?.type === "interval")));
   window.addEventListener("error", (e) => { errors.push(e.message); document.body.dataset.errors = errors.join("; "); });
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (name) => `var(${name})`;
   const shown = (v) => typeof v !== "number" ? "–" : Math.abs(v) >= 1000 ? Math.round(v).toLocaleString("en")
     : String(Number(v.toPrecision(4)));
 
-  // `interval` is the page's own kind of series: a bar with ends from low to high.
-  const shift = (s) => s.color === "--without" || s.color === "--second" ? 5 : 0;
+  // `interval` is the page's own kind of series: a line with ends from low to high, beside the line or on the bar it belongs to.
   const interval = (s) => ({
     type: "custom", name: s.name, z: 3, silent: true, tooltip: { show: false },
     itemStyle: { color: colour(s.color) }, encode: { x: 0, y: [1, 2] }, data: s.data,
     renderItem: (_, api) => {
       const [at, low] = api.coord([api.value(0), api.value(1)]);
-      const x = at + shift(s);
+      const x = at + (s.bar ? api.barLayout({ count: s.bar[1], barMaxWidth: s.bar[2] })[s.bar[0]].offsetCenter : s.shift);
       const high = api.coord([api.value(0), api.value(2)])[1];
       const style = { stroke: colour(s.color), lineWidth: 1.5, fill: "none" };
       const bar = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style });
@@ -29,9 +27,10 @@
 
   const series = (s) => {
     if (s.type === "interval") return interval(s);
-    const own = { ...s, color: colour(s.color), connectNulls: false };
-    if (beside.has(s)) own.symbolOffset = [shift(s), 0];
-    if (s.type === "line") own.lineStyle = { width: 2, type: s.color === "--without" ? "dashed" : "solid" };
+    // The library would make a lighter colour of its own under the pointer, which it cannot of a variable.
+    const own = { ...s, color: colour(s.color), connectNulls: false, emphasis: { disabled: true } };
+    if (s.shift) own.symbolOffset = [s.shift, 0];
+    if (s.type === "line") own.lineStyle = { width: 2, type: s.dashed ? "dashed" : "solid" };
     if (s.markLine) own.markLine = { ...s.markLine, lineStyle: { color: colour("--faint"), type: "dotted" } };
     return own;
   };
@@ -72,8 +71,6 @@
   };
 
   draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  matchMedia("print").addEventListener("change", draw);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
 })();

@@ -7,9 +7,10 @@ use crate::folder::Folder;
 use crate::guard;
 use crate::machine::Machine;
 use crate::options::{Common, rows_that_fit};
+use crate::program::Program;
 use crate::progress::Progress;
 use crate::record::{Event, Step};
-use crate::server::{Home, Server, Settings};
+use crate::server::{Home, Server, Settings, Source};
 use crate::sysbench::Sysbench;
 use crate::whet::Whet;
 use std::fs;
@@ -87,21 +88,37 @@ impl Lab {
                 .map(|d| (Some(d.display().to_string()), at(d).join(format!("whet-lab-{name}"))))
                 .collect(),
         };
-        for source in self.common.sources() {
+        let sources = self.common.sources();
+        // What cannot be had is said before hours are spent on the others.
+        for source in &sources {
+            if let Source::Named(name) = source {
+                self.progress.doing(&format!("fetching {name}"));
+                Program::find(&self.commands, source)?;
+            }
+        }
+        let mut taken: Vec<String> = Vec::new();
+        for source in &sources {
+            let mut name = None;
             for (storage, parent) in &storages {
                 self.progress.doing("setting the server up");
-                let home = match &source {
-                    crate::server::Source::Running(url) => Home::running(&self.commands, url),
+                let home = match source {
+                    Source::Running(url) => Home::running(&self.commands, url, &taken),
                     private => {
                         let cpus = &self.machine.server_cpus;
-                        Home::private(&self.commands, private, &run.join("servers"), parent, cpus, settings)
+                        let places = [run.join("servers"), parent.clone()];
+                        let [logs, data] = places.each_ref().map(PathBuf::as_path);
+                        Home::private(&self.commands, private, &taken, [logs, data], cpus, settings)
                     }
                 };
-                let worked = home.and_then(|home| work(self, &home, storage.clone()));
+                let worked = home.and_then(|home| {
+                    name = Some(home.name.clone());
+                    work(self, &home, storage.clone())
+                });
                 // Empty by now, if it was made at all.
                 let _ = fs::remove_dir(parent);
                 worked?;
             }
+            taken.extend(name);
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ mod machine;
 mod options;
 mod perf_stat;
 mod procfs;
+mod program;
 mod progress;
 mod record;
 mod report;

@@ -10,7 +10,13 @@ use std::time::Duration;
 /// Options of every scenario.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Common {
-    /// A server's program: a private one is started from it. May be given several times. Without it and --dsn: Debian's mariadbd.
+    /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It is fetched where it is
+    /// not there. Several servers, in whatever way they are given, are measured one after the other and shown side by side. With none:
+    /// Debian's mariadbd.
+    #[arg(long, value_name = "NAME")]
+    #[serde(default)]
+    pub server: Vec<String>,
+    /// A server's program: a private one is started from it. May be given several times.
     #[arg(long, value_name = "PATH")]
     pub server_binary: Vec<PathBuf>,
     /// A server that runs already: mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]. The lab writes to that database
@@ -58,7 +64,9 @@ impl Common {
     /// Which servers.
     pub fn sources(&self) -> Vec<Source> {
         let binaries = self.server_binary.iter().cloned().map(Source::Binary);
-        let all: Vec<Source> = binaries.chain(self.dsn.iter().cloned().map(Source::Running)).collect();
+        let named = self.server.iter().cloned().map(Source::Named);
+        let all: Vec<Source> =
+            named.chain(binaries).chain(self.dsn.iter().cloned().map(Source::Running)).collect();
         if all.is_empty() { vec![Source::Debian] } else { all }
     }
 

@@ -94,9 +94,9 @@ impl std::fmt::Display for Step {
             write!(f, " on {storage}")?;
         }
         if let Some(cpus) = self.cpus {
-            write!(f, ", {cpus} CPUs")?;
+            write!(f, ", {cpus} CPU{}", if cpus == 1 { "" } else { "s" })?;
         }
-        write!(f, ", {} threads", self.threads)
+        write!(f, ", {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
     }
 }
 

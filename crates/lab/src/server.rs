@@ -3,10 +3,11 @@
 //! A private server lives as long as its [`Server`], its data as long as its [`Home`]; both end with the lab whatever happens
 //! (in order, by a panic's unwinding, or, when the lab is killed, by the kernel; its data is then removed by the next lab on that run).
 
-use crate::command::{Commands, Running, Spec, find, tail};
+use crate::command::{Commands, Running, tail};
 use crate::db::{Address, Db};
 use crate::error::Error;
 use crate::procfs;
+use crate::program::Program;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::TcpListener;
@@ -27,6 +28,8 @@ const SOCKET_PATH: usize = 100;
 pub enum Source {
     /// Debian's MariaDB.
     Debian,
+    /// One that `tools/server.py` knows by that name.
+    Named(String),
     /// A server's program.
     Binary(PathBuf),
     /// One that runs: its address without the password.
@@ -60,7 +63,7 @@ pub struct Home {
 #[derive(Debug)]
 enum Kind {
     Private {
-        binary: PathBuf,
+        program: Program,
         dir: PathBuf,
         log: PathBuf,
         cpus: Vec<usize>,
@@ -82,64 +85,52 @@ pub struct Server {
     pub address: Address,
     /// Its process; none where it is on another host.
     pub pid: Option<i32>,
-    /// What `SELECT VERSION()` says.
+    /// What `SELECT VERSION()` says, and its storage engine where that is not the usual one.
     pub version: String,
     log: Option<PathBuf>,
     process: Option<Running>,
 }
 
 impl Home {
-    /// A new data folder below `parent`, filled by the server's own means.
+    /// A new data folder below `parent`, filled by the server's own means. `taken` are the names of the run's other servers.
     ///
     /// # Errors
     /// Where there is no such server or it cannot fill the folder.
     pub fn private(
         commands: &Commands,
         source: &Source,
-        logs: &Path,
-        parent: &Path,
+        taken: &[String],
+        [logs, parent]: [&Path; 2],
         cpus: &[usize],
         settings: &Settings,
     ) -> Result<Self, Error> {
-        let binary = match source {
-            Source::Binary(path) if path.is_file() => path.clone(),
-            Source::Binary(path) => {
-                let program = path.display().to_string();
-                return Err(Error::Missing {
-                    program,
-                    get: "name a server's program with --server-binary".into(),
-                });
-            }
-            _ => find("mariadbd").ok_or_else(|| Error::Missing {
-                program: "mariadbd".into(),
-                get: "apt-get install mariadb-server, or name a server with --server-binary or --dsn".into(),
-            })?,
-        };
-        let version = commands.must(&Spec::new(&binary).arg("--no-defaults").arg("--version"), PATIENCE)?;
-        let name = name_of(&version);
+        let program = Program::find(commands, source)?;
+        fs::create_dir_all(logs).map_err(Error::file(logs))?;
+        let version = program.version(commands, logs)?;
+        let name = apart(name_of(&version), taken);
         let dir = parent.join(format!("server-{name}"));
         if dir.exists() {
             fs::remove_dir_all(&dir).map_err(Error::file(&dir))?;
         }
         fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-        fs::create_dir_all(logs).map_err(Error::file(logs))?;
         // Made only where it is needed: a lab that is killed leaves it.
         let is_long = dir.join("s").as_os_str().len() > SOCKET_PATH;
         let socket = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
         let socket = socket.map_err(Error::file("/tmp"))?;
+        let log = logs.join(format!("{name}.log"));
         let home = Self {
-            name: name.clone(),
+            name,
             commands: commands.clone(),
             kind: Kind::Private {
-                binary: binary.clone(),
-                log: logs.join(format!("{name}.log")),
+                program: program.clone(),
+                log,
                 dir: dir.clone(),
                 cpus: cpus.to_vec(),
                 settings: settings.clone(),
                 _socket: socket,
             },
         };
-        commands.must(&fill(&binary, &version, &dir)?, PATIENCE)?;
+        program.create(commands, &version, &dir)?;
         Ok(home)
     }
 
@@ -147,11 +138,11 @@ impl Home {
     ///
     /// # Errors
     /// Where it does not let us in, or the database is somebody's.
-    pub fn running(commands: &Commands, url: &str) -> Result<Self, Error> {
+    pub fn running(commands: &Commands, url: &str, taken: &[String]) -> Result<Self, Error> {
         let mut address = parse_url(url)?;
         let mut db = address.connect()?;
         let version: String = db.one("SELECT VERSION()")?;
-        address.server = name_of(&version);
+        address.server = apart(name_of(&version), taken);
         let database = address.database.clone();
         let there: u64 = db.one(&format!(
             "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '{database}'"
@@ -175,7 +166,7 @@ impl Home {
         match &self.kind {
             Kind::Running { address, .. } => {
                 let mut db = address.connect()?;
-                let version = db.one("SELECT VERSION()")?;
+                let version = version_of(&mut db)?;
                 let pid = local_pid(&mut db);
                 Ok(Server {
                     name: self.name.clone(),
@@ -186,7 +177,7 @@ impl Home {
                     process: None,
                 })
             }
-            Kind::Private { binary, dir, log, cpus, settings, _socket } => {
+            Kind::Private { program, dir, log, cpus, settings, _socket } => {
                 let socket = socket_path(dir, _socket.as_ref());
                 if let Some(port) = settings.port {
                     TcpListener::bind(("127.0.0.1", port)).map_err(|_| Error::PortInUse { port })?;
@@ -200,7 +191,7 @@ impl Home {
                     password: String::new(),
                     database: DATABASE.into(),
                 };
-                let spec = start_command(binary, dir, &socket, log, settings).on(cpus);
+                let spec = program.serve(dir, &socket, log, settings).on(cpus);
                 let process = self.commands.spawn(&spec, Stdio::null(), Stdio::null())?;
                 let pid = Some(process.pid());
                 let mut server = Server {
@@ -221,8 +212,9 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         match &self.kind {
-            Kind::Private { dir, .. } => {
+            Kind::Private { program, dir, log, _socket, .. } => {
                 let _ = fs::remove_dir_all(dir);
+                program.forget(&self.commands, dir, &socket_path(dir, _socket.as_ref()), log);
             }
             // What the lab made there goes with it.
             Kind::Running { address, created } => {
@@ -257,7 +249,7 @@ impl Server {
                         db.run("GRANT ALL ON *.* TO lab@'127.0.0.1'")?;
                         self.address.user = "lab".into();
                     }
-                    self.version = db.one("SELECT VERSION()")?;
+                    self.version = version_of(&mut db)?;
                     return Ok(());
                 }
                 Err(e) if Instant::now() > until => return Err(e),
@@ -334,71 +326,25 @@ fn name_of(version: &str) -> String {
     number.map_or_else(|| family.to_owned(), |n| format!("{family}-{n}"))
 }
 
+/// A name that no other server of the run has: two builds may say the same version.
+fn apart(name: String, taken: &[String]) -> String {
+    let next = (2..).map(|n| format!("{name}-{n}"));
+    let all = std::iter::once(name.clone()).chain(next);
+    all.into_iter().find(|n| !taken.contains(n)).unwrap_or(name)
+}
+
+fn version_of(db: &mut Db) -> Result<String, Error> {
+    let version: String = db.one("SELECT VERSION()")?;
+    // MariaDB before 10.2 has Percona's branch of InnoDB under the same name.
+    let engine: String = db.one("SELECT comment FROM information_schema.engines WHERE engine = 'InnoDB'")?;
+    Ok(match engine.split(',').next() {
+        Some(name) if name.contains("XtraDB") => format!("{version} with {name}"),
+        _ => version,
+    })
+}
+
 fn socket_path(dir: &Path, short: Option<&tempfile::TempDir>) -> PathBuf {
     short.map_or(dir, tempfile::TempDir::path).join("s")
-}
-
-/// The command that makes an empty data folder.
-fn fill(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
-    let data = format!("--datadir={}", dir.join("data").display());
-    let base = binary.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
-    let is_old_mysql = version.contains("Ver 5.5") || version.contains("Ver 5.6");
-    if !version.contains("MariaDB") && !is_old_mysql {
-        return Ok(Spec::new(binary).args(["--no-defaults", "--initialize-insecure", &data]).args(as_root()));
-    }
-    let beside = ["scripts", "bin"]
-        .iter()
-        .flat_map(|d| ["mariadb-install-db", "mysql_install_db"].iter().map(move |n| base.join(d).join(n)));
-    let script = beside.into_iter().find(|p| p.is_file()).or_else(|| find("mariadb-install-db"));
-    let script = script.ok_or_else(|| Error::Missing {
-        program: "mariadb-install-db".into(),
-        get: format!("it belongs to the server's package; looked for in {}", base.display()),
-    })?;
-    let mut spec =
-        Spec::new(script).args(["--no-defaults", &data]).arg(format!("--basedir={}", base.display()));
-    if !is_old_mysql {
-        spec = spec.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
-    }
-    Ok(spec.arg("--skip-name-resolve").args(as_root()))
-}
-
-/// Servers refuse to be root's unless told so. This one is private: no network, a throw-away data folder.
-fn as_root() -> Option<&'static str> {
-    rustix::process::geteuid().is_root().then_some("--user=root")
-}
-
-fn start_command(binary: &Path, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
-    let at = |name: &str, path: &Path| format!("--{name}={}", path.display());
-    let mut spec = Spec::new(binary)
-        .arg("--no-defaults")
-        .arg(at("datadir", &dir.join("data")))
-        .arg(at("socket", socket))
-        .arg(at("pid-file", &dir.join("server.pid")))
-        .arg(at("log-error", log))
-        .arg("--skip-name-resolve")
-        .arg("--skip-log-bin")
-        .arg(format!("--max-connections={}", settings.connections))
-        .arg("--max-prepared-stmt-count=1000000")
-        .arg(format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib))
-        // Servers that do not know an option pass over those that begin so.
-        .args([
-            "--loose-innodb-log-file-size=256M",
-            "--loose-innodb-redo-log-capacity=512M",
-            "--loose-mysqlx=OFF",
-        ])
-        .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
-        // The data is thrown away: a shutdown need not write it out.
-        .arg("--innodb-fast-shutdown=2")
-        .args(as_root());
-    let base = binary.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
-    if base.join("share").is_dir() {
-        spec = spec.arg(at("basedir", base));
-    }
-    spec = match settings.port {
-        Some(port) => spec.args(["--bind-address=127.0.0.1".to_owned(), format!("--port={port}")]),
-        None => spec.arg("--skip-networking"),
-    };
-    spec.args(&settings.more)
 }
 
 /// `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`; the password may come from WHET_LAB_PASSWORD instead.
@@ -458,6 +404,16 @@ mod tests {
             "mysql-9.7.0"
         );
         assert_eq!(name_of("10.1.23-MariaDB"), "mariadb-10.1.23");
+    }
+
+    #[test]
+    fn servers_of_one_version_have_names_of_their_own() {
+        let mut taken: Vec<String> = Vec::new();
+        for wanted in ["a", "a-2", "a-3"] {
+            taken.push(apart("a".into(), &taken));
+            assert_eq!(taken.last().map(String::as_str), Some(wanted));
+        }
+        assert_eq!(apart("b".into(), &taken), "b");
     }
 
     #[test]

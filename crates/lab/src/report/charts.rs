@@ -1,8 +1,8 @@
 //! Charts as options of the charting library. Colours are names of the page's variables, so that one chart serves light, dark and paper.
 //!
-//! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a bar with ends.
+//! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a line with ends, beside its line or on its bar.
 
-use super::figures::{self, Point};
+use super::figures::{self, Point, SideFigures};
 use super::tables::modelled_changes;
 use crate::record::{Second, Side};
 use crate::stats::Estimate;
@@ -25,13 +25,34 @@ type Gain = fn(&Point) -> Option<Estimate>;
 /// A figure of a second.
 pub(super) type OfSecond = fn(&Second) -> f64;
 
-const COLOURS: [&str; 2] = ["--with", "--without"];
+/// How a series is told from the others, on paper without colours as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// A variable of the page's style.
+    pub colour: &'static str,
+    /// Whether its line is.
+    pub dashed: bool,
+    /// Pixels by which its points stand beside their place, so that the ends of intervals can be told apart.
+    pub shift: i32,
+}
 
-fn axis(name: &str, from_zero: bool) -> Value {
+const WITH: Look = Look { colour: "--with", dashed: false, shift: -3 };
+const WITHOUT: Look = Look { colour: "--without", dashed: true, shift: 3 };
+const SECOND: Look = Look { colour: "--second", dashed: false, shift: 3 };
+/// Of the sides, as [`Side::BOTH`] has them.
+pub(super) const LOOKS: [Look; 2] = [WITH, WITHOUT];
+/// For more than two of a kind.
+pub(super) const COLOURS: [&str; 4] = ["--with", "--second", "--third", "--fourth"];
+/// Groups of bars that can be read side by side.
+const GROUPS: usize = 6;
+/// Widest bar, pixels.
+const WIDEST: u32 = 60;
+
+pub(super) fn axis(name: &str, from_zero: bool) -> Value {
     json!({ "type": "value", "name": name, "scale": !from_zero, "min": if from_zero { json!(0) } else { Value::Null } })
 }
 
-fn category(name: &str, words: &[String]) -> Value {
+pub(super) fn category(name: &str, words: &[String]) -> Value {
     json!({ "type": "category", "name": name, "data": words })
 }
 
@@ -40,19 +61,36 @@ fn round(v: f64) -> f64 {
     (v * scale).round() / scale
 }
 
-fn interval(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
-    let data: Vec<Value> = estimates
-        .iter()
-        .enumerate()
-        .filter_map(|(i, e)| e.map(|e| json!([i, round(e.low), round(e.high)])))
-        .collect();
-    json!({ "type": "interval", "name": name, "color": colour, "data": data })
+fn ends(estimates: &[Option<Estimate>]) -> Vec<Value> {
+    let places = estimates.iter().enumerate();
+    places.filter_map(|(i, e)| e.map(|e| json!([i, round(e.low), round(e.high)]))).collect()
 }
 
-fn line(name: &str, colour: &str, estimates: &[Option<Estimate>]) -> Value {
-    let data: Vec<Value> =
-        estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
-    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 7, "data": data })
+fn middles(estimates: &[Option<Estimate>]) -> Vec<Value> {
+    estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect()
+}
+
+/// A line through the middles of estimates, with their intervals.
+pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [Value; 2] {
+    let Look { colour, dashed, shift } = look;
+    [
+        json!({ "type": "line", "name": name, "color": colour, "dashed": dashed, "shift": shift, "symbolSize": 7,
+                "data": middles(estimates) }),
+        json!({ "type": "interval", "name": name, "color": colour, "shift": shift, "data": ends(estimates) }),
+    ]
+}
+
+/// Bars of both sides from zero, with their intervals; the side without comes first, as it was first.
+pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) -> Estimate) -> Vec<Value> {
+    let mut series = Vec::new();
+    for (at, ((side, name), look)) in Side::BOTH.into_iter().zip(names).zip(LOOKS).rev().enumerate() {
+        let all: Vec<Option<Estimate>> = points.iter().map(|p| p.sides.get(&side).map(get)).collect();
+        series.push(json!({ "type": "bar", "name": name, "color": look.colour, "barMaxWidth": WIDEST, "data": middles(&all) }));
+        series.push(
+            json!({ "type": "interval", "name": name, "color": "--ink", "bar": [at, 2, WIDEST], "data": ends(&all) }),
+        );
+    }
+    series
 }
 
 /// Points that differ in the number of threads alone, as lines over it: throughput of both sides, then the gains. A load that
@@ -82,10 +120,9 @@ pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2])
 fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     let threads: Vec<String> = group.iter().map(|p| p.step.threads.to_string()).collect();
     let mut series = Vec::new();
-    for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+    for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
         let rates: Vec<Option<Estimate>> = group.iter().map(|p| p.sides.get(&side).map(|s| s.rate)).collect();
-        series.push(line(name, colour, &rates));
-        series.push(interval(name, colour, &rates));
+        series.extend(line(name, look, &rates));
     }
     let throughput = Chart {
         title: format!("{title}: {unit} per second"),
@@ -93,15 +130,14 @@ fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Char
         option: json!({ "xAxis": category("threads", &threads), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
     };
     let mut series = Vec::new();
-    let kinds: [(&str, &str, Gain); 2] = [
-        ("CPU per query, without / with", "--with", |p| p.cpu_per_query),
-        ("throughput, with / without", "--second", |p| p.throughput),
+    let kinds: [(&str, Look, Gain); 2] = [
+        ("CPU per query, without / with", WITH, |p| p.cpu_per_query),
+        ("throughput, with / without", SECOND, |p| p.throughput),
     ];
-    for (name, colour, get) in kinds {
+    for (name, look, get) in kinds {
         let all: Vec<Option<Estimate>> = group.iter().map(|p| get(p)).collect();
         if all.iter().any(Option::is_some) {
-            series.push(line(name, colour, &all));
-            series.push(interval(name, colour, &all));
+            series.extend(line(name, look, &all));
         }
     }
     mark_one(&mut series);
@@ -121,8 +157,8 @@ pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart
     cpus.dedup();
     let servers: std::collections::BTreeSet<&str> = points.iter().map(|p| p.step.server.as_str()).collect();
     let mut series = Vec::new();
-    for server in &servers {
-        for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+    for (at, server) in servers.iter().enumerate() {
+        for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
             let best: Vec<Option<Estimate>> = cpus
                 .iter()
                 .map(|c| {
@@ -131,9 +167,8 @@ pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart
                     rates.max_by(|a, b| a.value.total_cmp(&b.value))
                 })
                 .collect();
-            let name = if servers.len() > 1 { format!("{server}, {name}") } else { name.to_owned() };
-            series.push(line(&name, colour, &best));
-            series.push(interval(&name, colour, &best));
+            let (name, look) = of_server(at, servers.len(), server, name, look);
+            series.extend(line(&name, look, &best));
         }
     }
     let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
@@ -154,6 +189,15 @@ fn mark_one(series: &mut [Value]) {
     }
 }
 
+/// Name and look of a side's line among those of several servers: one colour a server, dashed for the side without.
+pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, look: Look) -> (String, Look) {
+    if servers == 1 {
+        return (side.to_owned(), look);
+    }
+    let colour = COLOURS.into_iter().cycle().nth(at).unwrap_or("--ink");
+    (format!("{server}, {side}"), Look { colour, ..look })
+}
+
 /// Names of points without what all of them share.
 fn short_names(points: &[&Point]) -> Vec<String> {
     let varies =
@@ -167,28 +211,38 @@ fn short_names(points: &[&Point]) -> Vec<String> {
                 load.then(|| p.step.load.clone()),
                 p.step.storage.clone(),
                 p.step.cpus.map(|c| format!("{c} CPUs")),
-                Some(format!("{} threads", p.step.threads)),
+                Some(format!("{} thread{}", p.step.threads, if p.step.threads == 1 { "" } else { "s" })),
             ];
             words.into_iter().flatten().collect::<Vec<_>>().join(" ")
         })
         .collect()
 }
 
-/// Server's CPU use of both sides as bars from zero.
-pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Option<Chart> {
+/// Server's CPU use of both sides as bars from zero; one chart for each server and load where those are many.
+pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let points: Vec<&Point> = points.iter().filter(|p| !p.sides.is_empty()).collect();
-    let steps = short_names(&points);
-    let mut series = Vec::new();
-    for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS).rev() {
-        let all: Vec<Option<Estimate>> = points.iter().map(|p| p.sides.get(&side).map(|s| s.cpus)).collect();
-        let data: Vec<Value> = all.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect();
-        series.push(json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 60, "data": data }));
+    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
+    for p in &points {
+        let title = if points.len() > GROUPS {
+            format!("{}, {}: CPU use of the server", p.step.load, p.step.server)
+        } else {
+            "CPU use of the server".to_owned()
+        };
+        match groups.iter_mut().find(|g| g.0 == title) {
+            Some(group) => group.1.push(p),
+            None => groups.push((title, vec![p])),
+        }
     }
-    (!points.is_empty()).then(|| Chart {
-        title: "CPU use of the server".to_owned(),
-        note: "CPUs in use, medians of the windows. The axis begins at zero.".to_owned(),
-        option: json!({ "xAxis": category("", &steps), "yAxis": axis("CPUs", true), "series": series }),
-    })
+    let chart = |(title, group): (String, Vec<&Point>)| Chart {
+        title,
+        note: "CPUs in use, medians of the windows, 95% intervals. The axis begins at zero.".to_owned(),
+        option: json!({
+            "xAxis": category("", &short_names(&group)),
+            "yAxis": axis("CPUs", true),
+            "series": bars(&group, names, |s| s.cpus),
+        }),
+    };
+    groups.into_iter().map(chart).collect()
 }
 
 /// Response time over the share of requests that are faster.
@@ -206,10 +260,10 @@ pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
             let series: Vec<Value> = mine
                 .iter()
                 .map(|l| {
-                    let (name, colour) =
-                        if l.side == Side::With { (names[0], COLOURS[0]) } else { (names[1], COLOURS[1]) };
+                    let (name, look) =
+                        if l.side == Side::With { (names[0], WITH) } else { (names[1], WITHOUT) };
                     let data: Vec<f64> = l.percentiles.iter().map(|(_, ms)| round(*ms)).collect();
-                    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 6, "data": data })
+                    json!({ "type": "line", "name": name, "color": look.colour, "dashed": look.dashed, "symbolSize": 6, "data": data })
                 })
                 .collect();
             charts.push(Chart {
@@ -238,7 +292,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
         for (title, unit, get) in kinds {
             let mut series = Vec::new();
-            for ((side, name), colour) in Side::BOTH.into_iter().zip(names).zip(COLOURS) {
+            for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
                 // A hole where the other side's block is: the line must not run over it.
                 let mut data: Vec<Value> = Vec::new();
                 let mut block = None;
@@ -250,7 +304,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
                     data.push(json!([round(s.at), round(get(s))]));
                 }
                 series.push(
-                    json!({ "type": "line", "name": name, "color": colour, "symbolSize": 4, "data": data }),
+                    json!({ "type": "line", "name": name, "color": look.colour, "dashed": look.dashed, "symbolSize": 4, "data": data }),
                 );
             }
             let stalls: Vec<Value> = figures::stalls(&p.seconds)
@@ -279,8 +333,8 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     charts
 }
 
-/// How the modelled work of the front end changes, in percent of before.
-pub fn front_end(points: &[Point]) -> Option<Chart> {
+/// How the modelled work of the front end changes, in percent of before; as many loads in a chart as there are colours.
+pub fn front_end(points: &[Point]) -> Vec<Chart> {
     let mut rows: Vec<(String, Vec<(&'static str, f64)>)> = Vec::new();
     for p in points {
         let changes: Vec<_> =
@@ -289,29 +343,30 @@ pub fn front_end(points: &[Point]) -> Option<Chart> {
             rows.push((format!("{}, {}", p.step.load, p.step.server), changes));
         }
     }
-    let words: Vec<String> = rows.first()?.1.iter().map(|(what, _)| (*what).to_owned()).collect();
-    let colours = ["--with", "--second", "--third", "--fourth"];
-    let series: Vec<Value> = rows
-        .iter()
-        .zip(colours.iter().cycle())
-        .map(|((name, changes), colour)| {
-            let data: Vec<f64> = changes.iter().map(|(_, c)| round(*c)).collect();
-            json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 28, "data": data })
+    let chart = |rows: &[(String, Vec<(&'static str, f64)>)]| {
+        let words: Vec<String> = rows.first()?.1.iter().map(|(what, _)| (*what).to_owned()).collect();
+        let series: Vec<Value> = rows
+            .iter()
+            .zip(COLOURS)
+            .map(|((name, changes), colour)| {
+                let data: Vec<f64> = changes.iter().map(|(_, c)| round(*c)).collect();
+                json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 28, "data": data })
+            })
+            .collect();
+        Some(Chart {
+            title: "Front end, modelled: change by the new layout".to_owned(),
+            note: "Not measured: by exact counts and the bytes as they lie.".to_owned(),
+            option: json!({ "xAxis": category("", &words), "yAxis": { "type": "value", "name": "%" }, "series": series }),
         })
-        .collect();
-    Some(Chart {
-        title: "Front end, modelled: change by the new layout".to_owned(),
-        note: "Not measured: by exact counts and the bytes as they lie.".to_owned(),
-        option: json!({ "xAxis": category("", &words), "yAxis": { "type": "value", "name": "%" }, "series": series }),
-    })
+    };
+    rows.chunks(COLOURS.len()).filter_map(chart).collect()
 }
 
 /// Gains of two runs side by side.
 pub fn two_runs(words: &[String], a: &[Option<Estimate>], b: &[Option<Estimate>]) -> Chart {
     let mut series = Vec::new();
-    for (name, colour, all) in [("A", "--without", a), ("B", "--with", b)] {
-        series.push(line(name, colour, all));
-        series.push(interval(name, colour, all));
+    for (name, look, all) in [("A", WITHOUT, a), ("B", WITH, b)] {
+        series.extend(line(name, look, all));
     }
     mark_one(&mut series);
     Chart {
@@ -319,38 +374,4 @@ pub fn two_runs(words: &[String], a: &[Option<Estimate>], b: &[Option<Estimate>]
         note: "CPU per query, without / with (throughput where the CPU is not seen), 95% intervals. The axis does not begin at zero.".to_owned(),
         option: json!({ "xAxis": category("", words), "yAxis": axis("gain", false), "series": series }),
     }
-}
-
-/// One sentence of what came out.
-pub fn headline(points: &[Point], names: [&str; 2]) -> String {
-    let best = |get: fn(&Point) -> Option<Estimate>| {
-        let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
-        Some((
-            all.iter().copied().reduce(f64::min)?,
-            crate::stats::median(&all)?,
-            all.iter().copied().reduce(f64::max)?,
-        ))
-    };
-    let words = |name: &str, range: Option<(f64, f64, f64)>| {
-        range.map(|(low, middle, high)| {
-            if (high - low).abs() < 1e-9 {
-                format!("{name} ×{middle:.2}")
-            } else {
-                format!("{name} ×{middle:.2} in the middle (×{low:.2} to ×{high:.2})")
-            }
-        })
-    };
-    let parts: Vec<String> = [
-        words("CPU time per query, the gain is", best(|p| p.cpu_per_query)),
-        words("throughput", best(|p| p.throughput)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if parts.is_empty() {
-        return "No point was measured to its end.".to_owned();
-    }
-    let count = points.iter().filter(|p| p.throughput.is_some()).count();
-    let points = if count == 1 { "one point".to_owned() } else { format!("{count} points") };
-    format!("{} against {}, over {points}: {}.", names[0], names[1], parts.join("; "))
 }

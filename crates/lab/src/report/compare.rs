@@ -1,7 +1,7 @@
 //! Two runs side by side.
 
-use super::charts::headline;
 use super::figures::Point;
+use super::headline::headline;
 use super::page::{Page, names, points, put, render};
 use super::tables::{Table, ratio};
 use crate::error::Error;

@@ -3,8 +3,10 @@
 mod charts;
 mod compare;
 mod figures;
+mod headline;
 mod page;
 mod scaling;
+mod side_by_side;
 mod tables;
 
 pub use compare::compare;

@@ -2,7 +2,9 @@
 
 use super::charts::{self, Chart};
 use super::figures::{Point, STEAL_LIMIT};
+use super::headline::headline;
 use super::scaling;
+use super::side_by_side;
 use super::tables::{self, Table};
 use crate::error::Error;
 use crate::folder::Run;
@@ -56,7 +58,8 @@ fn html(run: &Run) -> Result<String, Error> {
     let points = points(run);
     let names = names(&run.head);
     let unit = run.head.scenario.unit();
-    let mut drawn = charts::over_threads_where_varied(&points, unit, names);
+    let mut drawn = side_by_side::charts(&points, unit, names);
+    drawn.extend(charts::over_threads_where_varied(&points, unit, names));
     drawn.extend(charts::over_cpus(&points, unit, names));
     drawn.extend(charts::cpu_use(&points, names));
     drawn.extend(charts::percentiles(&points, names));
@@ -81,14 +84,14 @@ fn html(run: &Run) -> Result<String, Error> {
     let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
     let page = Page {
         title: format!("whet-lab {}", run.head.scenario.name()),
-        lead: charts::headline(&points, names),
-        facts: facts(&run.head),
+        lead: headline(&points, names),
+        facts: facts(&run.head, &points),
         findings: run.head.machine.findings.clone(),
         broken,
         unsteady,
         charts: drawn,
         tables: all,
-        method: method(&run.head, &points),
+        method: method(&run.head),
         figures,
     };
     render(&page)
@@ -126,6 +129,8 @@ pub struct Page {
 pub fn render(page: &Page) -> Result<String, Error> {
     let bug = |e: minijinja::Error| Error::Bug(format!("the report's template: {e:#}"));
     let mut environment = Environment::new();
+    // Words begin at the left, figures end at the right.
+    environment.add_test("word", |cell: &str| cell.chars().next().is_some_and(char::is_alphabetic));
     environment.add_template("report.html", TEMPLATE).map_err(bug)?;
     let options: Vec<&serde_json::Value> = page.charts.iter().map(|c| &c.option).collect();
     let options = serde_json::to_string(&options).map_err(|e| Error::Bug(e.to_string()))?;
@@ -149,14 +154,19 @@ fn inert(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
 
-fn facts(head: &Head) -> Vec<(String, String)> {
+fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
     let apart = if head.machine.server_cpus.is_empty() {
         "server and clients share all CPUs".to_owned()
     } else {
         format!("server on CPUs {:?}, clients on {:?}", head.machine.server_cpus, head.machine.client_cpus)
     };
+    let mut servers: Vec<(&str, &str)> =
+        points.iter().map(|p| (p.step.server.as_str(), p.server_version.as_str())).collect();
+    servers.dedup();
+    let servers: Vec<String> = servers.iter().map(|(name, version)| format!("{name}: {version}")).collect();
     [
+        ("Servers", servers.join("; ")),
         ("Machine", format!("{cpu}, {cpus} CPUs, {} GiB, Linux {kernel}", memory_mib / 1024)),
         ("Placement", apart),
         (
@@ -177,18 +187,13 @@ fn facts(head: &Head) -> Vec<(String, String)> {
     .to_vec()
 }
 
-fn method(head: &Head, points: &[Point]) -> Vec<String> {
+fn method(head: &Head) -> Vec<String> {
     let options = serde_json::to_string(&head.scenario).unwrap_or_default();
-    let mut versions: Vec<&str> = points.iter().map(|p| p.server_version.as_str()).collect();
-    versions.sort_unstable();
-    versions.dedup();
     vec![
-        format!(
-            "Each step runs one load on one server ({}). When its rate is steady (two seconds equal the two before within 5%), pairs of windows are \
-             taken: one with whet's code in force, one without, in random order drawn from the seed, with `whet redo` and `whet undo` between. \
-             What drifts is nearly the same for both halves of a pair, so ratios within pairs hold where single runs differ by half.",
-            versions.join(", ")
-        ),
+        "Each step runs one load on one server. When its rate is steady (two seconds equal the two before within 5%), pairs of windows are \
+         taken: one with whet's code in force, one without, in random order drawn from the seed, with `whet redo` and `whet undo` between. \
+         What drifts is nearly the same for both halves of a pair, so ratios within pairs hold where single runs differ by half."
+            .to_owned(),
         format!(
             "Figures are medians; intervals are 95%, by percentile bootstrap with {RESAMPLES} resamples. A pair is void where a window saw no query or \
              other guests of the host took more than {:.0}% of the machine. A pair is an outlier where the modified z-score of its logarithmic throughput \

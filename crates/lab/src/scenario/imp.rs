@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub enum Scenario {
     /// Read-only sysbench loads at rising numbers of threads: throughput, CPU, and the front end's stalls.
     #[command(
-        after_help = "Examples:\n  whet-lab stalls\n  whet-lab stalls --tests oltp_read_only --threads 1,4,16 --server-binary /opt/mysql/bin/mysqld"
+        after_help = "Examples:\n  whet-lab stalls\n  whet-lab stalls --tests oltp_read_only --threads 1,4,16 --server mariadb --server mysql-9.7"
     )]
     Stalls(Stalls),
     /// TPC-H's 22 queries against the number of the server's CPUs and of threads: throughput, efficiency, negative scaling.
@@ -37,7 +37,7 @@ pub enum Scenario {
     FixedRate(FixedRate),
     /// TPC-C-like transactions in cache: CPU use over time, stalls, response times, consistency of the data.
     #[command(
-        after_help = "No keying and thinking times, so results are not tpmC.\n\nExamples:\n  whet-lab tpcc\n  whet-lab tpcc --warehouses 20 --threads 32 --server-binary /opt/a/bin/mysqld --server-binary /opt/b/bin/mysqld"
+        after_help = "No keying and thinking times, so results are not tpmC.\n\nExamples:\n  whet-lab tpcc\n  whet-lab tpcc --server mariadb-10.1 --server mariadb-10.2\n  whet-lab tpcc --warehouses 20 --threads 32 --server-binary /opt/a/bin/mysqld --server-binary /opt/b/bin/mysqld"
     )]
     Tpcc(Tpcc),
 }

@@ -1,0 +1,226 @@
+//! The programs of a private server: those of this machine, or those that `tools/server.py` fetches and runs by a server's name.
+//!
+//! That tool knows where a server comes from and what it needs (a root with a libc of its own, libraries, options); it becomes the
+//! server's process itself, so that to the lab both kinds are a child with a pid.
+
+use crate::command::{Commands, Spec, find};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::server::{Settings, Source};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a server may take to say its version or make its data folder.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long one may take to be fetched: hundreds of MB.
+const FETCH_PATIENCE: Duration = Duration::from_secs(1800);
+/// Where the tool lies in the source tree.
+const TOOL: &str = "tools/server.py";
+
+/// What a private server is run by.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// A program of this machine's; what belongs to it lies beside it.
+    Here(PathBuf),
+    /// One that the tool knows.
+    Named(Named),
+}
+
+/// A server that the tool knows.
+#[derive(Clone, Debug)]
+pub struct Named {
+    name: String,
+    python: PathBuf,
+    tool: PathBuf,
+}
+
+impl Program {
+    /// Of a server that is not running yet. One by name is fetched where it is not there, which may take minutes.
+    ///
+    /// # Errors
+    /// Where there is no such server.
+    pub fn find(commands: &Commands, source: &Source) -> Result<Self, Error> {
+        match source {
+            Source::Binary(path) if path.is_file() => Ok(Self::Here(path.clone())),
+            Source::Binary(path) => Err(Error::Missing {
+                program: path.display().to_string(),
+                get: "name a server's program with --server-binary".into(),
+            }),
+            Source::Named(name) => Named::fetch(commands, name).map(Self::Named),
+            Source::Debian | Source::Running(_) => {
+                find("mariadbd").map(Self::Here).ok_or_else(|| Error::Missing {
+                    program: "mariadbd".into(),
+                    get: "apt-get install mariadb-server, or name a server with --server, --server-binary or --dsn".into(),
+                })
+            }
+        }
+    }
+
+    /// What it answers to `--version`; `folder` is one that it may see.
+    ///
+    /// # Errors
+    /// Where it cannot be run.
+    pub fn version(&self, commands: &Commands, folder: &Path) -> Result<String, Error> {
+        let spec = match self {
+            Self::Here(binary) => Spec::new(binary).arg("--no-defaults").arg("--version"),
+            Self::Named(named) => named.exec("version", &[folder]),
+        };
+        commands.must(&spec, PATIENCE)
+    }
+
+    /// Makes an empty data folder, `data` in `dir`.
+    ///
+    /// # Errors
+    /// Where what makes it is missing or fails.
+    pub fn create(&self, commands: &Commands, version: &str, dir: &Path) -> Result<(), Error> {
+        let spec = match self {
+            Self::Here(binary) => install(binary, version, dir)?,
+            Self::Named(named) => named.exec("create", &[dir]).arg("--").args(as_root()),
+        };
+        commands.must(&spec, PATIENCE).map(|_| ())
+    }
+
+    /// The command that runs it on that data.
+    pub fn serve(&self, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
+        let spec = match self {
+            Self::Here(binary) => {
+                let spec = Spec::new(binary).arg("--no-defaults").arg(at("datadir", &dir.join("data")));
+                let base = base_of(binary);
+                if base.join("share").is_dir() { spec.arg(at("basedir", base)) } else { spec }
+            }
+            Self::Named(named) => named.exec("serve", &folders(dir, socket, log)).arg("--"),
+        };
+        options(spec, dir, socket, log, settings)
+    }
+
+    /// Removes what running it has left outside of the lab's folders.
+    pub fn forget(&self, commands: &Commands, dir: &Path, socket: &Path, log: &Path) {
+        let Self::Named(named) = self else { return };
+        // On the way out of a Ctrl-C as well; empty folders are all that stays where this fails.
+        let mut calm = commands.clone();
+        calm.interrupt = Interrupt::default();
+        let _ = calm.run(&named.exec("forget", &folders(dir, socket, log)), PATIENCE);
+    }
+}
+
+impl Named {
+    fn fetch(commands: &Commands, name: &str) -> Result<Self, Error> {
+        let python = find("python3").ok_or_else(|| Error::Missing {
+            program: "python3".into(),
+            get: "apt-get install python3, or name a server's program with --server-binary".into(),
+        })?;
+        let tool = tool().ok_or_else(|| Error::Missing {
+            program: TOOL.into(),
+            get: "it belongs to whet's sources and knows servers by name: run the lab from there, or name a server's program with --server-binary".into(),
+        })?;
+        let answer = commands.run(&Spec::new(&python).arg(&tool).args(["fetch", name]), FETCH_PATIENCE)?;
+        let words = answer.err.trim().trim_start_matches("server.py: ").to_owned();
+        match answer.status.code() {
+            Some(0) => Ok(Self { name: name.to_owned(), python, tool }),
+            Some(2) => Err(Error::Usage(words)),
+            _ => Err(Error::Missing { program: format!("the server {name}"), get: words }),
+        }
+    }
+
+    fn exec(&self, what: &str, folders: &[&Path]) -> Spec {
+        let spec = Spec::new(&self.python).arg(&self.tool).args(["exec", &self.name, what]);
+        folders.iter().fold(spec, |spec, folder| spec.arg("--folder").arg(*folder))
+    }
+}
+
+/// In the source tree that the lab was built in, or that it is run from.
+fn tool() -> Option<PathBuf> {
+    let starts = [std::env::current_exe(), std::env::current_dir()];
+    let above = |start: PathBuf| start.ancestors().map(|a| a.join(TOOL)).find(|p| p.is_file());
+    starts.into_iter().flatten().find_map(above)
+}
+
+/// All that a server works in: where that is one folder in another, once.
+fn folders<'a>(dir: &'a Path, socket: &'a Path, log: &'a Path) -> Vec<&'a Path> {
+    let mut all = vec![dir];
+    all.extend([socket, log].into_iter().filter_map(Path::parent).filter(|p| !p.starts_with(dir)));
+    all
+}
+
+fn base_of(binary: &Path) -> &Path {
+    binary.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"))
+}
+
+fn at(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+/// Servers refuse to be root's unless told so. This one is private: no network, a throw-away data folder.
+fn as_root() -> Option<&'static str> {
+    rustix::process::geteuid().is_root().then_some("--user=root")
+}
+
+/// The command by which a program of this machine's makes its data folder.
+fn install(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
+    let data = at("datadir", &dir.join("data"));
+    let base = base_of(binary);
+    let is_old_mysql = version.contains("Ver 5.5") || version.contains("Ver 5.6");
+    if !version.contains("MariaDB") && !is_old_mysql {
+        return Ok(Spec::new(binary).args(["--no-defaults", "--initialize-insecure", &data]).args(as_root()));
+    }
+    let beside = ["scripts", "bin"]
+        .iter()
+        .flat_map(|d| ["mariadb-install-db", "mysql_install_db"].iter().map(move |n| base.join(d).join(n)));
+    let script = beside.into_iter().find(|p| p.is_file()).or_else(|| find("mariadb-install-db"));
+    let script = script.ok_or_else(|| Error::Missing {
+        program: "mariadb-install-db".into(),
+        get: format!("it belongs to the server's package; looked for in {}", base.display()),
+    })?;
+    let mut spec = Spec::new(script).args(["--no-defaults", &data]).arg(at("basedir", base));
+    if !is_old_mysql {
+        spec = spec.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
+    }
+    Ok(spec.arg("--skip-name-resolve").args(as_root()))
+}
+
+/// What the lab asks of every private server.
+fn options(spec: Spec, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
+    let spec = spec
+        .arg(at("socket", socket))
+        .arg(at("pid-file", &dir.join("server.pid")))
+        .arg(at("log-error", log))
+        .arg("--skip-name-resolve")
+        .arg("--skip-log-bin")
+        .arg(format!("--max-connections={}", settings.connections))
+        .arg("--max-prepared-stmt-count=1000000")
+        .arg(format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib))
+        // Servers that do not know an option pass over those that begin so.
+        .args([
+            "--loose-innodb-log-file-size=256M",
+            "--loose-innodb-redo-log-capacity=512M",
+            "--loose-mysqlx=OFF",
+        ])
+        .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
+        // The data is thrown away: a shutdown need not write it out.
+        .arg("--innodb-fast-shutdown=2")
+        .args(as_root());
+    let spec = match settings.port {
+        Some(port) => spec.args(["--bind-address=127.0.0.1".to_owned(), format!("--port={port}")]),
+        None => spec.arg("--skip-networking"),
+    };
+    spec.args(&settings.more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_sees_each_folder_once() {
+        let [dir, log] = ["/r/work/server", "/r/servers/a.log"].map(Path::new);
+        let wanted = |all: &[&str]| all.iter().map(Path::new).collect::<Vec<_>>();
+        assert_eq!(
+            folders(dir, Path::new("/r/work/server/s"), log),
+            wanted(&["/r/work/server", "/r/servers"])
+        );
+        assert_eq!(
+            folders(dir, Path::new("/tmp/x/s"), log),
+            wanted(&["/r/work/server", "/tmp/x", "/r/servers"])
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! A run in one sentence.
+
+use super::figures::Point;
+use crate::stats::Estimate;
+
+/// One sentence of what came out.
+pub fn headline(points: &[Point], names: [&str; 2]) -> String {
+    let best = |get: fn(&Point) -> Option<Estimate>| {
+        let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
+        Some((
+            all.iter().copied().reduce(f64::min)?,
+            crate::stats::median(&all)?,
+            all.iter().copied().reduce(f64::max)?,
+        ))
+    };
+    let words = |name: &str, range: Option<(f64, f64, f64)>| {
+        range.map(|(low, middle, high)| {
+            if (high - low).abs() < 1e-9 {
+                format!("{name} ×{middle:.2}")
+            } else {
+                format!("{name} ×{middle:.2} in the middle (×{low:.2} to ×{high:.2})")
+            }
+        })
+    };
+    let parts: Vec<String> = [
+        words("CPU time per query, the gain is", best(|p| p.cpu_per_query)),
+        words("throughput", best(|p| p.throughput)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() {
+        return "No point was measured to its end.".to_owned();
+    }
+    let count = points.iter().filter(|p| p.throughput.is_some()).count();
+    let points = if count == 1 { "one point".to_owned() } else { format!("{count} points") };
+    format!("{} against {}, over {points}: {}.", names[0], names[1], parts.join("; "))
+}
