@@ -31,30 +31,58 @@
     const own = { ...s, color: colour(s.color), connectNulls: false, emphasis: { disabled: true } };
     if (s.shift) own.symbolOffset = [s.shift, 0];
     if (s.type === "line") own.lineStyle = { width: 2, type: s.dashed ? "dashed" : "solid" };
-    if (s.markLine) own.markLine = { ...s.markLine, lineStyle: { color: colour("--faint"), type: "dotted" } };
+    if (s.markLine) own.markLine = { ...s.markLine, label: { ...s.markLine.label, color: colour("--faint"), textBorderWidth: 0 },
+      lineStyle: { color: colour("--faint"), type: "dotted" } };
     return own;
   };
 
-  const axis = (a, isX, width) => ({
-    ...a,
-    nameLocation: isX ? "middle" : "end", nameGap: isX ? 30 : 12,
-    nameTextStyle: { color: colour("--faint"), align: isX ? "center" : "left" },
-    axisLabel: { color: colour("--faint"), hideOverlap: true, ...(isX && a.type === "category" ? { hideOverlap: false, interval: 0, width: Math.max(24, (width - 70) / a.data.length - 4), overflow: "break", fontSize: 10, lineHeight: 13 } : { formatter: isX ? undefined : shown }) },
-    axisLine: { show: isX, lineStyle: { color: colour("--rule") } }, axisTick: { show: false },
-    splitLine: { show: !isX, lineStyle: { color: colour("--rule") } },
-  });
+  // About as wide as its letters are.
+  const wide = (text, size) => text.length * size * .56;
 
-  const dressed = (o, width) => ({
-    animation: false, backgroundColor: "transparent", textStyle: { fontFamily: "system-ui, sans-serif" },
-    aria: { enabled: true },
-    grid: { left: 8, right: 16, top: 56, bottom: o.xAxis.name ? 30 : 8, containLabel: true },
-    legend: { top: 0, left: 0, data: [...new Set(o.series.filter((s) => s.type !== "interval").map((s) => s.name))],
-      textStyle: { color: colour("--ink") } },
-    tooltip: { trigger: "axis", confine: true, valueFormatter: shown,
-      backgroundColor: colour("--tint"), borderColor: colour("--rule"), textStyle: { color: colour("--ink") } },
-    xAxis: axis(o.xAxis, true, width), yAxis: axis(o.yAxis, false, width),
-    series: o.series.map(series),
-  });
+  // Names of points: broken into lines, or, where the longest word would not fit, set aslant.
+  const places = (names, width) => {
+    const each = Math.max(24, (width - 70) / names.length - 4);
+    const longest = Math.max(...names.flatMap((n) => n.split(" ")).map((w) => wide(w, 10)));
+    return { hideOverlap: false, interval: 0, fontSize: 10, lineHeight: 13,
+      ...(longest > each ? { rotate: 40 } : { width: each, overflow: "break" }) };
+  };
+
+  const axis = (a, isX, width) => {
+    const at = isX && a.type === "category" ? places(a.data, width) : { formatter: isX ? undefined : shown };
+    return {
+      ...a,
+      nameLocation: isX ? "middle" : "end", nameGap: at.rotate ? 46 : isX ? 30 : 12,
+      nameTextStyle: { color: colour("--faint"), align: isX ? "center" : "left" },
+      axisLabel: { color: colour("--faint"), hideOverlap: true, ...at },
+      axisLine: { show: isX, lineStyle: { color: colour("--rule") } }, axisTick: { show: false },
+      splitLine: { show: !isX, lineStyle: { color: colour("--rule") } },
+    };
+  };
+
+  // How many lines a legend takes: the drawing begins below it.
+  const lines = (names, width) => {
+    let [count, used] = [1, 0];
+    for (const name of names) {
+      const own = wide(name, 12) + 42;
+      if (used > 0 && used + own > width) [count, used] = [count + 1, 0];
+      used += own;
+    }
+    return count;
+  };
+
+  const dressed = (o, width) => {
+    const names = [...new Set(o.series.filter((s) => s.type !== "interval").map((s) => s.name))];
+    return {
+      animation: false, backgroundColor: "transparent", textStyle: { fontFamily: "system-ui, sans-serif" },
+      aria: { enabled: true },
+      grid: { left: 8, right: 16, top: 36 + 20 * lines(names, width), bottom: o.xAxis.name ? 30 : 8, containLabel: true },
+      legend: { top: 0, left: 0, data: names, textStyle: { color: colour("--ink") } },
+      tooltip: { trigger: "axis", confine: true, valueFormatter: shown,
+        backgroundColor: colour("--tint"), borderColor: colour("--rule"), textStyle: { color: colour("--ink") } },
+      xAxis: axis(o.xAxis, true, width), yAxis: axis(o.yAxis, false, width),
+      series: o.series.map(series),
+    };
+  };
 
   let charts = [];
   const draw = () => {
@@ -62,6 +90,8 @@
     charts = boxes.map((box) => {
       const chart = echarts.init(box, null, { renderer: "svg" });
       chart.setOption(dressed(options[Number(box.dataset.chart)], box.clientWidth));
+      // On paper the drawing is scaled, not cut.
+      box.querySelector("svg")?.setAttribute("viewBox", `0 0 ${chart.getWidth()} ${chart.getHeight()}`);
       // What is really drawn, for whoever checks the page.
       box.dataset.series = JSON.stringify(chart.getOption().series.map((s) => ({ name: s.name, type: s.type, data: s.data })));
       return chart;

@@ -1,7 +1,7 @@
 //! Words on the command line.
 
 use crate::scenario::Scenario;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -34,13 +34,18 @@ pub enum Command {
         dsn: Vec<String>,
     },
     /// Draw the report again from the raw data.
-    #[command(after_help = "Example:\n  whet-lab report lab-runs/stalls-20261122063000")]
+    #[command(
+        after_help = "Examples:\n  whet-lab report lab-runs/stalls-20261122063000\n  whet-lab report lab-runs/stalls-20261122063000 --format json > stalls.json"
+    )]
     Report {
         /// The run's folder.
         run: PathBuf,
         /// The file to write (default: report.html in the folder).
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// json: print what the run was and every figure of the report, and draw nothing.
+        #[arg(long, value_enum, default_value_t = Format::Human)]
+        format: Format,
     },
     /// Two runs side by side: of each point that both have, how the gains differ.
     #[command(after_help = "Example:\n  whet-lab compare lab-runs/before lab-runs/after -o compare.html")]
@@ -66,6 +71,15 @@ pub enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+}
+
+/// For whom an answer is.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// People.
+    Human,
+    /// Programs.
+    Json,
 }
 
 #[cfg(test)]

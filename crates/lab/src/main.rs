@@ -35,7 +35,7 @@ mod whet;
 mod windows;
 
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, Format};
 use error::Error;
 use folder::Run;
 use interrupt::Interrupt;
@@ -47,11 +47,10 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Scenario(scenario) => end(start::begin(&scenario, &Interrupt::listen())),
         Command::Resume { run, dsn } => end(start::resume(&run, &dsn, &Interrupt::listen())),
-        Command::Report { run, output } => answer(
-            Run::read(&run)
-                .and_then(|run| report::write(&run, output.as_deref()))
-                .map(|p| p.display().to_string()),
-        ),
+        Command::Report { run, output, format } => answer(Run::read(&run).and_then(|run| match format {
+            Format::Json => report::summary(&run),
+            Format::Human => report::write(&run, output.as_deref()).map(|p| p.display().to_string()),
+        })),
         Command::Compare { a, b, output } => answer(report::compare(&a, &b, output.as_deref())),
         Command::Guard { parent, cpus, command } => {
             let e = guard::become_child(parent, &cpus, &command);

@@ -111,7 +111,7 @@ impl Named {
         })?;
         let tool = tool().ok_or_else(|| Error::Missing {
             program: TOOL.into(),
-            get: "it belongs to whet's sources and knows servers by name: run the lab from there, or name a server's program with --server-binary".into(),
+            get: "it belongs to whet's sources and knows servers by name: run the lab that was built there (target/release/whet-lab), or name a server's program with --server-binary".into(),
         })?;
         let answer = commands.run(&Spec::new(&python).arg(&tool).args(["fetch", name]), FETCH_PATIENCE)?;
         let words = answer.err.trim().trim_start_matches("server.py: ").to_owned();
@@ -128,11 +128,12 @@ impl Named {
     }
 }
 
-/// In the source tree that the lab was built in, or that it is run from.
+/// In the source tree in whose `target` the lab lies. Nowhere else, such as below the current folder: root may run the lab, and what
+/// others have put there must not be run.
 fn tool() -> Option<PathBuf> {
-    let starts = [std::env::current_exe(), std::env::current_dir()];
-    let above = |start: PathBuf| start.ancestors().map(|a| a.join(TOOL)).find(|p| p.is_file());
-    starts.into_iter().flatten().find_map(above)
+    let lab = std::env::current_exe().ok()?;
+    let target = lab.ancestors().find(|a| a.file_name().is_some_and(|n| n == "target"))?;
+    Some(target.with_file_name(TOOL)).filter(|p| p.is_file())
 }
 
 /// All that a server works in: where that is one folder in another, once.
@@ -213,14 +214,13 @@ mod tests {
     #[test]
     fn a_server_sees_each_folder_once() {
         let [dir, log] = ["/r/work/server", "/r/servers/a.log"].map(Path::new);
-        let wanted = |all: &[&str]| all.iter().map(Path::new).collect::<Vec<_>>();
         assert_eq!(
             folders(dir, Path::new("/r/work/server/s"), log),
-            wanted(&["/r/work/server", "/r/servers"])
+            ["/r/work/server", "/r/servers"].map(Path::new)
         );
         assert_eq!(
             folders(dir, Path::new("/tmp/x/s"), log),
-            wanted(&["/r/work/server", "/tmp/x", "/r/servers"])
+            ["/r/work/server", "/tmp/x", "/r/servers"].map(Path::new)
         );
     }
 }

@@ -336,8 +336,9 @@ fn apart(name: String, taken: &[String]) -> String {
 fn version_of(db: &mut Db) -> Result<String, Error> {
     let version: String = db.one("SELECT VERSION()")?;
     // MariaDB before 10.2 has Percona's branch of InnoDB under the same name.
-    let engine: String = db.one("SELECT comment FROM information_schema.engines WHERE engine = 'InnoDB'")?;
-    Ok(match engine.split(',').next() {
+    let engine: Option<String> =
+        db.one("SELECT comment FROM information_schema.engines WHERE engine = 'InnoDB'").ok();
+    Ok(match engine.as_deref().and_then(|e| e.split(',').next()) {
         Some(name) if name.contains("XtraDB") => format!("{version} with {name}"),
         _ => version,
     })

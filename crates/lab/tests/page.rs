@@ -86,6 +86,41 @@ fn every_series_is_drawn_with_the_numbers_of_the_raw_data() {
     }
 }
 
+/// Two servers that ran the same loads; their lines are told apart, and by variables, so that dark and paper need no other drawing.
+#[test]
+fn servers_stand_side_by_side() {
+    let Some(browser) = browser() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let data = dir.path().join("data.jsonl");
+    let text = fs::read_to_string(&data).unwrap();
+    fs::write(&data, format!("{text}{}", text.replace("mariadb-1.2.3", "mysql-4.5.6"))).unwrap();
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let (html, _) = dom(browser, &dir.path().join("report.html"), 1280, false);
+    assert!(html.contains("Servers side by side, oltp_read_only: queries per second"));
+    let charts = attributes(&html, "data-series");
+    let first: Value = serde_json::from_str(&charts[0]).unwrap();
+    let lines: Vec<(&str, &Value)> = first
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|s| s["type"] == "line")
+        .map(|s| (s["name"].as_str().unwrap(), &s["data"]))
+        .collect();
+    for server in ["mariadb-1.2.3", "mysql-4.5.6"] {
+        for (side, data) in [("with whet", [1204, 2304, 4104]), ("without", [1004, 2004, 4004])] {
+            let name = format!("{server}, {side}");
+            assert!(lines.contains(&(&name, &serde_json::json!(data))), "{name}: {lines:?}");
+        }
+    }
+    // Bars have the ends of their intervals on them.
+    let bars: Value = serde_json::from_str(charts.last().unwrap()).unwrap();
+    let kinds: Vec<&str> = bars.as_array().unwrap().iter().filter_map(|s| s["type"].as_str()).collect();
+    assert_eq!(kinds, ["bar", "custom", "bar", "custom"]);
+    let drawn = html.split("<svg").skip(1).filter_map(|s| s.split("</svg>").next()).collect::<String>();
+    assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
+}
+
 #[test]
 fn the_page_needs_nothing_else_and_shows_text_as_text() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,6 +166,21 @@ fn what_is_no_run_is_refused_by_name() {
     fs::write(dir.path().join("data.jsonl"), "{\"a\":1}\n").unwrap();
     let (code, _, err) = run(lab().arg("report").arg(dir.path()));
     assert_eq!((code, err.contains("data.jsonl, line 1")), (Some(3), true), "{err}");
+}
+
+#[test]
+fn the_figures_are_told_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let (code, out, err) = run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));
+    assert_eq!(code, Some(0), "{err}");
+    let summary: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&summary["head"]["seed"], &summary["head"]["whet"]), (&5.into(), &"whet 0".into()));
+    let points = summary["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3);
+    assert_eq!(points[0]["sides"]["with"]["rate"]["value"], 1204.0);
+    assert_eq!((&points[2]["step"]["threads"], &points[2]["pairs"]), (&4.into(), &9.into()));
+    assert!(!dir.path().join("report.html").exists());
 }
 
 #[test]

@@ -7,13 +7,14 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{count, lab, left_behind, records, run, whet};
+use support::long::Long;
+use support::{count, lab, left_behind, prepared, records, run, whet};
 
 /// Small and short; the machine may be busy, so nothing here depends on figures.
-const SMALL: [&str; 4] = ["--seed=7", "--warm-up=1", "--buffer-pool=64", "--settle=1"];
+const SMALL: [&str; 4] = ["--seed=7", "--warm-up=0.5", "--buffer-pool=64", "--settle=0.1"];
 
 fn server_is_here() -> bool {
     let is_here = Path::new("/usr/sbin/mariadbd").exists() && Path::new("/usr/bin/sysbench").exists();
@@ -23,14 +24,18 @@ fn server_is_here() -> bool {
     is_here
 }
 
-/// A run that must end well; its records.
+/// A run that must end well; its records. On the prepared server, unless `more` is about another or whet: that wants the real way.
 fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
     let mut command = lab();
     command.arg(scenario).args(SMALL).args(more).arg("--out").arg(&out);
-    if !more.iter().any(|m| m.starts_with("--whet")) {
+    let has = |option: &str| more.iter().any(|m| m.starts_with(option));
+    if !has("--whet") {
         command.arg("--null");
+        if !has("--server") {
+            command.args(prepared::options());
+        }
     }
     let (code, said, err) = run(&mut command);
     assert_eq!(code, Some(0), "{err}");
@@ -40,7 +45,7 @@ fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     assert!(!out.join("work").exists(), "the server's data is still there");
     assert_eq!(left_behind(&out), Vec::<String>::new());
     let log = fs::read_to_string(out.join("commands.log")).unwrap();
-    assert!(log.contains("$ ") && log.contains("mariadb-install-db") && log.contains("> exit status: 0"));
+    assert!(log.contains("$ ") && log.contains("--datadir=") && log.contains("> exit status: 0"));
     records(&out)
 }
 
@@ -63,11 +68,11 @@ fn stalls_with_whet() {
             "--tables=1",
             "--rows=1000",
             "--sampling=1",
-            "--pairs=2",
+            "--pairs=1",
             "--window=0.3",
         ],
     );
-    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 8, 1));
+    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 4, 1));
     let answer = records.iter().find(|r| r["kind"] == "optimize").unwrap();
     assert_eq!(answer["answer"]["state"], "optimized");
     for window in records.iter().filter(|r| r["kind"] == "window") {
@@ -79,21 +84,35 @@ fn stalls_with_whet() {
 fn oltp_rw() {
     if server_is_here() {
         let records =
-            works("oltp-rw", &["--threads=4", "--tables=1", "--rows=1000", "--window=2.2", "--pairs=1"]);
+            works("oltp-rw", &["--threads=4", "--tables=1", "--rows=1000", "--window=1.6", "--pairs=1"]);
         assert_eq!((count(&records, "done"), count(&records, "window")), (1, 2));
         let seconds: Vec<&Value> = records.iter().filter(|r| r["kind"] == "second").collect();
         assert!(seconds.len() >= 2 && seconds.iter().all(|s| s["tps"].as_f64() > Some(0.0)), "{seconds:?}");
     }
 }
 
+/// On two servers in one run: one by its name, and another build of the same version.
 #[test]
 fn fixed_rate() {
     if server_is_here() {
+        let prepared = prepared::options();
         let records = works(
             "fixed-rate",
-            &["--threads=2", "--tables=1", "--rows=1000", "--rate=200", "--window=1", "--pairs=1"],
+            &[
+                "--threads=2",
+                "--tables=1",
+                "--rows=1000",
+                "--rate=200",
+                "--window=0.5",
+                "--pairs=1",
+                "--server=mariadb",
+                &prepared[0],
+            ],
         );
-        assert_eq!((count(&records, "done"), count(&records, "rate"), count(&records, "latency")), (1, 1, 2));
+        assert_eq!((count(&records, "done"), count(&records, "rate"), count(&records, "latency")), (2, 2, 4));
+        let mut servers: Vec<&str> = records.iter().filter_map(|r| r["step"]["server"].as_str()).collect();
+        servers.dedup();
+        assert!(servers.len() == 2 && servers[1] == format!("{}-2", servers[0]), "{servers:?}");
         // A busy machine may fall behind, but nothing runs ahead of the rate by much.
         for window in records.iter().filter(|r| r["kind"] == "window") {
             assert!((1..600).contains(&window["queries"].as_u64().unwrap()), "{window}");
@@ -101,11 +120,33 @@ fn fixed_rate() {
     }
 }
 
+/// All that have a name; they are fetched where they are not there.
+#[test]
+fn servers_by_name() {
+    if std::env::var_os("WHET_STRESS").is_none() || !server_is_here() {
+        println!("skipped: a part of the long form, WHET_STRESS=1");
+        return;
+    }
+    let names = ["mysql-9.7", "mariadb-10.1", "mariadb-10.2", "mariadb-11.4", "mysql-5.6"];
+    let mut options: Vec<String> = names.iter().map(|n| format!("--server={n}")).collect();
+    options.extend(
+        ["--warehouses=1", "--shrink=100", "--threads=2", "--window=1", "--pairs=1"].map(str::to_owned),
+    );
+    let records = works("tpcc", &options.iter().map(String::as_str).collect::<Vec<_>>());
+    let begun: Vec<&Value> = records.iter().filter(|r| r["kind"] == "begin").collect();
+    assert_eq!((begun.len(), count(&records, "done")), (5, 5));
+    for (name, begin) in names.iter().zip(begun) {
+        assert!(begin["step"]["server"].as_str().unwrap().starts_with(name), "{name}: {begin}");
+        let is_xtradb = begin["server_version"].as_str().unwrap().contains("XtraDB");
+        assert_eq!(is_xtradb, *name == "mariadb-10.1", "{begin}");
+    }
+}
+
 #[test]
 fn tpcc() {
     if server_is_here() {
         let records =
-            works("tpcc", &["--warehouses=2", "--shrink=100", "--threads=4", "--window=2", "--pairs=1"]);
+            works("tpcc", &["--warehouses=2", "--shrink=100", "--threads=4", "--window=1.5", "--pairs=1"]);
         assert_eq!((count(&records, "done"), count(&records, "check")), (1, 22));
         assert!(records.iter().filter(|r| r["kind"] == "check").all(|c| c["ok"] == true));
         let kinds: std::collections::BTreeSet<&str> =
@@ -154,6 +195,7 @@ fn scaling() {
             "--buffer-pool=64",
             &data,
         ]);
+        command.args(prepared::options());
         let (code, _, err) = run(command.arg("--out").arg(&out));
         assert_eq!(code, Some(0), "{err}");
         let records = records(&out);
@@ -166,73 +208,35 @@ fn scaling() {
     }
 }
 
-/// A lab that measures for minutes, to be disturbed.
-struct Long {
-    child: Child,
-    out: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Long {
-    fn begin() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().canonicalize().unwrap().join("run");
-        let mut command = lab();
-        command.args([
-            "stalls",
-            "--null",
-            "--tests=oltp_point_select",
-            "--threads=1,2",
-            "--tables=1",
-            "--rows=1000",
-            "--seed=1",
-        ]);
-        command.args(["--pairs=5", "--window=0.1", "--warm-up=1", "--buffer-pool=64", "--out"]).arg(&out);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child, out, _dir: dir }
+/// The real generator of TPC-H's data, where its two Python packages are.
+#[test]
+fn scaling_on_generated_data() {
+    if !server_is_here() {
+        return;
     }
-
-    /// Until the first window is written.
-    fn wait_for_data(&mut self) {
-        let until = Instant::now() + Duration::from_secs(120);
-        while count(&records(&self.out), "window") == 0 {
-            assert!(self.child.try_wait().unwrap().is_none(), "ended early: {}", self.err());
-            assert!(Instant::now() < until, "no window");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn err(&mut self) -> String {
-        let mut text = String::new();
-        std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut text).unwrap();
-        text
-    }
-
-    fn server(&self) -> i32 {
-        let text = fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path();
-        fs::read_to_string(text.join("server.pid")).unwrap().trim().parse().unwrap()
-    }
-
-    fn signal(pid: i32, name: &str) {
-        assert!(
-            Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success()
+    let has_generator = Command::new("python3")
+        .args(["-c", "import duckdb, duckdb_extension_tpch"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    if !has_generator {
+        println!(
+            "skipped: python3 has no duckdb and duckdb-extension-tpch here (a venv's bin in front of PATH would do)"
         );
+        return;
     }
-
-    fn nothing_is_left(&self) {
-        let until = Instant::now() + Duration::from_secs(10);
-        while !left_behind(&self.out).is_empty() {
-            assert!(Instant::now() < until, "{:?}", left_behind(&self.out));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for Long {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let mut command = lab();
+    command.args(["scaling", "--null", "--factor=0.001", "--cpus=1", "--threads=1", "--queries=1,3,6,22"]);
+    command.args(["--pairs=1", "--buffer-pool=64"]).args(prepared::options());
+    let (code, _, err) = run(command.arg("--out").arg(&out));
+    assert_eq!(code, Some(0), "{err}");
+    let records = records(&out);
+    let queries: Vec<u64> =
+        records.iter().filter(|r| r["kind"] == "window").filter_map(|w| w["queries"].as_u64()).collect();
+    assert_eq!((count(&records, "done"), queries.as_slice()), (1, [4, 4].as_slice()));
+    assert!(!out.join("tpch").exists(), "the generated files are still there");
 }
 
 #[test]
@@ -309,6 +313,9 @@ fn what_is_missing_is_named_before_anything_is_made() {
         (&["tpcc", "--whet=/no/whet"], "cannot find /no/whet", "name it with --whet"),
         (&["tpcc", "--null", "--server-binary=/no/mysqld"], "cannot find /no/mysqld", "--server-binary"),
     ];
+    let (code, err, _) = refused(&["tpcc", "--null", "--server=oracle"]);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("no server is called oracle; there are mariadb, mysql-9.7"), "{err}");
     for (arguments, what, next) in wanted {
         let (code, err, dir) = refused(arguments);
         assert_eq!(code, Some(3), "{err}");
@@ -336,7 +343,9 @@ fn a_port_in_use_is_named() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (code, err, _) = refused(&["tpcc", "--null", &format!("--port={port}"), "--buffer-pool=64"]);
+    let [server, log] = prepared::options();
+    let (code, err, _) =
+        refused(&["tpcc", "--null", &format!("--port={port}"), "--buffer-pool=64", &server, &log]);
     assert_eq!(code, Some(6), "{err}");
     assert!(
         err.contains(&format!("port {port} is in use")) && err.contains("choose another with --port"),
@@ -375,22 +384,10 @@ fn a_running_server_by_its_address() {
     }
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap();
-    let quiet = |c: &mut Command| {
-        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
-    };
+    prepared::copy_data(&base.join("data"));
     let data = format!("--datadir={}", base.join("data").display());
     let user = fs::metadata("/root").is_ok_and(|_| std::env::var("USER").as_deref() != Ok("nobody"));
     let root = if user { "--user=root" } else { "--user=mysql" };
-    assert!(
-        quiet(Command::new("mariadb-install-db").args([
-            "--no-defaults",
-            &data,
-            root,
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db"
-        ]))
-        .success()
-    );
     let socket = base.join("s");
     let mut server = Command::new("/usr/sbin/mariadbd")
         .args([
@@ -432,9 +429,15 @@ fn a_running_server_by_its_address() {
     let address = |password: &str, database: &str| {
         format!("--dsn=mysql://lab:{password}@localhost/{database}?socket={}", socket.display())
     };
-    let wrong = run(lab().args(["tpcc", "--null", &address("wrong", "bench"), "--out"]).arg(base.join("w")));
-    let somebodys =
-        run(lab().args(["tpcc", "--null", &address("s3cret!", "shop"), "--out"]).arg(base.join("x")));
+    let refused = |password: &str, database: &str, out: &str| {
+        let out = base.join(out);
+        run(lab().args(["tpcc", "--null", &address(password, database), "--out"]).arg(out))
+    };
+    let (wrong, somebodys) = std::thread::scope(|scope| {
+        let wrong = scope.spawn(|| refused("wrong", "bench", "w"));
+        let somebodys = refused("s3cret!", "shop", "x");
+        (wrong.join().unwrap(), somebodys)
+    });
     let right = run(lab()
         .args([
             "fixed-rate",

@@ -3,7 +3,7 @@
 //! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a line with ends, beside its line or on its bar.
 
 use super::figures::{self, Point, SideFigures};
-use super::tables::modelled_changes;
+use super::tables::{modelled_changes, one_of};
 use crate::record::{Second, Side};
 use crate::stats::Estimate;
 use serde::Serialize;
@@ -130,10 +130,9 @@ fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Char
         option: json!({ "xAxis": category("threads", &threads), "yAxis": axis(&format!("{unit}/s"), true), "series": series }),
     };
     let mut series = Vec::new();
-    let kinds: [(&str, Look, Gain); 2] = [
-        ("CPU per query, without / with", WITH, |p| p.cpu_per_query),
-        ("throughput, with / without", SECOND, |p| p.throughput),
-    ];
+    let cpu = format!("CPU per {}, without / with", one_of(unit));
+    let kinds: [(&str, Look, Gain); 2] =
+        [(&cpu, WITH, |p| p.cpu_per_query), ("throughput, with / without", SECOND, |p| p.throughput)];
     for (name, look, get) in kinds {
         let all: Vec<Option<Estimate>> = group.iter().map(|p| get(p)).collect();
         if all.iter().any(Option::is_some) {
@@ -307,10 +306,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
                     json!({ "type": "line", "name": name, "color": look.colour, "dashed": look.dashed, "symbolSize": 4, "data": data }),
                 );
             }
-            let stalls: Vec<Value> = figures::stalls(&p.seconds)
-                .into_iter()
-                .map(|(at, what)| json!({ "xAxis": round(at), "name": what }))
-                .collect();
+            let stalls = marks(&p.seconds);
             if let Some(first) =
                 series.first_mut().and_then(Value::as_object_mut).filter(|_| !stalls.is_empty())
             {
@@ -321,7 +317,9 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
             }
             charts.push(Chart {
                 title: format!("{}: {title}", p.step),
-                note: "Each second; blocks with and without in turn. The axis begins at zero.".to_owned(),
+                note: "Each second; blocks with and without in turn. A dotted line is a stall; of those close together the first is named. \
+                       The axis begins at zero."
+                    .to_owned(),
                 option: json!({
                     "xAxis": { "type": "value", "name": "seconds" },
                     "yAxis": axis(unit, true),
@@ -331,6 +329,21 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
         }
     }
     charts
+}
+
+/// Stalls as lines to draw. A name needs some room before the next one.
+fn marks(seconds: &[Second]) -> Vec<Value> {
+    let mut free = f64::NEG_INFINITY;
+    let room = seconds.iter().map(|s| s.at).fold(0.0, f64::max) / 5.0;
+    let mut all = Vec::new();
+    for (at, what) in figures::stalls(seconds) {
+        let name = if at >= free { what } else { "" };
+        if !name.is_empty() {
+            free = at + room;
+        }
+        all.push(json!({ "xAxis": round(at), "name": name }));
+    }
+    all
 }
 
 /// How the modelled work of the front end changes, in percent of before; as many loads in a chart as there are colours.

@@ -73,8 +73,8 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
             title: "whet-lab compare".to_owned(),
             lead: format!(
                 "A: {} B: {}",
-                headline(&of_a, names(&runs[0].head)),
-                headline(&of_b, names(&runs[1].head))
+                headline(&of_a, runs[0].head.scenario.unit(), names(&runs[0].head)),
+                headline(&of_b, runs[1].head.scenario.unit(), names(&runs[1].head))
             ),
             facts: [("A", &runs[0]), ("B", &runs[1])]
                 .map(|(n, r)| {

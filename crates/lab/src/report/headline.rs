@@ -1,10 +1,11 @@
 //! A run in one sentence.
 
 use super::figures::Point;
+use super::tables::one_of;
 use crate::stats::Estimate;
 
 /// One sentence of what came out.
-pub fn headline(points: &[Point], names: [&str; 2]) -> String {
+pub fn headline(points: &[Point], unit: &str, names: [&str; 2]) -> String {
     let best = |get: fn(&Point) -> Option<Estimate>| {
         let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
         Some((
@@ -23,7 +24,7 @@ pub fn headline(points: &[Point], names: [&str; 2]) -> String {
         })
     };
     let parts: Vec<String> = [
-        words("CPU time per query, the gain is", best(|p| p.cpu_per_query)),
+        words(&format!("CPU time per {}, the gain is", one_of(unit)), best(|p| p.cpu_per_query)),
         words("throughput", best(|p| p.throughput)),
     ]
     .into_iter()

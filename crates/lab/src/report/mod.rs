@@ -10,4 +10,4 @@ mod side_by_side;
 mod tables;
 
 pub use compare::compare;
-pub use page::write;
+pub use page::{summary, write};

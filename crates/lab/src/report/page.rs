@@ -42,6 +42,15 @@ pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
+/// What the run was and all figures of its report, as JSON: `head` is its run.json, `points` are its steps.
+///
+/// # Errors
+/// Figures that JSON has no form for.
+pub fn summary(run: &Run) -> Result<String, Error> {
+    let summary = serde_json::json!({ "head": run.head, "points": points(run) });
+    serde_json::to_string_pretty(&summary).map_err(|e| Error::Bug(e.to_string()))
+}
+
 /// Writes a whole file, or leaves the old one.
 pub fn put(path: &Path, text: &str) -> Result<(), Error> {
     let mut beside = path.as_os_str().to_owned();
@@ -84,7 +93,7 @@ fn html(run: &Run) -> Result<String, Error> {
     let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
     let page = Page {
         title: format!("whet-lab {}", run.head.scenario.name()),
-        lead: headline(&points, names),
+        lead: headline(&points, unit, names),
         facts: facts(&run.head, &points),
         findings: run.head.machine.findings.clone(),
         broken,
@@ -130,7 +139,10 @@ pub fn render(page: &Page) -> Result<String, Error> {
     let bug = |e: minijinja::Error| Error::Bug(format!("the report's template: {e:#}"));
     let mut environment = Environment::new();
     // Words begin at the left, figures end at the right.
-    environment.add_test("word", |cell: &str| cell.chars().next().is_some_and(char::is_alphabetic));
+    environment.add_test("word", |cell: &str| {
+        let of = |kind: fn(char) -> bool| cell.chars().filter(|c| kind(*c)).count();
+        of(char::is_alphabetic) > of(|c| c.is_ascii_digit())
+    });
     environment.add_template("report.html", TEMPLATE).map_err(bug)?;
     let options: Vec<&serde_json::Value> = page.charts.iter().map(|c| &c.option).collect();
     let options = serde_json::to_string(&options).map_err(|e| Error::Bug(e.to_string()))?;

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 /// One chart for each load that several servers ran, of their throughput: lines over threads where those vary, else bars.
 pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
-    // Where CPUs are varied, a chart over those has all servers already.
-    let points: Vec<&Point> =
-        points.iter().filter(|p| !p.sides.is_empty() && p.step.cpus.is_none()).collect();
+    // Where CPUs are varied, a chart over those has all servers already; a fixed rate is the same for all.
+    let compared = |p: &&Point| !p.sides.is_empty() && p.step.cpus.is_none() && p.rate.is_none();
+    let points: Vec<&Point> = points.iter().filter(compared).collect();
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
     for p in points {
         let title = match &p.step.storage {

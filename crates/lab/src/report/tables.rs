@@ -29,7 +29,7 @@ pub fn number(v: f64) -> String {
     match v.abs() {
         a if !v.is_finite() || a == 0.0 => "0".to_owned(),
         a if a >= 1000.0 => thousands(v),
-        a if a >= 100.0 => format!("{v:.0}"),
+        a if a >= 100.0 || a.fract() == 0.0 => format!("{v:.0}"),
         a if a >= 10.0 => format!("{v:.1}"),
         a if a >= 0.1 => format!("{v:.2}"),
         _ => format!("{v:.3}"),
@@ -57,7 +57,7 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// One of what windows count.
-fn one_of(unit: &str) -> &str {
+pub(super) fn one_of(unit: &str) -> &str {
     if unit == "queries" { "query" } else { unit.trim_end_matches('s') }
 }
 
@@ -257,21 +257,28 @@ fn model(p: &Point) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Conditions of the data.
+/// Conditions of the data, each with how many points it was looked at in and what was found where it does not hold.
 pub fn checks(points: &[Point]) -> Option<Table> {
-    let rows: Vec<Vec<String>> = points
-        .iter()
-        .flat_map(|p| p.checks.iter().map(move |(name, ok, found)| (p, name, ok, found)))
-        .map(|(p, name, ok, found)| {
-            vec![
-                p.step.to_string(),
-                name.clone(),
-                if *ok { "holds" } else { "DOES NOT HOLD" }.to_owned(),
-                found.clone(),
-            ]
+    let mut rows: Vec<(&str, usize, Vec<String>)> = Vec::new();
+    for (p, (name, ok, found)) in points.iter().flat_map(|p| p.checks.iter().map(move |c| (p, c))) {
+        let at = rows.iter().position(|r| r.0 == name).unwrap_or_else(|| {
+            rows.push((name, 0, Vec::new()));
+            rows.len() - 1
+        });
+        let Some(row) = rows.get_mut(at) else { continue };
+        row.1 += 1;
+        if !ok {
+            row.2.push(format!("{}: {found}", p.step));
+        }
+    }
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(name, checked, broken)| {
+            let word = if broken.is_empty() { "holds" } else { "DOES NOT HOLD" };
+            vec![name.to_owned(), checked.to_string(), word.to_owned(), broken.join("; ")]
         })
         .collect();
-    let columns = strings(["point", "condition", "", "found"]);
+    let columns = strings(["condition", "points", "", "found"]);
     let note = "Of the specification's consistency conditions, after the load and after the run.".to_owned();
     (!rows.is_empty()).then_some(Table { title: "Consistency".to_owned(), note, columns, rows })
 }
@@ -318,7 +325,7 @@ mod tests {
     #[test]
     fn digits_that_are_worth_reading() {
         let shown: Vec<String> =
-            [0.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
-        assert_eq!(shown, ["0", "0.012", "1.23", "12.3", "123", "1,234", "1,234,568"]);
+            [0.0, 3.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
+        assert_eq!(shown, ["0", "3", "0.012", "1.23", "12.3", "123", "1,234", "1,234,568"]);
     }
 }

@@ -1,6 +1,9 @@
 //! What the lab's tests share: runs of the program, folders of their own, a run made up without a server.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
 
+pub mod long;
+pub mod prepared;
+
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

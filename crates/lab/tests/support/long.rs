@@ -1,0 +1,84 @@
+//! A run to be disturbed.
+
+use super::{count, lab, left_behind, prepared, records};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A lab that measures for minutes, to be disturbed.
+pub struct Long {
+    /// The lab.
+    pub child: Child,
+    /// Its folder.
+    pub out: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Long {
+    /// Started.
+    pub fn begin() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().canonicalize().unwrap().join("run");
+        let mut command = lab();
+        command.args([
+            "stalls",
+            "--null",
+            "--tests=oltp_point_select",
+            "--threads=1,2",
+            "--tables=1",
+            "--rows=1000",
+            "--seed=1",
+        ]);
+        command.args(["--pairs=5", "--window=0.1", "--warm-up=0.5", "--buffer-pool=64", "--out"]);
+        command.arg(&out).args(prepared::options());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Self { child, out, _dir: dir }
+    }
+
+    /// Until the first window is written.
+    pub fn wait_for_data(&mut self) {
+        let until = Instant::now() + Duration::from_secs(120);
+        while count(&records(&self.out), "window") == 0 {
+            assert!(self.child.try_wait().unwrap().is_none(), "ended early: {}", self.err());
+            assert!(Instant::now() < until, "no window");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// All that it has said, once it has ended.
+    pub fn err(&mut self) -> String {
+        let mut text = String::new();
+        std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut text).unwrap();
+        text
+    }
+
+    /// Its server's pid.
+    pub fn server(&self) -> i32 {
+        let text = fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path();
+        fs::read_to_string(text.join("server.pid")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Of a process.
+    pub fn signal(pid: i32, name: &str) {
+        assert!(
+            Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success()
+        );
+    }
+
+    /// No process of its.
+    pub fn nothing_is_left(&self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !left_behind(&self.out).is_empty() {
+            assert!(Instant::now() < until, "{:?}", left_behind(&self.out));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
