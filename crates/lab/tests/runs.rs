@@ -228,7 +228,7 @@ fn scaling_on_generated_data() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
     let mut command = lab();
-    command.args(["scaling", "--null", "--factor=0.001", "--cpus=1", "--threads=1", "--queries=1,3,6,22"]);
+    command.args(["scaling", "--null", "--factor=0.01", "--cpus=1", "--threads=1", "--queries=1,3,6,22"]);
     command.args(["--pairs=1", "--buffer-pool=64"]).args(prepared::options());
     let (code, _, err) = run(command.arg("--out").arg(&out));
     assert_eq!(code, Some(0), "{err}");
@@ -330,6 +330,8 @@ fn options_without_sense_are_refused() {
         let (code, err, _) = refused(&["stalls", "--null", bad]);
         assert_eq!(code, Some(2), "{bad}: {err}");
     }
+    let (code, err, _) = refused(&["scaling", "--null", "--factor=0.001"]);
+    assert!(code == Some(2) && err.contains("no factor from 0.01"), "{err}");
     let (code, err, _) = refused(&["tpcc", "--null", "--dsn=postgres://x"]);
     assert!(code == Some(2) && err.contains("is no address of a server"), "{err}");
     let (code, err, _) = refused(&["tpcc", "--null", "--dsn=mysql://root@127.0.0.1:1/x"]);

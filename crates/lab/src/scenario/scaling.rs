@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 pub struct Scaling {
     #[command(flatten)]
     pub common: Common,
-    /// Size of the data: 1 is about 1 GB.
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    /// Size of the data: 1 is about 1 GB, 0.01 the least.
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1, value_parser = factor)]
     pub factor: f64,
     /// A folder with region.tbl, nation.tbl and so on, in place of DuckDB's generator.
     #[arg(long, value_name = "FOLDER")]
@@ -233,6 +233,15 @@ fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
     }
     std::thread::sleep(Duration::from_millis(10));
     Ok(())
+}
+
+/// A size of the data on the command line.
+fn factor(s: &str) -> Result<f64, String> {
+    match s.parse() {
+        Ok(v) if (0.01..=10_000.0).contains(&v) => Ok(v),
+        // Of fewer than 100 suppliers the specification's formula takes some twice for one part.
+        _ => Err(format!("{s:?} is no factor from 0.01 to 10000")),
+    }
 }
 
 /// 1, 2, 4 … and the number itself.
