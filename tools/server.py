@@ -211,7 +211,8 @@ class Server:
             shutil.rmtree(self.dir, ignore_errors=True)
             left(self.recipe.root, self.dir)
             # What whet leaves for profilers, which is to outlive the process.
-            Path(f"/tmp/perf-{self.pid}.map").unlink(missing_ok=True)
+            for root in (Path("/"), self.recipe.root or Path("/")):
+                Path(root, f"tmp/perf-{self.pid}.map").unlink(missing_ok=True)
 
     def prepare(self, tables: int, rows: int) -> None:
         """Makes sysbench's tables."""
@@ -396,6 +397,10 @@ def exec_command(options: argparse.Namespace) -> int:
     places = [f"--datadir={data}", f"--tmpdir={folders[0]}"]
     if options.what == "forget":
         left(recipe.root, *folders)
+        # What whet leaves for profilers, of servers that are gone.
+        for maps in recipe.root.glob("tmp/perf-*.map") if recipe.root else ():
+            if not Path("/proc", maps.stem.removeprefix("perf-")).exists():
+                maps.unlink(missing_ok=True)
         return 0
     if options.what == "version":
         words = [recipe.program, "--no-defaults", "--version"]

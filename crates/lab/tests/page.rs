@@ -117,6 +117,7 @@ fn servers_stand_side_by_side() {
     let bars: Value = serde_json::from_str(charts.last().unwrap()).unwrap();
     let kinds: Vec<&str> = bars.as_array().unwrap().iter().filter_map(|s| s["type"].as_str()).collect();
     assert_eq!(kinds, ["bar", "custom", "bar", "custom"]);
+    assert!([1, 3].iter().all(|i| bars[i]["data"].as_array().unwrap().len() == 6), "{bars}");
     let drawn = html.split("<svg").skip(1).filter_map(|s| s.split("</svg>").next()).collect::<String>();
     assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
 }

@@ -42,12 +42,15 @@ pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// What the run was and all figures of its report, as JSON: `head` is its run.json, `points` are its steps.
+/// What the run was and all figures of its report, as JSON: `head` is its run.json, but for where whet lay on that machine; `points`
+/// are its steps.
 ///
 /// # Errors
 /// Figures that JSON has no form for.
 pub fn summary(run: &Run) -> Result<String, Error> {
-    let summary = serde_json::json!({ "head": run.head, "points": points(run) });
+    let mut head = run.head.clone();
+    head.scenario.common_mut().whet = None;
+    let summary = serde_json::json!({ "head": head, "points": points(run) });
     serde_json::to_string_pretty(&summary).map_err(|e| Error::Bug(e.to_string()))
 }
 
