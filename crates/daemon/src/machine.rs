@@ -515,8 +515,11 @@ impl Target {
             (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
                 self.enter(State::Watching, now, message);
             }
-            // What may pass: a debugger, job control, a want of rights that is mended.
-            ("already_traced" | "stopped" | "exiting" | "shares_memory", _) => {
+            // What may pass: a debugger, job control, a want of rights that is mended, of memory.
+            (
+                "already_traced" | "stopped" | "exiting" | "shares_memory" | "memory_limit" | "map_denied",
+                _,
+            ) => {
                 self.enter(State::Refused, now, message);
             }
             (_, 5) => {

@@ -292,9 +292,13 @@ fn refusals_last_as_long_as_their_reason() {
     assert!(w.target.memory().refused);
     w.target = Target::new(w.now, Some(w.target.memory()));
     assert_eq!(w.is(State::Refused, "because go_runtime").busy().wants(), None);
-    // A debugger goes away.
+    // A debugger goes away, a limit is raised.
+    for code in ["memory_limit", "map_denied", "already_traced"] {
+        let mut w = refused(failed(code, 5));
+        assert!(!w.target.memory().refused, "{code}");
+        w.pass(61 * S).busy().is(State::Watching, "");
+    }
     let mut w = refused(failed("already_traced", 5));
-    assert!(!w.target.memory().refused);
     w.pass(S)
         .busy()
         .is(State::Refused, "already_traced")

@@ -30,7 +30,7 @@ pub struct Check {
 /// Looks at the host.
 #[must_use]
 pub fn doctor() -> DoctorReport {
-    let mut checks = vec![kernel(), ptrace(), capabilities()];
+    let mut checks = vec![kernel(), ptrace(), capabilities(), own_filter()];
     checks.extend(sampling());
     checks.push(huge_pages());
     let ok = checks.iter().all(|c| c.ok || !c.needed);
@@ -66,8 +66,8 @@ fn ptrace() -> Check {
     Check { name: "ptrace", ok, needed: true, found, mend: mend.to_owned() }
 }
 
-/// `CAP_SYS_PTRACE` (19) reaches other users' processes, `CAP_SYS_NICE` (23) keeps stops short, `CAP_PERFMON` (38) or
-/// `CAP_SYS_ADMIN` (21) samples them.
+/// `CAP_SYS_PTRACE` (19) and `CAP_DAC_OVERRIDE` (1) reach other users' processes, `CAP_SYS_ADMIN` (21) those under seccomp
+/// filters, `CAP_SYS_NICE` (23) keeps stops short.
 fn capabilities() -> Check {
     let status = read("/proc/self/status").unwrap_or_default();
     let effective = status
@@ -75,7 +75,8 @@ fn capabilities() -> Check {
         .find_map(|l| l.strip_prefix("CapEff:"))
         .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
         .unwrap_or(0);
-    let wanted = [(19, "CAP_SYS_PTRACE"), (23, "CAP_SYS_NICE")];
+    let wanted =
+        [(1, "CAP_DAC_OVERRIDE"), (19, "CAP_SYS_PTRACE"), (21, "CAP_SYS_ADMIN"), (23, "CAP_SYS_NICE")];
     let missing: Vec<&str> =
         wanted.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
     Check {
@@ -86,7 +87,26 @@ fn capabilities() -> Check {
         mend: if missing.is_empty() {
             String::new()
         } else {
-            "run as root; without, only processes of the same user, and longer stops".to_owned()
+            "run as root; without, only processes of the same user and without seccomp filters, and longer stops"
+                .to_owned()
+        },
+    }
+}
+
+/// Who is under a seccomp filter cannot suspend that of a target.
+fn own_filter() -> Check {
+    let status = read("/proc/self/status").unwrap_or_default();
+    let filtered =
+        status.lines().find_map(|l| l.strip_prefix("Seccomp:")).is_some_and(|mode| mode.trim() != "0");
+    Check {
+        name: "seccomp",
+        ok: !filtered,
+        needed: false,
+        found: if filtered { "whet is under a filter itself" } else { "no filter on whet" }.to_owned(),
+        mend: if filtered {
+            "run whet outside this container or sandbox; here, processes under filters are refused".to_owned()
+        } else {
+            String::new()
         },
     }
 }

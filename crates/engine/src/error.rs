@@ -1,5 +1,6 @@
 //! Why a command did not do what it was asked, with the exit code and the next step.
 
+use libc::{EACCES, EAGAIN, ENOMEM, EPERM};
 use std::path::PathBuf;
 use tracee::Pid;
 
@@ -72,6 +73,18 @@ pub enum Error {
         mapped: u64,
         /// The cap.
         cap: u64,
+    },
+    /// Its control groups have no room for clones.
+    #[error("process {pid} has {free} bytes left of the memory limit of {}; its clones need {need}", group.display())]
+    MemoryLimit {
+        /// The target.
+        pid: Pid,
+        /// The folder of the group with the least room.
+        group: PathBuf,
+        /// Bytes that may yet be used there.
+        free: u64,
+        /// Bytes that whet wants to be free.
+        need: u64,
     },
     /// Nothing of whet is in the target.
     #[error("process {pid} carries nothing of whet's")]
@@ -248,12 +261,18 @@ impl Error {
             | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
                 X::Busy
             }
-            Error::Image(_) | Error::Unsupported { .. } | Error::MemoryCap { .. } => X::Refused,
+            Error::Image(_)
+            | Error::Unsupported { .. }
+            | Error::MemoryCap { .. }
+            | Error::MemoryLimit { .. } => X::Refused,
             Error::Perf(perf::Error::Gone { .. }) => X::Gone,
             Error::Interrupted { .. } => X::Interrupted,
             Error::Perf(_) => X::Permission,
             Error::Splice(
-                splice::Error::NoRoom(_) | splice::Error::Journal { .. } | splice::Error::TooManyCaches(_),
+                splice::Error::NoRoom(_)
+                | splice::Error::Journal { .. }
+                | splice::Error::TooManyCaches(_)
+                | splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. },
             ) => X::Refused,
             Error::Splice(_) | Error::Build(_) | Error::Page(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. }
@@ -295,6 +314,7 @@ impl Error {
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
+            Error::Splice(splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. }) => "map_denied",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Page(_) => "page",
@@ -304,6 +324,7 @@ impl Error {
             Error::Unsupported { code, .. } => code,
             Error::NothingHot { .. } => "nothing_hot",
             Error::MemoryCap { .. } => "memory_cap",
+            Error::MemoryLimit { .. } => "memory_limit",
             Error::NotInstalled { .. } => "not_installed",
             Error::UndoIncomplete { .. } => "undo_incomplete",
             Error::NoSuchFunction { .. } => "no_such_function",
@@ -337,6 +358,13 @@ impl Error {
             Error::Interrupted { .. } => "the target runs as it did before".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
                 "restart the target at a convenient time to begin anew".to_owned()
+            }
+            Error::MemoryLimit { .. } => {
+                "raise that limit (systemd: MemoryMax=, MemoryHigh=), or give the process less to hold".to_owned()
+            }
+            Error::Splice(splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. }) => {
+                "nothing was changed; its limits (RLIMIT_AS, RLIMIT_MEMLOCK) or a security module (execmem) forbid it"
+                    .to_owned()
             }
             Error::NothingHot { .. } => "put the target under its usual load and try again".to_owned(),
             Error::NotInstalled { .. } => "run `whet optimize PID` first".to_owned(),
@@ -403,7 +431,9 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::SharesMemory { .. } => ("shares_memory", X::Refused, "end the process that shares its memory"),
         E::JobStopped(_) => ("stopped", X::Refused, "continue it (kill -CONT PID), then try again"),
         E::SeccompStrict(_) => ("seccomp_strict", X::Refused, "nothing can be done for such a process"),
-        E::SeccompFilter { .. } => ("seccomp_filter", X::Refused, "run whet with CAP_SYS_ADMIN"),
+        E::SeccompFilter { .. } => {
+            ("seccomp_filter", X::Refused, "run whet as root, outside any sandbox with system call filters")
+        }
         E::NotX86_64 { .. } => ("not_x86_64", X::Refused, "only 64-bit x86 programs are supported"),
         E::NoPermission { .. } => ("not_permitted", X::Permission, "run as root, or see `whet doctor`"),
         _ => ("tracee", X::Bug, "`whet verify PID` tells what is in place"),

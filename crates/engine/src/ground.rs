@@ -6,7 +6,7 @@ use crate::file_text::FileText;
 use crate::lookup::Lookup;
 use crate::optimize::MEMORY_CAP;
 use crate::program::Program;
-use crate::{Error, Target, walk};
+use crate::{Error, Target, memory_limit, walk};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, InstallReport, Plan, Policy};
@@ -86,7 +86,8 @@ impl Ground<'_, '_> {
         if before + mapped > MEMORY_CAP {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
-        tracee::preflight(pid)?;
+        let ready = tracee::preflight(pid)?;
+        memory_limit::check(pid, &built.caches, counters, ready.threads)?;
         let anchor_at = self.place_anchor(&built)?;
         let hook = match walk {
             Some(walk) => Some(walk::hook(target, self.program, walk, &built, anchor_at)?),

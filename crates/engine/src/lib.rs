@@ -29,6 +29,7 @@ mod jitdump;
 mod lock;
 mod lookup;
 mod map_store;
+mod memory_limit;
 mod names;
 mod neighbourhood;
 mod notes;

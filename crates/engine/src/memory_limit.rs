@@ -1,0 +1,213 @@
+//! Whether a process has memory left for clones under the limits of its control groups.
+//!
+//! What is written into a process is its memory: pages of clones and tables, and patched pages of code, are charged to its control groups. At the
+//! limit of one, the kernel ends a process there, which would be the target. So there must be room before anything is
+//! written.
+
+use crate::Error;
+use addr::Addr;
+use rustc_hash::FxHashSet;
+use splice::CachePlan;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tracee::Pid;
+
+/// What is left to the process itself: whet takes nothing of the last bytes.
+const SPARE: u64 = 8 << 20;
+/// From here on a limit of the first version means none.
+const NONE: u64 = 1 << 60;
+
+/// The versions of control groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// Files with limits, each with that of the usage it limits. At `memory.high` nothing is ended, but all stalls.
+    fn limits(self) -> [(&'static str, &'static str); 2] {
+        match self {
+            Self::One => [
+                ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+                ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+            ],
+            Self::Two => [("memory.max", "memory.current"), ("memory.high", "memory.current")],
+        }
+    }
+
+    /// Words of `memory.stat`: cached files that were not used lately, and those that were.
+    fn cached(self) -> [&'static str; 2] {
+        match self {
+            Self::One => ["total_inactive_file", "total_active_file"],
+            Self::Two => ["inactive_file", "active_file"],
+        }
+    }
+}
+
+/// Refuses where the groups of a process have no room for these caches. Where no limit can be seen there is none.
+///
+/// # Errors
+/// [`Error::MemoryLimit`]
+pub(crate) fn check(
+    pid: Pid,
+    caches: &[CachePlan],
+    counters: Option<u32>,
+    threads: u32,
+) -> Result<(), Error> {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let groups = groups(&read(format!("/proc/{pid}/cgroup")), &read("/proc/self/mountinfo".to_owned()));
+    let least = groups.iter().filter_map(|(folder, version)| Some((free(folder, *version)?, folder))).min();
+    let Some((free, group)) = least else { return Ok(()) };
+    let need = need(caches, counters, threads).saturating_add(SPARE);
+    if free < need {
+        return Err(Error::MemoryLimit { pid, group: group.clone(), free, need });
+    }
+    Ok(())
+}
+
+/// At most so many bytes are charged to the target.
+fn need(caches: &[CachePlan], counters: Option<u32>, threads: u32) -> u64 {
+    // Where pages of clones become a huge one, both are there for a moment.
+    let mapped: u64 = caches.iter().map(|c| c.text_range().len() * 2 + c.data_len()).sum();
+    let patched: FxHashSet<u64> =
+        caches.iter().flat_map(|c| &c.records).map(|r| r.at.align_down(4096).0).collect();
+    let counted = u64::from(counters.unwrap_or(0)).next_multiple_of(4096).saturating_mul(threads.into());
+    mapped.saturating_add(patched.len() as u64 * 4096).saturating_add(counted)
+}
+
+/// The folders of all memory groups over a process that can be seen from here, by `/proc/PID/cgroup` and our mounts.
+fn groups(memberships: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
+    let mut found = Vec::new();
+    for line in memberships.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let version = match (id, controllers) {
+            ("0", "") => Version::Two,
+            (_, c) if c.split(',').any(|c| c == "memory") => Version::One,
+            _ => continue,
+        };
+        let Some((root, point)) = mounts.lines().find_map(|l| mount(l, version)) else { continue };
+        // Relative to what is mounted; a group outside of that cannot be seen.
+        let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
+        if below.components().any(|c| c == std::path::Component::ParentDir) {
+            continue;
+        }
+        let above = below.ancestors().map(|b| (Path::new(point).join(b), version));
+        found.extend(above);
+    }
+    found
+}
+
+/// Of a line of `mountinfo` about memory groups: what is mounted, and where.
+fn mount(line: &str, version: Version) -> Option<(&str, &str)> {
+    let (place, kind) = line.split_once(" - ")?;
+    let mut place = place.split(' ').skip(3);
+    let (root, point) = (place.next()?, place.next()?);
+    let mut kind = kind.split(' ');
+    let is = match (version, kind.next()?) {
+        (Version::One, "cgroup") => kind.nth(1)?.split(',').any(|o| o == "memory"),
+        (Version::Two, "cgroup2") => true,
+        _ => false,
+    };
+    is.then_some((root, point))
+}
+
+/// Bytes that may yet be charged to a group; `None` where it has no limit. Half of the files in use count as taken: to
+/// drop them all would slow the process down.
+fn free(folder: &Path, version: Version) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let stat = read("memory.stat").unwrap_or_default();
+    let [idle, used] = version.cached().map(|word| {
+        let value = stat.lines().find_map(|l| l.strip_prefix(word)?.trim().parse::<u64>().ok());
+        value.unwrap_or(0)
+    });
+    let left = version.limits().into_iter().filter_map(|(limit, usage)| {
+        let limit = number(limit).filter(|&l| l < NONE)?;
+        let taken = number(usage)?.saturating_sub(idle.saturating_add(used / 2));
+        Some(limit.saturating_sub(taken))
+    });
+    left.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw shared:5 - cgroup2 cgroup2 rw
+32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+33 30 0:29 /docker/7 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+
+    fn paths(memberships: &str) -> Vec<String> {
+        groups(memberships, MOUNTS).iter().map(|(p, v)| format!("{} {v:?}", p.display())).collect()
+    }
+
+    #[test]
+    fn all_groups_above() {
+        assert_eq!(
+            paths("4:memory:/docker/7/a\n1:cpu,cpuacct:/x\n0::/b/c\n"),
+            [
+                "/sys/fs/cgroup/memory/a One",
+                "/sys/fs/cgroup/memory/ One",
+                "/sys/fs/cgroup/unified/b/c Two",
+                "/sys/fs/cgroup/unified/b Two",
+                "/sys/fs/cgroup/unified/ Two",
+            ]
+        );
+    }
+
+    #[test]
+    fn groups_that_cannot_be_seen() {
+        assert_eq!(paths("4:memory:/docker/8\n0::/../b\nx\n::\n4:memory\n"), [] as [&str; 0]);
+        assert!(groups("0::/b", "").is_empty());
+        assert!(groups("0::/b", "a - \n - cgroup2\n1 2 3 - cgroup2 x").is_empty());
+    }
+
+    /// A group's folder with these files.
+    fn free_in(version: Version, files: &[(&str, &str)]) -> Option<u64> {
+        let folder = std::env::temp_dir().join(format!(
+            "whet-memory-limit-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        fs::create_dir(&folder).unwrap();
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let free = free(&folder, version);
+        fs::remove_dir_all(&folder).unwrap();
+        free
+    }
+
+    #[test]
+    fn what_is_left() {
+        let stat = ("memory.stat", "anon 700\nfile 300\ninactive_file 100\nactive_file 200\n");
+        let current = ("memory.current", "1000\n");
+        let two = |files: &[(&str, &str)]| free_in(Version::Two, files);
+        assert_eq!(two(&[("memory.max", "1000\n"), current, stat]), Some(200), "cached files make way");
+        assert_eq!(two(&[("memory.max", "1000\n"), ("memory.high", "900"), current, stat]), Some(100));
+        assert_eq!(two(&[("memory.max", "max\n"), ("memory.high", "max\n"), current, stat]), None);
+        assert_eq!(two(&[("memory.max", "500"), current, stat]), Some(0));
+        assert_eq!(two(&[current, stat]), None);
+        let one = |limit: &str, both: &str| {
+            free_in(
+                Version::One,
+                &[
+                    ("memory.limit_in_bytes", limit),
+                    ("memory.usage_in_bytes", "1000\n"),
+                    ("memory.memsw.limit_in_bytes", both),
+                    ("memory.memsw.usage_in_bytes", "1500"),
+                    ("memory.stat", "inactive_file 900\ntotal_inactive_file 10\ntotal_active_file 20\n"),
+                ],
+            )
+        };
+        assert_eq!(one("2000", "9223372036854771712"), Some(1020));
+        assert_eq!(one("2000", "2000"), Some(520));
+        assert_eq!(one("9223372036854771712", "9223372036854771712"), None);
+    }
+}
