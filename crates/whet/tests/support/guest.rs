@@ -54,6 +54,11 @@ impl Guest {
         guest
     }
 
+    /// Whether its first counter has moved.
+    pub fn has_begun(&self) -> bool {
+        self.word(WORK) != 0
+    }
+
     /// Its process id.
     pub fn pid(&self) -> i32 {
         self.pid
