@@ -161,6 +161,12 @@ pub enum Command {
         /// The state in which it was found.
         found: String,
     },
+    /// Write man pages and completions for bash, zsh and fish to a folder.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// What this host offers, and how to mend what is missing.
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,

@@ -9,6 +9,7 @@ mod cli;
 mod daemon;
 mod file;
 mod gdb;
+mod generate;
 mod human;
 mod interrupt;
 mod measure;
@@ -77,6 +78,7 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             Ok(out.told(measure::guard(*pid, *generation, found, out)))
         }
         Command::Profile { what } => profile::run(what, out),
+        Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {
             let report = engine::doctor();
             out.answer(&report, human::doctor);
