@@ -1,6 +1,6 @@
 # The two commands of the README need nothing prepared: each installs what is missing.
 
-.PHONY: demo test stress bench lint setup
+.PHONY: demo test stress bench deb lint setup
 
 # The main job on a real server: start a private MariaDB, drive it, optimize it live, print the measured gain.
 demo:
@@ -21,6 +21,11 @@ stress: setup
 bench: setup
 	cargo build --release -p whet
 	WHET=target/release/whet bench/run.py
+
+# A Debian package, to target/deb.
+deb:
+	cargo build --release --locked -p whet
+	tools/deb.sh
 
 lint:
 	cargo fmt --all --check

@@ -22,6 +22,9 @@ doc=$root/usr/share/doc/whet man=$root/usr/share/man
 install -D -m 755 "$binary" "$root/usr/bin/whet"
 strip --strip-unneeded --remove-section=.comment "$root/usr/bin/whet"
 install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet.service packaging/whet-off.{path,service}
+# The kill switch is armed wherever the package is.
+mkdir "$root/usr/lib/systemd/system/paths.target.wants"
+ln -s ../whet-off.path "$root/usr/lib/systemd/system/paths.target.wants/whet-off.path"
 install -D -m 644 packaging/whet.toml "$root/etc/whet.toml"
 
 "$binary" generate "$root/generated" >/dev/null
