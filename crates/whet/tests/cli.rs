@@ -410,6 +410,61 @@ fn all_of_them() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
+/// The words of older documents, and today's.
+#[test]
+fn single_dash_spellings() {
+    let guest = spinning();
+    let pid = guest.arg();
+    whet(&[&["optimize", &pid][..], &QUICK].concat()).exits(0);
+    let state = || ask(&guest, "-status", &[])["targets"][0]["state"].clone();
+    for (word, wanted) in [("-undo", "undone"), ("-redo", "optimized"), ("-undo", "undone")] {
+        ask(&guest, word, &[]);
+        assert_eq!(state(), wanted, "{word}");
+    }
+    guest.progresses(1);
+    // A daemon of our own, which there is none of.
+    let config = scratch("whet.toml");
+    let socket = scratch("socket");
+    fs::write(&config, format!("[paths]\nsocket = {:?}\n", socket.to_str().unwrap())).unwrap();
+    let [old, new] = ["-stop", "stop"].map(|word| {
+        let answer = whet(&[word, "--config", config.to_str().unwrap()]).exits(12);
+        assert!(answer.stderr.contains(socket.to_str().unwrap()), "{answer:?}");
+        answer.stderr
+    });
+    assert_eq!(old, new);
+    fs::remove_file(&config).unwrap();
+    assert_eq!(whet(&["-start", "--help"]).exits(0).stdout, whet(&["start", "--help"]).exits(0).stdout);
+    // It is taken for an option elsewhere, and for nothing at all where it is no such word.
+    for wrong in [&["status", "-undo"][..], &["-optimize", "1"]] {
+        whet(wrong).exits(2);
+    }
+}
+
+/// What packages are made of.
+#[test]
+fn man_pages_and_completions() {
+    let folder = scratch("generated");
+    let answer = whet(&["generate", folder.to_str().unwrap(), "--format", "json"]).exits(0).json();
+    let files: Vec<&str> = answer["files"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    for command in COMMANDS {
+        let page = text(&format!("whet-{command}.1"));
+        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n\\&  whet "), "{page}");
+        for completion in ["whet.bash", "_whet", "whet.fish"] {
+            assert!(text(completion).contains(command), "{command} in {completion}");
+        }
+    }
+    assert!(text("whet.1").contains(".SH \"EXIT CODES\"\n.nf\n\\&  0 done "));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), files.len());
+    fs::remove_dir_all(&folder).unwrap();
+    // Where it cannot be: the file that is in the way stays.
+    let file = scratch("in-the-way");
+    fs::write(&file, "mine").unwrap();
+    whet(&["generate", file.to_str().unwrap()]).exits(2);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    fs::remove_file(&file).unwrap();
+}
+
 fn ask_verify(pid: &str) -> Value {
     whet(&["verify", pid, "--format", "json"]).exits(0).json()
 }
