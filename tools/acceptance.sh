@@ -13,7 +13,9 @@ run() {
 }
 run python3 tools/test_bisect.py
 run python3 tools/test_measure.py
+run tools/test_deb.sh
 if [[ $form == long ]]; then
+    run tools/test_system.sh
     run python3 tools/server-test.py --seconds 180 --toggles 50
     run python3 tools/server-test.py --seconds 60 --connections 64
     run python3 tools/server-test.py --crash
