@@ -1,0 +1,324 @@
+//! The same path, where clones are in force.
+//!
+//! A path through originals says at each instruction which one comes next. The follower is where the same thread would be with the
+//! redirects written: in a clone at the instruction that stands for the original's, or in the original where nothing leads
+//! out of it. Jumps that only one side has are executed or passed over, a call by a shortcut goes its way, stubs that clones do not go by are
+//! left out. It decodes what really lies in memory; only where data decides that is not known (does this pointer come from a
+//! virtual table that was changed?) it goes by what redirects say.
+//!
+//! INVARIANT(stands-for): before each instruction of the path the follower is at the instruction of a clone that stands for it, at extra
+//! ones that lead there, or at the original itself; or it is on its way through what the other side has alone (a stub, a callee
+//! that runs in place). Where that does not hold it says so ([`Follower::lost`]) and goes on in the original.
+
+use crate::step::{Flow, Inst, Pointer, Step};
+use addr::{Addr, Avma, AvmaRange};
+use code::{Cfg, Term};
+use emit::{AddressMap, Link};
+use iced_x86::{Decoder, DecoderOptions};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Instructions that only the clones' side has, at most, before one of the path: nops, jumps to jumps.
+const MOST_EXTRA: usize = 64;
+
+/// A clone as it lies in memory.
+#[derive(Clone, Debug)]
+pub struct CloneCode<'a> {
+    /// Which instruction stands for which.
+    pub map: &'a AddressMap,
+    /// Its fragments with their bytes.
+    pub bytes: Vec<(AvmaRange, Vec<u8>)>,
+}
+
+/// What leads from elsewhere into clones.
+#[derive(Clone, Debug, Default)]
+pub struct Redirects {
+    /// Jumps at entries of originals, by where they are.
+    pub entries: FxHashMap<Avma, Avma>,
+    /// Direct calls in originals, by the address behind the call.
+    pub calls: FxHashMap<Avma, Avma>,
+    /// Functions that virtual tables lead to, by the original's entry.
+    pub tables: FxHashMap<Avma, Avma>,
+    /// Slots of procedure linkage tables, by their address.
+    pub slots: FxHashMap<Avma, Avma>,
+}
+
+/// What there is for paths to lead through.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The graphs of the originals of all clones.
+    pub cfgs: &'a [&'a Cfg],
+    /// The clones.
+    pub clones: &'a [CloneCode<'a>],
+    /// What leads into them.
+    pub redirects: &'a Redirects,
+    /// The word at an address without redirects.
+    pub word: &'a dyn Fn(Avma) -> Option<Avma>,
+    /// Whether an instruction is one of a stub of the procedure linkage table.
+    pub in_stub: &'a dyn Fn(Avma) -> bool,
+    /// Whom an indirect call calls by the table that was seen most: decides guards of which the clone does not tell.
+    pub mostly: &'a dyn Fn(Avma) -> Option<Avma>,
+}
+
+impl std::fmt::Debug for Setting<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setting").field("clones", &self.clones.len()).finish_non_exhaustive()
+    }
+}
+
+/// An instruction of a clone.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    inst: Inst,
+    link: Link,
+    original: Avma,
+}
+
+/// A thread's place where clones are in force.
+#[derive(Debug)]
+pub struct Follower<'a> {
+    setting: Setting<'a>,
+    insts: FxHashMap<Avma, Own>,
+    /// Where the clones of originals are.
+    clones: FxHashMap<Avma, Avma>,
+    /// Originals that have no bytes in the clone.
+    dropped: FxHashSet<Avma>,
+    /// Jumps through tables that were cloned.
+    switches: FxHashSet<Avma>,
+    /// Where the thread is; `None`: where the path is.
+    at: Option<Avma>,
+    returns: Vec<Avma>,
+    /// How deep the path is in a callee that runs in place here.
+    within: u32,
+    lost: u64,
+}
+
+impl<'a> Follower<'a> {
+    /// A thread that is where paths begin.
+    #[must_use]
+    pub fn new(setting: Setting<'a>) -> Self {
+        let mut this = Self {
+            setting,
+            insts: FxHashMap::default(),
+            clones: FxHashMap::default(),
+            dropped: FxHashSet::default(),
+            switches: FxHashSet::default(),
+            at: None,
+            returns: Vec::new(),
+            within: 0,
+            lost: 0,
+        };
+        setting.clones.iter().for_each(|c| this.take(c));
+        for cfg in setting.cfgs {
+            for block in &cfg.blocks {
+                let Term::Switch { table } = block.term else { continue };
+                let cloned = cfg.tables.get(table as usize).is_some_and(|t| t.cloneable.is_some());
+                let last = block.insts.end.checked_sub(1).and_then(|n| cfg.insts.get(n as usize));
+                if let Some(last) = last.filter(|_| cloned) {
+                    this.switches.insert(last.at);
+                }
+            }
+        }
+        this
+    }
+
+    fn take(&mut self, clone: &CloneCode<'_>) {
+        let fragments = clone.map.fragments();
+        for e in clone.map.entries() {
+            let at = fragments.address(e.at);
+            if matches!(e.link, Link::Copy | Link::Dropped) {
+                self.clones.insert(e.original, at);
+            }
+            if e.link == Link::Dropped {
+                self.dropped.insert(e.original);
+                continue;
+            }
+            let bytes = clone.bytes.iter().find(|(r, _)| r.contains(at)).and_then(|(r, bytes)| {
+                let from = usize::try_from(at.since(r.start)?).ok()?;
+                bytes.get(from..)
+            });
+            let decoded =
+                Decoder::with_ip(64, bytes.unwrap_or_default(), at.0, DecoderOptions::NONE).decode();
+            if !decoded.is_invalid() {
+                self.insts.insert(at, Own { inst: Inst::of(&decoded), link: e.link, original: e.original });
+            }
+        }
+    }
+
+    /// How often the thread was not where the path was: 0, but for what only data decides.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The path ends here; another one begins.
+    pub fn leave(&mut self) {
+        self.at = None;
+        self.returns.clear();
+        self.within = 0;
+    }
+
+    /// Goes on by what the path does next, and tells of each instruction that is executed on this side.
+    pub fn follow(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
+        if self.within > 0 {
+            match path.flow {
+                Flow::Return => self.within -= 1,
+                flow if flow.is_call() => self.within += 1,
+                _ => {}
+            }
+            return;
+        }
+        let mut at = self.at.unwrap_or(path.at);
+        for _ in 0..MOST_EXTRA {
+            if self.dropped.contains(&path.at) && self.clones.get(&path.at) == Some(&at) {
+                if path.flow.is_call() {
+                    at = self.in_place(at, path.at, tell);
+                    self.within = 1;
+                }
+                self.at = Some(at);
+                return;
+            }
+            at = match self.insts.get(&at).copied() {
+                Some(own) if own.link == Link::Extra => self.extra(at, own, tell),
+                Some(own) if own.original != path.at => break,
+                Some(own) if own.link == Link::Within => match self.guard(at, own, path, tell) {
+                    Some(to) => to,
+                    None => return,
+                },
+                Some(own) => return self.copy(at, own, path, tell),
+                None => match self.setting.redirects.entries.get(&at) {
+                    Some(&to) => {
+                        tell(Step { at, len: JUMP_LEN, flow: Flow::Jump, next: to });
+                        to
+                    }
+                    None if at == path.at => return self.original(path, tell),
+                    None => break,
+                },
+            };
+        }
+        self.at = Some(at);
+        // Clones call what is behind a stub.
+        if !(self.setting.in_stub)(path.at) {
+            self.lost += 1;
+            tell(*path);
+            self.at = Some(path.next);
+        }
+    }
+
+    /// An instruction that only the clone has.
+    fn extra(&self, at: Avma, own: Own, tell: &mut dyn FnMut(Step)) -> Avma {
+        let after = at.add(u64::from(own.inst.len));
+        let next = own.inst.target.filter(|_| own.inst.flow == Flow::Jump).unwrap_or(after);
+        tell(own.inst.step(at, next));
+        next
+    }
+
+    /// The instructions of a callee that runs in place of the call at `call`; where they end.
+    fn in_place(&self, mut at: Avma, call: Avma, tell: &mut dyn FnMut(Step)) -> Avma {
+        while let Some(own) = self.insts.get(&at).filter(|o| o.link == Link::Within && o.original == call) {
+            let next = at.add(u64::from(own.inst.len));
+            tell(own.inst.step(at, next));
+            at = next;
+        }
+        at
+    }
+
+    /// The branch of a guard and what is behind it. Where the guard does not hold: where the call as it was is.
+    fn guard(&mut self, at: Avma, own: Own, path: &Step, tell: &mut dyn FnMut(Step)) -> Option<Avma> {
+        let after = at.add(u64::from(own.inst.len));
+        let direct = self.insts.get(&after).filter(|o| o.link == Link::Within && o.inst.flow == Flow::Call);
+        let holds = match direct.and_then(|o| o.inst.target) {
+            Some(to) => self.is_at(to, path.next),
+            None => (self.setting.mostly)(path.at).is_none_or(|callee| callee == path.next),
+        };
+        if let Some(otherwise) = own.inst.target.filter(|_| !holds) {
+            tell(own.inst.step(at, otherwise));
+            return Some(otherwise);
+        }
+        tell(own.inst.step(at, after));
+        self.at = Some(match direct.copied() {
+            Some(Own { inst, .. }) => {
+                let to = inst.target.unwrap_or(path.next);
+                tell(inst.step(after, to));
+                self.returns.push(after.add(u64::from(inst.len)));
+                to
+            }
+            None => {
+                self.within = 1;
+                self.in_place(after, path.at, tell)
+            }
+        });
+        None
+    }
+
+    /// Whether a thread at `at` is where the path is at `original`.
+    fn is_at(&self, at: Avma, original: Avma) -> bool {
+        at == original
+            || self.clones.get(&original) == Some(&at)
+            || self.insts.get(&at).is_some_and(|o| o.original == original && o.link != Link::Within)
+            || self.setting.redirects.entries.get(&original) == Some(&at)
+    }
+
+    /// The clone's copy of the path's instruction.
+    fn copy(&mut self, at: Avma, own: Own, path: &Step, tell: &mut dyn FnMut(Step)) {
+        let inst = own.inst;
+        if path.flow == Flow::Return && inst.flow != Flow::Return {
+            return self.passed_by(at, path, tell);
+        }
+        let after = at.add(u64::from(inst.len));
+        let next = match inst.flow {
+            Flow::On => after,
+            Flow::Conditional => inst.target.filter(|&to| self.is_at(to, path.next)).unwrap_or(after),
+            Flow::Jump | Flow::Call => inst.target.unwrap_or(path.next),
+            Flow::IndirectJump(_) if self.switches.contains(&path.at) => {
+                self.clones.get(&path.next).copied().unwrap_or(path.next)
+            }
+            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
+            Flow::Return => self.returns.pop().unwrap_or(path.next),
+        };
+        if inst.flow.is_call() {
+            self.returns.push(after);
+        }
+        tell(inst.step(at, next));
+        self.at = Some(next);
+    }
+
+    /// The path's instruction itself.
+    fn original(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
+        let next = match path.flow {
+            Flow::On | Flow::Conditional | Flow::Jump => path.next,
+            Flow::Call => self.setting.redirects.calls.get(&path.after()).copied().unwrap_or(path.next),
+            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
+            Flow::Return => self.returns.pop().unwrap_or(path.next),
+        };
+        if path.flow.is_call() {
+            self.returns.push(path.after());
+        }
+        tell(Step { next, ..*path });
+        self.at = Some(next);
+    }
+
+    /// A callee of which the path knows nothing but that it returns.
+    fn passed_by(&mut self, at: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
+        let next = self.returns.pop().unwrap_or(path.next);
+        tell(Step { at, next, ..*path });
+        self.at = Some(next);
+    }
+
+    /// Where a pointer leads that leads to `next` without redirects.
+    fn led(&self, pointer: Pointer, next: Avma) -> Avma {
+        let redirects = self.setting.redirects;
+        match pointer {
+            Pointer::Slot(slot) => {
+                redirects.slots.get(&slot).copied().or_else(|| (self.setting.word)(slot)).unwrap_or(next)
+            }
+            Pointer::Table => redirects.tables.get(&next).copied().unwrap_or(next),
+            Pointer::Other => next,
+        }
+    }
+}
+
+/// Bytes of a jump at an entry.
+const JUMP_LEN: u8 = 5;
+
+#[cfg(test)]
+mod tests;

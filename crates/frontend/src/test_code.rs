@@ -1,0 +1,119 @@
+//! Two functions, one of which calls the other, and clones of them.
+
+use addr::{Addr, Avma};
+use code::{BlockId, Cfg};
+use emit::{Function, Output, Request};
+use profile::Counts;
+use proptest::prelude::*;
+use unwind::{CfaRule, Reg, Row};
+
+/// `test; je b2; b1: call 0x2000; dec; nop; b2: dec; jne b1; b3: jrcxz b5; b4: jmp b6; b5: nop; b6: ret`
+const CALLER: &str = "\
+function 0x1000
+part 0x1000..0x1018
+block b0 0x1000
+  48 85 ff
+  74 09
+  cond e b2 else b1
+block b1 0x1005
+  e8 f6 0f 00 00
+  48 ff c8
+  90
+  fall b2
+block b2 0x100e
+  ff c9
+  75 f3
+  cond ne b1 else b3
+block b3 0x1012
+  e3 02
+  short b5 else b4
+block b4 0x1014
+  eb 01
+  jump b6
+block b5 0x1016
+  90
+  fall b6
+block b6 0x1017
+  c3
+  return
+";
+
+/// `test; je b2; b1: add; b2: ret`
+const CALLEE: &str = "\
+function 0x2000
+part 0x2000..0x2008
+block b0 0x2000
+  85 c0
+  74 03
+  cond e b2 else b1
+block b1 0x2004
+  48 01 d8
+  fall b2
+block b2 0x2007
+  c3
+  return
+";
+
+pub(crate) fn caller() -> Cfg {
+    code::parse(CALLER).unwrap()
+}
+
+pub(crate) fn callee() -> Cfg {
+    code::parse(CALLEE).unwrap()
+}
+
+/// Consistent counts of both.
+pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
+    (prop::collection::vec(0u64..100, 7), prop::collection::vec(0u64..100, 3))
+        .prop_map(|(a, b)| (profile::infer(&caller(), &a), profile::infer(&callee(), &b)))
+}
+
+/// Where clones lie.
+pub(crate) const TEXT: Avma = Avma(0x10_0000);
+
+/// Clones of these blocks of both, the first so many of each among the hot ones.
+pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output {
+    let (a, b) = (self::caller(), self::callee());
+    let row = |cfg: &Cfg| Row {
+        range: cfg.parts[0],
+        cfa: CfaRule::RegOffset(Reg::RSP, 8),
+        regs: Vec::new(),
+        args_size: 0,
+    };
+    let (rows_a, rows_b) = ([row(&a)], [row(&b)]);
+    let function = |cfg, rows, (order, hot): (&[u32], usize)| Function {
+        cfg,
+        order: order.iter().map(|&b| BlockId(b)).collect(),
+        hot,
+        align_blocks: Vec::new(),
+        window: None,
+        rows,
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+        align: 16,
+        counters: Vec::new(),
+        watches: Vec::new(),
+        shortcuts: Vec::new(),
+    };
+    let request = Request {
+        text_at: TEXT,
+        data_at: TEXT.add(0x10_0000),
+        functions: vec![function(&a, &rows_a[..], caller), function(&b, &rows_b[..], callee)],
+        known: &|_| None,
+        stubs: &Default::default(),
+        constant: &|_| None,
+    };
+    emit::emit(&request).unwrap()
+}
+
+/// The entry first, then some of the others in any order; and how many of them are hot.
+pub(crate) fn arb_order(blocks: u32) -> impl Strategy<Value = (Vec<u32>, usize)> {
+    (Just((1..blocks).collect::<Vec<u32>>()).prop_shuffle(), 0..blocks as usize, 0..=blocks as usize)
+        .prop_map(|(mut rest, kept, hot)| {
+            rest.truncate(kept);
+            rest.insert(0, 0);
+            let hot = hot.min(rest.len());
+            (rest, hot)
+        })
+}

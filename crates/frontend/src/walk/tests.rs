@@ -1,0 +1,154 @@
+use super::*;
+use crate::test_code::{arb_counts, callee, caller};
+use proptest::prelude::*;
+use rustc_hash::FxHashMap;
+
+const NOTHING: Surroundings<'static> = Surroundings { stub: &|_| Vec::new(), word: &|_| None };
+
+fn path(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64, length: u64) -> Vec<Move> {
+    let mut moves = Vec::new();
+    if let Some(mut walk) = Walk::new(routines, around, seed) {
+        walk.go(length, &mut |m| moves.push(m));
+    }
+    moves
+}
+
+/// Whether each instruction is the one that the one before it said.
+fn is_connected(moves: &[Move]) -> bool {
+    moves.windows(2).all(|w| match (w[0], w[1]) {
+        (Move::Step(a), Move::Step(b)) => a.next == b.at,
+        (Move::Lost, Move::Step(b)) => b.at == OUTSIDE,
+        (_, Move::Lost) => true,
+    })
+}
+
+fn times(moves: &[Move]) -> FxHashMap<u64, u64> {
+    let mut times = FxHashMap::default();
+    for m in moves {
+        if let Move::Step(s) = m {
+            *times.entry(s.at.0).or_default() += 1;
+        }
+    }
+    times
+}
+
+fn routine<'a>(cfg: &'a Cfg, counts: &'a Counts) -> Routine<'a> {
+    Routine { cfg, counts, leads: &[] }
+}
+
+proptest! {
+    #[test]
+    fn a_path_is_connected_and_by_its_seed((a, b) in arb_counts(), seed: u64) {
+        let (caller, callee) = (caller(), callee());
+        let routines = [routine(&caller, &a), routine(&callee, &b)];
+        let moves = path(&routines, &NOTHING, seed, 500);
+        prop_assert!(is_connected(&moves), "{moves:x?}");
+        prop_assert_eq!(&moves, &path(&routines, &NOTHING, seed, 500));
+        let ran = a.blocks[0] + b.blocks[0] > 0;
+        prop_assert_eq!(moves.len() >= 500, ran);
+        // What never ran is nowhere on it.
+        for (at, _) in times(&moves) {
+            for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
+                let block = cfg.blocks.iter().position(|x| x.range.contains(Avma(at)));
+                prop_assert!(block.is_none_or(|x| counts.blocks[x] > 0), "{at:#x}");
+            }
+        }
+    }
+}
+
+/// 10 entries, of which 4 pass the loop by; 60 rounds, each with a call, of which a quarter adds.
+fn counts() -> (Counts, Counts) {
+    let caller = Counts {
+        entry: 10,
+        blocks: vec![10, 60, 64, 10, 3, 7, 10],
+        edges: vec![vec![4, 6], vec![60], vec![54, 10], vec![7, 3], vec![3], vec![7], vec![]],
+        inflow: vec![10, 0, 0, 0, 0, 0, 0],
+        outflow: vec![0, 0, 0, 0, 0, 0, 10],
+    };
+    let callee = Counts {
+        entry: 60,
+        blocks: vec![60, 15, 60],
+        edges: vec![vec![45, 15], vec![15], vec![]],
+        inflow: vec![60, 0, 0],
+        outflow: vec![0, 0, 60],
+    };
+    (caller, callee)
+}
+
+#[test]
+fn every_block_runs_as_often_as_counted() {
+    let (caller, callee) = (caller(), callee());
+    let (a, b) = counts();
+    assert!(a.is_consistent(&caller) && b.is_consistent(&callee));
+    let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 3, 2_000_000);
+    assert!(is_connected(&moves) && !moves.contains(&Move::Lost));
+    let times = times(&moves);
+    let entries = times[&0x1000] as f64;
+    // Nobody but the caller calls the callee.
+    assert!(times[&OUTSIDE.0].abs_diff(times[&0x1000]) <= 1);
+    for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
+        for (block, &n) in cfg.blocks.iter().zip(&counts.blocks) {
+            let got = times[&block.range.start.0] as f64 / entries * 10.0;
+            assert!((got / n as f64 - 1.0).abs() < 0.03, "{:?}: {got} instead of {n}", block.range);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_only_returns_and_stubs_are_passed() {
+    let caller = caller();
+    let (a, _) = counts();
+    let unknown = path(&[routine(&caller, &a)], &NOTHING, 1, 2000);
+    assert!(is_connected(&unknown));
+    let at = |moves: &[Move], at: u64| {
+        moves.iter().find_map(|m| match m {
+            Move::Step(s) if s.at == Avma(at) => Some(*s),
+            _ => None,
+        })
+    };
+    let back = at(&unknown, 0x2000).unwrap();
+    assert_eq!((back.flow, back.next, back.len), (Flow::Return, Avma(0x100a), 1));
+    let slot = Flow::IndirectJump(Pointer::Slot(Avma(0x9000)));
+    let stub = |at| match at {
+        Avma(0x2000) => vec![Step { at, len: 6, flow: slot, next: Avma(0x3000) }],
+        _ => Vec::new(),
+    };
+    let stubs = path(&[routine(&caller, &a)], &Surroundings { stub: &stub, word: &|_| None }, 1, 2000);
+    assert!(is_connected(&stubs));
+    assert_eq!(at(&stubs, 0x2000).map(|s| s.next), Some(Avma(0x3000)));
+    assert_eq!(at(&stubs, 0x3000).map(|s| s.next), Some(Avma(0x100a)));
+}
+
+/// `call *%rax; ret`
+const POINTER: &str = "\
+function 0x5000
+part 0x5000..0x5003
+block b0 0x5000
+  ff d0
+  c3
+  return
+";
+
+#[test]
+fn pointers_lead_where_they_were_seen_to() {
+    let (cfg, callee) = (code::parse(POINTER).unwrap(), callee());
+    let counts =
+        Counts { entry: 10, blocks: vec![10], edges: vec![vec![]], inflow: vec![10], outflow: vec![10] };
+    let (_, mut b) = self::counts();
+    b.entry = 6;
+    let leads = [Leads { inst: 0, to: vec![(callee.entry, 6), (Avma(0x7000), 3)], others: 1 }];
+    let routines = [Routine { cfg: &cfg, counts: &counts, leads: &leads }, routine(&callee, &b)];
+    let moves = path(&routines, &NOTHING, 5, 200_000);
+    assert!(is_connected(&moves));
+    let times = times(&moves);
+    let share = |at: u64| times[&at] as f64 / times[&0x5000] as f64;
+    assert!((share(0x2000) - 0.6).abs() < 0.02 && (share(0x7000) - 0.3).abs() < 0.02, "{times:?}");
+}
+
+#[test]
+fn nothing_ran() {
+    let caller = caller();
+    let counts = Counts::zero(&caller);
+    assert!(Walk::new(&[routine(&caller, &counts)], &NOTHING, 1).is_none());
+    assert!(Walk::new(&[], &NOTHING, 1).is_none());
+}
