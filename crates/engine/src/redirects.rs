@@ -59,6 +59,20 @@ fn jump_targets(cfg: &Cfg) -> Vec<Avma> {
     tables.chain(pads).collect()
 }
 
+/// Where a redirect leads.
+#[must_use]
+pub fn leads_to(r: &Record) -> Option<Avma> {
+    let displaced = |end: u64, bytes: Option<&[u8]>| {
+        let bytes: [u8; 4] = bytes?.try_into().ok()?;
+        Some(r.at.add(end).offset(i64::from(i32::from_le_bytes(bytes))))
+    };
+    match r.kind {
+        RedirectKind::Entry => displaced(5, r.new.get(1..5)),
+        RedirectKind::Call => displaced(4, r.new.get(..4)),
+        RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
+    }
+}
+
 /// The jump at a function's entry, to its clone.
 #[must_use]
 pub fn entry(program: &Program<'_>, id: FuncId, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {

@@ -21,7 +21,7 @@ impl<V: Copy> Cache<V> {
     /// The value for a key, which thereby is used; from now on it is `value`.
     pub(crate) fn put(&mut self, key: u64, value: V) -> Option<V> {
         let set = usize::try_from(key % self.sets).unwrap_or(0);
-        let Some(ways) = self.entries.get_mut(set * self.ways..(set + 1) * self.ways) else { return None };
+        let ways = self.entries.get_mut(set * self.ways..(set + 1) * self.ways)?;
         let found = ways.iter().position(|e| e.is_some_and(|(k, _)| k == key));
         let depth = found.unwrap_or(self.ways - 1);
         let old = found.and_then(|i| ways.get(i).copied().flatten());

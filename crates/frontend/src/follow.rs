@@ -12,7 +12,6 @@
 
 use crate::step::{Flow, Inst, Pointer, Step};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Cfg, Term};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -45,8 +44,8 @@ pub struct Redirects {
 /// What there is for paths to lead through.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// The graphs of the originals of all clones.
-    pub cfgs: &'a [&'a Cfg],
+    /// Jumps of originals through tables that their clones have of their own.
+    pub switches: &'a FxHashSet<Avma>,
     /// The clones.
     pub clones: &'a [CloneCode<'a>],
     /// What leads into them.
@@ -55,8 +54,8 @@ pub struct Setting<'a> {
     pub word: &'a dyn Fn(Avma) -> Option<Avma>,
     /// Whether an instruction is one of a stub of the procedure linkage table.
     pub in_stub: &'a dyn Fn(Avma) -> bool,
-    /// Whom an indirect call calls by the table that was seen most: decides guards of which the clone does not tell.
-    pub mostly: &'a dyn Fn(Avma) -> Option<Avma>,
+    /// Whom an indirect call calls mostly: decides guards of which the clone does not tell.
+    pub mostly: &'a FxHashMap<Avma, Avma>,
 }
 
 impl std::fmt::Debug for Setting<'_> {
@@ -82,8 +81,6 @@ pub struct Follower<'a> {
     clones: FxHashMap<Avma, Avma>,
     /// Originals that have no bytes in the clone.
     dropped: FxHashSet<Avma>,
-    /// Jumps through tables that were cloned.
-    switches: FxHashSet<Avma>,
     /// Where the thread is; `None`: where the path is.
     at: Option<Avma>,
     returns: Vec<Avma>,
@@ -101,23 +98,12 @@ impl<'a> Follower<'a> {
             insts: FxHashMap::default(),
             clones: FxHashMap::default(),
             dropped: FxHashSet::default(),
-            switches: FxHashSet::default(),
             at: None,
             returns: Vec::new(),
             within: 0,
             lost: 0,
         };
         setting.clones.iter().for_each(|c| this.take(c));
-        for cfg in setting.cfgs {
-            for block in &cfg.blocks {
-                let Term::Switch { table } = block.term else { continue };
-                let cloned = cfg.tables.get(table as usize).is_some_and(|t| t.cloneable.is_some());
-                let last = block.insts.end.checked_sub(1).and_then(|n| cfg.insts.get(n as usize));
-                if let Some(last) = last.filter(|_| cloned) {
-                    this.switches.insert(last.at);
-                }
-            }
-        }
         this
     }
 
@@ -228,7 +214,7 @@ impl<'a> Follower<'a> {
         let direct = self.insts.get(&after).filter(|o| o.link == Link::Within && o.inst.flow == Flow::Call);
         let holds = match direct.and_then(|o| o.inst.target) {
             Some(to) => self.is_at(to, path.next),
-            None => (self.setting.mostly)(path.at).is_none_or(|callee| callee == path.next),
+            None => self.setting.mostly.get(&path.at).is_none_or(|callee| *callee == path.next),
         };
         if let Some(otherwise) = own.inst.target.filter(|_| !holds) {
             tell(own.inst.step(at, otherwise));
@@ -269,7 +255,7 @@ impl<'a> Follower<'a> {
             Flow::On => after,
             Flow::Conditional => inst.target.filter(|&to| self.is_at(to, path.next)).unwrap_or(after),
             Flow::Jump | Flow::Call => inst.target.unwrap_or(path.next),
-            Flow::IndirectJump(_) if self.switches.contains(&path.at) => {
+            Flow::IndirectJump(_) if self.setting.switches.contains(&path.at) => {
                 self.clones.get(&path.next).copied().unwrap_or(path.next)
             }
             Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),

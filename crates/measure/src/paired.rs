@@ -91,6 +91,7 @@ pub(crate) fn run(
         combined_improvement_factor: figures.map(|f| f.factor),
         user_cpu_factor: figures.and_then(|f| f.user_factor),
         events: figures.map_or_else(Events::none, |f| f.events),
+        modelled: None,
         verdict,
         can_tell: verdict != Verdict::CannotTell,
         steady: figures.is_some() && variation <= STEADY,

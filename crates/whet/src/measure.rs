@@ -8,7 +8,7 @@ use ::measure::{
     Report, SystemCalls, Verdict, Work, WorkError,
 };
 use clap::{Args, builder::RangedU64ValueParser};
-use engine::{ExitCode, Pid, TargetState};
+use engine::{ExitCode, FrontEndEvents, FrontEndReport, Pid, TargetState};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -126,6 +126,12 @@ pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     if !how.windows {
         report.windows.clear();
     }
+    if report.qps.is_some() && report.events.source == EventSource::None {
+        match engine::front_end(pid) {
+            Ok(modelled) => report.modelled = modelled,
+            Err(e) => out.warn(&format!("no modelled events: {}", engine::with_causes(&e))),
+        }
+    }
     out.answer(&report, human);
     Ok(if report.can_tell { ExitCode::Ok } else { ExitCode::Nothing })
 }
@@ -211,7 +217,8 @@ fn human(r: &Report) -> String {
 fn events(r: &Report) -> String {
     let e = &r.events;
     if e.source == EventSource::None {
-        return "\nevents in the CPU: not to be had, this host shows no performance counters".to_owned();
+        let none = "\nevents in the CPU: not to be had, this host shows no performance counters";
+        return none.to_owned() + &r.modelled.as_ref().map(modelled).unwrap_or_default();
     }
     let rows = [
         ("IPC", e.ipc),
@@ -221,6 +228,35 @@ fn events(r: &Report) -> String {
         ("stalled", e.frontend_stalls),
     ];
     rows.iter().filter_map(|(name, c)| Some(row(name, c.as_ref()?, |v| format!("{v:.3}")))).collect()
+}
+
+/// Events of the same path without and with, of a thousand instructions that it takes without.
+fn modelled(m: &FrontEndReport) -> String {
+    let mut s = format!(
+        "\nmodelled, {}: of 1000 instructions drawn from the counts of {} functions ({:.0}% of samples)",
+        m.cpu,
+        m.functions,
+        m.coverage * 100.0
+    );
+    let rows: [(&str, fn(&FrontEndEvents) -> u64); 7] = [
+        ("I-cache misses", |e| e.icache_misses),
+        ("I-TLB misses", |e| e.itlb_misses),
+        ("page walks", |e| e.itlb_walks),
+        ("target misses", |e| e.btb_misses.saturating_add(e.target_misses)),
+        ("direction m.", |e| e.direction_misses),
+        ("return misses", |e| e.return_misses),
+        ("taken branches", |e| e.taken_branches),
+    ];
+    for (name, of) in rows {
+        let per_thousand = |e| of(e) as f64 * 1e3 / m.path.max(1) as f64;
+        let (without, with) = (per_thousand(&m.without), per_thousand(&m.with));
+        let change = match without > 0.0 {
+            true => format!("{:+.1}%", (with / without - 1.0) * 100.0),
+            false => "-".to_owned(),
+        };
+        let _ = write!(s, "\n  {name:<16}{without:>26.3}{with:>32.3}{change:>30}");
+    }
+    s
 }
 
 fn row(name: &str, c: &Comparison, show: impl Fn(f64) -> String) -> String {

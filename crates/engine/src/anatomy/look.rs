@@ -7,12 +7,12 @@ use crate::names::{self, Fit};
 use crate::notes::{NotedFunction, Notes};
 use crate::program::{FuncId, Program};
 use crate::{Error, Target, map_store};
-use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use addr::{Avma, AvmaRange, ReadMemory};
 use code::Refusal;
 use emit::AddressMap;
 use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Profile};
 use rustc_hash::FxHashMap;
-use splice::{Installed, Record, RedirectKind};
+use splice::Installed;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many names are told where several are meant.
@@ -181,23 +181,11 @@ fn name_of(
 fn redirects(installed: &Installed, map: &AddressMap) -> BTreeMap<String, usize> {
     let mut out = BTreeMap::new();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
-        if leads_to(r).is_some_and(|to| map.fragments().contains(to)) {
+        if crate::redirects::leads_to(r).is_some_and(|to| map.fragments().contains(to)) {
             *out.entry(r.kind.name().to_owned()).or_default() += 1;
         }
     }
     out
-}
-
-fn leads_to(r: &Record) -> Option<Avma> {
-    let displaced = |end: u64, bytes: Option<&[u8]>| {
-        let bytes: [u8; 4] = bytes?.try_into().ok()?;
-        Some(r.at.add(end).offset(i64::from(i32::from_le_bytes(bytes))))
-    };
-    match r.kind {
-        RedirectKind::Entry => displaced(5, r.new.get(1..5)),
-        RedirectKind::Call => displaced(4, r.new.get(..4)),
-        RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
-    }
 }
 
 fn why(

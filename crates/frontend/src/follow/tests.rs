@@ -26,12 +26,12 @@ fn followed(moves: &[Move], out: &Output, redirects: &Redirects) -> (Vec<Step>, 
         .map(|c| CloneCode { map: &c.map, bytes: vec![(range, out.text.clone())] })
         .collect();
     let mut follower = Follower::new(Setting {
-        cfgs: &[],
+        switches: &FxHashSet::default(),
         clones: &codes,
         redirects,
         word: &|_| None,
         in_stub: &|_| false,
-        mostly: &|_| None,
+        mostly: &FxHashMap::default(),
     });
     let mut steps = Vec::new();
     for m in moves {
