@@ -13,8 +13,8 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Cfg, Term};
 use emit::AddressMap;
 use frontend::{
-    CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Move, Pointer, Redirects,
-    Routine, Setting, Step, Surroundings, Walk,
+    CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects, Routine,
+    Setting, Step, Surroundings, Walk,
 };
 use iced_x86::{Decoder, DecoderOptions};
 use profile::Profile;
@@ -167,12 +167,9 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     for length in [WARM_UP, COUNTED] {
         without.warmed_up();
         with.warmed_up();
-        walk.go(length, &mut |m| match m {
-            Move::Step(step) => {
-                without.execute(&step);
-                follower.follow(&step, &mut |step| with.execute(&step));
-            }
-            Move::Lost => follower.leave(),
+        walk.go(length, &mut |step| {
+            without.execute(step);
+            follower.follow(step, &mut |step| with.execute(&step));
         });
     }
     Some(Run { without: without.events(), with: with.events(), lost: follower.lost() })

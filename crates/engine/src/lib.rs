@@ -66,6 +66,7 @@ mod walk;
 mod watcher;
 pub mod whole_file;
 
+pub use ::frontend::Events as FrontEndEvents;
 pub use anatomy::{Anatomy, Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Standing, Stretch, Warmth};
 pub use candidates::StacksReport;
 pub use control::{mend, redo, undo};
@@ -73,7 +74,6 @@ pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
 pub use error::{Error, ExitCode, with_causes};
-pub use ::frontend::Events as FrontEndEvents;
 pub use explain::{ExplainReport, FunctionReport, explain, reason_in_words};
 pub use fit::{Fit, fit};
 pub use front_end::{FrontEndReport, follow_path, front_end};

@@ -136,13 +136,6 @@ impl<'a> Follower<'a> {
         self.lost
     }
 
-    /// The path ends here; another one begins.
-    pub fn leave(&mut self) {
-        self.at = None;
-        self.returns.clear();
-        self.within = 0;
-    }
-
     /// Goes on by what the path does next, and tells of each instruction that is executed on this side.
     pub fn follow(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         if self.within > 0 {
@@ -156,6 +149,9 @@ impl<'a> Follower<'a> {
         let mut at = self.at.unwrap_or(path.at);
         for _ in 0..MOST_EXTRA {
             if self.dropped.contains(&path.at) && self.clones.get(&path.at) == Some(&at) {
+                if path.flow == Flow::Return {
+                    return self.passed_by(at, path, tell);
+                }
                 if path.flow.is_call() {
                     at = self.in_place(at, path.at, tell);
                     self.within = 1;

@@ -25,4 +25,4 @@ pub use cpu::{Cpu, Direction, Geometry, ICE_LAKE_SERVER};
 pub use follow::{CloneCode, Follower, Redirects, Setting};
 pub use model::{Events, Model};
 pub use step::{Flow, Inst, Pointer, Step};
-pub use walk::{Leads, Move, OUTSIDE, Routine, Surroundings, Walk};
+pub use walk::{Leads, OUTSIDE, Routine, Surroundings, Walk};

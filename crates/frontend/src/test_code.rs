@@ -62,10 +62,17 @@ pub(crate) fn callee() -> Cfg {
     code::parse(CALLEE).unwrap()
 }
 
-/// Consistent counts of both.
+/// Counts of both: consistent ones, but for blocks that are left unseen now and then.
 pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
-    (prop::collection::vec(0u64..100, 7), prop::collection::vec(0u64..100, 3))
-        .prop_map(|(a, b)| (profile::infer(&caller(), &a), profile::infer(&callee(), &b)))
+    let some = |n| prop::collection::vec(0u64..100, n);
+    let unseen = prop_oneof![Just(vec![0; 7]), prop::collection::vec(0u64..9, 7)];
+    (some(7), some(3), unseen).prop_map(|(a, b, unseen)| {
+        let mut both = (profile::infer(&caller(), &a), profile::infer(&callee(), &b));
+        for counts in [&mut both.0, &mut both.1] {
+            counts.outflow.iter_mut().zip(&unseen).for_each(|(n, more)| *n += more);
+        }
+        both
+    })
 }
 
 /// Where clones lie.

@@ -1,7 +1,8 @@
 //! A path through code, drawn by how often its edges and calls ran.
 //!
 //! Where there is no recorded path this is the next best thing: every block goes on to each of its successors as often as was
-//! counted, a callee returns to where it was called from, and the same seed always gives the same path. What counts do not tell
+//! counted, a callee returns to where it was called from, and the same seed always gives the same path. Where counts do not say how
+//! it goes on (an exception, a jump table behind which nothing is counted) it returns to the caller. What counts do not tell
 //! is drawn by chance: that a branch goes the way it went last time, how often a loop runs in one visit, what a callee does
 //! for one caller and not for another. So directions come out harder to foresee than they are, on both sides alike; which lines and pages
 //! are fetched in which mixture does not depend on it as much.
@@ -12,7 +13,7 @@ use crate::direction::mix;
 use crate::step::{Flow, Pointer, Step};
 use addr::Avma;
 use code::Cfg;
-use graph::{Away, Graph, Out, To};
+use graph::{Away, Block, Graph, Out, To};
 use profile::Counts;
 
 /// Where control is when it is in none of the routines, and comes from.
@@ -57,15 +58,6 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// What comes next on the path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Move {
-    /// This instruction is executed.
-    Step(Step),
-    /// The path ends in the midst of it, as where an exception is thrown; another one begins.
-    Lost,
-}
-
 /// A path without end.
 #[derive(Debug)]
 pub struct Walk {
@@ -95,14 +87,14 @@ impl Walk {
     }
 
     /// Goes on until so many instructions are executed, or a few more.
-    pub fn go(&mut self, instructions: u64, tell: &mut dyn FnMut(Move)) {
-        let mut left = instructions;
-        let mut count = |m| {
-            left = left.saturating_sub(u64::from(m != Move::Lost));
-            tell(m);
-            left > 0
-        };
-        while self.next(&mut count) {}
+    pub fn go(&mut self, instructions: u64, tell: &mut dyn FnMut(&Step)) {
+        let mut told = 0;
+        while told < instructions {
+            self.next(&mut |step| {
+                told += 1;
+                tell(&step);
+            });
+        }
     }
 
     fn random(&mut self) -> u64 {
@@ -110,91 +102,77 @@ impl Walk {
         mix(self.random)
     }
 
-    /// Executes one instruction, with what is passed by behind it; whether there is more to tell.
-    fn next(&mut self, tell: &mut dyn FnMut(Move) -> bool) -> bool {
+    /// Executes one instruction, with what is passed by behind it.
+    fn next(&mut self, tell: &mut dyn FnMut(Step)) {
         let Some((block, inst)) = self.at else { return self.enter(tell) };
         let random = self.random();
         let b = self.graph.block(block);
         let Some(node) = self.graph.inst(inst).filter(|_| inst < b.end) else {
             // Behind a call that ends the block.
-            let go = match self.graph.leaves(b.out, random) {
-                Some(To::Block(next)) => {
-                    self.at = Some((next, self.graph.block(next).first));
-                    return true;
-                }
+            return match self.graph.leaves(b.out, random) {
+                Some(To::Block(next)) => self.at = Some((next, self.graph.block(next).first)),
                 Some(To::Away(away)) => self.away(away, tell),
-                Some(To::Nowhere) | None => self.lose(tell),
+                Some(To::Nowhere) | None => self.give_up(b.end_at, 1, tell),
             };
-            return go;
         };
         let step = |next| Step { at: node.at, len: node.len, flow: node.flow, next };
         if node.flow.is_call() {
             let address = step(OUTSIDE).after();
             let away = self.graph.callee(node, random);
             self.stack.push(Frame { block, inst: inst + 1, address });
-            let more = tell(Move::Step(step(self.graph.away(away).first())));
-            return self.away(away, tell) && more;
+            tell(step(self.graph.away(away).first()));
+            return self.away(away, tell);
         }
         if inst + 1 < b.end {
             self.at = Some((block, inst + 1));
-            return tell(Move::Step(step(step(OUTSIDE).after())));
+            return tell(step(step(OUTSIDE).after()));
         }
         match self.graph.leaves(b.out, random) {
             Some(To::Block(next)) => {
                 let to = self.graph.block(next);
-                let (first, at) = (to.first, to.at);
-                self.at = Some((next, first));
-                tell(Move::Step(step(at)))
+                self.at = Some((next, to.first));
+                tell(step(to.at));
             }
             Some(To::Away(away)) => {
-                let more = tell(Move::Step(step(self.graph.away(away).first())));
-                self.away(away, tell) && more
+                tell(step(self.graph.away(away).first()));
+                self.away(away, tell);
             }
             None if b.out == Out::Returns => {
                 let next = self.back();
-                tell(Move::Step(step(next)))
+                tell(step(next));
             }
-            Some(To::Nowhere) | None => self.lose(tell),
+            Some(To::Nowhere) | None => self.give_up(node.at, node.len, tell),
         }
     }
 
     /// Somebody outside calls one of the routines, in a loop.
-    fn enter(&mut self, tell: &mut dyn FnMut(Move) -> bool) -> bool {
+    fn enter(&mut self, tell: &mut dyn FnMut(Step)) {
         if std::mem::take(&mut self.came_back) {
             let at = Avma(OUTSIDE.0 + u64::from(OUTSIDE_CALL));
-            return tell(Move::Step(Step { at, len: 2, flow: Flow::Jump, next: OUTSIDE }));
+            return tell(Step { at, len: 2, flow: Flow::Jump, next: OUTSIDE });
         }
         let random = self.random();
         let root = self.graph.root(random);
-        let block = self.graph.block(root);
-        let (first, next) = (block.first, block.at);
+        let Block { first, at: next, .. } = self.graph.block(root);
         self.at = Some((root, first));
-        tell(Move::Step(Step {
-            at: OUTSIDE,
-            len: OUTSIDE_CALL,
-            flow: Flow::IndirectCall(Pointer::Other),
-            next,
-        }))
+        tell(Step { at: OUTSIDE, len: OUTSIDE_CALL, flow: Flow::IndirectCall(Pointer::Other), next });
     }
 
     /// Control has left the routine for another; there is a frame for where it comes back, if it does.
-    fn away(&mut self, away: u32, tell: &mut dyn FnMut(Move) -> bool) -> bool {
+    fn away(&mut self, away: u32, tell: &mut dyn FnMut(Step)) {
         let Away { to, ref via, entry } = *self.graph.away(away);
-        let mut more = true;
-        for step in via {
-            more = tell(Move::Step(*step)) && more;
-        }
+        via.iter().for_each(|step| tell(*step));
         match entry.filter(|_| self.stack.len() < DEEPEST) {
-            Some(entry) => {
-                self.at = Some((entry, self.graph.block(entry).first));
-                more
-            }
+            Some(entry) => self.at = Some((entry, self.graph.block(entry).first)),
             // Of what is not known there is but the return.
-            None => {
-                let next = self.back();
-                tell(Move::Step(Step { at: to, len: 1, flow: Flow::Return, next })) && more
-            }
+            None => self.give_up(to, 1, tell),
         }
+    }
+
+    /// What comes now is not known: a return stands for it.
+    fn give_up(&mut self, at: Avma, len: u8, tell: &mut dyn FnMut(Step)) {
+        let next = self.back();
+        tell(Step { at, len, flow: Flow::Return, next });
     }
 
     /// Goes back to the caller; where that is.
@@ -210,12 +188,6 @@ impl Walk {
                 Avma(OUTSIDE.0 + u64::from(OUTSIDE_CALL))
             }
         }
-    }
-
-    fn lose(&mut self, tell: &mut dyn FnMut(Move) -> bool) -> bool {
-        self.at = None;
-        self.stack.clear();
-        tell(Move::Lost)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Leads, OUTSIDE, Routine, Surroundings};
 use crate::step::{Flow, Inst, Pointer, Step};
-use addr::Avma;
+use addr::{Avma, AvmaRange};
 use code::{Cfg, Dest, Term};
 use profile::Counts;
 use rustc_hash::FxHashMap;
@@ -17,6 +17,8 @@ pub(super) struct Block {
     /// Its instructions: a range of all of them.
     pub first: u32,
     pub end: u32,
+    /// The address behind it.
+    pub end_at: Avma,
     pub out: Out,
 }
 
@@ -121,7 +123,7 @@ impl Graph {
     }
 
     pub fn block(&self, block: u32) -> Block {
-        let none = Block { at: OUTSIDE, first: 0, end: 0, out: Out::Ends };
+        let none = Block { at: OUTSIDE, first: 0, end: 0, end_at: OUTSIDE, out: Out::Ends };
         self.blocks.get(block as usize).copied().unwrap_or(none)
     }
 
@@ -185,7 +187,8 @@ impl Builder<'_> {
             }
             let end = count(self.graph.insts.len());
             let out = if ran > 0 { self.out(r, id, base, &leads) } else { Out::Ends };
-            self.graph.blocks.push(Block { at: block.range.start, first, end, out });
+            let AvmaRange { start: at, end: end_at } = block.range;
+            self.graph.blocks.push(Block { at, first, end, end_at, out });
         }
     }
 
@@ -282,7 +285,8 @@ impl Builder<'_> {
         count(self.graph.ways.len() - 1)
     }
 
-    /// What routines do not call themselves, others do. Where all of them are only called in a ring, any may come first.
+    /// What routines do not call themselves, others do. Not all is counted at the same time: of a routine for whose entries calls mostly
+    /// account, the rest says nothing. Where all of them are only called in a ring, any may come first.
     fn roots(&mut self, routines: &[Routine<'_>]) {
         let mut all = Weighed::default();
         let mut from_outside = Weighed::default();
@@ -290,7 +294,8 @@ impl Builder<'_> {
             let Some(&entry) = self.entries.get(&r.cfg.entry) else { continue };
             let called = self.called.get(&entry).copied().unwrap_or(0);
             all.add(To::Block(entry), r.counts.entry);
-            from_outside.add(To::Block(entry), r.counts.entry.saturating_sub(called));
+            let rest = r.counts.entry.saturating_sub(called);
+            from_outside.add(To::Block(entry), if rest > called { rest } else { 0 });
         }
         self.graph.roots = if from_outside.0.is_empty() { all.0 } else { from_outside.0 };
     }

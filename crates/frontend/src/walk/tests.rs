@@ -5,30 +5,22 @@ use rustc_hash::FxHashMap;
 
 const NOTHING: Surroundings<'static> = Surroundings { stub: &|_| Vec::new(), word: &|_| None };
 
-fn path(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64, length: u64) -> Vec<Move> {
+fn path(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64, length: u64) -> Vec<Step> {
     let mut moves = Vec::new();
     if let Some(mut walk) = Walk::new(routines, around, seed) {
-        walk.go(length, &mut |m| moves.push(m));
+        walk.go(length, &mut |s| moves.push(*s));
     }
     moves
 }
 
 /// Whether each instruction is the one that the one before it said.
-fn is_connected(moves: &[Move]) -> bool {
-    moves.windows(2).all(|w| match (w[0], w[1]) {
-        (Move::Step(a), Move::Step(b)) => a.next == b.at,
-        (Move::Lost, Move::Step(b)) => b.at == OUTSIDE,
-        (_, Move::Lost) => true,
-    })
+fn is_connected(moves: &[Step]) -> bool {
+    moves.windows(2).all(|w| w[0].next == w[1].at)
 }
 
-fn times(moves: &[Move]) -> FxHashMap<u64, u64> {
+fn times(moves: &[Step]) -> FxHashMap<u64, u64> {
     let mut times = FxHashMap::default();
-    for m in moves {
-        if let Move::Step(s) = m {
-            *times.entry(s.at.0).or_default() += 1;
-        }
-    }
+    moves.iter().for_each(|s| *times.entry(s.at.0).or_default() += 1);
     times
 }
 
@@ -81,7 +73,7 @@ fn every_block_runs_as_often_as_counted() {
     let (a, b) = counts();
     assert!(a.is_consistent(&caller) && b.is_consistent(&callee));
     let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 3, 2_000_000);
-    assert!(is_connected(&moves) && !moves.contains(&Move::Lost));
+    assert!(is_connected(&moves));
     let times = times(&moves);
     let entries = times[&0x1000] as f64;
     // Nobody but the caller calls the callee.
@@ -100,12 +92,7 @@ fn what_is_not_known_only_returns_and_stubs_are_passed() {
     let (a, _) = counts();
     let unknown = path(&[routine(&caller, &a)], &NOTHING, 1, 2000);
     assert!(is_connected(&unknown));
-    let at = |moves: &[Move], at: u64| {
-        moves.iter().find_map(|m| match m {
-            Move::Step(s) if s.at == Avma(at) => Some(*s),
-            _ => None,
-        })
-    };
+    let at = |moves: &[Step], at: u64| moves.iter().find(|s| s.at == Avma(at)).copied();
     let back = at(&unknown, 0x2000).unwrap();
     assert_eq!((back.flow, back.next, back.len), (Flow::Return, Avma(0x100a), 1));
     let slot = Flow::IndirectJump(Pointer::Slot(Avma(0x9000)));
@@ -143,6 +130,20 @@ fn pointers_lead_where_they_were_seen_to() {
     let times = times(&moves);
     let share = |at: u64| times[&at] as f64 / times[&0x5000] as f64;
     assert!((share(0x2000) - 0.6).abs() < 0.02 && (share(0x7000) - 0.3).abs() < 0.02, "{times:?}");
+}
+
+#[test]
+fn where_counts_end_it_goes_back_to_the_caller() {
+    let (caller, callee) = (caller(), callee());
+    let (a, mut b) = counts();
+    // A third of the callee's first blocks leads nowhere: an exception.
+    b.edges[0] = vec![30, 10];
+    b.outflow[0] = 20;
+    let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 9, 300_000);
+    assert!(is_connected(&moves));
+    let gone = moves.iter().filter(|s| s.at == Avma(0x2002) && s.flow == Flow::Return).count();
+    let share = gone as f64 / times(&moves)[&0x2002] as f64;
+    assert!((share - 1.0 / 3.0).abs() < 0.01, "{share}");
 }
 
 #[test]
