@@ -24,6 +24,7 @@ Examples:
 
 The process must be optimized and under load. It is switched back and forth, each time stopped for some milliseconds, and
 left as it was found, also after Ctrl-C or kill -9. `whet undo` or `whet redo` in the midst of it end the comparison.
+Where the host shows no performance counters, events of a modelled CPU are added, for which the process is only read.
 Exits with 7 where the figures cannot tell anything, as on an idle process.";
 
 /// What the windows shall add up to where rounds are not given, in seconds.

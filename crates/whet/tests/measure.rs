@@ -164,6 +164,43 @@ fn figures_and_the_state_that_was_found() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
+/// By the counts that the layout is made from, for which the process is only read: the same every time.
+#[test]
+fn modelled_events_where_nothing_counts() {
+    let guest = Guest::working(&build("cases.c"), &["serve"], 1);
+    whet(&["optimize", &guest.arg(), "--seconds", "0.5", "--count", "0.2"]).exits(0);
+    let answer = run(measure(&guest, &SHORT)).json();
+    if answer["events"]["source"] == "pmu" {
+        assert!(answer.get("modelled").is_none(), "{answer}");
+        return;
+    }
+    let modelled = &answer["modelled"];
+    has_fields(modelled, &["cpu", "path", "functions", "coverage", "lost", "without", "with"]);
+    assert_eq!(modelled["cpu"], "Intel Ice Lake server");
+    let events = [
+        "instructions",
+        "taken_branches",
+        "icache_misses",
+        "itlb_misses",
+        "itlb_walks",
+        "btb_misses",
+        "direction_misses",
+        "target_misses",
+        "return_misses",
+    ];
+    for side in ["without", "with"] {
+        has_fields(&modelled[side], &events);
+        assert!(modelled[side]["taken_branches"].as_u64().unwrap() > 0, "{modelled}");
+    }
+    assert_eq!(modelled["without"]["instructions"], modelled["path"]);
+    assert_eq!(modelled["lost"], 0);
+    assert_eq!(run(measure(&guest, &SHORT)).json()["modelled"], *modelled);
+    let text = whet(&[&["measure", &guest.arg()], &SHORT[..]].concat()).stdout;
+    assert!(text.contains("modelled, Intel Ice Lake server"), "{text}");
+    assert_eq!(state(&guest), "optimized");
+    nothing_is_left(&guest);
+}
+
 #[test]
 fn an_idle_program_is_not_touched() {
     let guest = optimized();
