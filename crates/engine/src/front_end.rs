@@ -222,11 +222,21 @@ fn stub(program: &Program<'_>, at: Avma) -> Vec<Step> {
     Vec::new()
 }
 
-/// The address maps of the newest generation's clones.
+/// The address maps of the newest generation's clones, as far as they are about what lies in its text, and no more of it than there is.
 fn maps(target: &Target, installed: &Installed) -> Vec<AddressMap> {
-    let caches = installed.of(installed.generation());
-    let stored = caches.filter_map(|c| c.map(&target.process).ok());
-    stored.flat_map(|bytes| map_store::read(&bytes)).map(|(_, map)| map).collect()
+    let mut all = Vec::new();
+    for cache in installed.of(installed.generation()) {
+        let text = cache.header.text;
+        let mut left = text.len();
+        for (_, map) in map_store::read(&cache.map(&target.process).unwrap_or_default()) {
+            let rest = left.checked_sub(map.fragments().size());
+            if let Some(rest) = rest.filter(|_| map.fragments().ranges().all(|r| text.covers(&r))) {
+                left = rest;
+                all.push(map);
+            }
+        }
+    }
+    all
 }
 
 fn code<'a>(memory: &dyn ReadMemory, map: &'a AddressMap) -> CloneCode<'a> {

@@ -239,7 +239,8 @@ fn modelled(m: &FrontEndReport) -> String {
         m.functions,
         m.coverage * 100.0
     );
-    let rows: [(&str, fn(&FrontEndEvents) -> u64); 7] = [
+    type Count = fn(&FrontEndEvents) -> u64;
+    let rows: [(&str, Count); 7] = [
         ("I-cache misses", |e| e.icache_misses),
         ("I-TLB misses", |e| e.itlb_misses),
         ("page walks", |e| e.itlb_walks),
