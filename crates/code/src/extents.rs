@@ -340,10 +340,11 @@ impl Merger<'_, '_> {
 
     fn finish(self) -> Extents {
         let fdes = self.input.fdes;
-        let mut functions: Vec<Extent> = Vec::new();
+        let is_function = |s: &&State| matches!(s, State::Function | State::Plt);
+        let mut functions: Vec<Extent> = Vec::with_capacity(self.states.iter().filter(is_function).count());
         let mut place = vec![usize::MAX; fdes.len()];
         for (i, state) in self.states.iter().enumerate() {
-            if matches!(state, State::Function | State::Plt) {
+            if is_function(&state) {
                 place[i] = functions.len();
                 functions.push(Extent {
                     entry: fdes[i].range.start,

@@ -135,32 +135,15 @@ impl Branches {
 
     /// What was found in parts of a module as what was found in all of it.
     #[must_use]
-    pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next().unwrap_or_default();
-        for part in parts {
-            all.jumps.extend(part.jumps);
-            all.calls.extend(part.calls);
-            all.called.extend(part.called);
-            all.taken.extend(part.taken);
-            all.instructions += part.instructions;
-            all.invalid += part.invalid;
+    pub fn joined(mut parts: Vec<Self>) -> Self {
+        Self {
+            jumps: merged(parts.iter_mut().map(|p| &mut p.jumps)),
+            calls: merged(parts.iter_mut().map(|p| &mut p.calls)),
+            called: merged(parts.iter_mut().map(|p| &mut p.called)),
+            taken: merged(parts.iter_mut().map(|p| &mut p.taken)),
+            instructions: parts.iter().map(|p| p.instructions).sum(),
+            invalid: parts.iter().map(|p| p.invalid).sum(),
         }
-        // Stable sorting sees that there are a few sorted runs, and merges those.
-        all.jumps.sort();
-        all.calls.sort();
-        all.called.sort();
-        all.taken.sort();
-        all.dedup();
-        all
-    }
-
-    /// Pieces that overlap give the same instruction twice.
-    fn dedup(&mut self) {
-        self.jumps.dedup();
-        self.calls.dedup();
-        self.called.dedup();
-        self.taken.dedup();
     }
 
     /// How many instructions were decoded.
@@ -176,6 +159,21 @@ impl Branches {
     }
 }
 
+/// Sorted runs as one, with no more room than it takes: a large server has millions of branches. The runs are empty then.
+fn merged<'a, T: Ord + 'a>(runs: impl Iterator<Item = &'a mut Vec<T>>) -> Vec<T> {
+    let mut runs: Vec<Vec<T>> = runs.map(std::mem::take).collect();
+    let mut all = Vec::with_capacity(runs.iter().map(Vec::len).sum());
+    for run in &mut runs {
+        all.append(run);
+        *run = Vec::new();
+    }
+    // Stable sorting sees the runs, and merges those.
+    all.sort();
+    // Pieces that overlap give the same instruction twice.
+    all.dedup();
+    all
+}
+
 fn into(mentions: &[Mention], range: AvmaRange) -> impl ExactSizeIterator<Item = (Avma, Avma)> + '_ {
     let lo = mentions.partition_point(|m| m.0 < range.start);
     let hi = mentions.partition_point(|m| m.0 < range.end);
@@ -186,7 +184,7 @@ fn into(mentions: &[Mention], range: AvmaRange) -> impl ExactSizeIterator<Item =
 #[must_use]
 pub fn sweep(pieces: &[Piece]) -> Branches {
     let text = pieces.iter().map(|p| p.range).collect();
-    sweep_part(pieces, &text)
+    Branches::joined(vec![sweep_part(pieces, &text)])
 }
 
 /// The same for some of the pieces, where `text` is what all of them cover.
@@ -202,7 +200,6 @@ pub fn sweep_part(pieces: &[Piece], text: &Ranges) -> Branches {
     found.calls.sort_unstable();
     found.called.sort_unstable();
     found.taken.sort_unstable();
-    found.dedup();
     found
 }
 

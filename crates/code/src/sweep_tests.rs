@@ -142,7 +142,7 @@ proptest! {
         let (got, want) = (sweep(&pieces), naive(&pieces));
         let text = pieces.iter().map(|p| p.range).collect();
         let parts = pieces.chunks(pieces.len().div_ceil(3).max(1));
-        assert_eq!(Branches::joined(parts.map(|part| sweep_part(part, &text))), got);
+        assert_eq!(Branches::joined(parts.map(|part| sweep_part(part, &text)).collect()), got);
         let range = AvmaRange::with_len(Avma(base + lo), len);
         let hits = |s: &BTreeSet<(u64, u64)>| -> Vec<(u64, u64)> {
             s.iter().filter(|m| range.contains(Avma(m.0))).map(|m| (m.1, m.0)).collect()

@@ -15,6 +15,7 @@ use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
 use crate::{Fragments, frames, table, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
+use iced_x86::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
@@ -181,6 +182,11 @@ impl<'a> Round<'a> {
         let mut data_len = 0;
         let mut data = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
+        let is_marked = |job: &&Job<'_>| {
+            let first = job.f.cfg.insts_of(BlockId(0)).first();
+            first.is_some_and(|i| i.decoded.code() == Code::Endbr64)
+        };
+        let marked = jobs.iter().filter(is_marked).map(|job| job.f.cfg.entry).collect();
         for (job, fragments) in jobs.iter().zip(&fragments) {
             here.extend(fragments.first().map(|first| (job.f.cfg.entry, first.start)));
             let places = job.plan.tables.iter().map(|t| {
@@ -196,7 +202,8 @@ impl<'a> Round<'a> {
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
-        let clones = Clones { here, known: request.known, stubs: request.stubs, constant: request.constant };
+        let Request { known, stubs, constant, .. } = *request;
+        let clones = Clones { here, marked, known, stubs, constant };
         Ok(Self { request, fragments, data, text_len, data_len, clones })
     }
 

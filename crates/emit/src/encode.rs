@@ -10,13 +10,18 @@ use crate::request::{Function, Stub, Stubs};
 use crate::{shortcut, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{Dest, Refusal};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
+
+/// Bytes of an `endbr64`.
+const ENDBR64_LEN: u64 = 4;
 
 /// Where clones of other functions are.
 pub(crate) struct Clones<'a> {
     /// Those of this request, by the original's entry.
     pub(crate) here: FxHashMap<Avma, Avma>,
+    /// Of those the ones that begin with an `endbr64`.
+    pub(crate) marked: FxHashSet<Avma>,
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
@@ -24,14 +29,21 @@ pub(crate) struct Clones<'a> {
 }
 
 impl Clones<'_> {
-    /// The places that are as good as `original`, the best first.
+    /// The places that are as good as `original` for a direct call or jump, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
         let function = match self.stubs.get(&original) {
             Some(&Stub::Function(f)) => f,
             _ => original,
         };
         let clone = self.here.get(&function).copied().or_else(|| (self.known)(function));
-        clone.into_iter().chain([function, original])
+        self.behind_mark(function).into_iter().chain(clone).chain([function, original])
+    }
+
+    /// Behind the `endbr64` with which a clone begins: an instruction that does nothing but allow indirect branches to come
+    /// here (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
+    pub(crate) fn behind_mark(&self, function: Avma) -> Option<Avma> {
+        let clone = self.here.get(&function).filter(|_| self.marked.contains(&function))?;
+        Some(clone.add(ENDBR64_LEN))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
 //! where the map says so in either direction, or where C is D, or where C is the entry of a clone and D that of its
-//! original, or D a stub that goes to either. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
+//! original, or C is behind the `endbr64` with which that clone begins, or D a stub that goes to either of the two. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
 //!    decoded instruction, in one fragment;
@@ -92,9 +92,12 @@ impl Verifier<'_> {
     /// Points 1 to 3; `None` where one fails.
     fn clone(&self, clone: &Encoded) -> Option<()> {
         let first = clone.entries.first()?;
-        let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == self.f.cfg.entry
-            && first.original == self.f.cfg.entry
-            && self.stands_for(clone.fragments.start(), self.f.cfg.entry);
+        let entry = self.f.cfg.entry;
+        let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == entry
+            && first.original == entry
+            && self.stands_for(clone.fragments.start(), entry)
+            // What is behind it is told by the original: here it has to be the clone's as well.
+            && (self.clones.behind_mark(entry).is_none() || first.link == Link::Copy && first.at == 0);
         if !entry_ok || clone.fragments != *self.map.fragments() {
             return None;
         }
@@ -229,7 +232,8 @@ impl Verifier<'_> {
     pub(crate) fn stands_for(&self, clone: Avma, original: Avma) -> bool {
         if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)
-                || self.map.to_clone(original) == Some(clone);
+                || self.map.to_clone(original) == Some(clone)
+                || self.clones.behind_mark(original) == Some(clone);
         }
         // INVARIANT(window)
         !self.f.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)

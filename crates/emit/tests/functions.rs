@@ -262,6 +262,29 @@ fn clones_call_clones() {
     assert_eq!(out.text[20..32], [0xcc; 12], "gaps trap");
 }
 
+/// `endbr64` is for those who come by an indirect branch.
+#[test]
+fn direct_branches_go_behind_the_mark() {
+    const MARK: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    // f: endbr64; call f; call h; jmp g. g: endbr64; ret. h, without a mark: nop of as many bytes; ret.
+    let (f_at, g_at, h_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64);
+    let mut bytes = MARK.to_vec();
+    for (op, to) in [(0xe8, f_at), (0xe8, h_at), (0xe9, g_at)] {
+        bytes.extend(op_rel32(op, f_at + bytes.len() as u64, to));
+    }
+    let (f, g) = (graph(f_at, &bytes), graph(g_at, &[&MARK[..], &[0xc3]].concat()));
+    let h = graph(h_at, &[0x0f, 0x1f, 0x40, 0, 0xc3]);
+    let all = [rows(&f), rows(&g), rows(&h)];
+    let functions =
+        vec![function(&f, &[0], &all[0]), function(&g, &[0], &all[1]), function(&h, &[0], &all[2])];
+    let out = emit::emit(&request(functions)).unwrap();
+    let [f_clone, g_clone, h_clone] = [0, 1, 2].map(|i| out.clones[i].entry);
+    assert_eq!(out.text[..4], MARK, "who comes by a pointer finds it");
+    assert_eq!(out.text[5..9], emit::branch_displacement(TEXT.add(9), f_clone.add(4)).unwrap());
+    assert_eq!(out.text[10..14], emit::branch_displacement(TEXT.add(14), h_clone).unwrap());
+    assert_eq!(out.text[14..19], emit::jump(TEXT.add(14), g_clone.add(4)).unwrap());
+}
+
 fn op_rel32(op: u8, at: u64, to: u64) -> Vec<u8> {
     let rel = i32::try_from(to.cast_signed() - (at + 5).cast_signed()).unwrap();
     [&[op][..], &rel.to_le_bytes()].concat()

@@ -200,6 +200,7 @@ impl Skeleton<'_> {
             relocs::rela(&file.data(".rela.plt"), self.bias, self.extent, &mut relocations);
             relocations.sort_by_key(|r| r.at);
         }
+        relocations.shrink_to_fit();
         let mut owned = relocs::Names::new(&dynsyms);
         let slots = relocs::jump_slots(&relocations, &mut owned);
         let plt = self.plt(&relocations, &mut owned, &frames, mem);

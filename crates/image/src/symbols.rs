@@ -286,6 +286,9 @@ impl Builder {
                 reach
             })
             .collect();
+        // As long as the program is worked on nothing is added.
+        entries.shrink_to_fit();
+        out.names.shrink_to_fit();
         out.entries = entries;
         let mut by_name: Vec<u32> = (0u32..).take(out.entries.len()).collect();
         by_name.sort_by(|&a, &b| {

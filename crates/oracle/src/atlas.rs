@@ -137,6 +137,16 @@ impl Atlas {
         self.image.modules().iter().any(|m| begins(&m.frames))
     }
 
+    /// Whether `a` is a function's first instruction of four bytes, and `b` is behind its clone's: direct calls pass by an
+    /// `endbr64`.
+    pub(crate) fn is_behind_first(&self, a: Avma, b: Avma) -> bool {
+        let behind = |c: &Clone| {
+            let start = c.map.fragments().start();
+            c.original == a && b == start.add(4) && c.map.to_original(b) == Some(a.add(4))
+        };
+        self.clone_of(b).is_some_and(behind)
+    }
+
     /// Whether a thread of the originals' world at `a` is in a stub of the procedure linkage table that one of the clones'
     /// world at `b` has passed by: clones call by the slot.
     pub(crate) fn is_passed_by(&self, a: Avma, b: Avma) -> bool {

@@ -314,7 +314,7 @@ impl<'a> Lockstep<'a> {
                     return Ok(begins.then(|| self.unwind(Depth::Same)).flatten());
                 }
                 self.pass_by()?
-            } else if self.atlas.is_passed_by(a, b) {
+            } else if self.atlas.is_passed_by(a, b) || self.is_at_mark()? {
                 self.pass_by()?
             } else if self.is_only_in_b()? {
                 if !self.atlas.stands_for(b, a) {
@@ -339,7 +339,13 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Executes a jump that only the originals' side has.
+    /// Whether the originals' side is at an `endbr64` that the clones' side, which came by a direct branch, has passed by.
+    fn is_at_mark(&mut self) -> Result<bool, Error> {
+        Ok(self.atlas.is_behind_first(self.a.now.ip(), self.b.now.ip())
+            && self.a.next(&mut self.memo.code.0, self.atlas)?.inst.code() == iced_x86::Code::Endbr64)
+    }
+
+    /// Executes a jump, or the like, that only the originals' side has.
     pub(crate) fn pass_by(&mut self) -> Result<Option<Verdict>, Error> {
         self.report.dropped += 1;
         self.only_a()

@@ -5,15 +5,20 @@
 //! the clone's does its counters; what remains must be the same sequence of instructions. The map is checked against what the walk finds.
 
 use super::rng::Rng;
-use addr::{Avma, ReadMemory};
+use addr::{Addr, Avma, ReadMemory};
 use code::{Cfg, Dest, Inst, TableForm, Term};
 use emit::{CloneInfo, Output};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use rustc_hash::FxHashMap;
 
-/// From original to clone, by entry.
+/// From an original's entry to where its clone is called: behind the `endbr64` with which it begins, if it does.
 pub fn clones(out: &Output) -> FxHashMap<Avma, Avma> {
-    out.clones.iter().map(|c| (c.original, c.entry)).collect()
+    let text_at = out.clones.iter().map(|c| c.entry).min().unwrap_or(Avma(0));
+    let called = |entry: Avma| {
+        let from = usize::try_from(entry.0 - text_at.0).unwrap();
+        entry.add(if out.text[from..].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 })
+    };
+    out.clones.iter().map(|c| (c.original, called(c.entry))).collect()
 }
 
 /// What the walks have met.
