@@ -137,8 +137,7 @@ impl Atlas {
         self.image.modules().iter().any(|m| begins(&m.frames))
     }
 
-    /// Whether `a` is a function's first instruction of four bytes, and `b` is behind its clone's: direct calls pass by an
-    /// `endbr64`.
+    /// Whether `a` is a function's first instruction, of four bytes, and `b` is behind its clone's.
     pub(crate) fn is_behind_first(&self, a: Avma, b: Avma) -> bool {
         let behind = |c: &Clone| {
             let start = c.map.fragments().start();

@@ -314,7 +314,7 @@ impl<'a> Lockstep<'a> {
                     return Ok(begins.then(|| self.unwind(Depth::Same)).flatten());
                 }
                 self.pass_by()?
-            } else if self.atlas.is_passed_by(a, b) || self.is_at_mark()? {
+            } else if self.atlas.is_passed_by(a, b) || self.is_behind_mark(a, b) {
                 self.pass_by()?
             } else if self.is_only_in_b()? {
                 if !self.atlas.stands_for(b, a) {
@@ -339,10 +339,11 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Whether the originals' side is at an `endbr64` that the clones' side, which came by a direct branch, has passed by.
-    fn is_at_mark(&mut self) -> Result<bool, Error> {
-        Ok(self.atlas.is_behind_first(self.a.now.ip(), self.b.now.ip())
-            && self.a.next(&mut self.memo.code.0, self.atlas)?.inst.code() == iced_x86::Code::Endbr64)
+    /// Whether there is an `endbr64` at `a`, an original's entry, and `b` is behind that of its clone: direct branches pass by
+    /// it.
+    pub(crate) fn is_behind_mark(&mut self, a: Avma, b: Avma) -> bool {
+        self.atlas.is_behind_first(a, b)
+            && self.memo.code.0.at(a, self.a.memory()).inst.code() == iced_x86::Code::Endbr64
     }
 
     /// Executes a jump, or the like, that only the originals' side has.
