@@ -11,11 +11,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use unwind::{FrameTable, Row};
 
+/// An instruction that only allows indirect branches to come.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
 /// One clone.
 #[derive(Debug)]
 pub(crate) struct Clone {
     /// The original's entry.
     pub(crate) original: Avma,
+    /// Where everybody comes by who enters it: its first instruction, or behind that if it is an `endbr64`.
+    pub(crate) entered: Avma,
     pub(crate) map: AddressMap,
     /// Whether it belongs to the newest generation, or to the clones that count where such are in force.
     pub(crate) newest: bool,
@@ -70,7 +75,12 @@ impl Atlas {
                 true => header.counting && header.state != State::Undone,
                 false => !header.counting && header.generation == generation,
             };
-            atlas.clones.extend(maps.into_iter().map(|(original, map)| Clone { original, map, newest }));
+            for (original, map) in maps {
+                let start = map.fragments().start();
+                let marked = target.process.bytes(AvmaRange::with_len(start, 4))? == ENDBR64;
+                let entered = start.add(if marked { ENDBR64.len() as u64 } else { 0 });
+                atlas.clones.push(Clone { original, entered, map, newest });
+            }
             let olds = cache.records.iter().map(|r| Old { at: r.at, bytes: r.old_bytes().to_vec() });
             let (code, data): (Vec<Old>, Vec<Old>) = olds.partition(|o| is_code(&target.maps, o.at));
             atlas.olds.extend(code);
@@ -137,12 +147,10 @@ impl Atlas {
         self.image.modules().iter().any(|m| begins(&m.frames))
     }
 
-    /// Whether `a` is a function's first instruction, of four bytes, and `b` is behind its clone's.
-    pub(crate) fn is_behind_first(&self, a: Avma, b: Avma) -> bool {
-        let behind = |c: &Clone| {
-            let start = c.map.fragments().start();
-            c.original == a && b == start.add(4) && c.map.to_original(b) == Some(a.add(4))
-        };
+    /// Whether `a` is a function's first instruction, an `endbr64`, and `b` is behind that of its clone: direct branches pass
+    /// by it.
+    pub(crate) fn is_behind_mark(&self, a: Avma, b: Avma) -> bool {
+        let behind = |c: &Clone| c.original == a && c.entered == b && c.map.to_clone(a) != Some(b);
         self.clone_of(b).is_some_and(behind)
     }
 

@@ -122,8 +122,7 @@ impl Examination<'_> {
                 Run::Ended => break,
                 Run::Hit => {
                     let clone = thread.regs()?.ip();
-                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.map.fragments().start() == clone)
-                    else {
+                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.entered == clone) else {
                         continue;
                     };
                     if self.hunt.is_done(c.original) {

@@ -32,7 +32,7 @@ impl Random {
 #[derive(Debug)]
 pub(crate) struct Hunt {
     random: Random,
-    /// Entries of clones by the original's entry.
+    /// Where clones are entered, by the original's entry.
     entries: FxHashMap<Avma, Avma>,
     /// Met, not yet examined: the original's entry and how often it was waited for.
     met: VecDeque<(Avma, u8)>,
@@ -55,7 +55,7 @@ impl Hunt {
         }
         Self {
             random,
-            entries: newest().map(|c| (c.original, c.map.fragments().start())).collect(),
+            entries: newest().map(|c| (c.original, c.entered)).collect(),
             met: VecDeque::new(),
             all: all.into(),
             known: FxHashSet::default(),

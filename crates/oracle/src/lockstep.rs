@@ -314,7 +314,7 @@ impl<'a> Lockstep<'a> {
                     return Ok(begins.then(|| self.unwind(Depth::Same)).flatten());
                 }
                 self.pass_by()?
-            } else if self.atlas.is_passed_by(a, b) || self.is_behind_mark(a, b) {
+            } else if self.atlas.is_passed_by(a, b) || self.atlas.is_behind_mark(a, b) {
                 self.pass_by()?
             } else if self.is_only_in_b()? {
                 if !self.atlas.stands_for(b, a) {
@@ -337,13 +337,6 @@ impl<'a> Lockstep<'a> {
                 return Ok(end);
             }
         }
-    }
-
-    /// Whether there is an `endbr64` at `a`, an original's entry, and `b` is behind that of its clone: direct branches pass by
-    /// it.
-    pub(crate) fn is_behind_mark(&mut self, a: Avma, b: Avma) -> bool {
-        self.atlas.is_behind_first(a, b)
-            && self.memo.code.0.at(a, self.a.memory()).inst.code() == iced_x86::Code::Endbr64
     }
 
     /// Executes a jump, or the like, that only the originals' side has.

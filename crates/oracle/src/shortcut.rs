@@ -72,7 +72,7 @@ impl Lockstep<'_> {
         let then = self.memo.code.1.at(next, self.b.memory());
         let calls = self.atlas.is_within(next, call) && then.is_call();
         let to = Avma(then.inst.near_branch_target());
-        if calls && !self.atlas.stands_for(to, callee) && !self.is_behind_mark(callee, to) {
+        if calls && !self.atlas.stands_for(to, callee) && !self.atlas.is_behind_mark(callee, to) {
             return Ok(self.wrong("the table leads elsewhere than the call behind the guard"));
         }
         match holds {

@@ -70,8 +70,7 @@ fn all(seed: u64, short: &[&str], flags: &[&str]) {
     assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
     let enough = if stress() { 200 } else { 30 };
     assert!(total.examined.len() >= enough, "{} examined", total.examined.len());
-    // Everything that can be has been seen.
-    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0 && total.in_place > 0, "{total}");
+    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0, "{total}");
 }
 
 #[test]
