@@ -13,7 +13,7 @@
 use crate::step::{Flow, Inst, Pointer, Step};
 use addr::{Addr, Avma, AvmaRange};
 use emit::{AddressMap, Link};
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Code, Decoder, DecoderOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Instructions that only the clones' side has, at most, before one of the path: nops, jumps to jumps.
@@ -79,6 +79,8 @@ pub struct Follower<'a> {
     insts: FxHashMap<Avma, Own>,
     /// Where the clones of originals are.
     clones: FxHashMap<Avma, Avma>,
+    /// Where clones are behind the `endbr64` with which they begin, by the original's entry: direct branches pass by it.
+    behind_marks: FxHashMap<Avma, Avma>,
     /// Originals that have no bytes in the clone.
     dropped: FxHashSet<Avma>,
     /// Where the thread is; `None`: where the path is.
@@ -97,6 +99,7 @@ impl<'a> Follower<'a> {
             setting,
             insts: FxHashMap::default(),
             clones: FxHashMap::default(),
+            behind_marks: FxHashMap::default(),
             dropped: FxHashSet::default(),
             at: None,
             returns: Vec::new(),
@@ -124,6 +127,9 @@ impl<'a> Follower<'a> {
             });
             let decoded =
                 Decoder::with_ip(64, bytes.unwrap_or_default(), at.0, DecoderOptions::NONE).decode();
+            if e.at == 0 && e.link == Link::Copy && decoded.code() == Code::Endbr64 {
+                self.behind_marks.insert(e.original, Avma(decoded.next_ip()));
+            }
             if !decoded.is_invalid() {
                 self.insts.insert(at, Own { inst: Inst::of(&decoded), link: e.link, original: e.original });
             }
@@ -147,6 +153,9 @@ impl<'a> Follower<'a> {
             return;
         }
         let mut at = self.at.unwrap_or(path.at);
+        if self.behind_marks.get(&path.at) == Some(&at) {
+            return;
+        }
         for _ in 0..MOST_EXTRA {
             if self.dropped.contains(&path.at) && self.clones.get(&path.at) == Some(&at) {
                 if path.flow == Flow::Return {
@@ -236,6 +245,7 @@ impl<'a> Follower<'a> {
     fn is_at(&self, at: Avma, original: Avma) -> bool {
         at == original
             || self.clones.get(&original) == Some(&at)
+            || self.behind_marks.get(&original) == Some(&at)
             || self.insts.get(&at).is_some_and(|o| o.original == original && o.link != Link::Within)
             || self.setting.redirects.entries.get(&original) == Some(&at)
     }

@@ -38,18 +38,19 @@ block b6 0x1017
   return
 ";
 
-/// `test; je b2; b1: add; b2: ret`
+/// `endbr64; test; je b2; b1: add; b2: ret`
 const CALLEE: &str = "\
 function 0x2000
-part 0x2000..0x2008
+part 0x2000..0x200c
 block b0 0x2000
+  f3 0f 1e fa
   85 c0
   74 03
   cond e b2 else b1
-block b1 0x2004
+block b1 0x2008
   48 01 d8
   fall b2
-block b2 0x2007
+block b2 0x200b
   c3
   return
 ";

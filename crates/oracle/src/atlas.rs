@@ -150,7 +150,7 @@ impl Atlas {
     /// Whether `a` is a function's first instruction, an `endbr64`, and `b` is behind that of its clone: direct branches pass
     /// by it.
     pub(crate) fn is_behind_mark(&self, a: Avma, b: Avma) -> bool {
-        let behind = |c: &Clone| c.original == a && c.entered == b && c.map.to_clone(a) != Some(b);
+        let behind = |c: &Clone| c.original == a && c.entered == b && c.map.fragments().start() != b;
         self.clone_of(b).is_some_and(behind)
     }
 
