@@ -5,7 +5,7 @@
 //! table that was too far away); if there was any, start again. Each round takes at least one thing out, so
 //! it ends; what comes out was made by a round in which nothing failed, so nothing in it refers to what is not there.
 
-use crate::encode::{Clones, DataPlaces, Encoded, Misfit, encode};
+use crate::encode::{Clones, DataPlaces, Encoded, Entrance, Misfit, encode};
 use crate::frames::FragmentFrame;
 use crate::items::{Kind, Op, Plan, Zone};
 use crate::map::AddressMap;
@@ -15,7 +15,6 @@ use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
 use crate::{Fragments, frames, table, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
-use iced_x86::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
@@ -182,13 +181,9 @@ impl<'a> Round<'a> {
         let mut data_len = 0;
         let mut data = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
-        let is_marked = |job: &&Job<'_>| {
-            let first = job.f.cfg.insts_of(BlockId(0)).first();
-            first.is_some_and(|i| i.decoded.code() == Code::Endbr64)
-        };
-        let marked = jobs.iter().filter(is_marked).map(|job| job.f.cfg.entry).collect();
         for (job, fragments) in jobs.iter().zip(&fragments) {
-            here.extend(fragments.first().map(|first| (job.f.cfg.entry, first.start)));
+            let cfg = job.f.cfg;
+            here.extend(fragments.first().map(|first| (cfg.entry, Entrance::of(cfg, first.start))));
             let places = job.plan.tables.iter().map(|t| {
                 let at = request.data_at.add(data_len as u64);
                 data_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
@@ -203,7 +198,7 @@ impl<'a> Round<'a> {
             return Err(too_far);
         }
         let Request { known, stubs, constant, .. } = *request;
-        let clones = Clones { here, marked, known, stubs, constant };
+        let clones = Clones { here, known, stubs, constant };
         Ok(Self { request, fragments, data, text_len, data_len, clones })
     }
 

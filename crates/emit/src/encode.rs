@@ -9,19 +9,37 @@ use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
 use crate::{shortcut, table};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Dest, Refusal};
-use rustc_hash::{FxHashMap, FxHashSet};
+use code::{BlockId, Cfg, Dest, Refusal};
+use iced_x86::Code;
+use rustc_hash::FxHashMap;
 use std::fmt;
 
 /// Bytes of an `endbr64`.
 const ENDBR64_LEN: u64 = 4;
 
+/// Where a clone is entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entrance {
+    /// Its first instruction.
+    pub(crate) start: Avma,
+    /// The place for direct calls and jumps: behind an `endbr64`, if it begins with one. That does nothing but allow indirect
+    /// branches to come (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
+    pub(crate) direct: Avma,
+}
+
+impl Entrance {
+    /// That of the clone at `start` of this function.
+    pub(crate) fn of(cfg: &Cfg, start: Avma) -> Self {
+        let first = cfg.insts_of(BlockId(0)).first();
+        let marked = first.is_some_and(|i| i.decoded.code() == Code::Endbr64);
+        Self { start, direct: start.add(if marked { ENDBR64_LEN } else { 0 }) }
+    }
+}
+
 /// Where clones of other functions are.
 pub(crate) struct Clones<'a> {
     /// Those of this request, by the original's entry.
-    pub(crate) here: FxHashMap<Avma, Avma>,
-    /// Of those the ones that begin with an `endbr64`.
-    pub(crate) marked: FxHashSet<Avma>,
+    pub(crate) here: FxHashMap<Avma, Entrance>,
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
@@ -35,15 +53,11 @@ impl Clones<'_> {
             Some(&Stub::Function(f)) => f,
             _ => original,
         };
-        let clone = self.here.get(&function).copied().or_else(|| (self.known)(function));
-        self.behind_mark(function).into_iter().chain(clone).chain([function, original])
-    }
-
-    /// Behind the `endbr64` with which a clone begins: an instruction that does nothing but allow indirect branches to come
-    /// here (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
-    pub(crate) fn behind_mark(&self, function: Avma) -> Option<Avma> {
-        let clone = self.here.get(&function).filter(|_| self.marked.contains(&function))?;
-        Some(clone.add(ENDBR64_LEN))
+        let (direct, clone) = match self.here.get(&function) {
+            Some(e) => (Some(e.direct), Some(e.start)),
+            None => (None, (self.known)(function)),
+        };
+        direct.into_iter().chain(clone).chain([function, original])
     }
 }
 

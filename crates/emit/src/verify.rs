@@ -97,7 +97,9 @@ impl Verifier<'_> {
             && first.original == entry
             && self.stands_for(clone.fragments.start(), entry)
             // What is behind it is told by the original: here it has to be the clone's as well.
-            && (self.clones.behind_mark(entry).is_none() || first.link == Link::Copy && first.at == 0);
+            && self.clones.here.get(&entry).is_none_or(|e| {
+                e.direct == e.start || first.link == Link::Copy && first.at == 0
+            });
         if !entry_ok || clone.fragments != *self.map.fragments() {
             return None;
         }
@@ -233,7 +235,7 @@ impl Verifier<'_> {
         if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)
                 || self.map.to_clone(original) == Some(clone)
-                || self.clones.behind_mark(original) == Some(clone);
+                || self.clones.here.get(&original).is_some_and(|e| e.direct == clone);
         }
         // INVARIANT(window)
         !self.f.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)

@@ -10,7 +10,7 @@ use crate::request::{Guard, Shortcut};
 use addr::{Addr, AvmaRange};
 use iced_x86::Decoder;
 use rng::Rng;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 #[path = "../tests/common/graph.rs"]
 mod graph;
@@ -41,13 +41,7 @@ fn word(at: Avma) -> Option<Avma> {
 
 fn clones() -> Clones<'static> {
     let stubs = Box::leak(Box::default());
-    Clones {
-        here: FxHashMap::default(),
-        marked: FxHashSet::default(),
-        known: &no_clone,
-        stubs,
-        constant: &word,
-    }
+    Clones { here: FxHashMap::default(), known: &no_clone, stubs, constant: &word }
 }
 
 fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {

@@ -110,10 +110,10 @@ impl CoreFile {
         // A count and the size of a page; then for each file start, end, page offset; then their paths.
         let count = usize::try_from(long_at(files, 0)?).ok()?;
         let names = 16usize.checked_add(count.checked_mul(24)?)?;
-        let i = (0..count).find(|i| {
-            let at = 16 + i * 24;
-            long_at(files, at).is_some_and(|s| s <= headers)
-                && long_at(files, at + 8).is_some_and(|e| headers < e)
+        // Bounded by what is there, whatever the count says.
+        let i = files.get(16..names)?.as_chunks::<24>().0.iter().position(|f| {
+            let (start, end) = (long(f, 0), long(f, 8));
+            (start..end).contains(&headers)
         })?;
         let name = files.get(names..)?.split(|b| *b == 0).nth(i)?;
         Some(String::from_utf8_lossy(name).into_owned())
@@ -236,6 +236,15 @@ mod tests {
         assert!(core.u64(Avma(0x5001)).is_err() && core.u32(Avma(0x4fff)).is_err());
         assert_eq!(core.journal_candidates(), [AvmaRange::with_len(Avma(0x5000), 8)]);
         assert_eq!(core.exe().unwrap(), "/bin/it");
+    }
+
+    /// So many files could be looked through for years.
+    #[test]
+    fn no_more_files_than_there_is_room_for() {
+        let mut b = core();
+        let count = b.windows(16).position(|w| w == [2u64, 4096].map(u64::to_le_bytes).concat()).unwrap();
+        b[count..count + 8].copy_from_slice(&(1u64 << 58).to_le_bytes());
+        assert_eq!(opened(&b).unwrap().exe(), None);
     }
 
     /// For a second: any bytes, no panic.

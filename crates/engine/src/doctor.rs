@@ -69,12 +69,7 @@ fn ptrace() -> Check {
 /// `CAP_SYS_PTRACE` (19) and `CAP_DAC_OVERRIDE` (1) reach other users' processes, `CAP_SYS_ADMIN` (21) those under seccomp
 /// filters, `CAP_SYS_NICE` (23) keeps stops short.
 fn capabilities() -> Check {
-    let status = read("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|l| l.strip_prefix("CapEff:"))
-        .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
-        .unwrap_or(0);
+    let effective = own_status("CapEff:").and_then(|v| u64::from_str_radix(&v, 16).ok()).unwrap_or(0);
     let wanted =
         [(1, "CAP_DAC_OVERRIDE"), (19, "CAP_SYS_PTRACE"), (21, "CAP_SYS_ADMIN"), (23, "CAP_SYS_NICE")];
     let missing: Vec<&str> =
@@ -93,11 +88,15 @@ fn capabilities() -> Check {
     }
 }
 
+/// What the kernel says of whet itself under a word.
+fn own_status(word: &str) -> Option<String> {
+    let status = read("/proc/self/status")?;
+    status.lines().find_map(|l| l.strip_prefix(word)).map(|v| v.trim().to_owned())
+}
+
 /// Who is under a seccomp filter cannot suspend that of a target.
 fn own_filter() -> Check {
-    let status = read("/proc/self/status").unwrap_or_default();
-    let filtered =
-        status.lines().find_map(|l| l.strip_prefix("Seccomp:")).is_some_and(|mode| mode.trim() != "0");
+    let filtered = own_status("Seccomp:").is_some_and(|mode| mode != "0");
     Check {
         name: "seccomp",
         ok: !filtered,

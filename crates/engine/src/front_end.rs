@@ -78,12 +78,8 @@ pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Resul
 }
 
 fn model(target: &Target) -> Result<Option<FrontEndReport>, Error> {
-    let Some(installed) = &target.installed else {
-        return Err(Error::NotInstalled { pid: target.process.pid() });
-    };
-    let huge = huge(target, installed);
     on_scene(target, |scene| {
-        let run = run(&scene, &huge)?;
+        let run = run(&scene, &huge(target, scene.installed))?;
         Some(FrontEndReport {
             cpu: ICE_LAKE_SERVER.name.to_owned(),
             path: run.without.instructions,
@@ -98,6 +94,7 @@ fn model(target: &Target) -> Result<Option<FrontEndReport>, Error> {
 
 /// What a path is drawn from and led through.
 struct Scene<'a> {
+    installed: &'a Installed,
     program: &'a Program<'a>,
     chosen: &'a [Candidate],
     /// User samples of the process.
@@ -136,7 +133,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
         in_stub: &in_stub,
         mostly: &mostly,
     };
-    Ok(then(Scene { program: &program, chosen: &chosen, samples: profile.samples, setting }))
+    Ok(then(Scene { installed, program: &program, chosen: &chosen, samples: profile.samples, setting }))
 }
 
 fn share(chosen: &[Candidate], samples: u64) -> f64 {
