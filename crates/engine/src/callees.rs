@@ -4,10 +4,10 @@
 //! Not seen through are jumps through registers, and those in modules of which nothing is cloned.
 
 use crate::program::ModuleCode;
-use crate::scan;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind};
 use image::{Image, Module, RelocKind};
+use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// They never return. Only a hint: a clone goes on at the original's next instruction should they do.
@@ -266,7 +266,7 @@ fn entries(module: &Module, code: &ModuleCode, from: Avma) -> Vec<Avma> {
 
 /// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
 fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> + '_ {
-    scan::pairs(bytes, [0xff, 0x25]).filter_map(move |i| {
+    memmem::find_iter(bytes, &[0xff, 0x25]).filter_map(move |i| {
         let distance = i32::from_le_bytes(*bytes.get(i + 2..)?.first_chunk()?);
         let from = at.add(i as u64);
         Some((from, from.add(6).offset(i64::from(distance))))

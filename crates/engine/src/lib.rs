@@ -47,7 +47,6 @@ mod redirects;
 mod report;
 mod restore;
 mod samples;
-mod scan;
 mod seldom;
 mod shortcuts;
 mod shuffle;

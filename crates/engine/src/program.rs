@@ -1,11 +1,12 @@
 //! A whole process as code: its modules with their functions, ready to be analysed one by one.
 
 use crate::callees::Callees;
-use crate::{parallel, scan};
+use crate::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Ranges, Refusal};
 use emit::{Stub, Stubs};
 use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
+use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
 
@@ -155,7 +156,7 @@ impl<'m> Program<'m> {
         let sets_at =
             |bytes: &[u8], i: usize| i.checked_sub(2).and_then(|i| bytes.get(i..i + 5)).is_some_and(sets);
         let mut text = self.modules.iter().flat_map(ModuleCode::text);
-        text.any(|(_, bytes)| scan::pairs(bytes, [0x0f, 0xae]).any(|i| sets_at(bytes, i)))
+        text.any(|(_, bytes)| memmem::find_iter(bytes, &[0x0f, 0xae]).any(|i| sets_at(bytes, i)))
     }
 
     /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
@@ -483,10 +484,7 @@ fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
 fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
     const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
     let is_libc = module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"));
-    let signed = |bytes: &[u8]| {
-        scan::pairs(bytes, [RSEQ_SIG[0], RSEQ_SIG[1]]).any(|i| bytes.get(i..i + 4) == Some(&RSEQ_SIG[..]))
-    };
-    !is_libc && text.iter().any(|(_, bytes)| signed(bytes))
+    !is_libc && text.iter().any(|(_, bytes)| memmem::find(bytes, &RSEQ_SIG).is_some())
 }
 
 /// Why a whole module is left alone.
