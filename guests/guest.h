@@ -3,7 +3,7 @@
 // GUEST_SECONDS (default 1.5) is how long it goes on. GUEST_STOP, if set, names a file: the guest also ends soon
 // after that file appears, so a harness need not guess how long its own work takes. The first round is run before
 // "ready" is printed on stderr, so that its digest comes from code nobody has touched. The printed output never
-// depends on the number of rounds.
+// depends on the number of rounds. With GUEST_REST set it rests after each round for as long as that took, 20 ms at most.
 #ifndef GUEST_H
 #define GUEST_H
 
@@ -67,19 +67,29 @@ __attribute__((unused)) static double guest_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+// Leaves the CPU to others for some seconds, whatever signals come.
+__attribute__((unused)) static void guest_rest(double seconds) {
+    struct timespec left = {0, (long)((seconds < 0.02 ? seconds : 0.02) * 1e9)};
+    while (nanosleep(&left, &left) && left.tv_nsec > 0) {
+    }
+}
+
 // Runs rounds, then prints the digest. Returns the exit status of the guest.
 __attribute__((unused)) static int guest_run(const char *name, uint64_t (*round)(void)) {
     uint64_t (*volatile again)(void) = round;
     const char *seconds = getenv("GUEST_SECONDS");
     const char *stop = getenv("GUEST_STOP");
+    int rests = getenv("GUEST_REST") != NULL;
     uint64_t first = again();
     fputs("ready\n", stderr);
     double end = guest_now() + (seconds ? strtod(seconds, NULL) : 1.5);
     do {
+        double begin = guest_now();
         uint64_t digest = again();
         if (digest != first)
             guest_fail("%s: digest %016llx, first was %016llx", name, (unsigned long long)digest,
                        (unsigned long long)first);
+        if (rests) guest_rest(guest_now() - begin);
     } while (guest_now() < end && !(stop && access(stop, F_OK) == 0));
     printf("%s %016llx\n", name, (unsigned long long)first);
     fflush(stdout);

@@ -30,7 +30,7 @@
 //! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!
 //! A selection of compiler, optimization level and kind of program is made for each guest so that all takes a few minutes,
-//! and only `undone` shuffles the whole of the libraries.
+//! only some of `undone` shuffle the whole of the libraries, and guests rest half of the time.
 //! With the environment variable `WHET_STRESS` set, all of them are run; its value, a number, draws other layouts.
 //! No more than two guests run at once, unless `--test-threads` says otherwise. Runs are kept under `target/tmp/guests`.
 

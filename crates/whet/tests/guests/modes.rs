@@ -102,6 +102,10 @@ impl Subject {
         let stop = folder.join("stop");
         let mut command = Command::new(self.program(harness)?);
         command.env("GUEST_SECONDS", "60").env("GUEST_STOP", &stop);
+        if harness.stress.is_none() {
+            // Half of the CPU is left to whet.
+            command.env("GUEST_REST", "");
+        }
         let running = Running::start(command, &folder, "guest", LIMIT)?;
         let mut live = Live { harness, guest: &self.guest, folder: &folder, running };
         let worked = live.work(mode, seed);
@@ -157,13 +161,14 @@ impl Subject {
 impl Live<'_> {
     fn work(&mut self, mode: Mode, seed: u64) -> Result<(), String> {
         self.running.wait_for_line("ready")?;
+        let whole = mode == Mode::Optimized || mode == Mode::Undone && seed.is_multiple_of(4);
         let seed = seed.to_string();
         let mut how: Vec<&str> = match mode {
             Mode::Optimized => vec!["--seconds", "0.4", "--count", "0.2"],
             Mode::Counted => vec!["--shuffle", &seed, "--count", "0.3"],
             _ => vec!["--shuffle", &seed],
         };
-        if self.harness.stress.is_none() && matches!(mode, Mode::Toggled | Mode::Counted) {
+        if self.harness.stress.is_none() && !whole {
             how.extend(["--max-functions", SHORT_FUNCTIONS]);
         }
         let Answer::Done(report) = self.whet("optimize", &how)? else { return Ok(()) };
