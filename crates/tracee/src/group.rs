@@ -178,32 +178,35 @@ impl Group {
         }
     }
 
-    /// The threads to try to stop, the last first. Idle threads come first: whatever is done to them, nobody waits for it.
-    fn candidates(&self) -> Result<Vec<(u8, Tid)>, Error> {
-        let mut candidates = Vec::new();
+    /// The threads to try to stop, the last first, and whether there are others that nothing stops for now: they wait in the
+    /// kernel, for a child by vfork, say. Idle threads come first: whatever is done to them, nobody waits for it.
+    fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
+        let (mut candidates, mut others) = (Vec::new(), false);
         for tid in self.process.user_threads()? {
             match self.process.thread_status(tid).map(|s| s.state) {
                 _ if self.threads.contains_key(&tid) => {}
                 Ok('R' | 'T') => candidates.push((0, tid)),
                 Ok('S') => candidates.push((1, tid)),
+                Ok('D') => others = true,
                 _ => {}
             }
         }
         candidates.sort_unstable();
-        Ok(candidates)
+        Ok((candidates, others))
     }
 
     /// Seizes and stops one thread that is fit to run system calls, whichever can be had: one after the other is tried,
     /// and the first to stop is it.
     pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
         let pid = self.process.pid();
-        let mut candidates = self.candidates()?;
+        // Where none can be stopped, or is on a stack of its own, one may be so later: all are tried again after a pause that
+        // grows.
+        let (mut candidates, mut unfit) = self.candidates()?;
         let since = Instant::now();
         self.since = Some(since);
         let mut next = Duration::ZERO;
         let mut dispatching = false;
-        // Where none is on a stack of its own one may be so later: all are tried again after a pause that grows.
-        let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, ROUND_PAUSE);
+        let (mut pause, mut round) = (ROUND_PAUSE, ROUND_PAUSE);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())
                 && let Some((_, tid)) = candidates.pop()
@@ -235,8 +238,7 @@ impl Group {
                 if since.elapsed() >= round {
                     round = since.elapsed() + pause;
                     pause *= 2;
-                    unfit = false;
-                    candidates = self.candidates()?;
+                    (candidates, unfit) = self.candidates()?;
                 }
                 std::thread::sleep(NAP * 10);
             }

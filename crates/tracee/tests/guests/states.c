@@ -1,4 +1,4 @@
-// A process in some state, by its argument, with a thread that counts.
+// A process in some state, by its argument, with a thread that counts (but for vforks).
 #include <signal.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 static volatile unsigned long count;
 static void *counter(void *p) { for (;;) { count++; __asm__ volatile("pause"); } }
@@ -21,7 +22,8 @@ __attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PD
 int main(int argc, char **argv) {
   char *what = argv[1];
   pthread_t t;
-  pthread_create(&t, 0, counter, 0);
+  // One of them is alone.
+  if (strcmp(what, "vforks")) pthread_create(&t, 0, counter, 0);
   if (!strcmp(what, "leader")) {
     ready();
     pthread_exit(0);
@@ -51,6 +53,18 @@ int main(int argc, char **argv) {
       _exit(0);
     }
     for (;;) count += 1000000000000, sleep(1);
+  } else if (!strcmp(what, "vforks")) {
+    ready();
+    for (;; count++) {
+      // Nine tenths of its time.
+      if (vfork() == 0) {
+        usleep(18000);
+        _exit(0);
+      }
+      while (wait(0) < 0) {
+      }
+      usleep(2000);
+    }
   } else if (!strcmp(what, "exec")) {
     ready();
     getchar();

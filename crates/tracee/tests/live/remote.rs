@@ -84,6 +84,19 @@ fn huge_pages_from_outside() {
     assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
 }
 
+/// One that nothing can stop for most of the time is waited for.
+#[test]
+fn a_thread_that_mostly_waits_for_children() {
+    let _alone = alone();
+    let g = Guest::start("states", &["vforks"]);
+    g.progress(0, 2);
+    for _ in 0..20 {
+        let pid = with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+        assert_eq!(pid.unwrap(), i64::from(g.pid().0));
+    }
+    g.progress(0, 3);
+}
+
 #[test]
 fn a_small_stack_amid_data_is_not_built_on() {
     let _alone = alone();
