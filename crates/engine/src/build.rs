@@ -18,6 +18,8 @@ use splice::{BLOB_OFFSET, CachePlan, Hole};
 pub struct Built {
     /// Its caches.
     pub caches: Vec<CachePlan>,
+    /// For each of these what was free when its place was chosen.
+    pub rooms: Vec<AvmaRange>,
     /// Functions that were cloned, with their clones.
     pub cloned: Vec<(FuncId, Fragments)>,
     /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
@@ -34,8 +36,46 @@ pub struct Built {
     pub walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
 }
 
+impl Built {
+    /// Whether each cache, with what has been added to it, lies where nothing else is.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
+    }
+
+    fn take(&mut self, made: Made, is_main: bool) {
+        if is_main {
+            self.main_cache = Some(self.caches.len());
+        }
+        self.code_bytes += made.plan.text.len() as u64;
+        self.cloned.extend(made.cloned);
+        self.refused.extend(made.refused);
+        self.entry_only.extend(made.entry_only);
+        self.walk = self.walk.take().or(made.walk);
+        self.holes.push((made.room, Hole::Plain));
+        self.holes.sort_by_key(|(r, _)| r.start);
+        self.rooms.push(made.room);
+        self.caches.push(made.plan);
+    }
+}
+
+/// One cache, and what there is to say about it; see [`Built`].
+struct Made {
+    plan: CachePlan,
+    room: AvmaRange,
+    cloned: Vec<(FuncId, Fragments)>,
+    refused: Vec<(FuncId, Refusal)>,
+    entry_only: Vec<bool>,
+    walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
+}
+
+/// Whether a cache and so many bytes more of data lie in a room.
+fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
+    cache.data_at.add(cache.data_len() + more) <= room.end
+}
+
 /// Builds everything. `files` has a module's file text by the module's place in the image, `maps` is what is mapped now.
-/// `walk` is cloned without anything being led to its clone.
+/// `walk` is cloned without anything being led to its clone. In the first cache there is room for `notes` bytes.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
@@ -46,15 +86,27 @@ pub fn build(
     files: &FxHashMap<usize, FileText>,
     maps: &[Mapping],
     shuffle: Option<u64>,
+    notes: u64,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
-    let work = Work { program, chosen, walk, files, shuffle };
+    let images = program.image().modules();
     for modules in &groups(program) {
         let members: Vec<&Candidate> =
             chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
-        if !members.is_empty() {
-            one_cache(&work, &members, modules, &mut built)?;
+        if members.is_empty() {
+            continue;
         }
+        let work = Work { program, chosen, walk, files, shuffle, holes: &built.holes };
+        let more = if built.caches.is_empty() { notes } else { 0 };
+        let mut made = one_cache(&work, &members, modules, more)?;
+        // How much there is beside clones and tables is known once they are made.
+        if !fits(&made.plan, more, made.room) {
+            made = one_cache(&work, &members, modules, made.plan.data_len() + more)?;
+            if !fits(&made.plan, more, made.room) {
+                return Err(Error::Build("the size of a cache depends on its address".to_owned()));
+            }
+        }
+        built.take(made, images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main));
     }
     Ok(built)
 }
@@ -85,15 +137,17 @@ struct Work<'a, 'm> {
     walk: Option<&'a Candidate>,
     files: &'a FxHashMap<usize, FileText>,
     shuffle: Option<u64>,
+    holes: &'a [(AvmaRange, Hole)],
 }
 
+/// Makes a cache where there is room for `more` bytes of data beside what is usual.
 fn one_cache(
     work: &Work<'_, '_>,
     members: &[&Candidate],
     modules: &[usize],
-    built: &mut Built,
-) -> Result<(), Error> {
-    let &Work { program, chosen, walk, files, shuffle } = work;
+    more: u64,
+) -> Result<Made, Error> {
+    let &Work { program, chosen, walk, files, shuffle, holes } = work;
     let order = function_order(members, shuffle);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -105,7 +159,7 @@ fn one_cache(
         .iter()
         .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files).as_deref()))
         .collect();
-    let (out, text_at, data_at, reserved) = emit_somewhere(
+    let (out, text_at, data_at, room) = emit_somewhere(
         &Parts {
             members: &members,
             windows: &windows,
@@ -114,16 +168,19 @@ fn one_cache(
         },
         &near,
         low,
-        &built.holes,
+        holes,
+        more,
     )?;
 
     let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
         members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
+    let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
+    let mut led = None;
     let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     for (entry, reason) in &out.refused {
         if let Some((c, _)) = by_entry.get(entry).filter(|(c, _)| !is_walk(c)) {
-            built.refused.push((c.id, *reason));
-            built.entry_only.push(false);
+            refused.push((c.id, *reason));
+            entry_only.push(false);
         }
     }
     let mut records = Vec::new();
@@ -131,11 +188,11 @@ fn one_cache(
     for clone in &out.clones {
         let Some((c, window)) = by_entry.get(&clone.original) else { continue };
         if is_walk(c) {
-            built.walk = Some(((*window).clone(), clone.entry));
+            led = Some(((*window).clone(), clone.entry));
             continue;
         }
         entries.insert(clone.original, clone.entry);
-        built.cloned.push((c.id, clone.fragments().clone()));
+        cloned.push((c.id, clone.fragments().clone()));
         let record = match window {
             Ok(window) => redirects::entry(program, c.id, window, clone).ok_or(Refusal::OutOfReach),
             Err(reason) => Err(*reason),
@@ -143,8 +200,8 @@ fn one_cache(
         match record {
             Ok(record) => records.push(record),
             Err(reason) => {
-                built.refused.push((c.id, reason));
-                built.entry_only.push(true);
+                refused.push((c.id, reason));
+                entry_only.push(true);
             }
         }
     }
@@ -153,10 +210,6 @@ fn one_cache(
     records.extend(redirects::calls(program, chosen, &entries, &taken));
     records.extend(redirects::words(program, &entries));
 
-    if images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main) {
-        built.main_cache = Some(built.caches.len());
-    }
-    built.code_bytes += out.text.len() as u64;
     let maps = map_store::write(&out.clones);
     let plan = CachePlan {
         text_at,
@@ -168,10 +221,7 @@ fn one_cache(
         map: maps,
         notes: Vec::new(),
     };
-    built.holes.push((reserved, Hole::Plain));
-    built.holes.sort_by_key(|(r, _)| r.start);
-    built.caches.push(plan);
-    Ok(())
+    Ok(Made { plan, room, cloned, refused, entry_only, walk: led })
 }
 
 /// How often place and size are fitted to each other.
@@ -183,18 +233,20 @@ const GAP: u8 = 0xcc;
 ///
 /// Where clones lie decides what they reach (a table, a far function), which decides what is cloned, which decides how
 /// much room to seek. Rule: seek room for the largest that was made so far, until what is made there fits; fill the rest.
+/// For the journal, the map and the like there is room for as much again as for the tables, and 1 MiB, and `more`. Bytes.
 fn emit_somewhere(
     parts: &Parts<'_>,
     near: &[AvmaRange],
     low: bool,
     holes: &[(AvmaRange, Hole)],
+    more: u64,
 ) -> Result<(Output, Avma, Avma, AvmaRange), Error> {
     let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
     let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
     let (mut text_len, mut data_len) = (0, 0);
     for _ in 0..FITTINGS {
         text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
-        data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20));
+        data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
         let len = text_len + data_len + parts.members.len() as u64 * 4096;
         let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
             .map_err(splice::Error::from)?;
@@ -265,4 +317,32 @@ fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, &'a Cfg>) -> Vec<Shortc
         Some(Shortcut { call, callee, body: in_place.then_some(body), guard })
     };
     c.shortcuts.iter().filter_map(near).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_lies_in_its_room_with_all_that_was_added_to_it() {
+        let plan = CachePlan {
+            text_at: Avma(0x20_0000),
+            text: vec![GAP; 10],
+            data_at: Avma(0x20_1000),
+            blob: Vec::new(),
+            eh_frame_hdr: Avma(0x20_2000),
+            records: Vec::new(),
+            map: vec![0; 0x800],
+            notes: Vec::new(),
+        };
+        let room = AvmaRange::new(Avma(0x20_0000), Avma(0x20_3000));
+        assert_eq!(plan.data_len(), 0x2000);
+        assert!(fits(&plan, 0, room) && !fits(&plan, 1, room));
+        let noted = |len| Built {
+            caches: vec![CachePlan { notes: vec![0; len], ..plan.clone() }],
+            rooms: vec![room],
+            ..Built::default()
+        };
+        assert!(noted(0x800).fits() && !noted(0x801).fits());
+    }
 }

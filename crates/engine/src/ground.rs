@@ -73,13 +73,25 @@ impl Ground<'_, '_> {
         // An earlier generation has brought it.
         let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let mut built = build::build(self.program, chosen, walk, &self.files, &maps, shuffle)?;
+        let build = |notes| build::build(self.program, chosen, walk, &self.files, &maps, shuffle, notes);
+        let noted = |mut built: Built| {
+            let notes = notes(&built);
+            if let Some(first) = built.caches.first_mut() {
+                first.notes = notes;
+            }
+            built
+        };
+        let mut built = noted(build(0)?);
         if built.cloned.is_empty() {
             return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
         }
-        let notes = notes(&built);
-        if let Some(first) = built.caches.first_mut() {
-            first.notes = notes;
+        if !built.fits() {
+            // What is noted of other clones may be somewhat more.
+            let notes = built.caches.first().map_or(0, |first| first.notes.len() as u64);
+            built = noted(build(notes.saturating_mul(2))?);
+            if !built.fits() {
+                return Err(Error::Build("the notes about a cache depend on its address".to_owned()));
+            }
         }
         let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
         let before = installed.map_or(0, splice::Installed::mapped_bytes);
