@@ -199,14 +199,14 @@ impl Group {
     /// and the first to stop is it.
     pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
         let pid = self.process.pid();
-        // Where none can be stopped, or is on a stack of its own, one may be so later: all are tried again after a pause that
-        // grows.
-        let (mut candidates, mut unfit) = self.candidates()?;
+        let (mut candidates, mut wait) = self.candidates()?;
         let since = Instant::now();
         self.since = Some(since);
         let mut next = Duration::ZERO;
         let mut dispatching = false;
-        let (mut pause, mut round) = (ROUND_PAUSE, ROUND_PAUSE);
+        // Where none is on a stack of its own one may be so later: all are tried again after a pause that grows. Where they only
+        // cannot be stopped, they are looked at often: that disturbs nobody.
+        let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, Duration::ZERO);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())
                 && let Some((_, tid)) = candidates.pop()
@@ -231,14 +231,18 @@ impl Group {
             if since.elapsed() >= deadline {
                 break;
             }
-            if candidates.is_empty() && self.threads.is_empty() && !unfit {
+            if candidates.is_empty() && self.threads.is_empty() && !unfit && !wait {
                 break;
             }
-            if candidates.is_empty() && unfit {
-                if since.elapsed() >= round {
+            if candidates.is_empty() && (unfit || wait) {
+                if unfit {
                     round = since.elapsed() + pause;
                     pause *= 2;
-                    (candidates, unfit) = self.candidates()?;
+                    unfit = false;
+                    wait = true;
+                }
+                if since.elapsed() >= round {
+                    (candidates, wait) = self.candidates()?;
                 }
                 std::thread::sleep(NAP * 10);
             }
