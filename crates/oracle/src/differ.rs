@@ -16,7 +16,8 @@
 //! | any other | no |
 //!
 //! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong. A word below the stack
-//! pointer is dead by the ABI; whatever lies there next is written first.
+//! pointer is dead by the ABI; whatever lies there next is written first. But compilers lower and raise the stack by pushing
+//! and popping what is of no use: with that the dead thing is elsewhere, and still dead.
 
 use crate::decoded::{Access, FLAGS, State};
 use addr::{Addr, Avma, AvmaRange};
@@ -83,8 +84,9 @@ pub(crate) struct Cause {
     pub(crate) inputs: Inputs,
     /// Flags it may have changed.
     pub(crate) flags: u64,
-    /// Whether the clone is now between the read of a cloned jump table and its jump.
-    pub(crate) unmovable: bool,
+    /// Whether what differs is dead: the clone is now between the read of a cloned jump table and its jump, or something dead was
+    /// popped.
+    pub(crate) dead: bool,
 }
 
 /// The bit for all of the extended state that is no vector register's low half.
@@ -174,7 +176,7 @@ impl Stains {
                 continue;
             }
             self.gprs[n] = Some(match cause {
-                Cause { unmovable: true, .. } if !cause.inputs.explain() => Stain::Dead,
+                Cause { dead: true, .. } if !cause.inputs.explain() => Stain::Dead,
                 _ if !cause.inputs.explain() => return Some(n),
                 _ if same(a, b) => Stain::Address,
                 _ => Stain::Derived,
@@ -193,7 +195,7 @@ impl Stains {
         self.dead_flags &= differ;
         if cause.inputs.explain() {
             self.derived_flags |= new;
-        } else if cause.unmovable {
+        } else if cause.dead {
             self.dead_flags |= new;
         }
         differ & !(self.derived_flags | self.dead_flags) == 0
@@ -289,8 +291,8 @@ mod tests {
         Access { range, reads, writes: !reads, overwrites: !reads }
     }
 
-    fn cause(inputs: Inputs, unmovable: bool) -> Cause {
-        Cause { inputs, flags: FLAGS, unmovable }
+    fn cause(inputs: Inputs, dead: bool) -> Cause {
+        Cause { inputs, flags: FLAGS, dead }
     }
 
     #[test]
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(s.registers((&old, &old), (&a, &b), cause(Inputs::default(), true), SAME), None);
         assert!(s.flags((&a, &b), cause(Inputs::default(), true)));
         // The jump: nothing changes.
-        let after = Cause { inputs: Inputs::default(), flags: 0, unmovable: false };
+        let after = Cause { inputs: Inputs::default(), flags: 0, dead: false };
         assert_eq!(s.registers((&a, &b), (&a, &b), after, SAME), None);
         assert!(s.flags((&a, &b), after));
         assert_eq!(s.inputs(1, 0, None, &[]).dead, Some(0));

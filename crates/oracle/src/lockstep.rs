@@ -8,7 +8,7 @@ use crate::report::{Difference, End, Mismatch, Report};
 use crate::twin::Side;
 use addr::{Avma, AvmaRange, ReadMemory};
 use emit::Link;
-use iced_x86::{Formatter, GasFormatter, Instruction};
+use iced_x86::{Code as InstCode, Formatter, GasFormatter, Instruction};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use tracee::Stepped;
@@ -62,6 +62,24 @@ struct Touched {
     all: Vec<Access>,
     /// What the original's writes, and what the clone's.
     writes: (Vec<AvmaRange>, Vec<AvmaRange>),
+}
+
+/// What carries something dead elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carried {
+    Push,
+    Pop,
+}
+
+impl Carried {
+    /// What both sides do with a general register.
+    fn by(da: &Decoded, db: &Decoded) -> Option<Self> {
+        match (da.inst.code(), db.inst.code()) {
+            (InstCode::Push_r64, InstCode::Push_r64) => Some(Self::Push),
+            (InstCode::Pop_r64, InstCode::Pop_r64) => Some(Self::Pop),
+            _ => None,
+        }
+    }
 }
 
 /// One comparison.
@@ -148,13 +166,14 @@ impl<'a> Lockstep<'a> {
         if da.stops || db.stops {
             return Ok(Some(stop(if da.stops { &da } else { &db })));
         }
-        let touched = match self.touched(&da, &db) {
+        let mut touched = match self.touched(&da, &db) {
             Ok(touched) => touched,
             Err(end) => return Ok(Some(end)),
         };
         let inputs = self.inputs(&da, &db, &touched.all);
         let in_window = self.in_window();
-        if let Some(n) = inputs.dead.filter(|&n| n == DEAD_MEMORY || !in_window) {
+        let carried = inputs.dead.and_then(|_| Carried::by(&da, &db));
+        if let Some(n) = inputs.dead.filter(|&n| carried.is_none() && (n == DEAD_MEMORY || !in_window)) {
             return Ok(Some(self.dead(n)));
         }
         self.report.unmovable += u64::from(in_window);
@@ -174,6 +193,10 @@ impl<'a> Lockstep<'a> {
         }
         self.done += 1;
         self.report.instructions += 1;
+        if carried == Some(Carried::Push) {
+            touched.writes.0.iter().for_each(|range| self.stains.abandon(range));
+            touched.all.iter_mut().for_each(|access| access.overwrites = false);
+        }
         if let Some(difference) = self.written(&touched, da.is_call(), inputs) {
             return Ok(Some(self.mismatch(difference)));
         }
@@ -184,7 +207,7 @@ impl<'a> Lockstep<'a> {
             return Ok(Some(end));
         }
         let flags = da.writes_flags | db.writes_flags;
-        let cause = Cause { inputs, flags, unmovable: self.in_window() };
+        let cause = Cause { inputs, flags, dead: self.in_window() || carried.is_some() };
         let difference = self.compare(depth, before, cause, da.vector || db.vector)?;
         Ok(difference.map(|d| self.mismatch(d)))
     }

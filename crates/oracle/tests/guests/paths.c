@@ -229,13 +229,15 @@ int main(void) {
         pthread_t t;
         if (pipe(wake[i]) || pthread_create(&t, NULL, thread, (void *)i)) abort();
     }
+    // By a pointer that nobody can know: whoever waits at its entry is not passed by.
+    void (*volatile all)(void) = p_all;
     // Bound before anybody counts.
-    p_all();
+    all();
     char byte = 'r';
     if (write(1, &byte, 1) != 1) abort();
     while (read(0, &byte, 1) == 1) {
         char got;
-        if (byte == 's') p_all();
+        if (byte == 's') all();
         else {
             for (int i = 0; i < THREADS; i++)
                 if (write(wake[i][1], &byte, 1) != 1) abort();

@@ -48,7 +48,6 @@ impl Guest {
         let mut child = Command::new(&program)
             .env("GUEST_SECONDS", "3600")
             .env("GUEST_STOP", &stop)
-            .env("GUEST_REST", "")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
