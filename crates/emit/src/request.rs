@@ -120,7 +120,27 @@ pub enum Stub {
     Slot(Avma),
 }
 
-impl Function<'_> {
+impl<'a> Function<'a> {
+    /// One with these blocks and unwind rows: all of it among the hot code, aligned to nothing, with nothing else.
+    #[must_use]
+    pub fn new(cfg: &'a Cfg, order: Vec<BlockId>, rows: &'a [Row]) -> Self {
+        Self {
+            cfg,
+            hot: order.len(),
+            order,
+            align_blocks: Vec::new(),
+            window: None,
+            rows,
+            lsda: None,
+            personality: None,
+            signal_frame: false,
+            align: 1,
+            counters: Vec::new(),
+            watches: Vec::new(),
+            shortcuts: Vec::new(),
+        }
+    }
+
     /// Whether the original's instruction at `at` is gone once the entry is redirected. Its first byte is not: whoever
     /// lands there meets the whole redirect.
     pub(crate) fn is_overwritten(&self, at: Avma) -> bool {

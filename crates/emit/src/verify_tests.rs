@@ -46,21 +46,7 @@ fn clones() -> Clones<'static> {
 
 fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
     let order = rng.order(cfg.blocks.len(), 7);
-    Function {
-        cfg,
-        hot: rng.hot(order.len()),
-        order,
-        align_blocks: Vec::new(),
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
-        window: None,
-        rows: &[],
-        lsda: None,
-        personality: None,
-        signal_frame: false,
-        align: 16,
-    }
+    Function { hot: rng.hot(order.len()), align: 16, ..Function::new(cfg, order, &[]) }
 }
 
 /// Plan and bytes.

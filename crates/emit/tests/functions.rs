@@ -26,21 +26,7 @@ fn rows(cfg: &Cfg) -> Vec<Row> {
 }
 
 fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
-    Function {
-        cfg,
-        order: order.iter().map(|&b| BlockId(b)).collect(),
-        hot: order.len(),
-        align_blocks: Vec::new(),
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
-        window: None,
-        rows,
-        lsda: None,
-        personality: None,
-        signal_frame: false,
-        align: 16,
-    }
+    Function { align: 16, ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows) }
 }
 
 fn request(functions: Vec<Function<'_>>) -> Request<'_> {

@@ -290,19 +290,16 @@ fn emit_at(
         .zip(windows)
         .map(|(c, window)| Function {
             window: window.as_ref().ok().map(EntryWindow::range),
-            cfg: &c.analysed.cfg,
-            order: c.order.clone(),
             hot: c.hot,
-            align_blocks: Vec::new(),
             counters: c.counters.clone(),
             watches: c.watches.clone(),
             shortcuts: shortcuts(c, &bodies),
-            rows: &c.analysed.rows,
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,
             signal_frame: c.analysed.signal_frame,
             // The denser the fewer lines: measured, entries gain nothing from alignment.
             align: 1,
+            ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
         })
         .collect();
     emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs, constant })

@@ -1,6 +1,5 @@
 //! Why a command did not do what it was asked, with the exit code and the next step.
 
-use libc::{EACCES, EAGAIN, ENOMEM, EPERM};
 use std::path::PathBuf;
 use tracee::Pid;
 
@@ -272,7 +271,7 @@ impl Error {
                 splice::Error::NoRoom(_)
                 | splice::Error::Journal { .. }
                 | splice::Error::TooManyCaches(_)
-                | splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. },
+                | splice::Error::MapDenied { .. },
             ) => X::Refused,
             Error::Splice(_) | Error::Build(_) | Error::Page(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. }
@@ -314,7 +313,7 @@ impl Error {
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
-            Error::Splice(splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. }) => "map_denied",
+            Error::Splice(splice::Error::MapDenied { .. }) => "map_denied",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Page(_) => "page",
@@ -362,7 +361,7 @@ impl Error {
             Error::MemoryLimit { .. } => {
                 "raise that limit (systemd: MemoryMax=, MemoryHigh=), or give the process less to hold".to_owned()
             }
-            Error::Splice(splice::Error::Map { errno: ENOMEM | EPERM | EACCES | EAGAIN, .. }) => {
+            Error::Splice(splice::Error::MapDenied { .. }) => {
                 "nothing was changed; its limits (RLIMIT_AS, RLIMIT_MEMLOCK) or a security module (execmem) forbid it"
                     .to_owned()
             }

@@ -43,21 +43,7 @@ pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool
 pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
     let range = cfg.parts[0];
     let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
-    let function = Function {
-        cfg,
-        order,
-        hot,
-        align_blocks: Vec::new(),
-        window: None,
-        rows: &rows,
-        lsda: None,
-        personality: None,
-        signal_frame: false,
-        align: 16,
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
-    };
+    let function = Function { hot, align: 16, ..Function::new(cfg, order, &rows) };
     let request = Request {
         text_at,
         data_at: text_at.add(0x10_0000),

@@ -90,19 +90,9 @@ pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output
     };
     let (rows_a, rows_b) = ([row(&a)], [row(&b)]);
     let function = |cfg, rows, (order, hot): (&[u32], usize)| Function {
-        cfg,
-        order: order.iter().map(|&b| BlockId(b)).collect(),
         hot,
-        align_blocks: Vec::new(),
-        window: None,
-        rows,
-        lsda: None,
-        personality: None,
-        signal_frame: false,
         align: 16,
-        counters: Vec::new(),
-        watches: Vec::new(),
-        shortcuts: Vec::new(),
+        ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)
     };
     let request = Request {
         text_at: TEXT,

@@ -35,6 +35,16 @@ pub enum Error {
         /// The kernel's answer.
         errno: i32,
     },
+    /// The kernel refused a mapping by a limit or a rule.
+    #[error("the target may not map {len} bytes at {at}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    MapDenied {
+        /// Wanted address.
+        at: Avma,
+        /// Wanted size in bytes.
+        len: u64,
+        /// The kernel's answer.
+        errno: i32,
+    },
     /// No room for a code cache near its module.
     #[error(transparent)]
     NoRoom(#[from] crate::NoRoom),

@@ -239,7 +239,10 @@ mod prot {
 }
 
 fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
-    let failed = |errno: i32| Error::Map { at, len, errno };
+    let failed = |errno: i32| match errno {
+        errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
+        errno => Error::Map { at, len, errno },
+    };
     match remote.syscall(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0]) {
         Ok(got) if got == at.0.cast_signed() => Ok(()),
         Ok(elsewhere) => {
@@ -250,6 +253,9 @@ fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(
         Err(e) => Err(e.into()),
     }
 }
+
+/// What it says where a limit or a rule forbids a mapping: `EPERM`, `EAGAIN`, `ENOMEM`, `EACCES` (mmap(2)).
+const DENIED: [i32; 4] = [1, 11, 12, 13];
 
 /// What a kernel that knows `MAP_FIXED_NOREPLACE` says where something is mapped already.
 pub const EEXIST: i32 = 17;

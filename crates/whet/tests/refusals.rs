@@ -10,10 +10,9 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{
-    Answer, Guest, build, build_with, changed_text, copy, have, pid_of, run, scratch, skip, stray_code,
+    Answer, Guest, OpenFolder, build, build_with, changed_text, have, pid_of, run, scratch, skip, stray_code,
     stress, tracers, wait_until, whet, whet_command,
 };
 
@@ -315,17 +314,12 @@ fn anothers_process() {
     is_untouched(guest.pid());
 }
 
-/// Somebody without rights, with a whet of their own: where it was built, others may not go.
-struct Nobody(PathBuf);
+/// Somebody without rights, with a whet of their own.
+struct Nobody(OpenFolder);
 
 impl Nobody {
     fn new() -> Self {
-        static USED: AtomicUsize = AtomicUsize::new(0);
-        let n = USED.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("whet-refusals-{}-{n}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        copy(Path::new(env!("CARGO_BIN_EXE_whet")), &folder.join("whet"));
-        Self(folder)
+        Self(OpenFolder::new())
     }
 
     /// What they start.
@@ -336,16 +330,9 @@ impl Nobody {
     }
 
     fn whet(&self, name: &str, guest: &Guest, args: &[&str]) -> Answer {
-        let mut whet = Self::command(&self.0.join("whet"));
+        let mut whet = Self::command(&self.0.file("whet"));
         whet.arg(name).arg(guest.arg()).args(args).args(["--format", "json"]);
         run(whet)
-    }
-}
-
-impl Drop for Nobody {
-    fn drop(&mut self) {
-        // What is left lies among temporary files.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -8,8 +8,9 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{Answer, Guest, build, changed_text, copy, have, run, skip, tracers, wait_until, whet_command};
+use support::{
+    Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet_command,
+};
 
 /// Quick, and without a profile.
 const QUICK: [&str; 5] = ["--shuffle", "1", "--only", "mix_some", "sum_up"];
@@ -264,17 +265,14 @@ fn a_limit_of_address_space() {
 }
 
 /// A folder that anybody may enter, with a whet and a program to run in it.
-struct Open(PathBuf);
+struct Open(OpenFolder);
 
 impl Open {
     fn new() -> Self {
-        static USED: AtomicUsize = AtomicUsize::new(0);
-        let n = USED.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("whet-sandboxes-{}-{n}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        copy(Path::new(env!("CARGO_BIN_EXE_whet")), &folder.join("whet"));
-        copy(&build("cases.c"), &folder.join("cases"));
-        copy(&build("box.c"), &folder.join("box"));
+        let folder = OpenFolder::new();
+        for name in ["cases", "box"] {
+            folder.add(&build(&format!("{name}.c")), name);
+        }
         Self(folder)
     }
 
@@ -285,8 +283,8 @@ impl Open {
             let lead = r#"chmod 666 "$0" && exec 3<>"$0" && exec "$@""#;
             let mut command = Command::new("sh");
             command.args(["-c", lead]).arg(page).args(["setpriv", "--reuid", "1000", "--regid", "1000"]);
-            command.arg("--clear-groups").arg(self.0.join("box")).args(how).arg("--");
-            command.arg(self.0.join("cases")).args(["/proc/self/fd/3", "spin"]);
+            command.arg("--clear-groups").arg(self.0.file("box")).args(how).arg("--");
+            command.arg(self.0.file("cases")).args(["/proc/self/fd/3", "spin"]);
             command
         });
         guest.progresses(1);
@@ -302,15 +300,8 @@ impl Open {
         for set in ["--inh-caps", "--ambient-caps", "--bounding-set"] {
             whet.arg(format!("{set}={sets}"));
         }
-        whet.arg(self.0.join("whet"));
+        whet.arg(self.0.file("whet"));
         whet
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        // What is left lies among temporary files.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -33,19 +33,14 @@ impl Source {
             _ => Vec::new(),
         };
         Function {
-            cfg: &self.cfg,
             hot: rng.hot(order.len()),
-            order,
             align_blocks,
-            counters: Vec::new(),
-            watches: Vec::new(),
-            shortcuts: Vec::new(),
             window: self.window,
-            rows: &self.rows,
             lsda: self.lsda.as_ref(),
             personality: self.personality,
             signal_frame: self.signal_frame,
             align: 16,
+            ..Function::new(&self.cfg, order, &self.rows)
         }
     }
 }

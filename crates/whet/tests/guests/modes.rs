@@ -161,14 +161,14 @@ impl Subject {
 impl Live<'_> {
     fn work(&mut self, mode: Mode, seed: u64) -> Result<(), String> {
         self.running.wait_for_line("ready")?;
-        let whole = mode == Mode::Optimized || mode == Mode::Undone && seed.is_multiple_of(4);
+        let whole = mode == Mode::Undone && seed.is_multiple_of(4);
         let seed = seed.to_string();
         let mut how: Vec<&str> = match mode {
             Mode::Optimized => vec!["--seconds", "0.4", "--count", "0.2"],
             Mode::Counted => vec!["--shuffle", &seed, "--count", "0.3"],
             _ => vec!["--shuffle", &seed],
         };
-        if self.harness.stress.is_none() && !whole {
+        if self.harness.stress.is_none() && mode != Mode::Optimized && !whole {
             how.extend(["--max-functions", SHORT_FUNCTIONS]);
         }
         let Answer::Done(report) = self.whet("optimize", &how)? else { return Ok(()) };

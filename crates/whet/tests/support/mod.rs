@@ -8,11 +8,13 @@
 
 mod command;
 mod guest;
+mod open;
 mod program;
 mod text;
 
 pub use command::{Answer, finish, run, whet, whet_command};
 pub use guest::{Guest, pid_of};
+pub use open::OpenFolder;
 pub use program::{build, build_with, copy, have, scratch};
 pub use text::{changed_text, stray_code, tracers};
 
