@@ -32,7 +32,7 @@ if [[ $form == long ]]; then
         fi
     done
 else
-    run python3 tools/server-test.py --seconds 40 --toggles 10
+    run python3 tools/server-test.py --seconds 30 --toggles 10
     run python3 tools/server-test.py --crash
 fi
 run tools/realworld.sh "$form"

@@ -2,8 +2,8 @@
 # Real programs in stress mode: each runs plain, and then under `whet run --shuffle SEED`, which clones every function
 # it can and puts all blocks in random order while the program runs. Exit code and output must be the same.
 #
-#   tools/realworld.sh short [SEED]       python3, xz, sqlite3, perl with one seed; a minute and a half at most
-#   tools/realworld.sh long [SEED...]     also more of python3's own tests, bash, gdb, mariadbd; three seeds
+#   tools/realworld.sh short [SEED]       python3, sqlite3, perl with one seed; a minute at most
+#   tools/realworld.sh long [SEED...]     also more of python3's own tests, xz, bash, gdb, mariadbd; three seeds
 #
 # The binary is $WHET or target/release/whet. A program that ends before it was optimized proves nothing, and has
 # failed. Closes with "N passed, N failed".
@@ -32,10 +32,10 @@ packages=(
     /usr/bin/python3=python3-minimal
     /usr/lib/python3.11/test/test_json=libpython3.11-testsuite
     /usr/lib/python3.11/test/test_zlib.py=libpython3.11-testsuite
-    sqlite3=sqlite3 perl=perl xz=xz-utils
+    sqlite3=sqlite3 perl=perl
 )
 if [[ $form == long ]]; then
-    packages+=(gdb=gdb mariadbd=mariadb-server sysbench=sysbench)
+    packages+=(xz=xz-utils gdb=gdb mariadbd=mariadb-server sysbench=sysbench)
 fi
 "$tools/install-missing.sh" "${packages[@]}" || exit 1
 
@@ -138,12 +138,14 @@ if [[ $form == long ]]; then
     )
 fi
 
-# 30 MB that a compressor has to think about: words of a fixed pseudo-random sequence.
-/usr/bin/perl -e 'my $s = 1; my @words = map { join "", map { chr 97 + ($s = ($s * 69069 + 1) & 0xffffffff) % 26 } 0 .. 2 + $_ % 9 } 1 .. 5000;
-    my $n = 0; while ($n < 30_000_000) { $s = ($s * 69069 + 1) & 0xffffffff; my $w = $words[($s >> 12) % 5000]; print $w, " "; $n += 1 + length $w }' >words
-xz -T1 -0 -k words
-# One file of many streams; each carries a checksum of what must come out.
-for _ in {1..6}; do cat words.xz; done >many.xz
+if [[ $form == long ]]; then
+    # 30 MB that a compressor has to think about: words of a fixed pseudo-random sequence.
+    /usr/bin/perl -e 'my $s = 1; my @words = map { join "", map { chr 97 + ($s = ($s * 69069 + 1) & 0xffffffff) % 26 } 0 .. 2 + $_ % 9 } 1 .. 5000;
+        my $n = 0; while ($n < 30_000_000) { $s = ($s * 69069 + 1) & 0xffffffff; my $w = $words[($s >> 12) % 5000]; print $w, " "; $n += 1 + length $w }' >words
+    xz -T1 -0 -k words
+    # One file of many streams; each carries a checksum of what must come out.
+    for _ in {1..6}; do cat words.xz; done >many.xz
+fi
 
 cat >work.sql <<'SQL'
 CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER, s TEXT, x REAL);
@@ -202,11 +204,11 @@ BASH
 
 printf '%-8s %-14s %5s %8s %8s %8s\n' '' program seed cloned 'plain s' 'whet s'
 program python3 /usr/bin/python3 -m test "${python_modules[@]}"
-program xz xz -T1 -1 -c words
-program xz-test xz -T1 -t many.xz
 program sqlite3 sqlite3 :memory: '.read work.sql'
 program perl /usr/bin/perl work.pl
 if [[ $form == long ]]; then
+    program xz xz -T1 -1 -c words
+    program xz-test xz -T1 -t many.xz
     program bash /bin/bash work.sh
     # The listing of whet's own symbols, many times: reads DWARF, sorts and demangles.
     listing=()

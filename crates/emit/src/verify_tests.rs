@@ -12,9 +12,9 @@ use iced_x86::Decoder;
 use rng::Rng;
 use rustc_hash::FxHashMap;
 
-#[path = "../tests/common/graph.rs"]
+#[path = "../tests/it/common/graph.rs"]
 mod graph;
-#[path = "../tests/common/rng.rs"]
+#[path = "../tests/it/common/rng.rs"]
 mod rng;
 
 /// Of originals, clones and second fragments no two places differ in one bit.

@@ -1,7 +1,7 @@
 //! Counters in every function of real programs: how much of what happens they tell.
 #![expect(clippy::print_stdout, reason = "a test that reports")]
 
-#[path = "../../code/tests/support/mod.rs"]
+#[path = "../../code/tests/it/support/mod.rs"]
 mod support;
 
 use code::{Liveness, Point, Term};

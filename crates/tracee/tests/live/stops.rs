@@ -489,10 +489,10 @@ fn a_killed_tracer_leaves_no_harm() {
     // At any instant of a system call made for us, in a thread that spins and in one that waits.
     for args in [&[][..], &["sleep"]] {
         let g = Guest::start("registers", args);
-        for i in 0..80u64 {
+        for i in 0..40u64 {
             let mut v = victim(&g, "call");
             until("the tracer at work", || g.process.status().unwrap().tracer_pid != 0);
-            std::thread::sleep(Duration::from_micros(i * 37 % 2000));
+            std::thread::sleep(Duration::from_micros(i * 67 % 2000));
             v.kill().unwrap();
             v.wait().unwrap();
             g.progress(0, 2);

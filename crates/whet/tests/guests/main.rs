@@ -8,7 +8,7 @@
 //! | plain | nothing |
 //! | optimized | `whet optimize PID --seconds 0.4 --count 0.2` |
 //! | shuffled | `whet optimize PID --shuffle SEED` |
-//! | toggled | shuffled, then `whet undo` and `whet redo` in turn as fast as they go |
+//! | toggled | shuffled, then `whet undo` and `whet redo` in turn as fast as they go; undone and verified in the end |
 //! | counted | `whet optimize PID --shuffle SEED --count 0.3`: clones that count, in random order, come first |
 //! | undone | shuffled, `whet undo`, and `whet verify` says that its text is identical to its files |
 //!
@@ -30,7 +30,7 @@
 //! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!
 //! A selection of compiler, optimization level and kind of program is made for each guest so that all takes a few minutes,
-//! only some of `undone` shuffle the whole of the libraries, and guests rest half of the time.
+//! only some of `toggled` shuffle the whole of the libraries, and guests rest half of the time.
 //! With the environment variable `WHET_STRESS` set, all of them are run; its value, a number, draws other layouts.
 //! No more than two guests run at once, unless `--test-threads` says otherwise. Runs are kept under `target/tmp/guests`.
 

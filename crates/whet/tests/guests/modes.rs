@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 const RUN_ON: Duration = Duration::from_millis(200);
 /// The most functions that are shuffled in the short form where it is not all of them: the program's own, and some of the
 /// libraries'.
-const SHORT_FUNCTIONS: &str = "800";
+const SHORT_FUNCTIONS: &str = "500";
 /// whet's exit codes that are no failure, or not at once.
 const REFUSED: i32 = 5;
 const BUSY: i32 = 6;
@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     Optimized,
     /// All that can be cloned is, in random order.
     Shuffled,
-    /// Shuffled, undone and redone again and again.
+    /// Shuffled, undone and redone again and again, undone and verified in the end.
     Toggled,
     /// Shuffled, undone and verified.
     Undone,
@@ -161,7 +161,7 @@ impl Subject {
 impl Live<'_> {
     fn work(&mut self, mode: Mode, seed: u64) -> Result<(), String> {
         self.running.wait_for_line("ready")?;
-        let whole = mode == Mode::Undone && seed.is_multiple_of(4);
+        let whole = mode == Mode::Toggled && seed.is_multiple_of(4);
         let seed = seed.to_string();
         let mut how: Vec<&str> = match mode {
             Mode::Optimized => vec!["--seconds", "0.4", "--count", "0.2"],
@@ -178,7 +178,10 @@ impl Live<'_> {
         state(&report, "optimized")?;
         match mode {
             Mode::Plain | Mode::Optimized | Mode::Shuffled | Mode::Counted => {}
-            Mode::Toggled => self.toggle()?,
+            Mode::Toggled => {
+                self.toggle()?;
+                self.undo_and_verify()?;
+            }
             Mode::Undone => {
                 self.running.run_on(RUN_ON)?;
                 self.undo_and_verify()?;

@@ -1,0 +1,149 @@
+//! The sweep and the joining of cold parts on real programs: a static C++ program that gcc splits, whose symbols
+//! tell the truth, and the programs of this machine.
+
+use crate::support::Program;
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use code::{Extents, Refusal, WindowInput, entry_window, parse, verify};
+use object::{Object, ObjectSymbol, SymbolKind};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Every joined fragment with its function.
+fn joined(e: &Extents) -> Vec<(Avma, Avma)> {
+    e.functions.iter().flat_map(|f| f.parts.iter().skip(1).map(|part| (f.entry, part.start))).collect()
+}
+
+/// All of the C++ library's input and output, which gcc has split, comes in with this.
+const GUEST: &str = r"
+#include <fstream>
+#include <iostream>
+#include <regex>
+int main(int argc, char **argv) {
+    std::ifstream in(argv[0]);
+    std::string s;
+    in >> s;
+    try {
+        std::cout << std::regex_match(s, std::regex(s)) << std::stoi(s) << std::endl;
+    } catch (std::exception &e) {
+        return argc;
+    }
+}
+";
+
+#[test]
+fn cold_parts_are_found_without_symbols() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("a.cc"), dir.path().join("a"));
+    std::fs::write(&source, GUEST).unwrap();
+    let mut gcc = Command::new("g++");
+    assert!(gcc.args(["-O2", "-static", "-o"]).arg(&program).arg(&source).status().unwrap().success());
+    let p = Program::load(&program);
+    // All names of each address; a program has many aliases.
+    let data = std::fs::read(&program).unwrap();
+    let mut names: BTreeMap<Avma, Vec<String>> = BTreeMap::new();
+    for s in object::File::parse(&data[..]).unwrap().symbols().filter(|s| s.kind() == SymbolKind::Text) {
+        names.entry(Avma(s.address())).or_default().push(s.name().unwrap().to_string());
+    }
+    let cold_of = |at: &Avma| names.get(at)?.iter().find_map(|n| n.split_once(".cold")).map(|(base, _)| base);
+    let truth = p.frames.fdes().iter().filter(|f| cold_of(&f.range.start).is_some()).count();
+    assert!(truth > 100, "{truth} cold parts in all: is this gcc?");
+
+    let branches = p.sweep();
+    let named = joined(&p.merge(&branches, true));
+    for (entry, part) in &named {
+        // A name always tells; what has no `.cold` name may be joined only where it has no name at all.
+        match cold_of(part) {
+            Some(base) => assert!(names[entry].iter().any(|n| n == base), "{entry}: {base}"),
+            None => assert!(!names.contains_key(part), "{part}"),
+        }
+    }
+    assert_eq!(named.iter().filter(|(_, part)| cold_of(part).is_some()).count(), truth);
+
+    let nameless = joined(&p.merge(&branches, false));
+    let found: Vec<_> = nameless.iter().filter(|(_, part)| cold_of(part).is_some()).collect();
+    assert!(found.len() * 100 >= truth * 95, "{} of {truth}", found.len());
+    for pair in found {
+        // With no names, a function that only one other jumps to counts as part of that one, and takes its own cold
+        // part along.
+        let with_parent = named.iter().any(|(parent, part)| {
+            *part == pair.1 && (*parent == pair.0 || nameless.contains(&(pair.0, *parent)))
+        });
+        assert!(with_parent, "{} is no part of {}", pair.1, pair.0);
+    }
+}
+
+#[test]
+fn programs_of_this_machine() {
+    let own = std::env::current_exe().unwrap();
+    let libc = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
+    let server = Path::new("/usr/sbin/mariadbd");
+    for path in [&own, libc, server].into_iter().filter(|p| p.exists()) {
+        let p = Program::load(path);
+        let branches = p.sweep();
+        let e = p.merge(&branches, true);
+        let fdes = p.frames.fdes();
+        println!(
+            "{}: {} instructions, {} invalid bytes, {} FDEs, {} functions",
+            path.display(),
+            branches.instructions(),
+            branches.invalid(),
+            fdes.len(),
+            e.functions.len()
+        );
+        // Compilers put no data into text.
+        assert!(branches.invalid() * 10_000 < branches.instructions());
+        assert_eq!((e.overlapping, e.empty), (0, 0));
+        // Nearly all that does not start like a function is part of one.
+        let left = e.functions.iter().filter(|f| !p.starts_like_entry(f.fdes[0])).count();
+        let all = (0..fdes.len()).filter(|&i| !p.starts_like_entry(i)).count();
+        assert!(left <= 1 + all / 10, "{left} of {all}");
+    }
+}
+
+/// Most functions of a real program can take an entry jump, and each reason for not taking one occurs.
+#[test]
+fn entry_windows() {
+    let p = Program::load(Path::new("/lib/x86_64-linux-gnu/libc.so.6"));
+    let branches = p.sweep();
+    let mut counts: BTreeMap<Option<Refusal>, usize> = BTreeMap::new();
+    let functions: Vec<_> = p.functions.iter().filter(|f| !f.plt).collect();
+    for (i, f) in functions.iter().enumerate() {
+        let bytes = p.bytes(f.parts[0]).unwrap();
+        let window = entry_window(&WindowInput {
+            entry: f.entry,
+            part: f.parts[0],
+            bytes: &bytes,
+            file_bytes: Some(&bytes),
+            next_start: functions.get(i + 1).map(|next| next.entry),
+            branches: &branches,
+            targets: &[],
+        });
+        if let Ok(w) = &window {
+            assert!(f.parts[0].covers(&w.range()));
+            assert_eq!(branches.jumps_into(AvmaRange::new(w.range().start.add(1), w.range().end)).len(), 0);
+        }
+        *counts.entry(window.err()).or_default() += 1;
+    }
+    println!("{counts:?}");
+    assert!(counts[&None] * 10 > functions.len() * 9);
+    assert!(!counts.contains_key(&Some(Refusal::EntryAlreadyPatched)));
+    assert!(!counts.contains_key(&Some(Refusal::BadInstruction)));
+}
+
+/// Every graph of a real program is sound, and is the same after it was written and read.
+#[test]
+fn graphs_as_text() {
+    let p = Program::load(Path::new("/lib/x86_64-linux-gnu/libc.so.6"));
+    let mut graphs = 0;
+    for f in p.functions.iter().filter(|f| !f.plt) {
+        let Ok(cfg) = p.analyse(f) else { continue };
+        assert_eq!(verify(&cfg, &|r| p.bytes(r).ok()), Ok(()), "{}", f.entry);
+        let text = cfg.to_string();
+        let again = parse(&text).unwrap();
+        assert_eq!(format!("{cfg:?}"), format!("{again:?}"));
+        assert_eq!(again.to_string(), text);
+        graphs += 1;
+    }
+    assert!(graphs > 1000, "{graphs}");
+}

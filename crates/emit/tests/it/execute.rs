@@ -1,0 +1,195 @@
+//! Clones that run: a program with all of its functions cloned in random orders prints what it printed before.
+//!
+//! The program's file is rewritten: a segment is added that holds text and data of the clones, each original's entry
+//! gets a jump to its clone, and the unwind index is replaced by one of both. So everything of an output is in use.
+
+use crate::common::Rng;
+use crate::common::program::Program;
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use code::{Cfg, Dest};
+use emit::{Function, Output};
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSegment, elf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn guest(compiler: &str, flags: &[&str], seeds: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("guest");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/everything.cc");
+    // Position-dependent: the clones' tables hold absolute addresses, which are final only then.
+    let built = Command::new(compiler)
+        .args(["-std=c++17", "-no-pie", "-static-libstdc++", "-static-libgcc", "-o"])
+        .args([&program, &source])
+        .args(flags)
+        .status();
+    let Ok(built) = built else {
+        eprintln!("no {compiler} on this machine");
+        return;
+    };
+    assert!(built.success());
+    let run = |path: &Path| {
+        // A file that was just written may still be open in a child that another test is about to start.
+        let out = loop {
+            match Command::new(path).output() {
+                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                out => break out.unwrap(),
+            }
+        };
+        (
+            out.status,
+            String::from_utf8_lossy(&out.stdout).into_owned(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
+    };
+    let wanted = run(&program);
+    assert!(wanted.0.code().is_some(), "{wanted:?}");
+    let p = Program::load(&program);
+    for seed in 0..seeds {
+        let mut rng = Rng(seed);
+        let keep = [8, 3, 6];
+        let mut functions: Vec<Function<'_>> = p
+            .functions
+            .iter()
+            .map(|f| f.shuffled(&mut rng, keep[usize::try_from(seed).unwrap() % keep.len()]))
+            .collect();
+        let (text_at, data_at) = (p.end, p.end.add(0x200_0000));
+        // No thread of it has a GS base, so a counter's offset is its address.
+        let counters_at = data_at.add(0x200_0000);
+        let mut counters_end = u32::try_from(counters_at.0).unwrap();
+        for f in functions.iter_mut().filter(|_| seed > 0) {
+            f.counters = crate::common::counters(f.cfg, &mut rng, &mut counters_end);
+        }
+        let out = emit::emit(&crate::common::request(text_at, data_at, functions)).unwrap();
+        let (bytes, redirected) =
+            rewrite(&std::fs::read(&program).unwrap(), &p, &out, text_at, data_at, counters_end);
+        let clone = dir.path().join(format!("clone{seed}"));
+        std::fs::write(&clone, bytes).unwrap();
+        std::fs::set_permissions(&clone, std::fs::Permissions::from_mode(0o755)).unwrap();
+        eprintln!(
+            "{compiler} {flags:?} {seed}: {} clones, {redirected} entered, {:?}",
+            out.clones.len(),
+            out.stats
+        );
+        assert!(redirected * 2 > out.clones.len());
+        assert_eq!(run(&clone), wanted, "{compiler} {flags:?} seed {seed}");
+    }
+}
+
+/// The program's file with clones, and how many entries were redirected.
+fn rewrite(
+    file: &[u8],
+    p: &Program,
+    out: &Output,
+    text_at: Avma,
+    data_at: Avma,
+    counters_end: u32,
+) -> (Vec<u8>, usize) {
+    let elf = ElfFile64::<object::LittleEndian>::parse(file).unwrap();
+    let place = |at: Avma| {
+        let s =
+            elf.segments().find(|s| s.address() <= at.0 && at.0 < s.address() + s.file_range().1).unwrap();
+        usize::try_from(at.0 - s.address() + s.file_range().0).unwrap()
+    };
+    let mut new = file.to_vec();
+    let mut redirected = 0;
+    for clone in &out.clones {
+        let f = p.functions.iter().find(|f| f.cfg.entry == clone.original).unwrap();
+        let Some(window) = f.window.filter(|w| !table_target_in(&f.cfg, *w)) else { continue };
+        let Some(to) = clone.map.to_clone(window.start) else { continue };
+        let jump = emit::jump(window.start, to).unwrap();
+        new[place(window.start)..][..jump.len()].copy_from_slice(&jump);
+        redirected += 1;
+    }
+
+    // The new segment: text, data, the index of all frames.
+    let mut segment = out.text.clone();
+    segment.resize(usize::try_from(data_at.0 - text_at.0).unwrap(), 0);
+    segment.extend(&out.data);
+    segment.resize(segment.len().next_multiple_of(8), 0);
+    let index_at = text_at.add(segment.len() as u64);
+    let offset =
+        |e: &elf::ProgramHeader64<object::LittleEndian>, kind| e.p_type.get(object::LittleEndian) == kind;
+    let headers = elf.elf_program_headers();
+    let hdr = headers.iter().position(|h| offset(h, elf::PT_GNU_EH_FRAME)).unwrap();
+    let hdr_at = Avma(headers[hdr].p_vaddr.get(object::LittleEndian));
+    let mut index = entries(p, hdr_at);
+    index.extend(entries(&(data_at, &out.data[..]), out.eh_frame_hdr));
+    index.sort_unstable();
+    let rel = |to: u64| i32::try_from(to.cast_signed() - index_at.0.cast_signed()).unwrap().to_le_bytes();
+    segment.extend([1, 0x1b, 0x03, 0x3b]);
+    // To the original's table; nobody reads it while there is an index.
+    segment.extend((i32::from_le_bytes(rel(hdr_at.0)) - 4).to_le_bytes());
+    segment.extend(u32::try_from(index.len()).unwrap().to_le_bytes());
+    for (code, fde) in &index {
+        segment.extend([rel(*code), rel(*fde)].concat());
+    }
+    let at_file = new.len().next_multiple_of(4096);
+    new.resize(at_file, 0);
+    new.extend(&segment);
+
+    let mut header =
+        |n: usize, kind: elf::ProgramType, flags: elf::ProgramFlags, file_at: u64, at: u64, len: u64| {
+            let start = usize::try_from(elf.elf_header().e_phoff.get(object::LittleEndian)).unwrap() + n * 56;
+            // Counters lie behind what the file has.
+            let whole = if kind == elf::PT_LOAD { u64::from(counters_end) - at } else { len };
+            let words = [file_at, at, at, len, whole, 4096];
+            let bytes: Vec<u8> = [kind.0, flags.0]
+                .iter()
+                .flat_map(|v| v.to_le_bytes())
+                .chain(words.iter().flat_map(|v| v.to_le_bytes()))
+                .collect();
+            new[start..start + 56].copy_from_slice(&bytes);
+        };
+    let note = headers.iter().position(|h| offset(h, elf::PT_NOTE)).unwrap();
+    header(
+        note,
+        elf::PT_LOAD,
+        elf::PF_R | elf::PF_W | elf::PF_X,
+        at_file as u64,
+        text_at.0,
+        segment.len() as u64,
+    );
+    let index_len = 12 + 8 * index.len() as u64;
+    let index_file = at_file as u64 + (index_at.0 - text_at.0);
+    header(hdr, elf::PT_GNU_EH_FRAME, elf::PF_R, index_file, index_at.0, index_len);
+    (new, redirected)
+}
+
+/// Whether a jump table leads into the bytes.
+fn table_target_in(cfg: &Cfg, window: AvmaRange) -> bool {
+    let at = |d: &Dest| match *d {
+        Dest::Block(b) => cfg.blocks[b.index()].range.start,
+        Dest::Outside(at) => at,
+    };
+    cfg.tables.iter().flat_map(|t| &t.targets).any(|d| window.contains(at(d)) && at(d) != window.start)
+}
+
+/// The entries of an `.eh_frame_hdr` as addresses: of code and of its FDE.
+fn entries(mem: &dyn ReadMemory, hdr: Avma) -> Vec<(u64, u64)> {
+    assert_eq!(mem.u32(hdr).unwrap(), u32::from_le_bytes([1, 0x1b, 0x03, 0x3b]));
+    let n = u64::from(mem.u32(hdr.add(8)).unwrap());
+    let word = |at: u64| hdr.offset(i64::from(mem.u32(hdr.add(at)).unwrap().cast_signed())).0;
+    (0..n).map(|i| (word(12 + 8 * i), word(16 + 8 * i))).collect()
+}
+
+#[test]
+fn gcc_optimized() {
+    guest("g++", &["-O2", "-fno-pie"], 2);
+}
+
+#[test]
+fn gcc_small_and_position_independent() {
+    guest("g++", &["-Os", "-fPIE"], 3);
+}
+
+#[test]
+fn gcc_plain() {
+    guest("g++", &["-O0", "-fno-pie", "-fnon-call-exceptions"], 2);
+}
+
+#[test]
+fn clang_optimized() {
+    guest("clang++", &["-O2", "-fPIE"], 3);
+}

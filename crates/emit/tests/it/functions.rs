@@ -1,0 +1,737 @@
+//! Functions made by hand and at random: clones against the walking oracle, unwinding and exception tables.
+
+use crate::common::graph::{graph, random_function};
+use crate::common::walk::{Seen, Walker, clones};
+use crate::common::{Rng, unwinding};
+use addr::{Addr, Avma, AvmaRange};
+use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
+use emit::{Counter, Error, Function, Guard, Link, Output, Request, Shortcut, Stats, Stub, Stubs};
+use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
+
+const TEXT: Avma = Avma(0x5000_0000);
+const DATA: Avma = Avma(0x5800_0000);
+
+/// Rows that change at every instruction boundary in a way that depends on the address.
+fn rows(cfg: &Cfg) -> Vec<Row> {
+    let row = |i: &code::Inst| Row {
+        range: AvmaRange::new(i.at, i.end()),
+        cfa: CfaRule::RegOffset(Reg::RSP, 8 + 8 * i64::try_from(i.at.0 % 3).unwrap()),
+        regs: vec![(Reg::RA, RegRule::Offset(-8))],
+        args_size: 0,
+    };
+    cfg.insts.iter().map(row).collect()
+}
+
+fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
+    Function { align: 16, ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows) }
+}
+
+fn request(functions: Vec<Function<'_>>) -> Request<'_> {
+    crate::common::request(TEXT, DATA, functions)
+}
+
+/// Emits and walks.
+fn check(functions: Vec<Function<'_>>, seed: u64) -> Output {
+    let cfgs: Vec<Cfg> = functions.iter().map(|f| f.cfg.clone()).collect();
+    let lsdas: Vec<Option<Lsda>> = functions.iter().map(|f| f.lsda.cloned()).collect();
+    let out = emit::emit(&request(functions)).unwrap();
+    let mut seen = Seen::default();
+    let clones = clones(&out);
+    let mut rng = Rng(seed);
+    let cfg_of = |at: Avma| cfgs.iter().position(|c| c.entry == at).unwrap();
+    for info in &out.clones {
+        let walker = Walker::new(&out, &clones, TEXT, DATA, &cfgs[cfg_of(info.original)]);
+        for _ in 0..30 {
+            walker.walk(info, &mut rng, 200, &mut seen);
+        }
+        let map = emit::AddressMap::from_bytes(&info.map.to_bytes()).unwrap();
+        assert_eq!(map, info.map);
+    }
+    unwinding::check_rows(&out, DATA, &|at| rows(&cfgs[cfg_of(at)]), &|at| lsdas[cfg_of(at)].clone());
+    out
+}
+
+/// `test; je L; add; L: ret`, as a graph of three blocks.
+fn diamond() -> Cfg {
+    graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3])
+}
+
+#[test]
+fn the_original_order_is_the_original() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1, 2], &rows)], 1);
+    assert_eq!(out.text, [0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]);
+    assert_eq!(out.stats.inserted_jumps + out.stats.dropped_jumps + out.stats.inverted, 0);
+}
+
+#[test]
+fn a_condition_is_inverted_where_its_target_is_next() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 2);
+    // test; jne 1; 2: ret; 1: add; jmp 2
+    assert_eq!(out.text, [0x85, 0xc0, 0x75, 0x01, 0xc3, 0x48, 0x01, 0xd8, 0xeb, 0xfa]);
+    assert_eq!((out.stats.inverted, out.stats.inserted_jumps), (1, 1));
+    let map = &out.clones[0].map;
+    assert_eq!(map.to_original(TEXT.add(8)), Some(Avma(0x40_0007)), "the jump stands for where it leads");
+}
+
+#[test]
+fn cold_edges_go_to_the_original() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1], &rows)], 3);
+    // test; je original 2; add; jmp original 2
+    let je = emit::branch_displacement(TEXT.add(8), Avma(0x40_0007)).unwrap();
+    let jmp = emit::jump(TEXT.add(11), Avma(0x40_0007)).unwrap();
+    assert_eq!(out.text[..4], [0x85, 0xc0, 0x0f, 0x84]);
+    assert_eq!(out.text[4..8], je);
+    assert_eq!(out.text[11..], jmp);
+    assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0007)), None);
+}
+
+#[test]
+fn warm_blocks_lie_behind_the_hot_ones_of_all_functions() {
+    let (first, second) = (diamond(), graph(0x40_1000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]));
+    let third = graph(0x40_2000, &[0x31, 0xc0, 0xc3]);
+    let all = [rows(&first), rows(&second), rows(&third)];
+    let functions = vec![
+        Function { hot: 2, ..function(&first, &[0, 2, 1], &all[0]) },
+        Function { hot: 0, ..function(&third, &[0], &all[2]) },
+        Function { hot: 1, ..function(&second, &[0, 1, 2], &all[1]) },
+    ];
+    let out = check(functions, 17);
+    let range = |from, to| AvmaRange::new(TEXT.add(from), TEXT.add(to));
+    let fragments = |i: usize| out.clones[i].fragments().ranges().collect::<Vec<_>>();
+    // First: test; jne 1; 2: ret, and far from it 1: add; jmp 2.
+    assert_eq!(fragments(0), [range(0, 9), range(29, 37)]);
+    let jne = emit::branch_displacement(TEXT.add(8), TEXT.add(29)).unwrap();
+    assert_eq!(out.text[..9], [&[0x85, 0xc0, 0x0f, 0x85][..], &jne, &[0xc3]].concat());
+    let back = emit::jump(TEXT.add(32), TEXT.add(8)).unwrap();
+    assert_eq!(out.text[29..37], [&[0x48, 0x01, 0xd8][..], &back].concat());
+    // Second: test; je 2; jmp 1, though 1 is next in the order.
+    assert_eq!(fragments(2), [range(16, 29), range(51, 55)]);
+    assert_eq!(out.text[24..29], emit::jump(TEXT.add(24), TEXT.add(51)).unwrap());
+    assert_eq!(out.text[51..], [0x48, 0x01, 0xd8, 0xc3]);
+    // Third: all of it.
+    assert_eq!((fragments(1), out.clones[1].entry), (vec![range(48, 51)], TEXT.add(48)));
+    assert_eq!((&out.text[9..16], &out.text[37..48]), (&[0xcc; 7][..], &[0xcc; 11][..]));
+    assert_eq!((out.stats.clone_bytes, out.stats.warm_bytes), (22 + 15, 15));
+}
+
+#[test]
+fn a_second_fragment_is_aligned_for_its_own_blocks() {
+    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    let align_blocks = vec![(BlockId(2), 32)];
+    let out = check(vec![Function { hot: 1, align_blocks, ..function(&cfg, &[0, 1, 2], &rows) }], 18);
+    let ranges: Vec<AvmaRange> = out.clones[0].fragments().ranges().collect();
+    assert_eq!(ranges[1].start, TEXT.add(32));
+    assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0006)), Some(TEXT.add(64)));
+}
+
+#[test]
+fn both_arms_elsewhere_need_a_jump() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0], &rows)], 4);
+    assert_eq!(out.text.len(), 2 + 6 + 5);
+}
+
+#[test]
+fn a_jump_to_the_next_block_is_dropped_and_still_on_the_map() {
+    // jmp 2; 1: ret; 2: jmp 1
+    let cfg = graph(0x40_0000, &[0xeb, 0x01, 0xc3, 0xeb, 0xfd]);
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 5);
+    assert_eq!(out.text, [0xc3]);
+    let map = &out.clones[0].map;
+    for original in [0x40_0000, 0x40_0002, 0x40_0003] {
+        assert_eq!(map.to_clone(Avma(original)), Some(TEXT));
+    }
+    assert_eq!(map.to_original(TEXT), Some(Avma(0x40_0002)));
+    assert_eq!(out.stats.dropped_jumps, 2);
+}
+
+#[test]
+fn short_loops_get_two_jumps() {
+    // 0: jrcxz 2; 1: inc eax; loop 1; 2: ret
+    let cfg = graph(0x40_0000, &[0xe3, 0x04, 0xff, 0xc0, 0xe2, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    for order in [&[0, 1, 2][..], &[0, 2, 1], &[0, 1], &[0, 2], &[0]] {
+        check(vec![function(&cfg, order, &rows)], 6);
+    }
+    let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 6);
+    // jrcxz .+2 over jmp 1; 2: ret; 1: inc; loop .+2 over jmp 2; jmp 1
+    assert_eq!(out.text, [0xe3, 2, 0xeb, 1, 0xc3, 0xff, 0xc0, 0xe2, 2, 0xeb, 0xf9, 0xeb, 0xf8]);
+    // The address-size prefix stays: it is what tells jecxz from jrcxz.
+    let cfg = graph(0x40_0000, &[0x67, 0xe3, 0x00, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1], &rows)], 6);
+    assert_eq!(out.text[..3], [0x67, 0xe3, 2]);
+}
+
+#[test]
+fn branch_prefixes_are_dropped() {
+    // bnd jmp 1 (over a byte); hinted jcc
+    let cfg = graph(0x40_0000, &[0x2e, 0x74, 0x01, 0x90, 0xf2, 0xeb, 0x00, 0xc3]);
+    let rows = rows(&cfg);
+    let out = check(vec![function(&cfg, &[0, 1, 2, 3], &rows)], 7);
+    assert_eq!(out.text, [0x74, 0x01, 0x90, 0xc3]);
+}
+
+#[test]
+fn traps_and_calls_that_do_not_return_go_on_in_the_original() {
+    let mut cfg = graph(0x40_0000, &[0xe8, 0xfb, 0x0f, 0, 0]);
+    let rows = rows(&cfg);
+    assert!(matches!(cfg.blocks[0].term, Term::NoReturnCall { .. }));
+    let out = check(vec![function(&cfg, &[0], &rows)], 8);
+    assert_eq!(out.text[5..], emit::jump(TEXT.add(5), Avma(0x40_0005)).unwrap());
+    cfg = graph(0x40_0000, &[0xcc, 0x90, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = check(vec![function(&cfg, &[0], &rows)], 8);
+    assert_eq!(out.text[1..], emit::jump(TEXT.add(1), Avma(0x40_0001)).unwrap());
+}
+
+#[test]
+fn blocks_are_aligned_with_nops_that_are_on_the_map() {
+    // 0: xor; 1: inc; jne 1; 2: ret
+    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    let rows = rows(&cfg);
+    let mut f = function(&cfg, &[0, 1, 2], &rows);
+    f.align_blocks = vec![(BlockId(1), 32)];
+    let out = check(vec![f], 9);
+    assert_eq!(out.text[32..], [0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+    assert_eq!(out.stats.nop_bytes, 30);
+    let map = &out.clones[0].map;
+    assert_eq!(map.original_of_interior(TEXT.add(20)), Some(Avma(0x40_0002)));
+    assert_eq!(map.to_clone(Avma(0x40_0002)), Some(TEXT.add(32)));
+    assert_eq!(map.entries().iter().filter(|e| e.link == Link::Extra).count(), 4);
+}
+
+#[test]
+fn clones_call_clones() {
+    // f: call g; call h; jmp g. g: ret.
+    let (f_at, g_at, h_at, k_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64, 0x40_0300u64);
+    let mut bytes = Vec::new();
+    for (op, to) in [(0xe8, g_at), (0xe8, h_at), (0xe8, k_at), (0xe9, g_at)] {
+        bytes.extend(op_rel32(op, f_at + bytes.len() as u64, to));
+    }
+    let (f, g) = (graph(f_at, &bytes), graph(g_at, &[0xc3]));
+    let (rf, rg) = (rows(&f), rows(&g));
+    let known = |at: Avma| match at.0 {
+        a if a == h_at => Some(Avma(0x4f00_0000)),
+        a if a == k_at => Some(Avma(0x4f00_0000_0000)),
+        a if a == g_at => panic!("asked about a function of this request"),
+        _ => None,
+    };
+    let functions = vec![function(&f, &[0], &rf), function(&g, &[0], &rg)];
+    let out = emit::emit(&Request { known: &known, ..request(functions) }).unwrap();
+    let g_clone = TEXT.add(32);
+    assert_eq!(out.clones[1].entry, g_clone);
+    assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), g_clone).unwrap());
+    assert_eq!(
+        out.text[6..10],
+        emit::branch_displacement(TEXT.add(10), Avma(0x4f00_0000)).unwrap(),
+        "a known clone"
+    );
+    assert_eq!(
+        out.text[11..15],
+        emit::branch_displacement(TEXT.add(15), Avma(k_at)).unwrap(),
+        "known but too far"
+    );
+    assert_eq!(out.text[15..20], emit::jump(TEXT.add(15), g_clone).unwrap(), "a tail call");
+    assert_eq!(out.text[20..32], [0xcc; 12], "gaps trap");
+}
+
+/// `endbr64` is for those who come by an indirect branch.
+#[test]
+fn direct_branches_go_behind_the_mark() {
+    const MARK: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    // f: endbr64; call f; call h; jmp g. g: endbr64; ret. h, without a mark: nop of as many bytes; ret.
+    let (f_at, g_at, h_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64);
+    let mut bytes = MARK.to_vec();
+    for (op, to) in [(0xe8, f_at), (0xe8, h_at), (0xe9, g_at)] {
+        bytes.extend(op_rel32(op, f_at + bytes.len() as u64, to));
+    }
+    let (f, g) = (graph(f_at, &bytes), graph(g_at, &[&MARK[..], &[0xc3]].concat()));
+    let h = graph(h_at, &[0x0f, 0x1f, 0x40, 0, 0xc3]);
+    let all = [rows(&f), rows(&g), rows(&h)];
+    let functions =
+        vec![function(&f, &[0], &all[0]), function(&g, &[0], &all[1]), function(&h, &[0], &all[2])];
+    let out = emit::emit(&request(functions)).unwrap();
+    let [f_clone, g_clone, h_clone] = [0, 1, 2].map(|i| out.clones[i].entry);
+    assert_eq!(out.text[..4], MARK, "who comes by a pointer finds it");
+    assert_eq!(out.text[5..9], emit::branch_displacement(TEXT.add(9), f_clone.add(4)).unwrap());
+    assert_eq!(out.text[10..14], emit::branch_displacement(TEXT.add(14), h_clone).unwrap());
+    assert_eq!(out.text[14..19], emit::jump(TEXT.add(14), g_clone.add(4)).unwrap());
+}
+
+fn op_rel32(op: u8, at: u64, to: u64) -> Vec<u8> {
+    let rel = i32::try_from(to.cast_signed() - (at + 5).cast_signed()).unwrap();
+    [&[op][..], &rel.to_le_bytes()].concat()
+}
+
+#[test]
+fn who_is_too_far_is_refused_and_nobody_calls_its_clone() {
+    // g reads data that is 2 GiB below it, so out of the clone's reach; f calls g.
+    let (f_at, g_at) = (0x40_0000u64, 0x40_0100u64);
+    let f = graph(f_at, &[&op_rel32(0xe8, f_at, g_at)[..], &[0xc3]].concat());
+    let g = graph(g_at, &[0x8b, 0x05, 0, 0, 0, 0x88, 0xc3]);
+    let (rf, rg) = (rows(&f), rows(&g));
+    let out = emit::emit(&request(vec![function(&g, &[0], &rg), function(&f, &[0], &rf)])).unwrap();
+    assert_eq!(out.refused, [(Avma(g_at), Refusal::OutOfReach)]);
+    assert_eq!(out.clones.len(), 1);
+    assert_eq!(out.clones[0].entry, TEXT, "laid out as if it had never been there");
+    assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), Avma(g_at)).unwrap());
+}
+
+#[test]
+fn functions_without_rows_or_with_odd_branches_are_refused() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let out = emit::emit(&request(vec![function(&cfg, &[0, 1, 2], &rows[..2])])).unwrap();
+    assert_eq!(out.refused, [(cfg.entry, Refusal::NoUnwindInfo)]);
+    assert!(out.text.is_empty() && out.clones.is_empty());
+    assert_eq!(out.stats, Stats::default());
+    // xbegin
+    let cfg = graph(0x40_0000, &[0xc7, 0xf8, 0, 0, 0, 0, 0xc3]);
+    let rows = self::rows(&cfg);
+    let out = emit::emit(&request(vec![function(&cfg, &[0], &rows)])).unwrap();
+    assert_eq!(out.refused, [(cfg.entry, Refusal::ReadsOwnAddress)]);
+}
+
+#[test]
+fn a_graph_that_lies_does_not_pass() {
+    let whole = diamond();
+    let rows = rows(&whole);
+    let refused = |cfg: &Cfg| emit::emit(&request(vec![function(cfg, &[0, 1, 2], &rows)])).unwrap().refused;
+    assert!(refused(&whole).is_empty());
+    let Term::Cond { cc, taken, fall } = whole.blocks[0].term else { panic!() };
+    // The condition, an arm, a fall-through and a fragment's entry that are not what the bytes say.
+    let mut cfg = whole.clone();
+    cfg.blocks[0].term = Term::Cond { cc: iced_x86::ConditionCode::s, taken, fall };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg.blocks[0].term = Term::Cond { cc, taken: fall, fall: taken };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg = whole.clone();
+    cfg.blocks[1].term = Term::Fall { next: Dest::Block(BlockId(0)) };
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+    cfg = whole.clone();
+    cfg.entry = Avma(0x40_0004);
+    assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
+}
+
+#[test]
+fn contradictions_of_the_caller_are_errors() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    for order in [&[][..], &[1, 0], &[0, 1, 1], &[0, 7]] {
+        let r = emit::emit(&request(vec![function(&cfg, order, &rows)]));
+        assert!(matches!(r, Err(Error::BadOrder { .. })), "{order:?}");
+    }
+    let twice = vec![function(&cfg, &[0], &rows), function(&cfg, &[0], &rows)];
+    assert!(matches!(emit::emit(&request(twice)), Err(Error::BadOrder { .. })));
+    for align in [0, 24, 8192] {
+        let f = Function { align, ..function(&cfg, &[0], &rows) };
+        assert!(matches!(emit::emit(&request(vec![f])), Err(Error::BadAlignment { .. })));
+    }
+    let r = Request { text_at: Avma(0x5000_0008), ..request(vec![function(&cfg, &[0], &rows)]) };
+    assert!(matches!(emit::emit(&r), Err(Error::BadAlignment { .. })));
+    let r = Request { data_at: Avma(0x7000_0000_0000), ..request(vec![function(&cfg, &[0], &rows)]) };
+    assert!(matches!(emit::emit(&r), Err(Error::TooFarApart { .. })));
+}
+
+/// `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three one-instruction cases.
+fn switch(form: TableForm) -> Cfg {
+    let at = 0x40_0000u64;
+    let table = Avma(0x41_0000);
+    let mut bytes = vec![0x48, 0x8d, 0x15, 0xf9, 0xff, 0x00, 0x00];
+    let load_then_jump: &[u8] = match form {
+        TableForm::Relative4 { .. } => &[0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xd0, 0xff, 0xe0],
+        TableForm::Absolute8 => &[0x3e, 0xff, 0x24, 0xfa],
+    };
+    bytes.extend(load_then_jump);
+    let cases = at + bytes.len() as u64;
+    bytes.extend([0xc3, 0x90, 0xc3, 0x31, 0xc0, 0xc3]);
+    let mut cfg = graph(at, &bytes);
+    // The cases are blocks of their own: rets end blocks already.
+    assert_eq!(cfg.blocks.len(), 4);
+    assert_eq!(cfg.blocks[1].range.start.0, cases);
+    cfg.blocks[0].term = Term::Switch { table: 0 };
+    let b = |n| Dest::Block(BlockId(n));
+    let jump = cfg.blocks[0].insts.end - 1;
+    cfg.tables.push(code::JumpTable {
+        at: table,
+        form,
+        targets: vec![b(1), b(3), b(2), b(1), Dest::Outside(Avma(0x42_0000))],
+        cloneable: Some(TableLoad { inst: 1, base_value: Some(table), differs: (2.min(jump + 1), jump + 1) }),
+    });
+    cfg
+}
+
+#[test]
+fn switches_jump_through_a_table_of_their_own() {
+    for form in [TableForm::Relative4 { base: Avma(0x41_0000) }, TableForm::Absolute8] {
+        let cfg = switch(form);
+        let rows = rows(&cfg);
+        for order in [&[0, 1, 2, 3][..], &[0, 3, 2, 1], &[0, 2]] {
+            let out = check(vec![function(&cfg, order, &rows)], 10);
+            assert_eq!((out.stats.tables, out.stats.tables_out_of_reach), (1, 0));
+            let len = out.clones[0].fragments().size();
+            assert!(len > 7 + 8, "the reader has grown");
+        }
+        // No case is cloned: the original table is as good.
+        let out = check(vec![function(&cfg, &[0], &rows)], 10);
+        assert_eq!(out.stats.tables, 0);
+    }
+}
+
+#[test]
+fn a_table_out_of_reach_stays_the_original() {
+    // The table's base is near the original; text reaches both, data lies further from the base than 2 GiB.
+    let cfg = switch(TableForm::Relative4 { base: Avma(0x41_0000) });
+    let rows = rows(&cfg);
+    let r = Request {
+        text_at: Avma(0x7000_0000),
+        data_at: Avma(0x9000_0000),
+        ..request(vec![function(&cfg, &[0, 1, 2, 3], &rows)])
+    };
+    let out = emit::emit(&r).unwrap();
+    assert_eq!((out.stats.tables, out.stats.tables_out_of_reach, out.refused.len()), (0, 1, 0));
+    assert_eq!(out.text[7..16], [0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xd0, 0xff, 0xe0], "as it was");
+}
+
+#[test]
+fn call_sites_follow_their_instructions() {
+    // Five one-byte nops, a branch in the middle so that there are blocks to move.
+    let cfg = graph(0x40_0000, &[0x90, 0x50, 0x74, 0x02, 0x58, 0xc3, 0x51, 0x52, 0xc3]);
+    let rows = rows(&cfg);
+    let site = |a: u64, b: u64, pad: Option<u64>, action| CallSite {
+        range: AvmaRange::new(Avma(0x40_0000 + a), Avma(0x40_0000 + b)),
+        landing_pad: pad.map(|p| Avma(0x40_0000 + p)),
+        action,
+    };
+    let lsda = Lsda {
+        call_sites: vec![
+            site(0, 1, None, 0),
+            site(1, 2, Some(8), 1),
+            site(4, 5, None, 0),
+            site(6, 8, Some(8), 1),
+        ],
+        actions: vec![1, 0],
+        types: vec![None],
+        filters: Vec::new(),
+    };
+    for order in [&[0, 1, 2][..], &[0, 2, 1], &[0, 2], &[0]] {
+        for hot in 0..=order.len() {
+            let mut f = Function { hot, ..function(&cfg, order, &rows) };
+            f.lsda = Some(&lsda);
+            f.personality = Some(Avma(0x43_0000));
+            check(vec![f], 11);
+        }
+    }
+    // None left: a table that says so, since without a table exceptions would pass.
+    let empty = Lsda { call_sites: vec![site(6, 8, Some(8), 1)], ..lsda };
+    let mut f = function(&cfg, &[0, 1], &rows);
+    f.lsda = Some(&empty);
+    check(vec![f], 12);
+}
+
+/// `inc qword gs:[offset]`.
+fn inc(offset: u8) -> [u8; 9] {
+    [0x65, 0x48, 0xff, 0x04, 0x25, offset, 0, 0, 0]
+}
+
+fn counter(at: Point, offset: u32) -> Counter {
+    Counter { at, spot: Spot { skip: 0, by: CountBy::Inc }, offset }
+}
+
+#[test]
+fn counters_stand_on_their_way_alone() {
+    // 0: test; je 2. 1: add; 2: ret. Nobody reads the flags behind the branch but who called.
+    let mut bytes = vec![0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8];
+    bytes.extend([0x85, 0xc0, 0xc3]);
+    let cfg = graph(0x40_0000, &bytes);
+    let rows = rows(&cfg);
+    let edge = |index| Point::Edge { from: BlockId(0), index };
+    let emit = |order: &[u32], counters| {
+        let out = check(vec![Function { counters, ..function(&cfg, order, &rows) }], 14);
+        assert_eq!(out.refused, []);
+        out.text
+    };
+    let (head, add, end) = (&bytes[..2], &bytes[4..7], &bytes[7..]);
+    // The way that is taken: the branch is turned to lead over counter and jump.
+    let text = emit(&[0, 1, 2], vec![counter(edge(0), 8)]);
+    assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 3], add, end].concat());
+    // The way on: behind the branch.
+    let text = emit(&[0, 1, 2], vec![counter(edge(1), 8)]);
+    assert_eq!(text, [head, &[0x74, 12], &inc(8), add, end].concat());
+    // Both, and a block.
+    let all = vec![counter(edge(0), 8), counter(edge(1), 16), counter(Point::Block(BlockId(2)), 24)];
+    let text = emit(&[0, 2, 1], all);
+    let rest = [&inc(16)[..], &[0xeb, 12], &inc(24), end, add, &[0xeb, 0xef]].concat();
+    assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 11], &rest[..]].concat());
+    // The entry: its redirect leads to the counter, its first instruction is behind it.
+    let f = Function {
+        counters: vec![counter(Point::Block(BlockId(0)), 0)],
+        ..function(&cfg, &[0, 1, 2], &rows)
+    };
+    let out = check(vec![f], 15);
+    assert_eq!((out.clones[0].entry, &out.text[..9]), (TEXT, &inc(0)[..]));
+    assert_eq!(out.clones[0].map.to_clone(cfg.entry), Some(TEXT.add(9)));
+    assert_eq!(out.clones[0].map.to_original(TEXT), Some(cfg.entry));
+    assert_eq!(out.clones[0].map.entrance(cfg.entry), Some(TEXT));
+    // Where an endbr64 is first, the redirect stands behind it and must not miss the counter either.
+    let cfg = graph(0x40_0000, &[&[0xf3, 0x0f, 0x1e, 0xfa][..], head, &[0xc3]].concat());
+    let rows = self::rows(&cfg);
+    let counters = vec![counter(Point::Block(BlockId(0)), 0)];
+    let out = check(vec![Function { counters, ..function(&cfg, &[0], &rows) }], 16);
+    assert_eq!(out.text, [&[0xf3, 0x0f, 0x1e, 0xfa][..], &inc(0), head, &[0xc3]].concat());
+    let map = &out.clones[0].map;
+    assert_eq!(
+        (map.entrance(cfg.entry.add(4)), map.to_clone(cfg.entry.add(4))),
+        (Some(TEXT.add(4)), Some(TEXT.add(13)))
+    );
+}
+
+#[test]
+fn counters_of_blocks_stand_where_their_spots_say() {
+    // sete; test; ret.
+    let cfg = graph(0x40_0000, &[0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]);
+    let rows = rows(&cfg);
+    let at = Point::Block(BlockId(0));
+    let f = |skip| {
+        let counter = Counter { at, spot: Spot { skip, by: CountBy::Inc }, offset: 8 };
+        Function { counters: vec![counter], ..function(&cfg, &[0], &rows) }
+    };
+    for (skip, before) in [(1, 3), (2, 5)] {
+        let out = check(vec![f(skip)], 17);
+        let (start, rest) = ([0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]).split_at(before);
+        assert_eq!((out.refused, out.text), (vec![], [start, &inc(8), rest].concat()));
+        let passed = &out.clones[0].map;
+        assert_eq!(passed.entrance(cfg.entry), Some(TEXT));
+    }
+    // Before the reader of flags; behind the end.
+    for skip in [0, 3, u32::MAX] {
+        let refused = emit::emit(&request(vec![f(skip)])).unwrap().refused;
+        assert_eq!(refused, [(cfg.entry, Refusal::RoundTrip)], "{skip}");
+    }
+}
+
+#[test]
+fn counters_stand_on_the_way_to_a_function() {
+    // test; je 0x41_0000; jmp 0x41_0000
+    let (function_at, je) = (Avma(0x41_0000), [0x0f, 0x84, 0xf8, 0xff, 0, 0]);
+    let jmp = emit::jump(Avma(0x40_0008), function_at).unwrap();
+    let mut cfg = graph(0x40_0000, &[&[0x85, 0xc0][..], &je, &jmp].concat());
+    assert_eq!(cfg.blocks[0].term, {
+        let taken = Dest::Outside(function_at);
+        Term::Cond { cc: iced_x86::ConditionCode::e, taken, fall: Dest::Block(BlockId(1)) }
+    });
+    let rows = rows(&cfg);
+    let edges = [0, 1].map(|from| Point::Edge { from: BlockId(from), index: 0 });
+    for known in [false, true] {
+        cfg.functions = if known { vec![function_at] } else { Vec::new() };
+        for at in edges {
+            let f = Function { counters: vec![counter(at, 8)], ..function(&cfg, &[0, 1], &rows) };
+            let refused = emit::emit(&request(vec![f.clone()])).unwrap().refused;
+            assert_eq!(refused.is_empty(), known, "{at:?}");
+            if known {
+                check(vec![f], 18);
+            }
+        }
+    }
+}
+
+#[test]
+fn stubs_are_gone_by() {
+    // call stub A; call stub B; jmp stub B.
+    let (stub_a, stub_b, slot) = (Avma(0x41_0000), Avma(0x41_0010), Avma(0x42_0008));
+    let call =
+        |at: u64, to: Avma| [&[0xe8][..], &emit::branch_displacement(Avma(at + 5), to).unwrap()].concat();
+    let jump = emit::jump(Avma(0x40_000a), stub_b).unwrap();
+    let cfg = graph(0x40_0000, &[call(0x40_0000, stub_a), call(0x40_0005, stub_b), jump.to_vec()].concat());
+    let callee = graph(0x40_1000, &[0xc3]);
+    let (of_cfg, of_callee) = (rows(&cfg), rows(&callee));
+    let stubs = Stubs::from_iter([(stub_a, Stub::Function(callee.entry)), (stub_b, Stub::Slot(slot))]);
+    let functions = vec![function(&cfg, &[0], &of_cfg), function(&callee, &[0], &of_callee)];
+    let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
+    assert_eq!(out.refused, []);
+    let through = |at: u64, opcode| {
+        [&[0xff, opcode][..], &emit::branch_displacement(TEXT.add(at + 6), slot).unwrap()].concat()
+    };
+    let to_clone = emit::branch_displacement(TEXT.add(5), out.clones[1].entry).unwrap();
+    let want = [&[0xe8][..], &to_clone, &through(5, 0x15), &through(11, 0x25)].concat();
+    assert_eq!(out.text[..17], want);
+    // Without a clone of it the function itself is called.
+    let alone =
+        emit::emit(&Request { stubs: &stubs, ..request(vec![function(&cfg, &[0], &of_cfg)]) }).unwrap();
+    assert_eq!(alone.text[1..5], emit::branch_displacement(TEXT.add(5), callee.entry).unwrap());
+}
+
+#[test]
+fn counters_that_would_be_noticed_are_refused() {
+    // 0: test; je 2. 1: sete; 2: ret: 1 reads the flags of 0.
+    let cfg = graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x0f, 0x94, 0xc0, 0xc3]);
+    let rows = rows(&cfg);
+    let f = |c| vec![Function { counters: vec![c], ..function(&cfg, &[0, 1, 2], &rows) }];
+    let at = Point::Block(BlockId(1));
+    let refused = |c| emit::emit(&request(f(c))).unwrap().refused;
+    assert_eq!(refused(counter(at, 0)), [(cfg.entry, Refusal::RoundTrip)]);
+    // rax goes to the caller.
+    let spot = Spot { skip: 0, by: CountBy::Register(0) };
+    assert_eq!(refused(Counter { at, spot, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
+    assert_eq!(refused(counter(Point::Block(BlockId(0)), 0)), []);
+}
+
+#[test]
+fn random_functions_in_random_orders() {
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let entries: Vec<u64> = (0..4).map(|i| 0x40_0000 + i * 0x1_0000).collect();
+        // The last is never cloned.
+        let cfgs: Vec<Cfg> =
+            entries[..3].iter().map(|&at| graph(at, &random_function(&mut rng, at, &entries))).collect();
+        let rows: Vec<Vec<Row>> = cfgs.iter().map(rows).collect();
+        let mut functions = Vec::new();
+        let mut offset = 0;
+        for (cfg, rows) in cfgs.iter().zip(&rows) {
+            let keep = 1 + rng.below(8);
+            let order = rng.order(cfg.blocks.len(), keep);
+            let mut f = function(cfg, &[], rows);
+            for &b in &order {
+                if rng.below(6) == 0 {
+                    f.align_blocks.push((b, [16, 32, 64][rng.below(3)]));
+                }
+            }
+            if seed % 2 == 1 {
+                f.counters = crate::common::counters(cfg, &mut rng, &mut offset);
+            }
+            let hot = rng.hot(order.len());
+            functions.push(Function { order, hot, ..f });
+        }
+        let out = check(functions, seed);
+        assert_eq!(out.refused, [], "seed {seed}");
+    }
+}
+
+#[test]
+fn nothing_is_left_to_bytes_that_the_redirect_overwrites() {
+    // 0: test; je 2. 1: add; 2: ret. Of 0 alone the arms are at +4 and +7, and the redirect takes five bytes.
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    let window = Some(AvmaRange::with_len(cfg.entry, 5));
+    let out = check(vec![Function { window, ..function(&cfg, &[0], &rows) }], 13);
+    let map = &out.clones[0].map;
+    assert!(map.to_clone(Avma(0x40_0004)).is_some(), "cloned though it is cold");
+    assert_eq!(map.to_clone(Avma(0x40_0007)), None);
+    // A place in the window that is no block of the graph cannot be cloned.
+    let cfg = graph(0x40_0000, &[0x0f, 0x0b, 0x90, 0x90, 0x90, 0xc3]);
+    let rows = self::rows(&cfg);
+    let mut cut = cfg.clone();
+    cut.blocks.truncate(1);
+    let f = Function { window: Some(AvmaRange::with_len(cfg.entry, 5)), ..function(&cut, &[0], &rows) };
+    assert_eq!(emit::emit(&request(vec![f])).unwrap().refused, [(cfg.entry, Refusal::EntryWindowTargeted)]);
+}
+
+/// `call *8(%rax); call G; ret` with the table's second word leading to F, both small leaves: `mov 4(%rdi), %eax; ret` and
+/// `lea 0x10(%rip), %rax; ret`, or not.
+#[test]
+fn calls_get_where_they_mostly_go() {
+    let (f_at, g_at, table) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x45_0000));
+    let call_g = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0008), g_at).unwrap()].concat();
+    let cfg = graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call_g, &[0xc3]].concat());
+    let f = graph(f_at.0, &[0x8b, 0x47, 0x04, 0xc3]);
+    let g = graph(g_at.0, &[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3]);
+    assert!(emit::fits_in_place(&f) && emit::fits_in_place(&g));
+    let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
+    let constant = |at: Avma| (at == table.add(8)).then_some(f_at);
+    let site = |from, to, pad: Option<u64>| CallSite {
+        range: AvmaRange::new(cfg.entry.add(from), cfg.entry.add(to)),
+        landing_pad: pad.map(|p| cfg.entry.add(p)),
+        action: 0,
+    };
+    let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
+    let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
+    let guard = Some(Guard { register: 0, table });
+    let emit = |shortcuts: Vec<Shortcut<'_>>| {
+        let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
+        let caller = Function { shortcuts, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let functions = vec![caller, function(&f, &[0], &of_f), function(&g, &[0], &of_g)];
+        emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
+    };
+    let virtual_call = |body| Shortcut { call: 0, callee: f_at, body, guard };
+    let direct_call = Shortcut { call: 1, callee: g_at, body: Some(&g), guard: None };
+    let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
+
+    let out = emit(vec![virtual_call(Some(&f)), direct_call]);
+    assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
+    let warm = out.clones[0].fragments().ranges().nth(1).unwrap().start;
+    let want = [
+        &[0x48, 0x3b, 0x05][..],
+        &rel(7, DATA),
+        &[0x0f, 0x85],
+        &rel(13, warm),
+        &[0x8b, 0x47, 0x04],
+        &[0x48, 0x8d, 0x05],
+        &rel(23, g_at.add(0x17)),
+        &[0xc3],
+    ];
+    assert_eq!(out.text[..24], want.concat());
+    assert_eq!(out.data[..8], table.0.to_le_bytes());
+    let from = usize::try_from(warm.since(TEXT).unwrap()).unwrap();
+    let back = emit::branch_displacement(warm.add(8), TEXT.add(16)).unwrap();
+    assert_eq!(out.text[from..from + 8], [&[0xff, 0x50, 0x08, 0xe9][..], &back].concat());
+
+    // The call is where its guard is asked and where it is as it was; in between is no place to go.
+    let map = &out.clones[0].map;
+    assert_eq!(map.to_original(TEXT), Some(cfg.entry));
+    assert_eq!(map.to_clone(cfg.entry), Some(warm));
+    for at in [7, 13] {
+        assert_eq!((map.to_original(TEXT.add(at)), map.move_to_original(TEXT.add(at))), (None, None));
+        assert_eq!(map.original_of_interior(TEXT.add(at)), Some(cfg.entry));
+    }
+    assert_eq!(map.to_clone(cfg.entry.add(3)), Some(TEXT.add(16)));
+    assert_eq!(emit::AddressMap::from_bytes(&map.to_bytes()).unwrap(), *map);
+
+    // Unwound as at the call, by the same rule and with the same landing pad all along.
+    let rows_at = |at| {
+        if at == cfg.entry {
+            of_cfg.clone()
+        } else if at == f_at {
+            of_f.clone()
+        } else {
+            of_g.clone()
+        }
+    };
+    unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
+
+    // Not in place: a direct call of the clone.
+    let out = emit(vec![virtual_call(None)]);
+    let to_clone = rel(18, out.clones[1].entry);
+    assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
+    // A table that does not lead there, or may not always: the proof fails, and with it the clone.
+    let out = emit(vec![Shortcut { callee: g_at, body: Some(&g), ..virtual_call(None) }]);
+    assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
+    // What is no such call stays as it is.
+    let out =
+        emit(vec![Shortcut { guard: None, ..virtual_call(Some(&f)) }, Shortcut { guard, ..direct_call }]);
+    assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
+}
+
+#[test]
+fn what_does_not_fit_in_place() {
+    let fits = |bytes: &[u8]| emit::fits_in_place(&graph(0x40_0000, bytes));
+    assert!(fits(&[0xc3]), "nothing at all");
+    assert!(fits(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 3, 0, 0, 0, 0xc3]), "a constant behind endbr64");
+    assert!(!fits(&[0x8b, 0x44, 0x24, 0x08, 0xc3]), "an argument on the stack");
+    assert!(!fits(&[0x53, 0x5b, 0xc3]), "push and pop");
+    assert!(!fits(&[0x89, 0x44, 0x24, 0xf8, 0xc3]), "the red zone");
+    assert!(!fits(&[0x48, 0x89, 0xe0, 0xc3]), "the stack pointer's value");
+    assert!(!fits(&[0xc2, 0x08, 0x00]), "a return that pops");
+    assert!(!fits(&[0xeb, 0x0e]), "a jump out");
+    assert!(!fits(&[0x0f, 0x05, 0xc3]), "a system call");
+    assert!(!fits(&[&[0x90; 25][..], &[0xc3]].concat()), "too much");
+}

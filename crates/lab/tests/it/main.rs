@@ -1,0 +1,6 @@
+//! The laboratory as a program: its scenarios on a real server, and its page.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
+
+mod page;
+mod runs;
+mod support;

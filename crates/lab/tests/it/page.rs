@@ -1,0 +1,202 @@
+//! The report, from made-up raw data: in a real browser where there is one.
+
+use crate::support::{lab, made_up, run};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const RATES: [(usize, u64, u64); 3] = [(1, 1200, 1000), (2, 2300, 2000), (4, 4100, 4000)];
+
+fn browser() -> Option<&'static str> {
+    let found = ["/usr/bin/chromium", "/usr/bin/google-chrome"].into_iter().find(|p| Path::new(p).exists());
+    if found.is_none() {
+        println!("skipped: no chromium here");
+    }
+    found
+}
+
+/// The page's elements after its script has run, and what it had to say.
+fn dom(browser: &str, page: &Path, width: u32, dark: bool) -> (String, String) {
+    let profile = tempfile::tempdir().unwrap();
+    let mut command = Command::new(browser);
+    command
+        .args([
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=3000",
+        ])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("--window-size={width},900"))
+        .args(dark.then_some("--blink-settings=preferredColorScheme=0"))
+        .arg("--dump-dom")
+        .arg(format!("file://{}", page.display()));
+    let (_, out, err) = run(&mut command);
+    (out, err)
+}
+
+fn unescape(text: &str) -> String {
+    text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+}
+
+/// Values of an attribute, in the order of the page.
+fn attributes(html: &str, name: &str) -> Vec<String> {
+    html.split(&format!("{name}=\"")).skip(1).filter_map(|r| r.split('"').next()).map(unescape).collect()
+}
+
+#[test]
+fn every_series_is_drawn_with_the_numbers_of_the_raw_data() {
+    let Some(browser) = browser() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let (code, out, err) = run(lab().arg("report").arg(dir.path()));
+    assert_eq!(code, Some(0), "{err}");
+    let page = dir.path().join("report.html");
+    assert_eq!(out.trim(), page.display().to_string());
+    for (width, dark) in [(1280, false), (500, true)] {
+        let (html, said) = dom(browser, &page, width, dark);
+        let complaints: Vec<&str> = said.lines().filter(|l| l.contains("CONSOLE")).collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+        assert_eq!(attributes(&html, "data-errors"), [""], "the script failed");
+        let charts = attributes(&html, "data-series");
+        assert_eq!(charts.len(), 3, "throughput, gain, CPU use");
+        assert_eq!(attributes(&html, "data-drawn"), ["3"]);
+        let throughput: Value = serde_json::from_str(&charts[0]).unwrap();
+        let series = throughput.as_array().unwrap();
+        let of = |name: &str, kind: &str| {
+            let found = series.iter().find(|s| s["name"] == name && s["type"] == kind);
+            found.unwrap_or_else(|| panic!("no {kind} {name}"))["data"].clone()
+        };
+        // The middle of nine windows is four above the first.
+        assert_eq!(of("with whet", "line"), serde_json::json!([1204, 2304, 4104]));
+        assert_eq!(of("without", "line"), serde_json::json!([1004, 2004, 4004]));
+        for name in ["with whet", "without"] {
+            let ends = of(name, "custom");
+            for (end, middle) in ends.as_array().unwrap().iter().zip(of(name, "line").as_array().unwrap()) {
+                let value = |v: &Value| v.as_f64().unwrap();
+                assert!(value(&end[1]) <= value(middle) && value(middle) <= value(&end[2]), "{name}: {end}");
+            }
+        }
+        assert!(html.contains("1,204") && html.contains("×1.199"), "the table has the same figures");
+    }
+}
+
+/// Two servers that ran the same loads; their lines are told apart, and by variables, so that dark and paper need no other drawing.
+#[test]
+fn servers_stand_side_by_side() {
+    let Some(browser) = browser() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let data = dir.path().join("data.jsonl");
+    let text = fs::read_to_string(&data).unwrap();
+    fs::write(&data, format!("{text}{}", text.replace("mariadb-1.2.3", "mysql-4.5.6"))).unwrap();
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let (html, _) = dom(browser, &dir.path().join("report.html"), 1280, false);
+    assert!(html.contains("Servers side by side, oltp_read_only: queries per second"));
+    let charts = attributes(&html, "data-series");
+    let first: Value = serde_json::from_str(&charts[0]).unwrap();
+    let lines: Vec<(&str, &Value)> = first
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|s| s["type"] == "line")
+        .map(|s| (s["name"].as_str().unwrap(), &s["data"]))
+        .collect();
+    for server in ["mariadb-1.2.3", "mysql-4.5.6"] {
+        for (side, data) in [("with whet", [1204, 2304, 4104]), ("without", [1004, 2004, 4004])] {
+            let name = format!("{server}, {side}");
+            assert!(lines.contains(&(&name, &serde_json::json!(data))), "{name}: {lines:?}");
+        }
+    }
+    // Bars have the ends of their intervals on them.
+    let bars: Value = serde_json::from_str(charts.last().unwrap()).unwrap();
+    let kinds: Vec<&str> = bars.as_array().unwrap().iter().filter_map(|s| s["type"].as_str()).collect();
+    assert_eq!(kinds, ["bar", "custom", "bar", "custom"]);
+    assert!([1, 3].iter().all(|i| bars[i]["data"].as_array().unwrap().len() == 6), "{bars}");
+    let drawn = html.split("<svg").skip(1).filter_map(|s| s.split("</svg>").next()).collect::<String>();
+    assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
+}
+
+#[test]
+fn the_page_needs_nothing_else_and_shows_text_as_text() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let html = fs::read_to_string(dir.path().join("report.html")).unwrap();
+    for outside in ["src=\"http", "href=\"http", "@import", "url(http"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert!(html.contains("Some &lt;CPU&gt; &amp; more"));
+    assert!(html.contains("Too few &lt;&#x2f;script&gt; CPUs."));
+}
+
+#[test]
+fn a_run_that_was_broken_off_is_shown_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, false);
+    // The lab was killed in the middle of a line.
+    let data = dir.path().join("data.jsonl");
+    let text = fs::read_to_string(&data).unwrap();
+    fs::write(&data, &text[..text.len() - 40]).unwrap();
+    let (code, _, err) = run(lab().arg("report").arg(dir.path()));
+    assert_eq!(code, Some(0), "{err}");
+    let html = fs::read_to_string(dir.path().join("report.html")).unwrap();
+    assert!(html.contains("Not whole") && html.contains("(broken off)"));
+}
+
+#[test]
+fn what_is_no_run_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, _, err) = run(lab().arg("report").arg(dir.path()));
+    assert_eq!(code, Some(3));
+    assert!(err.contains("is no run") && err.contains("hint: name the folder of a run"), "{err}");
+    made_up(dir.path(), &RATES, true);
+    let head = dir.path().join("run.json");
+    let text = fs::read_to_string(&head).unwrap();
+    fs::write(&head, text.replace("\"version\":1", "\"version\":99")).unwrap();
+    let (code, _, err) = run(lab().arg("report").arg(dir.path()));
+    assert_eq!(code, Some(3));
+    assert!(err.contains("its version is 99, this lab reads 1"), "{err}");
+    // A line in the middle that is no record is not passed over.
+    fs::write(&head, text).unwrap();
+    fs::write(dir.path().join("data.jsonl"), "{\"a\":1}\n").unwrap();
+    let (code, _, err) = run(lab().arg("report").arg(dir.path()));
+    assert_eq!((code, err.contains("data.jsonl, line 1")), (Some(3), true), "{err}");
+}
+
+#[test]
+fn the_figures_are_told_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let (code, out, err) = run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));
+    assert_eq!(code, Some(0), "{err}");
+    let summary: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&summary["head"]["seed"], &summary["head"]["whet"]), (&5.into(), &"whet 0".into()));
+    let points = summary["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3);
+    assert_eq!(points[0]["sides"]["with"]["rate"]["value"], 1204.0);
+    assert_eq!((&points[2]["step"]["threads"], &points[2]["pairs"]), (&4.into(), &9.into()));
+    assert!(!dir.path().join("report.html").exists());
+}
+
+#[test]
+fn two_runs_are_compared_point_by_point() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    made_up(&a, &RATES, true);
+    made_up(&b, &[(1, 1500, 1000), (2, 2300, 2000), (8, 1, 1)], true);
+    let page = dir.path().join("c.html");
+    let (code, out, err) = run(lab().arg("compare").arg(&a).arg(&b).arg("-o").arg(&page));
+    assert_eq!(code, Some(0), "{err}");
+    let rows: Vec<&str> = out.lines().filter(|l| l.starts_with("mariadb-1.2.3")).collect();
+    assert_eq!(rows.len(), 2, "{out}");
+    assert!(rows[0].contains("×1.249") && rows[0].ends_with('*'), "1.498 over 1.199: {out}");
+    assert!(!rows[1].contains('*'), "{out}");
+    assert!(fs::read_to_string(page).unwrap().contains("Gains of both runs"));
+    let c = dir.path().join("c");
+    made_up(&c, &[(8, 1, 1)], true);
+    let (code, _, err) = run(lab().arg("compare").arg(&a).arg(&c));
+    assert_eq!((code, err.contains("no point in common")), (Some(2), true), "{err}");
+}

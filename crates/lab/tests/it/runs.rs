@@ -1,0 +1,474 @@
+//! Every scenario, scaled down, on a real private server; and what goes wrong.
+
+use crate::support::long::Long;
+use crate::support::{count, lab, left_behind, prepared, records, run, whet};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Small and short; the machine may be busy, so nothing here depends on figures.
+const SMALL: [&str; 4] = ["--seed=7", "--warm-up=0.5", "--buffer-pool=64", "--settle=0.1"];
+
+fn server_is_here() -> bool {
+    let is_here = Path::new("/usr/sbin/mariadbd").exists() && Path::new("/usr/bin/sysbench").exists();
+    if !is_here {
+        println!("skipped: no mariadbd or no sysbench here");
+    }
+    is_here
+}
+
+/// A run that must end well; its records. On the prepared server, unless `more` is about another or whet: that wants the real way.
+fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let mut command = lab();
+    command.arg(scenario).args(SMALL).args(more).arg("--out").arg(&out);
+    let has = |option: &str| more.iter().any(|m| m.starts_with(option));
+    if !has("--whet") {
+        command.arg("--null");
+        if !has("--server") {
+            command.args(prepared::options());
+        }
+    }
+    let (code, said, err) = run(&mut command);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(said.trim(), out.canonicalize().unwrap().join("report.html").display().to_string());
+    let html = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(!html.contains("Not whole"));
+    assert!(!out.join("work").exists(), "the server's data is still there");
+    assert_eq!(left_behind(&out), Vec::<String>::new());
+    let log = fs::read_to_string(out.join("commands.log")).unwrap();
+    assert!(log.contains("$ ") && log.contains("--datadir=") && log.contains("> exit status: 0"));
+    records(&out)
+}
+
+#[test]
+fn stalls_with_whet() {
+    if !server_is_here() {
+        return;
+    }
+    let Some(whet) = whet() else {
+        println!("skipped: whet is not built here; a test run of the whole workspace builds it");
+        return;
+    };
+    let whet = format!("--whet={}", whet.display());
+    let records = works(
+        "stalls",
+        &[
+            &whet,
+            "--tests=oltp_point_select",
+            "--threads=1,2",
+            "--tables=1",
+            "--rows=1000",
+            "--sampling=1",
+            "--pairs=1",
+            "--window=0.3",
+        ],
+    );
+    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 4, 1));
+    let answer = records.iter().find(|r| r["kind"] == "optimize").unwrap();
+    assert_eq!(answer["answer"]["state"], "optimized");
+    for window in records.iter().filter(|r| r["kind"] == "window") {
+        assert!(window["queries"].as_u64() > Some(0) && window["cpu"].as_f64() > Some(0.0), "{window}");
+    }
+}
+
+#[test]
+fn oltp_rw() {
+    if server_is_here() {
+        let records =
+            works("oltp-rw", &["--threads=4", "--tables=1", "--rows=1000", "--window=1.6", "--pairs=1"]);
+        assert_eq!((count(&records, "done"), count(&records, "window")), (1, 2));
+        let seconds: Vec<&Value> = records.iter().filter(|r| r["kind"] == "second").collect();
+        assert!(seconds.len() >= 2 && seconds.iter().all(|s| s["tps"].as_f64() > Some(0.0)), "{seconds:?}");
+    }
+}
+
+/// On two servers in one run: one by its name, and another build of the same version.
+#[test]
+fn fixed_rate() {
+    if server_is_here() {
+        let prepared = prepared::options();
+        let records = works(
+            "fixed-rate",
+            &[
+                "--threads=2",
+                "--tables=1",
+                "--rows=1000",
+                "--rate=200",
+                "--window=0.5",
+                "--pairs=1",
+                "--server=mariadb",
+                &prepared[0],
+            ],
+        );
+        assert_eq!((count(&records, "done"), count(&records, "rate"), count(&records, "latency")), (2, 2, 4));
+        let mut servers: Vec<&str> = records.iter().filter_map(|r| r["step"]["server"].as_str()).collect();
+        servers.dedup();
+        assert!(servers.len() == 2 && servers[1] == format!("{}-2", servers[0]), "{servers:?}");
+        // A busy machine may fall behind, but nothing runs ahead of the rate by much.
+        for window in records.iter().filter(|r| r["kind"] == "window") {
+            assert!((1..600).contains(&window["queries"].as_u64().unwrap()), "{window}");
+        }
+    }
+}
+
+/// All that have a name; they are fetched where they are not there.
+#[test]
+fn servers_by_name() {
+    if std::env::var_os("WHET_STRESS").is_none() || !server_is_here() {
+        println!("skipped: a part of the long form, WHET_STRESS=1");
+        return;
+    }
+    let names = ["mysql-9.7", "mariadb-10.1", "mariadb-10.2", "mariadb-11.4", "mysql-5.6"];
+    let mut options: Vec<String> = names.iter().map(|n| format!("--server={n}")).collect();
+    options.extend(
+        ["--warehouses=1", "--shrink=100", "--threads=2", "--window=1", "--pairs=1"].map(str::to_owned),
+    );
+    let records = works("tpcc", &options.iter().map(String::as_str).collect::<Vec<_>>());
+    let begun: Vec<&Value> = records.iter().filter(|r| r["kind"] == "begin").collect();
+    assert_eq!((begun.len(), count(&records, "done")), (5, 5));
+    for (name, begin) in names.iter().zip(begun) {
+        assert!(begin["step"]["server"].as_str().unwrap().starts_with(name), "{name}: {begin}");
+        let is_xtradb = begin["server_version"].as_str().unwrap().contains("XtraDB");
+        assert_eq!(is_xtradb, *name == "mariadb-10.1", "{begin}");
+    }
+}
+
+#[test]
+fn tpcc() {
+    if server_is_here() {
+        let records =
+            works("tpcc", &["--warehouses=2", "--shrink=100", "--threads=4", "--window=1.5", "--pairs=1"]);
+        assert_eq!((count(&records, "done"), count(&records, "check")), (1, 22));
+        assert!(records.iter().filter(|r| r["kind"] == "check").all(|c| c["ok"] == true));
+        let kinds: std::collections::BTreeSet<&str> =
+            records.iter().filter(|r| r["kind"] == "latency").filter_map(|r| r["of"].as_str()).collect();
+        assert!(kinds.contains("new order") && kinds.contains("payment"), "{kinds:?}");
+    }
+}
+
+/// TPC-H's tables in little: one order a customer, one line an order.
+fn small_tables(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let table = |name: &str, rows: u32, row: &dyn Fn(u32) -> String| {
+        let text: String = (1..=rows).map(|n| row(n) + "|\n").collect();
+        fs::write(folder.join(format!("{name}.tbl")), text).unwrap();
+    };
+    table("region", 1, &|n| format!("{n}|ASIA|it's"));
+    table("nation", 2, &|n| format!("{n}|CHINA|1|text"));
+    table("supplier", 5, &|n| format!("{n}|s|a|1|10-1|5.00|text"));
+    table("customer", 50, &|n| format!("{n}|c|a|1|13-1|5.00|BUILDING|text"));
+    table("part", 20, &|n| format!("{n}|green|m|Brand#12|PROMO|3|SM BOX|9.00|text"));
+    table("partsupp", 20, &|n| format!("{n}|{}|7|1.00|text", n % 5 + 1));
+    table("orders", 50, &|n| format!("{n}|{n}|F|9.00|1994-02-01|1-URGENT|k|0|text"));
+    table("lineitem", 50, &|n| {
+        let (part, supplier) = (n % 20 + 1, n % 5 + 1);
+        format!(
+            "{n}|{part}|{supplier}|1|3.00|9.00|0.06|0.01|R|F|1994-03-01|1994-03-05|1994-03-09|NONE|MAIL|text"
+        )
+    });
+}
+
+#[test]
+fn scaling() {
+    if server_is_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("tables");
+        small_tables(&data);
+        let data = format!("--data={}", data.display());
+        let out = dir.path().join("run");
+        let mut command = lab();
+        command.args([
+            "scaling",
+            "--null",
+            "--cpus=1",
+            "--threads=1,2",
+            "--pairs=1",
+            "--buffer-pool=64",
+            &data,
+        ]);
+        command.args(prepared::options());
+        let (code, _, err) = run(command.arg("--out").arg(&out));
+        assert_eq!(code, Some(0), "{err}");
+        let records = records(&out);
+        assert_eq!((count(&records, "done"), count(&records, "window")), (2, 4));
+        let queries: Vec<u64> =
+            records.iter().filter(|r| r["kind"] == "window").filter_map(|w| w["queries"].as_u64()).collect();
+        assert_eq!(queries, [22, 22, 44, 44]);
+        // What stands in it depends on the machine: with much steal every window is void.
+        assert!(out.join("report.html").exists());
+    }
+}
+
+/// The real generator of TPC-H's data, where its two Python packages are.
+#[test]
+fn scaling_on_generated_data() {
+    if !server_is_here() {
+        return;
+    }
+    let has_generator = Command::new("python3")
+        .args(["-c", "import duckdb, duckdb_extension_tpch"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    if !has_generator {
+        println!(
+            "skipped: python3 has no duckdb and duckdb-extension-tpch here (a venv's bin in front of PATH would do)"
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let mut command = lab();
+    command.args(["scaling", "--null", "--factor=0.01", "--cpus=1", "--threads=1", "--queries=1,3,6,22"]);
+    command.args(["--pairs=1", "--buffer-pool=64"]).args(prepared::options());
+    let (code, _, err) = run(command.arg("--out").arg(&out));
+    assert_eq!(code, Some(0), "{err}");
+    let records = records(&out);
+    let queries: Vec<u64> =
+        records.iter().filter(|r| r["kind"] == "window").filter_map(|w| w["queries"].as_u64()).collect();
+    assert_eq!((count(&records, "done"), queries.as_slice()), (1, [4, 4].as_slice()));
+    assert!(!out.join("tpch").exists(), "the generated files are still there");
+}
+
+#[test]
+fn a_server_that_dies_is_named_and_the_run_can_be_resumed() {
+    if !server_is_here() {
+        return;
+    }
+    let mut long = Long::begin();
+    long.wait_for_data();
+    Long::signal(long.server(), "KILL");
+    let code = long.child.wait().unwrap().code();
+    let err = long.err();
+    assert_eq!(code, Some(10), "{err}");
+    assert!(
+        err.contains("ended in the middle of the run") && err.contains("what was measured is kept"),
+        "{err}"
+    );
+    let before = records(&long.out);
+    assert!(count(&before, "window") > 0 && count(&before, "broken") == 1);
+    assert!(fs::read_to_string(long.out.join("report.html")).unwrap().contains("Not whole"));
+    long.nothing_is_left();
+
+    let (code, _, err) = run(lab().arg("resume").arg(&long.out));
+    assert_eq!(code, Some(0), "{err}");
+    let after = records(&long.out);
+    assert_eq!(after[..before.len()], before[..], "what was there is still there");
+    assert_eq!(count(&after, "done"), 2);
+    assert!(!fs::read_to_string(long.out.join("report.html")).unwrap().contains("Not whole"));
+}
+
+#[test]
+fn ctrl_c_ends_all_in_order() {
+    if !server_is_here() {
+        return;
+    }
+    let mut long = Long::begin();
+    long.wait_for_data();
+    Long::signal(long.child.id().try_into().unwrap(), "INT");
+    let code = long.child.wait().unwrap().code();
+    assert_eq!(code, Some(11), "{}", long.err());
+    assert!(long.out.join("report.html").exists() && !long.out.join("work").exists());
+    long.nothing_is_left();
+}
+
+#[test]
+fn a_killed_lab_takes_its_server_along() {
+    if !server_is_here() {
+        return;
+    }
+    let mut long = Long::begin();
+    long.wait_for_data();
+    let server = long.server();
+    long.child.kill().unwrap();
+    long.child.wait().unwrap();
+    long.nothing_is_left();
+    assert!(!Path::new(&format!("/proc/{server}/exe")).exists());
+}
+
+/// One that must be refused before a server is started.
+fn refused(arguments: &[&str]) -> (Option<i32>, String, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, _, err) = run(lab().args(arguments).arg("--out").arg(dir.path().join("run")));
+    (code, err, dir)
+}
+
+#[test]
+fn what_is_missing_is_named_before_anything_is_made() {
+    let wanted: [(&[&str], &str, &str); 3] = [
+        (
+            &["stalls", "--null", "--sysbench=/no/sysbench"],
+            "cannot find /no/sysbench",
+            "apt-get install sysbench",
+        ),
+        (&["tpcc", "--whet=/no/whet"], "cannot find /no/whet", "name it with --whet"),
+        (&["tpcc", "--null", "--server-binary=/no/mysqld"], "cannot find /no/mysqld", "--server-binary"),
+    ];
+    let (code, err, _) = refused(&["tpcc", "--null", "--server=oracle"]);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("no server is called oracle; there are mariadb, mysql-9.7"), "{err}");
+    for (arguments, what, next) in wanted {
+        let (code, err, dir) = refused(arguments);
+        assert_eq!(code, Some(3), "{err}");
+        assert!(err.contains(what) && err.contains(next), "{err}");
+        assert_eq!(count(&records(&dir.path().join("run")), "window"), 0);
+    }
+}
+
+#[test]
+fn options_without_sense_are_refused() {
+    for bad in ["--pairs=0", "--window=-1", "--threads=x", "--warm-up=nan"] {
+        let (code, err, _) = refused(&["stalls", "--null", bad]);
+        assert_eq!(code, Some(2), "{bad}: {err}");
+    }
+    let (code, err, _) = refused(&["scaling", "--null", "--factor=0.001"]);
+    assert!(code == Some(2) && err.contains("no factor from 0.01"), "{err}");
+    let (code, err, _) = refused(&["tpcc", "--null", "--dsn=postgres://x"]);
+    assert!(code == Some(2) && err.contains("is no address of a server"), "{err}");
+    let (code, err, _) = refused(&["tpcc", "--null", "--dsn=mysql://root@127.0.0.1:1/x"]);
+    assert!(code == Some(13) && err.contains("127.0.0.1:1"), "{err}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    if !server_is_here() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let [server, log] = prepared::options();
+    let (code, err, _) =
+        refused(&["tpcc", "--null", &format!("--port={port}"), "--buffer-pool=64", &server, &log]);
+    assert_eq!(code, Some(6), "{err}");
+    assert!(
+        err.contains(&format!("port {port} is in use")) && err.contains("choose another with --port"),
+        "{err}"
+    );
+}
+
+/// A full disk is one for all: a small file system of its own, which needs root.
+#[test]
+fn a_full_disk_is_named_and_raw_data_stay() {
+    if !server_is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let script = r#"mount -t tmpfs -o size=3m none "$1" || exit 99; shift; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&small).arg(env!("CARGO_BIN_EXE_whet-lab"));
+    command.args(["tpcc", "--null", "--out"]).arg(dir.path().join("run")).arg("--datadir").arg(&small);
+    let (code, _, err) = run(&mut command);
+    if code == Some(99) || err.contains("unshare") {
+        println!("skipped: no file system can be mounted here: {err}");
+        return;
+    }
+    assert_eq!(code, Some(13), "{err}");
+    assert!(err.contains("the disk is full: make room"), "{err}");
+    assert!(dir.path().join("run/run.json").exists() && dir.path().join("run/report.html").exists());
+}
+
+/// A server that is there already, told by a wrong password and by the right one.
+#[test]
+fn a_running_server_by_its_address() {
+    if !server_is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    prepared::copy_data(&base.join("data"));
+    let data = format!("--datadir={}", base.join("data").display());
+    let user = fs::metadata("/root").is_ok_and(|_| std::env::var("USER").as_deref() != Ok("nobody"));
+    let root = if user { "--user=root" } else { "--user=mysql" };
+    let socket = base.join("s");
+    let mut server = Command::new("/usr/sbin/mariadbd")
+        .args([
+            "--no-defaults",
+            &data,
+            root,
+            "--skip-networking",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-fast-shutdown=2",
+        ])
+        .arg(format!("--socket={}", socket.display()))
+        .arg(format!("--pid-file={}", base.join("pid").display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sql = |text: &str| {
+        let mut client = Command::new("mariadb")
+            .arg(format!("--socket={}", socket.display()))
+            .args(["--no-defaults", "-uroot"][1..].iter())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        client.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let out = client.wait_with_output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while !sql("SELECT 1").0 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(sql("CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost; CREATE DATABASE shop; CREATE TABLE shop.t (a INT);").0);
+
+    let out = base.join("run");
+    let address = |password: &str, database: &str| {
+        format!("--dsn=mysql://lab:{password}@localhost/{database}?socket={}", socket.display())
+    };
+    let refused = |password: &str, database: &str, out: &str| {
+        let out = base.join(out);
+        run(lab().args(["tpcc", "--null", &address(password, database), "--out"]).arg(out))
+    };
+    let (wrong, somebodys) = std::thread::scope(|scope| {
+        let wrong = scope.spawn(|| refused("wrong", "bench", "w"));
+        let somebodys = refused("s3cret!", "shop", "x");
+        (wrong.join().unwrap(), somebodys)
+    });
+    let right = run(lab()
+        .args([
+            "fixed-rate",
+            "--null",
+            "--threads=2",
+            "--tables=1",
+            "--rows=500",
+            "--rate=100",
+            "--pairs=1",
+            "--window=0.5",
+        ])
+        .args(SMALL)
+        .arg(address("s3cret!", "bench"))
+        .arg("--out")
+        .arg(&out));
+    let left = sql("SHOW DATABASES; SHOW TABLES FROM shop").1;
+    let _ = server.kill();
+    let _ = server.wait();
+
+    assert_eq!(wrong.0, Some(4), "{}", wrong.2);
+    assert!(wrong.2.contains("does not let lab in") && wrong.2.contains("WHET_LAB_PASSWORD"), "{}", wrong.2);
+    assert_eq!(somebodys.0, Some(2), "{}", somebodys.2);
+    assert!(somebodys.2.contains("the database shop on") && left.contains('t'), "{}", somebodys.2);
+    assert_eq!(right.0, Some(0), "{}", right.2);
+    assert!(
+        !left.contains("bench") && left.contains("shop"),
+        "what the lab made is gone, what it found is there: {left}"
+    );
+    // The password is nowhere in the run's folder.
+    for entry in fs::read_dir(&out).unwrap().flatten().filter(|e| e.path().is_file()) {
+        let text = fs::read(entry.path()).unwrap();
+        let text = String::from_utf8_lossy(&text);
+        assert!(!text.contains("s3cret!"), "{}", entry.path().display());
+    }
+}

@@ -1,0 +1,142 @@
+//! Counters count what a single-step run counts, to the last one; and clones that count do what originals do.
+
+use crate::support::paths::{Paths, own};
+use crate::support::{Guest, guests, shuffled, stress};
+use engine::{CountedFunction, OptimizeOptions, count_during};
+use oracle::{Options, Report, examine};
+use profile::Counts;
+use std::time::Duration;
+
+fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: bool) {
+    let (mut blocks, mut edges, mut ran) = (0, 0, 0u64);
+    let (mut wrong, mut open) = (Vec::new(), Vec::new());
+    for (f, wanted) in counted.iter().zip(stepped) {
+        if threads && f.name == "p_all" {
+            assert!(f.counts.blocks.iter().all(|&n| n == 0), "{what}: nobody calls p_all");
+            continue;
+        }
+        if !f.exact {
+            open.push(&f.name);
+            continue;
+        }
+        if &f.counts != wanted {
+            eprintln!("{what}: {}:\n{:?}\n{wanted:?}", f.name, f.counts);
+            wrong.push(&f.name);
+        }
+        assert!(wanted.is_consistent(&f.cfg), "{what}: {}", f.name);
+        blocks += wanted.blocks.len();
+        edges += wanted.edges.iter().map(Vec::len).sum::<usize>();
+        ran += wanted.blocks.iter().sum::<u64>();
+    }
+    assert!(wrong.is_empty(), "{what}: {wrong:?}");
+    // p_tail has conditional tail calls and p_float branches on flags that the last branch left, with no register of its
+    // own: no counter can be there. p_machine and p_switch have jump tables that cannot be cloned, so that the rest runs
+    // in the original.
+    let known = ["p_tail", "p_float", "p_machine", "p_switch"];
+    assert!(
+        open.iter().all(|name| known.contains(&name.as_str())),
+        "{what}: {open:?} not determined by counters"
+    );
+    eprintln!(
+        "{what}: {} functions, {blocks} blocks and {edges} edges equal, {ran} executions, without {open:?}",
+        counted.len()
+    );
+    assert!(counted.len() >= 12 && blocks > 60 && ran > 5000, "{what}");
+}
+
+fn build(compiler: &str, flags: &[&str], seed: u64) {
+    let mut paths = Paths::start(compiler, flags);
+    let what = format!("{compiler} {flags:?}");
+    let shuffled = shuffled(seed);
+    let alone = paths.counted(&shuffled, b's');
+    let alone = own(&alone);
+    let stepped = paths.stepped(&alone, &mut |_, _| {});
+    same(&format!("{what}, random order"), &alone, &stepped, false);
+    let threads = paths.counted(&shuffled, b't');
+    let threads = own(&threads);
+    assert!(alone.iter().map(|f| f.cfg.entry).eq(threads.iter().map(|f| f.cfg.entry)));
+    same(&format!("{what}, random order, four threads"), &threads, &stepped, true);
+    // As a target is counted in earnest: what was sampled, in its own order, and what that calls.
+    let sampled = OptimizeOptions { sampling: Duration::from_millis(300), ..OptimizeOptions::default() };
+    let hot = paths.counted(&sampled, b't');
+    let hot = own(&hot);
+    let stepped = stepped_of(&hot, &alone, &stepped);
+    same(&format!("{what}, by samples, four threads"), &hot, &stepped, true);
+    paths.end();
+}
+
+/// The counts of those functions of `all` that are among `some`.
+fn stepped_of(some: &[&CountedFunction], all: &[&CountedFunction], counts: &[Counts]) -> Vec<Counts> {
+    let place = |f: &&CountedFunction| all.iter().position(|a| a.cfg.entry == f.cfg.entry).unwrap();
+    some.iter().map(|f| counts[place(f)].clone()).collect()
+}
+
+#[test]
+fn counters_count_what_a_single_step_run_counts() {
+    const COMPILERS: [&str; 2] = ["gcc", "clang"];
+    const LEVELS: [&[&str]; 7] = [
+        &["-O2"],
+        &["-O0"],
+        &["-Os"],
+        &["-O1"],
+        &["-O3"],
+        &["-O2", "-fcf-protection=full"],
+        &["-O2", "-no-pie"],
+    ];
+    for (seed, flags) in (1..).zip(LEVELS) {
+        for (i, compiler) in (1..).zip(COMPILERS) {
+            // In the short form three levels, by the compilers in turn.
+            if stress() || (seed <= 3 && seed % 2 == i % 2) {
+                build(compiler, flags, seed);
+            }
+        }
+    }
+}
+
+/// What counting clones of everything in a guest do, against the originals.
+fn examined(name: &str, seed: u64) -> Report {
+    let guest = Guest::start(&guests().join(name), &[]);
+    let shuffled = shuffled(seed);
+    let options = Options {
+        max_functions: if stress() { 1000 } else { 20 },
+        max_steps: if stress() { 20_000 } else { 1000 },
+        time: Duration::from_secs(if stress() { 60 } else { 3 }),
+        seed,
+    };
+    let mut report = Report::default();
+    // Rounds of counting end with nothing new to count.
+    let mut work = || report.add(&examine(guest.pid(), &options).unwrap());
+    count_during(guest.pid(), &shuffled, &mut |_| {}, &mut work).unwrap();
+    for m in &report.mismatches {
+        eprintln!("{name}, seed {seed}:\n{m}");
+    }
+    eprintln!("{name}, seed {seed}: {report}");
+    guest.finish();
+    report
+}
+
+#[test]
+fn clones_that_count_do_what_originals_do() {
+    const GUESTS: [&str; 10] = [
+        "switches.c",
+        "throws.cc",
+        "tailcalls.c",
+        "loops.c",
+        "varargs.c",
+        "redzone.c",
+        "virtuals.cc",
+        "longjmp.c",
+        "floats.c",
+        "containers.cc",
+    ];
+    let mut total = Report::default();
+    for (seed, name) in (1..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..3] }) {
+        let report = examined(name, seed);
+        assert!(!report.examined.is_empty(), "{name}");
+        total.add(&report);
+    }
+    eprintln!("{total}");
+    assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
+    assert!(total.examined.len() >= if stress() { 200 } else { 20 }, "{total}");
+    assert!(total.extra > 1000 && total.unwound > 0, "{total}");
+}

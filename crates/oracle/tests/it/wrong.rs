@@ -1,0 +1,212 @@
+//! Wrong clones are found: what says "no mismatch" must be able to say something else.
+
+use crate::support::{Guest, guests};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use emit::{AddressMap, Link};
+use engine::Target;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use oracle::{Difference, Options, Report, Tamper, examine, examine_tampered};
+use std::time::Duration;
+
+fn options(max_functions: usize) -> Options {
+    Options { max_functions, max_steps: 300, time: Duration::from_secs(20), seed: 5 }
+}
+
+fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
+    let guest = Guest::start(&guests().join("varargs.c"), &[]);
+    guest.shuffle(3);
+    tampered(guest, tamper, max_functions)
+}
+
+/// The same with calls that get where they go more directly.
+fn run_shortcuts(tamper: Tamper<'_>) -> Report {
+    let guest = Guest::start(&guests().join("shortcuts.cc"), &[]);
+    guest.shuffle_counted(6);
+    tampered(guest, tamper, 40)
+}
+
+fn tampered(guest: Guest, tamper: Tamper<'_>, max_functions: usize) -> Report {
+    let right = examine(guest.pid(), &options(5)).unwrap();
+    assert!(right.mismatches.is_empty(), "{}", right.mismatches[0]);
+    let wrong = examine_tampered(guest.pid(), &options(max_functions), tamper).unwrap();
+    // It happened in twins only: the guest itself is right to its end.
+    guest.finish();
+    for m in &wrong.mismatches {
+        eprintln!("{m}");
+    }
+    wrong
+}
+
+/// The copies of original instructions up to the first branch, with their bytes.
+fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
+    let first = map.fragments().ranges().next().unwrap();
+    let bytes = memory.bytes(first).unwrap();
+    let mut out = Vec::new();
+    let in_first = |e: &&emit::Entry| e.link == Link::Copy && first.contains(map.fragments().address(e.at));
+    for e in map.entries().iter().take_while(in_first) {
+        let at = e.at as usize;
+        let inst =
+            Decoder::with_ip(64, &bytes[at..], first.start.0 + at as u64, DecoderOptions::NONE).decode();
+        out.push((inst, bytes[at..at + inst.len()].to_vec()));
+        if inst.flow_control() != FlowControl::Next {
+            break;
+        }
+    }
+    out
+}
+
+/// What is done for calls in a clone but for the first instruction of each, with their bytes.
+fn within(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
+    let within = map.entries().iter().filter(|e| e.link == Link::Within);
+    within.map(|e| instruction(map.fragments().address(e.at), memory)).collect()
+}
+
+/// The instruction at an address, with its bytes.
+fn instruction(at: Avma, memory: &dyn ReadMemory) -> (Instruction, Vec<u8>) {
+    let mut bytes = [0; 15];
+    memory.read(at, &mut bytes).unwrap();
+    let inst = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
+    (inst, bytes[..inst.len()].to_vec())
+}
+
+/// All guards of a clone: the comparison and the branch.
+fn guards(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Instruction)> {
+    let branches = within(map, memory).into_iter().map(|w| w.0).filter(Instruction::is_jcc_short_or_near);
+    let before = |i: &Instruction| {
+        let next = map.entries_at(Avma(i.ip())).first().unwrap().at;
+        let compare = map.entries().iter().rev().find(|e| e.at < next).unwrap();
+        instruction(map.fragments().address(compare.at), memory).0
+    };
+    branches.map(|i| (before(&i), i)).collect()
+}
+
+fn says(report: &Report, what: &str) -> bool {
+    report.mismatches.iter().any(|m| matches!(m.difference, Difference::Shortcut { what: w } if w == what))
+}
+
+#[test]
+fn a_wrong_number_in_a_body_in_place_is_found() {
+    // The last byte of the number that is loaded.
+    let change = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let loads = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Immediate32;
+        let bodies = within(map, memory).into_iter().filter(|(i, _)| loads(i));
+        bodies.map(|(i, b)| (Avma(i.ip() + b.len() as u64 - 1), vec![b[b.len() - 1] ^ 1])).collect()
+    };
+    let report = run_shortcuts(&change);
+    assert!(
+        report.mismatches.iter().any(|m| matches!(m.difference, Difference::Register { .. })),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_guard_that_goes_the_wrong_way_is_found() {
+    // `jne` becomes `je`.
+    let turn = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let branches = guards(map, memory).into_iter().map(|g| g.1);
+        branches.map(|i| (Avma(i.ip()), vec![0x0f, 0x84])).collect()
+    };
+    let report = run_shortcuts(&turn);
+    assert!(says(&report, "the guard goes the wrong way"), "{report}");
+}
+
+#[test]
+fn a_guard_that_asks_for_a_wrong_table_is_found() {
+    // The table behind: the call would lead elsewhere.
+    let other = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let constants = guards(map, memory).into_iter().map(|g| Avma(g.0.ip_rel_memory_address()));
+        constants.map(|at| (at, memory.u64(at).unwrap().wrapping_add(8).to_le_bytes().to_vec())).collect()
+    };
+    let report = run_shortcuts(&other);
+    assert!(says(&report, "the table leads elsewhere than the call behind the guard"), "{report}");
+}
+
+#[test]
+fn a_wrong_register_is_found() {
+    // The register operand of the first `op reg, reg`, the lowest bit of its number.
+    let flip = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let found = block.iter().find(|(i, _)| {
+            i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register
+                // Clearing any register is the same for a register that is clear.
+                && i.op0_register() != i.op1_register()
+        });
+        let wrong = found.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            *bytes.last_mut().unwrap() ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&flip, 12);
+    let found = report.mismatches.iter().filter(|m| {
+        matches!(
+            m.difference,
+            Difference::Register { .. } | Difference::Flags { .. } | Difference::Vectors { .. }
+        )
+    });
+    assert!(found.count() > 0, "{report}");
+}
+
+#[test]
+fn a_wrong_condition_is_found() {
+    // The first branch of the clone goes the other way.
+    let invert = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let last = block.last().filter(|(i, _)| i.is_jcc_short_or_near());
+        let wrong = last.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            let opcode = usize::from(bytes[0] == 0x0f);
+            bytes[opcode] ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&invert, 12);
+    assert!(report.mismatches.iter().any(|m| m.difference == Difference::Path), "{report}");
+}
+
+#[test]
+fn a_wrong_store_is_found() {
+    // The first store that is not a push goes eight bytes further, or pushes another register.
+    let shift = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let block = first_block(map, memory);
+        let found = block
+            .iter()
+            .find(|(_, b)| matches!(b[..], [0x50..=0x57]) || matches!(b[..], [0x41, 0x50..=0x57]));
+        let wrong = found.map(|(i, bytes)| {
+            let mut bytes = bytes.clone();
+            *bytes.last_mut().unwrap() ^= 1;
+            (Avma(i.ip()), bytes)
+        });
+        wrong.into_iter().collect()
+    };
+    let report = run(&shift, 12);
+    assert!(report.mismatches.iter().any(|m| matches!(m.difference, Difference::Memory { .. })), "{report}");
+}
+
+#[test]
+fn wrong_frames_are_found() {
+    let guest = Guest::start(&guests().join("varargs.c"), &[]);
+    guest.shuffle(4);
+    // The guest never unwinds, so its tables can be wrong without harm: each frame of 16 bytes gets 24.
+    let target = Target::open(guest.pid()).unwrap();
+    for cache in &target.installed.as_ref().unwrap().caches {
+        // Behind the index of `.eh_frame_hdr`: its head of 12 bytes, whose last word counts the entries of 8 bytes.
+        let index = cache.header.eh_frame_hdr;
+        let mut entries = [0; 4];
+        target.process.read(index.add(8), &mut entries).unwrap();
+        let frames = index.add(12 + 8 * u64::from(u32::from_le_bytes(entries)));
+        let tables = AvmaRange::new(frames, cache.header.records.start);
+        let mut bytes = target.process.bytes(tables).unwrap();
+        for i in 0..bytes.len() - 1 {
+            if bytes[i..i + 2] == [0x0e, 16] {
+                bytes[i + 1] = 24;
+            }
+        }
+        target.process.write(tables.start, &bytes).unwrap();
+    }
+    let report = examine(guest.pid(), &options(12)).unwrap();
+    guest.finish();
+    assert!(report.mismatches.iter().any(|m| matches!(m.difference, Difference::Frames { .. })), "{report}");
+}

@@ -1,0 +1,13 @@
+//! Unwind tables against other readers of them, real, random and made by hand.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and reports counts"
+)]
+
+mod common;
+mod exception_tables;
+mod hand_made_frames;
+mod libgcc;
+mod random;
+mod real;

@@ -1,0 +1,225 @@
+//! The daemon, end to end: a process of ours becomes optimized, and stays sound whatever becomes of the daemon.
+
+use crate::support::{
+    Answer, Guest, build, changed_text, copy, run, scratch, skip, tracers, wait_until, whet_command,
+};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A folder with everything a daemon needs, and the daemon. Dropped, it is ended.
+struct Daemon {
+    folder: PathBuf,
+    child: Option<Child>,
+    bad_layout: bool,
+}
+
+impl Daemon {
+    /// For one program, which nobody else's daemon or test knows.
+    fn for_program(program: &Path, more: &str) -> Self {
+        let folder = scratch("daemon");
+        fs::create_dir(&folder).unwrap();
+        let (f, exe) = (folder.display(), program.display());
+        let config = format!(
+            "[[target]]\nexe = \"{exe}\"\n[take]\ncpu_percent = 1.0\nmin_age = \"1s\"\nwarm_min_age = \"0s\"\nevery = \"200ms\"\n\
+             [profile]\nsampling = \"600ms\"\ncounting = \"200ms\"\n\
+             [paths]\nsocket = \"{f}/run/socket\"\nstate = \"{f}/state\"\nkill_switch = \"{f}/off\"\nmetrics = \"{f}/metrics\"\n{more}"
+        );
+        fs::write(folder.join("whet.toml"), config).unwrap();
+        Self { folder, child: None, bad_layout: false }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = whet_command(args);
+        command.env("WHET_CONFIG", self.folder.join("whet.toml"));
+        if self.bad_layout {
+            command.env("WHET_BAD_LAYOUT", "1");
+        }
+        command
+    }
+
+    fn whet(&self, args: &[&str]) -> Answer {
+        run(self.command(args))
+    }
+
+    fn start(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
+        let mut command = self.command(&["start", "--foreground"]);
+        self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        wait_until("a daemon", || self.ask("whet.Status", &Value::Null).is_some());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// The answer to a call.
+    fn ask(&self, method: &str, parameters: &Value) -> Option<Value> {
+        let mut stream = UnixStream::connect(self.folder.join("run/socket")).ok()?;
+        stream
+            .write_all(json!({ "method": method, "parameters": parameters }).to_string().as_bytes())
+            .ok()?;
+        stream.write_all(&[0]).ok()?;
+        let mut answer = Vec::new();
+        BufReader::new(stream).read_until(0, &mut answer).ok()?;
+        answer.pop();
+        serde_json::from_slice(&answer).ok()
+    }
+
+    /// State and reason of a process.
+    fn state(&self, pid: i32) -> (String, String) {
+        let status = self.ask("whet.Status", &Value::Null).unwrap_or_default();
+        let targets = status["parameters"]["targets"].as_array().cloned().unwrap_or_default();
+        let target = targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default();
+        let text = |key: &str| target[key].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("reason"))
+    }
+
+    #[track_caller]
+    fn comes_to(&self, pid: i32, state: &str) -> String {
+        let mut last = Default::default();
+        wait_until(&format!("{state}; the log: {}", self.log()), || {
+            last = self.state(pid);
+            last.0 == state
+        });
+        last.1
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program of its own name, so that this daemon alone takes it.
+fn own_program() -> PathBuf {
+    let program = scratch("program");
+    copy(&build("cases.c"), &program);
+    program
+}
+
+fn finish(guest: Guest, program: &Path) {
+    let (code, signal, _) = guest.finish();
+    assert_eq!((code, signal), (Some(0), None));
+    fs::remove_file(program).unwrap();
+}
+
+#[test]
+fn a_target_is_optimized_adopted_undone_and_started_warm() {
+    let program = own_program();
+    let mut daemon = Daemon::for_program(&program, "[harm]\njudge = false\n");
+    let guest = Guest::working(&program, &["spin"], 1);
+    let pid = guest.pid();
+    daemon.start();
+    daemon.comes_to(pid, "optimized");
+    guest.progresses(1);
+    let status = daemon.whet(&["status", &guest.arg(), "--format", "json"]).exits(0).json();
+    assert_eq!(status["targets"][0]["state"], "optimized");
+    assert_eq!(status["daemon"]["targets"][0]["state"], "optimized");
+    let metrics = || fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
+    wait_until("a rebuild in the metrics", || metrics().contains("whet_rebuilds_total 1"));
+    // Only one daemon at a socket.
+    daemon.whet(&["start"]).exits(6);
+    daemon.whet(&["start", "--foreground"]).exits(6);
+
+    // Killed, and started anew: it finds the target by its journal, and does nothing to it.
+    daemon.kill();
+    daemon.start();
+    assert!(daemon.comes_to(pid, "optimized").contains("found"), "{}", daemon.log());
+    // Undone by hand: left alone, also by a later daemon, until it is redone by hand.
+    daemon.whet(&["undo", &guest.arg()]).exits(0);
+    assert_eq!(daemon.comes_to(pid, "undone"), "by hand");
+    daemon.kill();
+    daemon.start();
+    assert_eq!(daemon.comes_to(pid, "undone"), "by hand");
+    daemon.whet(&["redo", &guest.arg()]).exits(0);
+    wait_until("optimized again", || {
+        let answer = daemon.whet(&["status", &guest.arg(), "--format", "json"]).json();
+        answer["targets"][0]["state"] == "optimized"
+    });
+    daemon.whet(&["stop"]).exits(0);
+    daemon.whet(&["stop"]).exits(12);
+    assert!(daemon.child.take().unwrap().wait().unwrap().success());
+    assert_eq!(tracers(pid), Vec::<i32>::new());
+    guest.progresses(1);
+
+    // A second process of the same build has its profile at once.
+    daemon.start();
+    let second = Guest::working(&program, &["spin"], 1);
+    assert!(daemon.comes_to(second.pid(), "optimized").contains("warm"), "{}", daemon.log());
+    drop(second);
+
+    // The kill-switch file: everything is taken back, nothing is begun.
+    fs::write(daemon.folder.join("off"), "").unwrap();
+    daemon.comes_to(pid, "undone");
+    daemon.whet(&["optimize", &guest.arg()]).exits(5);
+    assert_eq!(changed_text(pid), Vec::<String>::new());
+    finish(guest, &program);
+}
+
+#[test]
+fn harm_is_taken_back_within_a_minute() {
+    let program = own_program();
+    let mut daemon = Daemon::for_program(&program, "[harm]\nwithin = \"8s\"\nmin_gain_percent = 100.0\n");
+    daemon.bad_layout = true;
+    let guest = Guest::working(&program, &["serve"], 1);
+    daemon.start();
+    let mut last = (String::new(), String::new());
+    wait_until("a verdict", || {
+        last = daemon.state(guest.pid());
+        last.0 == "undone" || last.1.contains("could not be told")
+    });
+    if last.0 == "undone" {
+        assert!(last.1.contains("does not pay"), "{last:?}");
+        assert_eq!(changed_text(guest.pid()), Vec::<String>::new());
+        assert!(daemon.log().contains("does not pay"), "it is said");
+    } else {
+        skip(&format!("nothing can be measured on this machine now: {}", last.1));
+    }
+    guest.progresses(1);
+    finish(guest, &program);
+}
+
+#[test]
+fn wrong_words_change_nothing() {
+    let program = own_program();
+    let mut daemon = Daemon::for_program(&program, "");
+    let file = daemon.folder.join("whet.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let bad = good.replace("min_age = \"1s\"", "min_age = \"soon\"");
+    fs::write(&file, &bad).unwrap();
+    let answer = daemon.whet(&["start", "--foreground"]).exits(2);
+    assert!(answer.stderr.contains("whet.toml:5:11: \"soon\" is no duration"), "{answer:?}");
+    fs::write(&file, &good).unwrap();
+    daemon.start();
+    fs::write(&file, &bad).unwrap();
+    let answer = daemon.ask("whet.Reload", &Value::Null).unwrap();
+    assert_eq!(answer["error"], "whet.BadConfig");
+    let status = daemon.ask("whet.Status", &Value::Null).unwrap();
+    assert!(status["parameters"]["config_error"].as_str().unwrap().contains(":5:11:"));
+    fs::write(&file, &good).unwrap();
+    assert_eq!(daemon.ask("whet.Reload", &Value::Null).unwrap()["error"], Value::Null);
+    for (method, error) in [("whet.Nonsense", "whet.UnknownMethod"), ("whet.StandBack", "whet.BadCall")] {
+        assert_eq!(daemon.ask(method, &json!({ "pid": "x" })).unwrap()["error"], error);
+    }
+    assert!(
+        daemon.ask("whet.Metrics", &Value::Null).unwrap()["parameters"]["text"]
+            .as_str()
+            .unwrap()
+            .ends_with("# EOF\n")
+    );
+    fs::remove_file(program).unwrap();
+}

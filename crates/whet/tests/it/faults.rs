@@ -1,0 +1,285 @@
+//! whet killed while it works: whatever the instant, the program goes on as if nothing had been, and the next whet can
+//! take everything out.
+//!
+//! With `WHET_FAULT=N` whet kills itself at the N-th point at which it changes something. The program under it
+//! computes, throws and walks its stack in three threads, and compares each round with the first.
+
+use crate::support::{
+    Answer, Guest, build, changed_text, pid_of, stress, tracers, wait_until, whet, whet_command,
+};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 3;
+
+/// Functions of the program, of libstdc++ and of libc, so that there are code caches near each.
+const ONLY: [&str; 13] = [
+    "choose",
+    "loop",
+    "frames",
+    "descend",
+    "attempt",
+    "rounds",
+    "malloc",
+    "free",
+    "backtrace",
+    "__cxa_throw",
+    "__cxa_begin_catch",
+    "__cxa_end_catch",
+    "__cxa_allocate_exception",
+];
+
+/// Points to die at, from the first of them: every third up to the fortieth, then some; all of them in the long form.
+fn points(first: u32) -> Box<dyn Iterator<Item = u32>> {
+    if stress() { Box::new(1..2000) } else { Box::new((first..=40).step_by(3).chain((41..2000).step_by(9))) }
+}
+
+fn start() -> Guest {
+    Guest::working(&build("throwing.cc"), &[], THREADS)
+}
+
+/// The end of a program that went on unharmed: its output is that of one nobody touched.
+fn ends_well(guest: Guest) {
+    static UNTOUCHED: LazyLock<(Option<i32>, Option<i32>, String)> = LazyLock::new(|| start().finish());
+    assert_eq!((UNTOUCHED.0, UNTOUCHED.1), (Some(0), None));
+    assert_eq!(guest.finish(), *UNTOUCHED);
+}
+
+fn optimize_arguments(guest: &Guest) -> Vec<String> {
+    let pid = guest.arg();
+    let how = ["optimize", &pid, "--shuffle", "1", "--format", "json", "--only"];
+    how.into_iter().chain(ONLY).map(str::to_owned).collect()
+}
+
+fn optimize(guest: &Guest) -> Answer {
+    whet(&optimize_arguments(guest))
+}
+
+/// Runs whet so that it dies at a point; `None` if it did, its answer if it came to its end before.
+fn dying_at(point: u32, arguments: &[String]) -> Option<Answer> {
+    let mut command = whet_command(arguments);
+    command.env("WHET_FAULT", point.to_string());
+    let answer = crate::support::run(command);
+    match answer.signal {
+        None => Some(answer),
+        Some(signal) => {
+            assert_eq!(signal, 9, "{answer:?}");
+            None
+        }
+    }
+}
+
+/// Whether so many killed installations fill a program that there is no room for another.
+fn is_full(answer: &Answer) -> bool {
+    answer.code == Some(5) && ["memory_cap", "too_many_caches"].iter().any(|c| answer.stdout.contains(c))
+}
+
+/// All threads run, nobody holds them, and all changed bytes are those of the journal. Returns the live redirects.
+#[track_caller]
+fn is_intact(guest: &Guest) -> u64 {
+    guest.progresses(THREADS);
+    assert_eq!(tracers(guest.pid()), [] as [i32; 0]);
+    let verified = whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json();
+    assert_eq!(verified["identical"], true, "{verified}");
+    verified["live_redirects"].as_u64().unwrap()
+}
+
+/// Takes everything out, and looks for oneself whether nothing is left.
+#[track_caller]
+fn take_out(guest: &Guest) {
+    let undone = whet(&["undo", &guest.arg(), "--format", "json"]);
+    assert!(matches!(undone.code, Some(0 | 7)), "{undone:?}");
+    assert_eq!(is_intact(guest), 0, "{undone:?}");
+    assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
+}
+
+#[test]
+fn the_first_installation() {
+    let started = Instant::now();
+    for point in points(1) {
+        let guest = start();
+        let survived = dying_at(point, &optimize_arguments(&guest));
+        let live = is_intact(&guest);
+        if let Some(answer) = survived {
+            answer.exits(0);
+            assert!(live > 10, "{live} redirects");
+            println!("an installation passes fewer than {point} points ({:?})", started.elapsed());
+            assert!(point > 10);
+            ends_well(guest);
+            return;
+        }
+        take_out(&guest);
+        ends_well(guest);
+    }
+    panic!("no end of points");
+}
+
+#[test]
+fn installations_over_installations() {
+    let started = Instant::now();
+    let mut guest = start();
+    let mut fresh = 0;
+    for point in points(2) {
+        let mut survived = dying_at(point, &optimize_arguments(&guest));
+        // With each generation there is one more to be marked as undone: without end, were there no new programs.
+        if survived.as_ref().is_some_and(is_full) || point % 8 == 0 {
+            ends_well(std::mem::replace(&mut guest, start()));
+            optimize(&guest).exits(0);
+            fresh += 1;
+            survived = dying_at(point, &optimize_arguments(&guest));
+        }
+        is_intact(&guest);
+        if let Some(answer) = survived {
+            answer.exits(0);
+            println!("another one fewer than {point}, with {fresh} new programs ({:?})", started.elapsed());
+            assert!(point > 10);
+            take_out(&guest);
+            ends_well(guest);
+            return;
+        }
+        // Every other time what is left stays, for the next to be laid over.
+        if point % 2 == 0 {
+            take_out(&guest);
+        }
+    }
+    panic!("no end of points");
+}
+
+#[test]
+fn undo_and_redo() {
+    let started = Instant::now();
+    let guest = start();
+    let command = |word: &str| vec![word.to_owned(), guest.arg()];
+    optimize(&guest).exits(0);
+    let all = is_intact(&guest);
+    for point in points(1) {
+        // From all to nothing, and on from where it died.
+        let undone = dying_at(point, &command("undo"));
+        let left = is_intact(&guest);
+        take_out(&guest);
+        // From nothing to all.
+        let redone = dying_at(point, &command("redo"));
+        let partly = is_intact(&guest);
+        if redone.is_none() && point % 2 == 0 {
+            take_out(&guest);
+        }
+        whet(&command("redo")).exits(0);
+        assert_eq!(is_intact(&guest), all);
+        if let (Some(undone), Some(redone)) = (undone, redone) {
+            undone.exits(0);
+            redone.exits(0);
+            assert_eq!((left, partly), (0, all));
+            println!("undo and redo pass fewer than {point} points ({:?})", started.elapsed());
+            assert!(point > 5);
+            take_out(&guest);
+            ends_well(guest);
+            return;
+        }
+    }
+    panic!("no end of points");
+}
+
+/// Deaths upon deaths, in an order drawn from a fixed seed: what one left half done is what the next begins with.
+#[test]
+fn one_after_the_other() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |n: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from(state >> 33).unwrap() % n
+    };
+    let mut guest = start();
+    optimize(&guest).exits(0);
+    let (mut deaths, mut fresh) = (0, 0);
+    for _ in 0..if stress() { 600 } else { 25 } {
+        let (arguments, points) = match random(3) {
+            0 => (optimize_arguments(&guest), 30),
+            1 => (vec!["undo".to_owned(), guest.arg()], 8),
+            _ => (vec!["redo".to_owned(), guest.arg()], 8),
+        };
+        match dying_at(1 + random(points), &arguments) {
+            None => deaths += 1,
+            Some(full) if is_full(&full) => {
+                take_out(&guest);
+                ends_well(std::mem::replace(&mut guest, start()));
+                optimize(&guest).exits(0);
+                fresh += 1;
+            }
+            Some(answer) => drop(answer.exits(0)),
+        }
+        is_intact(&guest);
+    }
+    println!("{deaths} deaths, {fresh} new programs");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// Where a program has huge pages switched off, whet switches them on for a moment. If it dies then, the next one turns
+/// them off again, whatever it is asked to do.
+#[test]
+fn a_switch_left_on() {
+    let huge_pages = |guest: &Guest| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
+        status.lines().find_map(|l| l.strip_prefix("THP_enabled:")).map(|v| v.trim() == "1")
+    };
+    let start = || Guest::working(&build("throwing.cc"), &["small"], THREADS);
+    if huge_pages(&start()) != Some(false) {
+        return crate::support::skip("the kernel does not tell whether huge pages are switched off");
+    }
+    // All functions: clones of a few are not worth a huge page.
+    let all = |guest: &Guest| ["optimize", &guest.arg(), "--shuffle", "1"].map(str::to_owned);
+    let mut left_on = 0;
+    for point in 8..100 {
+        let guest = start();
+        let survived = dying_at(point, &all(&guest));
+        is_intact(&guest);
+        let on = huge_pages(&guest) == Some(true);
+        if !on && left_on > 0 {
+            return ends_well(guest);
+        }
+        assert!(survived.is_none(), "huge pages were never switched on");
+        left_on += u32::from(on);
+        let next =
+            if on && left_on == 1 { &["undo", &guest.arg()].map(str::to_owned)[..] } else { &all(&guest) };
+        if on {
+            whet(next).exits(0);
+            assert_eq!(huge_pages(&guest), Some(false), "after {next:?}");
+        }
+        is_intact(&guest);
+        ends_well(guest);
+    }
+    panic!("no end of points");
+}
+
+/// Deaths at any instant, not only at the points.
+#[test]
+fn at_any_instant() {
+    let mut guest = start();
+    let begun = Instant::now();
+    optimize(&guest).exits(0);
+    let whole = begun.elapsed();
+    let times = if stress() { 300 } else { 12 };
+    for i in 0..times {
+        let mut child =
+            whet_command(&optimize_arguments(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
+        // Most of the time goes by before anything is touched: the later half is looked at more closely.
+        let until = whole.mul_f64(0.4 + 0.7 * f64::from(i) / f64::from(times));
+        let started = Instant::now();
+        while started.elapsed() < until && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let pid = pid_of(&child);
+        let _ = child.kill();
+        child.wait().unwrap();
+        wait_until("nobody traces", || !tracers(guest.pid()).contains(&pid));
+        is_intact(&guest);
+        if i % 3 == 0 {
+            take_out(&guest);
+        }
+        if i % 20 == 19 {
+            take_out(&guest);
+            ends_well(std::mem::replace(&mut guest, start()));
+        }
+    }
+    take_out(&guest);
+    ends_well(guest);
+}

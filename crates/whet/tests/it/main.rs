@@ -1,0 +1,15 @@
+//! whet as a program, worked against programs that are built and started here.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
+
+mod cli;
+mod daemon;
+mod debuggers;
+mod faults;
+mod measure;
+mod odd;
+mod profile;
+mod refusals;
+mod report;
+mod sandboxes;
+mod support;
+mod unwinders;

@@ -1,0 +1,280 @@
+//! Profiles that outlive their process: a warm start, what does not fit, what other tools make of them.
+
+use crate::support::{Guest, build, build_with, have, run, scratch, skip, whet};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Functions of the guest that are entered again and again.
+const HOT: [&str; 2] = ["mix_some", "sum_up"];
+
+fn words<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [first, more, &["--format", "json"]].concat()
+}
+
+/// Runs the guest, counts in it, and gives its profile as a file and what the guest said in the end.
+fn profile_of(program: &Path) -> (PathBuf, String) {
+    let guest = Guest::working(program, &["threads"], 2);
+    let pid = guest.arg();
+    let how = [&["--seconds", "1", "--count", "0.3", "--only"][..], &HOT].concat();
+    let report = whet(&words(&["optimize", &pid], &how)).exits(0).json();
+    assert_eq!((&report["functions"]["cloned"], report.get("profile")), (&2.into(), None), "{report}");
+    let file = scratch("profile");
+    let written = export(&pid, &file, &[]);
+    assert_eq!((&written["functions"], &written["left_out"]), (&2.into(), &0.into()), "{written}");
+    (file, output_of(guest))
+}
+
+fn export(pid: &str, file: &Path, how: &[&str]) -> Value {
+    let to = ["profile", "export", pid, "-o", file.to_str().unwrap()];
+    whet(&words(&to, how)).exits(0).json()
+}
+
+fn output_of(guest: Guest) -> String {
+    let (code, signal, said) = guest.finish();
+    assert_eq!((code, signal), (Some(0), None), "{said}");
+    said
+}
+
+fn optimize(guest: &Guest, profile: &Path) -> crate::support::Answer {
+    whet(&words(&["optimize", &guest.arg(), "--profile", profile.to_str().unwrap()], &[]))
+}
+
+fn error_of(answer: &crate::support::Answer) -> (String, String) {
+    let error = &answer.json()["error"];
+    (error["code"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_restarted_program_starts_warm() {
+    let program = build("cases.c");
+    let (file, plain) = profile_of(&program);
+    let shown = whet(&words(&["profile", "show", file.to_str().unwrap()], &[])).exits(0).json();
+    let module = &shown["modules"][0];
+    assert_eq!((&module["functions"], &module["counted"], &shown["runs"]), (&2.into(), &2.into(), &1.into()));
+    let name = program.file_name().unwrap().to_str().unwrap();
+    assert_eq!(module["name"], name, "{shown}");
+    let entered = |name: &str| {
+        let all = module["top"].as_array().unwrap();
+        all.iter().find(|f| f["name"] == name).unwrap()["entered"].as_f64().unwrap()
+    };
+    // The guest's loop is known. But for what was on its way.
+    let ratio: f64 = entered("mix_some") / entered("sum_up") / 200.0;
+    assert!((0.9..1.1).contains(&ratio), "{shown}");
+
+    let guest = Guest::working(&program, &["threads"], 2);
+    let report = optimize(&guest, &file).exits(0).json();
+    let used = &report["profile"];
+    assert_eq!((&used["functions"], &used["stale"], &used["foreign"]), (&2.into(), &0.into(), &0.into()));
+    assert_eq!((&report["source"], report.get("counting")), (&"profile".into(), None), "{report}");
+    assert_eq!(report["functions"]["cloned"], 2, "{report}");
+    guest.progresses(2);
+    // What was used is what was read.
+    let again = scratch("profile");
+    export(&guest.arg(), &again, &[]);
+    assert_eq!(std::fs::read_to_string(&again).unwrap(), std::fs::read_to_string(&file).unwrap());
+    whet(&["undo", &guest.arg()]).exits(0);
+    let verified = whet(&words(&["verify", &guest.arg()], &[])).exits(0).json();
+    assert_eq!(verified["identical"], true, "{verified}");
+    assert_eq!(output_of(guest), plain);
+}
+
+/// A target's clones as they lie: where they are entered, then what of them runs seldom; each with its size.
+fn clones(guest: &Guest) -> Vec<(String, u64)> {
+    let explained = whet(&words(&["explain", &guest.arg()], &[])).exits(0).json();
+    let functions = explained["functions"].as_array().unwrap();
+    let fragments = |at: &str, bytes: &str| {
+        let of = |f: &Value| {
+            let from = f[at].as_str()?.trim_start_matches("0x");
+            Some((u64::from_str_radix(from, 16).unwrap(), f["name"].to_string(), f[bytes].as_u64().unwrap()))
+        };
+        let mut all: Vec<_> = functions.iter().filter_map(of).collect();
+        all.sort();
+        all.into_iter().map(|(_, name, bytes)| (name, bytes)).collect::<Vec<_>>()
+    };
+    [fragments("clone", "clone_bytes"), fragments("warm", "warm_bytes")].concat()
+}
+
+/// The same functions in the same order, and the same calls of theirs made more direct.
+#[test]
+fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
+    let program = build_with("virtual.cc", &["-Wl,--emit-relocs"]).unwrap();
+    let guest = Guest::working(&program, &[], 2);
+    whet(&words(&["optimize", &guest.arg(), "--seconds", "1", "--count", "0.5"], &[])).exits(0);
+    let (file, made) = (scratch("profile"), clones(&guest));
+    export(&guest.arg(), &file, &[]);
+    let plain = output_of(guest);
+    assert!(made.iter().any(|(name, _)| name.contains("measure")), "{made:?}");
+    // The loop that nobody enters anew, and whom it calls by which table.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let has = |word: &str| text.lines().any(|l| l.split(' ').any(|w| w == word));
+    assert!(["stayed", "hits", "leads", "table"].into_iter().all(has), "{text}");
+
+    let guest = Guest::working(&program, &[], 2);
+    optimize(&guest, &file).exits(0);
+    assert_eq!(clones(&guest), made);
+    guest.progresses(2);
+    let again = scratch("profile");
+    export(&guest.arg(), &again, &[]);
+    assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
+    assert_eq!(output_of(guest), plain);
+
+    let shown = whet(&["profile", "show", file.to_str().unwrap()]).exits(0).stdout;
+    assert!(shown.contains(" looks: to _ZNK"), "{shown}");
+    if have("llvm-bolt-16") {
+        let (fdata, rebuilt) = (scratch("fdata"), scratch("promoted"));
+        let import =
+            ["profile", "import", file.to_str().unwrap(), "--as", "fdata", "-o", fdata.to_str().unwrap()];
+        whet(&import).exits(0);
+        let mut bolt = Command::new("llvm-bolt-16");
+        bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
+        bolt.arg("--indirect-call-promotion=calls");
+        let said = run(bolt).exits(0);
+        assert!(said.stdout.contains("BOLT-INFO: ICP total indirect callsites with profile = 2"), "{said:?}");
+        assert_eq!(output_of(Guest::working(&rebuilt, &[], 2)), plain);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_used() {
+    let (file, _) = profile_of(&build("cases.c"));
+    let text = std::fs::read_to_string(&file).unwrap();
+
+    let other = Guest::working(&build_with("cases.c", &["-O1"]).unwrap(), &[], 1);
+    let (code, message) = error_of(&optimize(&other, &file).exits(7));
+    assert_eq!(code, "profile_unfit");
+    assert!(message.contains("it is of other builds: the program cases.c-"), "{message}");
+    other.progresses(1);
+
+    // A function that is cut into other blocks is left out; the others are used.
+    let guest = Guest::working(&build("cases.c"), &[], 1);
+    let stale = scratch("stale");
+    let hash_of = |line: &str| line.split(' ').nth(2).unwrap().to_owned();
+    let hashes: Vec<String> = text.lines().filter(|l| l.starts_with("function ")).map(hash_of).collect();
+    std::fs::write(&stale, text.replacen(&hashes[0], "0123456789abcdef", 1)).unwrap();
+    let report = optimize(&guest, &stale).exits(0).json();
+    assert_eq!((&report["profile"]["functions"], &report["profile"]["stale"]), (&1.into(), &1.into()));
+    guest.progresses(1);
+
+    let all = hashes.iter().fold(text, |t, h| t.replacen(h, "0123456789abcdef", 1));
+    std::fs::write(&stale, all).unwrap();
+    let (code, message) = error_of(&optimize(&guest, &stale).exits(7));
+    assert_eq!(code, "profile_unfit");
+    assert!(message.contains("of its 2 functions 2 are not what they were"), "{message}");
+    guest.progresses(1);
+}
+
+#[test]
+fn what_is_no_profile_is_refused_by_line_and_column() {
+    let (file, _) = profile_of(&build("cases.c"));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let guest = Guest::working(&build("cases.c"), &[], 1);
+    let broken = scratch("broken");
+    let cases = [
+        (text.replacen("entered ", "entered x", 1), "line 12, column "),
+        (text.replace("end\n", ""), "the text is cut off"),
+        (text.replacen("whet-profile 2", "whet-profile 9", 1), "line 1, column 14: version 9 is not known"),
+        ("\u{7f}ELF".to_owned(), "line 1, column 1"),
+    ];
+    for (text, why) in cases {
+        std::fs::write(&broken, text).unwrap();
+        let (code, message) = error_of(&optimize(&guest, &broken).exits(2));
+        assert_eq!(code, "no_profile_file");
+        assert!(message.contains(why), "{message}");
+    }
+    std::fs::remove_file(&broken).unwrap();
+    assert_eq!(error_of(&optimize(&guest, &broken).exits(3)).0, "file");
+    // Clones in random order were made by no profile.
+    let pid = guest.arg();
+    whet(&words(&["optimize", &pid, "--shuffle", "1", "--only", "sum_up"], &[])).exits(0);
+    assert_eq!(error_of(&whet(&words(&["profile", "export", &pid], &[])).exits(7)).0, "no_profile");
+    guest.progresses(1);
+}
+
+#[test]
+fn runs_add_up() {
+    let program = build("cases.c");
+    let files = [profile_of(&program).0, profile_of(&program).0];
+    let names: Vec<&str> = files.iter().map(|f| f.to_str().unwrap()).collect();
+    let entered = |text: &str| -> Vec<u64> {
+        let lines = text.lines().filter(|l| l.starts_with("function "));
+        lines.map(|l| l.split(' ').nth(5).unwrap().parse().unwrap()).collect()
+    };
+    let sum: Vec<u64> = {
+        let [a, b] = [0, 1].map(|i: usize| entered(&std::fs::read_to_string(&files[i]).unwrap()));
+        a.iter().zip(b).map(|(a, b)| a + b).collect()
+    };
+    let [one, other] = [[names[0], names[1]], [names[1], names[0]]]
+        .map(|both| whet(&[&["profile", "import"][..], &both].concat()).exits(0).stdout);
+    assert_eq!(one, other);
+    assert_eq!(entered(&one), sum);
+    assert!(one.contains("\nruns 2\n"), "{one}");
+}
+
+/// llvm-bolt takes the branches for what they are, and the program it makes of them does the same.
+#[test]
+fn llvm_bolt_rebuilds_by_it() {
+    if !have("llvm-bolt-16") {
+        skip("llvm_bolt_rebuilds_by_it: no llvm-bolt-16 (tools/setup.sh installs bolt-16)");
+        return;
+    }
+    let program = build_with("cases.c", &["-Wl,--emit-relocs"]).unwrap();
+    let (file, plain) = profile_of(&program);
+    let fdata = scratch("fdata");
+    let import =
+        ["profile", "import", file.to_str().unwrap(), "--as", "fdata", "-o", fdata.to_str().unwrap()];
+    let written = whet(&words(&import, &[])).exits(0).json();
+    assert_eq!((&written["functions"], &written["left_out"]), (&2.into(), &0.into()), "{written}");
+
+    let rebuilt = scratch("bolted");
+    let mut bolt = Command::new("llvm-bolt-16");
+    bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
+    bolt.args(["--reorder-blocks=ext-tsp", "--reorder-functions=hfsort", "--dyno-stats", "-v=2"]);
+    let said = run(bolt).exits(0);
+    assert!(said.stdout.contains("BOLT-INFO: 2 out of "), "{}", said.stdout);
+    let sound = "0 callsites with invalid profile, used perf data for 0 stale functions";
+    assert!(said.stdout.contains(sound), "{}", said.stdout);
+    for complaint in ["invalid branch", "profile branches match only", "possibly corrupted"] {
+        assert!(!said.stdout.contains(complaint) && !said.stderr.contains(complaint), "{said:?}");
+    }
+    let guest = Guest::working(&rebuilt, &["threads"], 2);
+    assert_eq!(output_of(guest), plain);
+}
+
+/// A linker that is given the order of symbols lays the functions out so.
+#[test]
+fn a_linker_lays_out_by_it() {
+    let Some(lld) = ["ld.lld-14", "ld.lld"].into_iter().find(|l| have(l)) else {
+        skip("a_linker_lays_out_by_it: no ld.lld (tools/setup.sh installs lld-14)");
+        return;
+    };
+    let (file, plain) = profile_of(&build("cases.c"));
+    let ordered = scratch("order");
+    let import =
+        ["profile", "import", file.to_str().unwrap(), "--as", "order", "-o", ordered.to_str().unwrap()];
+    assert_eq!(whet(&words(&import, &[])).exits(0).json()["functions"], 2);
+    let order: Vec<String> = std::fs::read_to_string(&ordered).unwrap().lines().map(str::to_owned).collect();
+    // The linker under its plain name in a folder of its own, for the compiler to find.
+    let folder = scratch("linker");
+    std::fs::create_dir(&folder).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(lld)).find(|p| p.is_file()).unwrap();
+    std::os::unix::fs::symlink(found, folder.join("ld.lld")).unwrap();
+    let linked = build_with(
+        "cases.c",
+        &[
+            "-ffunction-sections",
+            "-fuse-ld=lld",
+            &format!("-B{}", folder.display()),
+            &format!("-Wl,--symbol-ordering-file={}", ordered.display()),
+        ],
+    )
+    .unwrap();
+    let mut nm = Command::new("nm");
+    nm.arg("-n").arg(&linked);
+    let symbols = run(nm).exits(0).stdout;
+    let names = symbols.lines().filter_map(|l| l.split(' ').nth(2));
+    let laid: Vec<&str> = names.filter(|n| order.iter().any(|o| o == n)).collect();
+    assert_eq!(laid, order);
+    assert_eq!(output_of(Guest::working(&linked, &["threads"], 2)), plain);
+}

@@ -1,0 +1,296 @@
+//! Unwinders that ask for code in other ways than libgcc does: exceptions and stack walks cross clones all the same.
+//!
+//! LLVM's and the nongnu libunwind walk the list of modules, so in programs that hold one of them `dl_iterate_phdr` is
+//! led to show the code caches, for good. In others it is left alone. What dl_iterate_phdr shows is told by the guests
+//! themselves; whether libc's code was changed is seen in memory.
+
+use crate::support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// Counters of the guests.
+const THREADS: u64 = 4;
+
+/// Runs a compiler; what is missing on this machine is said, and nothing is tested.
+fn compile(compiler: &str, source: &str, arguments: &[&str], needed: &[&str]) -> Option<PathBuf> {
+    if !have(compiler) {
+        skip(&format!("{source}: no {compiler}"));
+        return None;
+    }
+    if let Some(missing) = needed.iter().find(|path| !Path::new(path).exists()) {
+        skip(&format!("{source}: no {missing} (tools/setup.sh installs it)"));
+        return None;
+    }
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    let program = scratch("unwinder");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/unwinders");
+    let mut command = Command::new(compiler);
+    command.arg(folder.join(source)).arg("-o").arg(&program).args(arguments);
+    run(command).exits(0);
+    Some(program)
+}
+
+const LLVM: [&str; 3] = [
+    "/usr/include/c++/v1/stdexcept",
+    "/usr/lib/x86_64-linux-gnu/libunwind.so.1",
+    "/usr/lib/llvm-14/lib/libc++abi.a",
+];
+
+/// libc++ and LLVM's libunwind as shared libraries. Not by `-unwindlib=libunwind`, which asks for compiler-rt as well.
+fn with_llvm(more: &[&str]) -> Option<PathBuf> {
+    let libraries = ["-lc++", "-lc++abi", "-lunwind", "-lm", "-lgcc", "-lc"];
+    let how = ["-O2", "-Wall", "-pthread", "-stdlib=libc++", "-nodefaultlibs"];
+    compile("clang++", "throws.cc", &[&how[..], more, &libraries].concat(), &LLVM)
+}
+
+/// The same all inside the program, without symbols.
+fn with_llvm_inside() -> Option<PathBuf> {
+    let libraries = ["-l:libc++.a", "-l:libc++abi.a", "-l:libunwind.a", "-lm", "-lgcc", "-lc"];
+    let how = ["-O2", "-Wall", "-pthread", "-s", "-stdlib=libc++", "-nodefaultlibs"];
+    compile("clang++", "throws.cc", &[&how[..], &libraries].concat(), &LLVM)
+}
+
+fn pid_arguments<'a>(command: &'a str, guest: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&[command, guest, "--format", "json"], more].concat()
+}
+
+/// Does one thing to a guest that must go well.
+#[track_caller]
+fn act(command: &str, guest: &Guest, more: &[&str]) -> serde_json::Value {
+    let pid = guest.arg();
+    whet(&pid_arguments(command, &pid, more)).exits(0).json()
+}
+
+/// The changed mappings of the C library.
+fn changed_libc(guest: &Guest) -> usize {
+    changed_text(guest.pid()).iter().filter(|line| line.contains("libc.so.6")).count()
+}
+
+/// Clones functions in random order: all of them, or in the short form of most guests the program's own and some of the
+/// libraries'.
+fn shuffle(guest: &Guest, seed: &str, all: bool) -> serde_json::Value {
+    let how = ["--shuffle", seed, "--max-functions", "1500"];
+    act("optimize", guest, if all || stress() { &how[..2] } else { &how })
+}
+
+/// One guest's life, all through.
+struct Life {
+    /// The guest ran with so many counters.
+    counters: u64,
+    /// It has a thread that goes down when asked to.
+    stays: bool,
+    /// `dl_iterate_phdr` must be led through the anchor.
+    hooked: bool,
+}
+
+/// Runs a guest with nothing done to it, then through all that whet does; both must say the same.
+fn through_all(program: &Path, seen: &Path, life: &Life) {
+    let seen_arg = seen.to_str().unwrap();
+    let untouched = Guest::working(program, &[seen_arg], life.counters);
+    untouched.go();
+    let untouched = untouched.finish();
+    assert_eq!((untouched.0, untouched.1), (Some(0), None), "{}", untouched.2);
+
+    let guest = Guest::working(program, &[seen_arg], life.counters);
+    let report = shuffle(&guest, "1", life.hooked);
+    assert!(report["functions"]["cloned"].as_u64().unwrap() > 20, "{report}");
+    guest.progresses(life.counters);
+    if life.stays {
+        guest.go();
+        guest.second_thread();
+    }
+    for _ in 0..3 {
+        act("undo", &guest, &[]);
+        guest.progresses(life.counters);
+        act("redo", &guest, &[]);
+        guest.progresses(life.counters);
+    }
+    if life.hooked || stress() {
+        // A later generation finds the hook in place, and what it is about is still in force.
+        shuffle(&guest, "2", false);
+        guest.progresses(life.counters);
+    }
+    act("undo", &guest, &[]);
+    guest.progresses(life.counters);
+    let verified = act("verify", &guest, &[]);
+    assert_eq!(verified["identical"], true, "{verified}");
+    assert_eq!(verified["live_redirects"], 0, "{verified}");
+    assert_eq!(verified["kept_redirects"], u64::from(life.hooked), "{verified}");
+    assert_eq!(changed_libc(&guest), usize::from(life.hooked));
+    // Frames of clones are on the stack of the thread that throws last.
+    if !life.stays {
+        guest.go();
+    }
+    assert_eq!(guest.finish(), untouched);
+}
+
+/// Where a guest of `throws.cc` writes what it saw, and what it must have seen.
+fn throws(program: &Path, hooked: bool) {
+    let seen = scratch("seen");
+    through_all(program, &seen, &Life { counters: THREADS, stays: true, hooked });
+    let said = std::fs::read_to_string(&seen).unwrap();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(words[..4], ["0", "42", "1", "1"], "{said}");
+    // The anchor, and the program's and the libraries' caches of two generations.
+    let ours: u64 = words[4].parse().unwrap();
+    assert_eq!(ours >= 5, hooked, "{said}");
+    assert_eq!(ours == 0, !hooked, "{said}");
+}
+
+#[test]
+fn llvm_libunwind() {
+    if let Some(program) = with_llvm(&[]) {
+        throws(&program, true);
+    }
+}
+
+#[test]
+fn llvm_libunwind_inside_a_stripped_program() {
+    if let Some(program) = with_llvm_inside() {
+        throws(&program, true);
+    }
+}
+
+/// Where somebody else answers in `dl_iterate_phdr`'s place nothing can be led, so nothing is touched.
+#[test]
+fn an_answer_of_the_program_s_own() {
+    let Some(program) = with_llvm(&["-DANSWERS"]) else { return };
+    let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
+    let pid = guest.arg();
+    let refused = whet(&pid_arguments("optimize", &pid, &["--shuffle", "1"])).exits(5).json();
+    assert_eq!(refused["error"]["code"], "no_unwind_lookup", "{refused}");
+    assert_eq!(changed_text(guest.pid()), Vec::<String>::new());
+    assert_eq!(stray_code(guest.pid()), Vec::<String>::new());
+    guest.go();
+    assert_eq!(guest.finish().0, Some(0));
+}
+
+/// libgcc needs no more than the lookup, also where the program walks the list of modules for reasons of its own.
+#[test]
+fn libgcc() {
+    let how = ["-O2", "-Wall", "-pthread", "-DENUMERATES"];
+    throws(&compile("g++", "throws.cc", &how, &[]).unwrap(), false);
+}
+
+const NONGNU: &str = "/usr/lib/x86_64-linux-gnu/libunwind.so.8";
+
+#[test]
+fn nongnu_libunwind() {
+    let how = ["-O2", "-Wall", "-pthread", "-l:libunwind.so.8"];
+    let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
+    through_all(&program, &scratch("seen"), &Life { counters: THREADS, stays: true, hooked: true });
+}
+
+/// As Debian builds it since 1.8, without the names of C++'s unwinders: whoever walks by it still walks the list of modules.
+#[test]
+fn nongnu_libunwind_without_exceptions() {
+    let folder = scratch("libraries");
+    let rpath = format!("-Wl,-rpath,{}", folder.display());
+    let how = ["-O2", "-Wall", "-pthread", "-l:libunwind.so.8", &rpath];
+    let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
+    let mut library = std::fs::read(NONGNU).unwrap();
+    let name = b"_Unwind_";
+    let places: Vec<usize> = (0..library.len()).filter(|&i| library[i..].starts_with(name)).collect();
+    for at in places {
+        library[at + 1] = b'X';
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("libunwind.so.8"), library).unwrap();
+
+    let guest = Guest::working(&program, &[], THREADS);
+    act("optimize", &guest, &["--shuffle", "1"]);
+    guest.progresses(THREADS);
+    guest.go();
+    guest.second_thread();
+    act("undo", &guest, &[]);
+    guest.progresses(THREADS);
+    assert_eq!(act("verify", &guest, &[])["kept_redirects"], 1);
+    assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// An unwinder that is loaded after a first generation, which has rebuilt `dl_iterate_phdr` like any other function: the next
+/// generation leads it, and frames of both unwind.
+#[test]
+fn an_unwinder_loaded_later() {
+    let how = ["-O2", "-Wall", "-pthread", "-DLATER"];
+    let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
+    let guest = Guest::working(&program, &[], THREADS);
+    act("optimize", &guest, &["--shuffle", "1"]);
+    guest.progresses(THREADS);
+    guest.go();
+    guest.second_thread();
+    let verified = act("verify", &guest, &[]);
+    assert_eq!(
+        (&verified["identical"], &verified["kept_redirects"]),
+        (&true.into(), &0.into()),
+        "{verified}"
+    );
+    act("optimize", &guest, &["--shuffle", "2"]);
+    guest.progresses(THREADS);
+    let verified = act("verify", &guest, &[]);
+    assert_eq!(
+        (&verified["identical"], &verified["kept_redirects"]),
+        (&true.into(), &1.into()),
+        "{verified}"
+    );
+    act("undo", &guest, &[]);
+    let verified = act("verify", &guest, &[]);
+    assert_eq!(
+        (&verified["identical"], &verified["live_redirects"]),
+        (&true.into(), &0.into()),
+        "{verified}"
+    );
+    assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
+}
+
+#[test]
+fn rust() {
+    let Some(program) = compile("rustc", "panics.rs", &["-O", "--edition", "2021"], &[]) else { return };
+    through_all(&program, &scratch("seen"), &Life { counters: 1, stays: false, hooked: false });
+}
+
+/// whet killed while it installs for the first time, at every point in the long form: the program goes on, and the next
+/// whet can do all of it.
+#[test]
+fn dying_on_the_way() {
+    let Some(program) = with_llvm(&[]) else { return };
+    let seen = scratch("seen");
+    let start = || Guest::working(&program, &[seen.to_str().unwrap()], THREADS);
+    let only = [
+        "--shuffle",
+        "3",
+        "--only",
+        "descend",
+        "attempt",
+        "hot",
+        "__cxa_throw",
+        "__cxa_begin_catch",
+        "malloc",
+    ];
+    let mut deaths = 0;
+    for point in (1..).step_by(if stress() { 1 } else { 7 }) {
+        let guest = start();
+        let pid = guest.arg();
+        let mut command = whet_command(&pid_arguments("optimize", &pid, &only));
+        command.env("WHET_FAULT", point.to_string());
+        let answer = run(command);
+        guest.progresses(THREADS);
+        if answer.signal.is_none() {
+            answer.exits(0);
+            break;
+        }
+        deaths += 1;
+        act("optimize", &guest, &only);
+        guest.go();
+        guest.second_thread();
+        act("undo", &guest, &[]);
+        assert_eq!(act("verify", &guest, &[])["identical"], true);
+        let (code, signal, said) = guest.finish();
+        assert_eq!((code, signal), (Some(0), None), "point {point}: {said}");
+    }
+    println!("died at {deaths} points");
+    assert!(deaths > 2);
+}
