@@ -26,7 +26,6 @@ const GUESTS: [&str; 19] = [
     "wide.c",
     "containers.cc",
 ];
-const SHORT: usize = 5;
 
 /// How much of a guest is examined.
 fn options(seed: u64) -> Options {
@@ -51,8 +50,8 @@ fn one(name: &str, flags: &[&str], options: Options, prepare: impl FnOnce(&Guest
     report
 }
 
-fn all(seed: u64, flags: &[&str]) {
-    let guests = if stress() { &GUESTS[..] } else { &GUESTS[..SHORT] };
+fn all(seed: u64, flags: &[&str], short: usize) {
+    let guests = if stress() { &GUESTS[..] } else { &GUESTS[..short] };
     let mut total = Report::default();
     for name in guests {
         let report = one(name, flags, options(seed), |guest| guest.shuffle(seed));
@@ -69,13 +68,13 @@ fn all(seed: u64, flags: &[&str]) {
 
 #[test]
 fn clones_do_what_originals_do_in_one_layout() {
-    all(1, &[]);
+    all(1, &[], 5);
 }
 
 /// Where each function begins with an `endbr64`, which clones' direct calls pass by.
 #[test]
 fn clones_do_what_originals_do_in_another_layout() {
-    all(2, &["-fcf-protection=full"]);
+    all(2, &["-fcf-protection=full"], 3);
 }
 
 #[test]
@@ -86,7 +85,7 @@ fn calls_that_get_where_they_go_more_directly_do_what_they_did() {
         let options = options(seed);
         // The small functions alone say nothing.
         let options = Options { max_functions: options.max_functions.max(60), ..options };
-        let options = Options { time: options.time.max(Duration::from_secs(15)), ..options };
+        let options = Options { time: options.time.max(Duration::from_secs(8)), ..options };
         total.add(&one(name, &[], options, |guest| guest.shuffle_counted(seed)));
     }
     eprintln!("{total}");

@@ -32,7 +32,7 @@
 //! A selection of compiler, optimization level and kind of program is made for each guest so that all takes a few minutes,
 //! only some of `toggled` shuffle the whole of the libraries, and guests rest half of the time.
 //! With the environment variable `WHET_STRESS` set, all of them are run; its value, a number, draws other layouts.
-//! No more than two guests run at once, unless `--test-threads` says otherwise. Runs are kept under `target/tmp/guests`.
+//! No more than three guests run at once, unless `--test-threads` says otherwise. Runs are kept under `target/tmp/guests`.
 
 mod build;
 mod directives;
@@ -103,7 +103,7 @@ struct Harness {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    args.test_threads.get_or_insert(2);
+    args.test_threads.get_or_insert(3);
     let (harness, trials) = match trials() {
         Ok(all) => all,
         Err(e) => {

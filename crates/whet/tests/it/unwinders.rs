@@ -68,11 +68,10 @@ fn changed_libc(guest: &Guest) -> usize {
     changed_text(guest.pid()).iter().filter(|line| line.contains("libc.so.6")).count()
 }
 
-/// Clones functions in random order: all of them, or in the short form of most guests the program's own and some of the
-/// libraries'.
-fn shuffle(guest: &Guest, seed: &str, all: bool) -> serde_json::Value {
+/// Clones functions in random order: all of them, or in the short form the program's own and some of the libraries'.
+fn shuffle(guest: &Guest, seed: &str) -> serde_json::Value {
     let how = ["--shuffle", seed, "--max-functions", "1500"];
-    act("optimize", guest, if all || stress() { &how[..2] } else { &how })
+    act("optimize", guest, if stress() { &how[..2] } else { &how })
 }
 
 /// One guest's life, all through.
@@ -94,7 +93,7 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
     assert_eq!((untouched.0, untouched.1), (Some(0), None), "{}", untouched.2);
 
     let guest = Guest::working(program, &[seen_arg], life.counters);
-    let report = shuffle(&guest, "1", life.hooked);
+    let report = shuffle(&guest, "1");
     assert!(report["functions"]["cloned"].as_u64().unwrap() > 20, "{report}");
     guest.progresses(life.counters);
     if life.stays {
@@ -109,7 +108,7 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
     }
     if life.hooked || stress() {
         // A later generation finds the hook in place, and what it is about is still in force.
-        shuffle(&guest, "2", false);
+        shuffle(&guest, "2");
         guest.progresses(life.counters);
     }
     act("undo", &guest, &[]);
@@ -200,7 +199,7 @@ fn nongnu_libunwind_without_exceptions() {
     std::fs::write(folder.join("libunwind.so.8"), library).unwrap();
 
     let guest = Guest::working(&program, &[], THREADS);
-    act("optimize", &guest, &["--shuffle", "1"]);
+    shuffle(&guest, "1");
     guest.progresses(THREADS);
     guest.go();
     guest.second_thread();
@@ -218,7 +217,7 @@ fn an_unwinder_loaded_later() {
     let how = ["-O2", "-Wall", "-pthread", "-DLATER"];
     let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
     let guest = Guest::working(&program, &[], THREADS);
-    act("optimize", &guest, &["--shuffle", "1"]);
+    shuffle(&guest, "1");
     guest.progresses(THREADS);
     guest.go();
     guest.second_thread();
@@ -228,7 +227,7 @@ fn an_unwinder_loaded_later() {
         (&true.into(), &0.into()),
         "{verified}"
     );
-    act("optimize", &guest, &["--shuffle", "2"]);
+    shuffle(&guest, "2");
     guest.progresses(THREADS);
     let verified = act("verify", &guest, &[]);
     assert_eq!(

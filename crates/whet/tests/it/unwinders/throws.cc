@@ -77,7 +77,7 @@ static void work(unsigned thread, uint64_t *result) {
             fflush(stdout);
             _exit(1);
         }
-        page->work[thread]++;
+        page_count(&page->work[thread]);
     } while (!page->stop);
     *result = first;
 }

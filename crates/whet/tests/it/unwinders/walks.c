@@ -76,7 +76,7 @@ static void *work(void *argument) {
     int base = may_walk() ? descend(0, 1, 0) + 1 : UNKNOWN;
     do {
         one_round(base);
-        (*counter)++;
+        page_count(counter);
     } while (!page->stop);
     one_round(descend(0, 1, 0) + 1);
     return NULL;
