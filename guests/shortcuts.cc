@@ -1,5 +1,6 @@
 // Calls of what is hardly there: getters, setters and constants, called directly and through virtual tables that are always the
-// same, nearly always, or any; through which callees throw.
+// same, nearly always, or any; through which callees throw. Callees with a short way through them that is nearly always taken, and
+// others that call, throw and go on.
 //#Lang: c++
 #include "guest.h"
 #include <memory>
@@ -26,6 +27,37 @@ APART void nothing() {}
 APART uint64_t sum(uint64_t a, uint64_t b) { return a * 3 + b; }
 APART bool is_small(uint64_t a) { return a < 1000; }
 APART double scaled(const Point *p) { return p->weight * factor; }
+
+// Short ways, and others.
+struct Words {
+    uint64_t *words;
+    uint64_t count, misses;
+};
+APART uint64_t out_of_range(Words *w, uint64_t i) {
+    w->misses++;
+    if (i % 3 == 0) throw std::out_of_range("word");
+    return mix(i, w->misses);
+}
+APART uint64_t at(Words *w, uint64_t i) { return i < w->count ? w->words[i] : out_of_range(w, i); }
+APART void put(Words *w, uint64_t i, uint64_t x) {
+    if (i >= w->count) {
+        // A frame of its own, on that way alone.
+        uint64_t near[4] = {x, i, w->count, w->misses};
+        for (unsigned k = 0; k < 4; k++) w->misses += out_of_range(w, near[k] | 1) & 3;
+        return;
+    }
+    w->words[i] = x;
+}
+APART bool same_point(const Point *a, const Point *b) { return a->x == b->x && a->y == b->y && a->weight == b->weight; }
+APART uint64_t larger(uint64_t a, uint64_t b) {
+    if (a > b) return a;
+    return b;
+}
+APART int sign(int64_t x) {
+    if (x == 0) return 0;
+    if (x < 0) return -1;
+    return 1;
+}
 
 struct Node {
     uint64_t value = 1;
@@ -96,6 +128,27 @@ APART uint64_t direct(Point &p, uint64_t x) {
     return mix(x, static_cast<uint64_t>(p.weight * 1024));
 }
 
+APART uint64_t by_ways(Words &w, uint64_t x) {
+    Point a = {x, 1, 2.5}, b = a;
+    for (unsigned i = 0; i < 70; i++) {
+        uint64_t cleaned = x;
+        // Once in a while beyond the end.
+        uint64_t place = i % 35 == 0 ? w.count + x % 7 : x % w.count;
+        try {
+            Cleanup cleanup(cleaned);
+            x = mix(x, at(&w, place));
+            put(&w, place, x);
+        } catch (const std::out_of_range &e) {
+            x = mix(x, strlen(e.what()));
+        }
+        x = larger(x, cleaned);
+        if (i % 50 == 49) b.y ^= x;
+        if (same_point(&a, &b)) x++;
+        x += static_cast<uint64_t>(2 + sign(static_cast<int64_t>(i % 40) - 1));
+    }
+    return mix(x, w.misses);
+}
+
 // One call after the other, with nothing in between that a guard's flags could be mistaken for.
 APART uint64_t look(Node &n, uint64_t x) {
     n.set(x >> 3);
@@ -156,6 +209,9 @@ static uint64_t round_once() {
     Point p = {1, 2, 1.5};
     written = 0;
     for (int i = 0; i < 50; i++) x = direct(p, x);
+    uint64_t words[64] = {};
+    Words w = {words, 64, 0};
+    for (int i = 0; i < 20; i++) x = by_ways(w, x);
     for (int kind = 0; kind < 3; kind++) {
         auto nodes = nodes_of(kind);
         for (int i = 0; i < 5; i++) {

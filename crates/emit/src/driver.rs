@@ -12,6 +12,7 @@ use crate::map::AddressMap;
 use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
+use crate::verify_shortcut::wrong_rests;
 use crate::{Fragments, frames, table, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
@@ -66,8 +67,8 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
                     out.refused = refused;
                     return Ok(*out);
                 }
-                Finished::Refused(bad) => {
-                    refused.extend(bad.iter().map(|&at| (at, Refusal::OddUnwindInfo)));
+                Finished::Refused(bad, why) => {
+                    refused.extend(bad.iter().map(|&at| (at, why)));
                     jobs.retain(|j| !bad.contains(&j.f.cfg.entry));
                 }
             }
@@ -168,8 +169,8 @@ struct Part {
 
 enum Finished {
     Output(Box<Output>),
-    /// Entries of the originals whose unwind tables cannot be written.
-    Refused(Vec<Avma>),
+    /// Entries of originals whose clones must not be.
+    Refused(Vec<Avma>, Refusal),
 }
 
 impl<'a> Round<'a> {
@@ -193,12 +194,15 @@ impl<'a> Round<'a> {
             data.push(DataPlaces { tables, constants: request.data_at.add(data_len as u64) });
             data_len += 8 * job.plan.constants.len();
         }
+        let rests = rests(jobs, &fragments);
         // No table nor clone may lie beyond the reach of the first; the unwind tables are checked once they are there.
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
         let Request { known, stubs, constant, .. } = *request;
-        let clones = Clones { here, known, stubs, constant };
+        let mut windows: Vec<AvmaRange> = jobs.iter().filter_map(|job| job.f.window).collect();
+        windows.sort_unstable_by_key(|w| w.start);
+        let clones = Clones { here, rests, windows, known, stubs, constant };
         Ok(Self { request, fragments, data, text_len, data_len, clones })
     }
 
@@ -216,6 +220,12 @@ impl<'a> Round<'a> {
 
     fn finish(&self, jobs: &[Job<'_>], parts: Vec<Part>) -> Result<Finished, Error> {
         let Request { text_at, data_at, .. } = *self.request;
+        let wrong = wrong_rests(&self.clones.rests, parts.iter().map(|p| &p.map));
+        let calls_wrong = |job: &&Job<'_>| job.plan.rests.iter().any(|to| wrong.contains(to));
+        let refused: Vec<Avma> = jobs.iter().filter(calls_wrong).map(|job| job.f.cfg.entry).collect();
+        if !refused.is_empty() {
+            return Ok(Finished::Refused(refused, Refusal::RoundTrip));
+        }
         let text = self.text(&parts);
         let mut data = Vec::with_capacity(self.data_len);
         let mut stats = Stats::default();
@@ -257,7 +267,7 @@ impl<'a> Round<'a> {
                     return Err(Error::Frames(e));
                 }
                 let refused = clones.iter().filter(|c| bad.iter().any(|&at| c.fragments().contains(at)));
-                return Ok(Finished::Refused(refused.map(|c| c.original).collect()));
+                return Ok(Finished::Refused(refused.map(|c| c.original).collect(), Refusal::OddUnwindInfo));
             }
         };
         data.extend(&frames.hdr);
@@ -289,6 +299,21 @@ impl<'a> Round<'a> {
         }
         text
     }
+}
+
+/// Where the blocks are of which clones call what follows.
+fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma> {
+    let wanted: FxHashSet<Avma> = jobs.iter().flat_map(|job| job.plan.rests.iter().copied()).collect();
+    let mut rests = FxHashMap::default();
+    for (job, fragments) in jobs.iter().zip(fragments) {
+        let Some(fragments) = Fragments::new(fragments) else { continue };
+        let starts = job.f.order.iter().zip(&job.plan.starts);
+        let starts = starts.map(|(b, &item)| (job.f.cfg.blocks[b.index()].range.start, item));
+        for (original, item) in starts.filter(|(original, _)| wanted.contains(original)) {
+            rests.insert(original, fragments.address(job.offsets[item as usize]));
+        }
+    }
+    rests
 }
 
 fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {

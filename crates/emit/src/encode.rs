@@ -40,6 +40,10 @@ impl Entrance {
 pub(crate) struct Clones<'a> {
     /// Those of this request, by the original's entry.
     pub(crate) here: FxHashMap<Avma, Entrance>,
+    /// Blocks of theirs that others call ([`Plan::rests`]), by the original's start.
+    pub(crate) rests: FxHashMap<Avma, Avma>,
+    /// The [`Function::window`]s of this request, by rising start.
+    pub(crate) windows: Vec<AvmaRange>,
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
@@ -47,6 +51,13 @@ pub(crate) struct Clones<'a> {
 }
 
 impl Clones<'_> {
+    /// Whether what stands at `at` in an original is gone once all entries are redirected. The first byte of a window is not:
+    /// whoever lands there meets the whole redirect.
+    pub(crate) fn is_overwritten(&self, at: Avma) -> bool {
+        let before = self.windows.partition_point(|w| w.start < at).checked_sub(1);
+        before.and_then(|i| self.windows.get(i)).is_some_and(|w| at < w.end)
+    }
+
     /// The places that are as good as `original` for a direct call or jump, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
         let function = match self.stubs.get(&original) {
@@ -55,7 +66,7 @@ impl Clones<'_> {
         };
         let (direct, clone) = match self.here.get(&function) {
             Some(e) => (Some(e.direct), Some(e.start)),
-            None => (None, (self.known)(function)),
+            None => (self.rests.get(&function).copied(), (self.known)(function)),
         };
         direct.into_iter().chain(clone).chain([function, original])
     }

@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     Count { step: Step, offset: u32 },
     /// Compares a register with a word of [`Plan::constants`].
     Compare { register: u8, constant: u32 },
-    /// A direct call in place of an indirect one.
+    /// A direct call of a function, or of what follows of one, for the call at this place.
     Direct { to: Avma },
     /// An instruction of a callee that runs in place, of [`Plan::borrowed`].
     Borrowed { index: u32 },
@@ -126,6 +126,8 @@ pub(crate) struct Plan {
     /// Words to compare with.
     pub(crate) constants: Vec<u64>,
     pub(crate) borrowed: Vec<Borrowed>,
+    /// Addresses in the midst of other originals, of which what follows is called.
+    pub(crate) rests: Vec<Avma>,
     /// Addresses of the original's instructions at which no thread may be moved, rising.
     pub(crate) fixed: Vec<Avma>,
     pub(crate) inverted: u32,

@@ -17,7 +17,8 @@
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone; those to a stub of the procedure linkage
 //!   table go where the stub goes.
-//! - The only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
+//! - A call may be answered more directly, by a way through its callee or by asking where it leads (`shortcut`, `in_place`).
+//! - Else the only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
 //!   instruction that it leads to. A counter changes only what nobody may still read, and memory of our own.
 //! - Where anything does not fit, the function is refused as a whole and everything is laid out without it, so that
 //!   nothing refers to a clone that is not there.
@@ -42,6 +43,7 @@ mod driver;
 mod encode;
 mod fragments;
 mod frames;
+mod in_place;
 mod items;
 mod map;
 mod map_format;
@@ -60,10 +62,11 @@ mod zones;
 
 pub use driver::emit;
 pub use fragments::Fragments;
+pub use in_place::{Body, fits_in_place};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
 pub use request::{
     CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,
 };
-pub use shortcut::{fits_in_place, table_call};
+pub use shortcut::table_call;

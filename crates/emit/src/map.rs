@@ -21,8 +21,8 @@ pub enum Link {
     /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it. Or a
     /// call of the original whose callee runs in place; the clone's side is where that begins.
     Dropped,
-    /// A part of what is done for the call at `original`, behind the first instruction of that. Control comes to it only
-    /// from the instruction before; no instruction of the original has its state.
+    /// A part of what is done for the call at `original`, behind the first instruction of that. Control comes to it only from the
+    /// instruction before, or to a call that lies aside from jumps within; no instruction of the original has its state.
     Within,
 }
 

@@ -364,7 +364,7 @@ const CALL_LEN: usize = 5;
 const THROUGH_LEN: u32 = 6;
 
 /// A condition's number in the opcodes of `jcc`; its inverse differs in the lowest bit (Intel SDM volume 2, B.1.4.7).
-fn condition_number(cc: ConditionCode) -> Option<u8> {
+pub(crate) fn condition_number(cc: ConditionCode) -> Option<u8> {
     Some(match cc {
         ConditionCode::None => return None,
         ConditionCode::o => 0,

@@ -1,6 +1,6 @@
 //! What is asked for and what is given.
 
-use crate::{AddressMap, Fragments};
+use crate::{AddressMap, Body, Fragments};
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
@@ -74,8 +74,8 @@ pub struct Shortcut<'a> {
     pub call: u32,
     /// Which function it calls where the guard holds: its entry.
     pub callee: Avma,
-    /// The callee, if it is to run in place; see [`crate::fits_in_place`].
-    pub body: Option<&'a Cfg>,
+    /// What of the callee is to run in place, if so; see [`crate::fits_in_place`].
+    pub body: Option<Body<'a>>,
     /// What has to be asked first where the call is indirect.
     pub guard: Option<Guard>,
 }

@@ -2,7 +2,8 @@
 //!
 //! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
 //! where the map says so in either direction, or where C is D, or where C is the entry of a clone and D that of its
-//! original, or C is behind the `endbr64` with which that clone begins, or D a stub that goes to either of the two. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
+//! original, or C is behind the `endbr64` with which that clone begins, or C is where a clone has the block that begins at D, or D
+//! a stub that goes to either of the first two. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
 //!    decoded instruction, in one fragment;
@@ -30,6 +31,7 @@ use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
+use crate::verify_shortcut::Asides;
 use addr::Avma;
 use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
@@ -103,10 +105,12 @@ impl Verifier<'_> {
         if !entry_ok || clone.fragments != *self.map.fragments() {
             return None;
         }
-        clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment))
+        let mut asides = Asides::default();
+        clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment, &mut asides))?;
+        self.hold(&asides).then_some(())
     }
 
-    fn fragment(&self, fragment: &Fragment<'_>) -> Option<()> {
+    fn fragment(&self, fragment: &Fragment<'_>, asides: &mut Asides) -> Option<()> {
         let mut steps = steps(fragment)?.into_iter();
         while let Some(step) = steps.next() {
             let original = step.inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
@@ -115,16 +119,16 @@ impl Verifier<'_> {
             }
             match (step.entry.link, original) {
                 (Link::Dropped, Some(o)) if o.decoded.is_call_near() => {
-                    self.in_place(&step, o, &mut steps)?;
+                    self.in_place(&step, o, &mut steps, asides)?;
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy, o) => self.copy(o?, &step.got, step.bytes)?,
                 (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
-                    self.guarded(&step, &mut steps)?;
+                    self.guarded(&step, &mut steps, asides)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,
-                // Only behind the first instruction of a shortcut.
-                (Link::Within, _) => return None,
+                // All else of a shortcut is behind its first instruction.
+                (Link::Within, _) => self.aside(&step, asides)?,
             }
         }
         Some(())
@@ -238,7 +242,7 @@ impl Verifier<'_> {
                 || self.clones.here.get(&original).is_some_and(|e| e.direct == clone);
         }
         // INVARIANT(window)
-        !self.f.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)
+        !self.clones.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)
     }
 }
 

@@ -1,29 +1,52 @@
 //! The proof for calls that get where they go more directly: does what stands in the clone come to what the call does?
 //!
-//! 1. A call that is dropped is a direct one of a function whose body ([`shortcut::body`]) follows, instruction by
-//!    instruction, and then ~ behind the call.
+//! 1. A call that is dropped is a direct one of a function; there follows a way through that, from its entry along its jumps to a
+//!    plain return, each instruction of which does the same without a frame ([`is_plain`]), and then ~ behind the call.
 //! 2. Behind a comparison that ~ an indirect call comes a `jne` to the copy of that call. The two are come to from nowhere
 //!    else, so where control goes on the register holds the table, which is constant and leads to the callee; there
-//!    follows a direct call whose destination ~ the callee, or the callee's body, and then ~ behind the call.
+//!    follows a direct call whose destination ~ the callee, or a way through the callee, and then ~ behind the call.
+//! 3. Where that way is left there is a jump, on the same condition, to a direct call whose destination ~ where the callee's jump
+//!    leads, and then ~ behind the call. On that way nothing has touched the stack, so that call leaves the state that
+//!    there is in the original.
+//!
+//! A part of a shortcut ([`Link::Within`]) stands for no instruction, so nothing of what is proven leads to one but what is said here.
 //!
 //! In between a status flag is changed (which the call leaves to nobody) and no return address is written (a word that the
 //! call overwrites and nobody reads); see [`crate::shortcut`].
 
-use crate::map::Link;
+use crate::encode::Entrance;
+use crate::in_place::{is_guarded, is_plain};
+use crate::map::{AddressMap, Link};
 use crate::request::{Shortcut, Stub};
 use crate::shortcut;
 use crate::steps::Step;
 use crate::verify::Verifier;
-use addr::{Addr, Avma};
+use addr::{Addr, Avma, AvmaRange};
 use code::Inst;
-use iced_x86::{Code, Mnemonic};
+use iced_x86::{Code, FlowControl, InstructionInfoFactory, Mnemonic};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The steps behind one.
 type Rest<'a> = std::vec::IntoIter<Step<'a>>;
 
+/// Calls that lie aside.
+#[derive(Default)]
+pub(crate) struct Asides {
+    /// Where one has to be, for which call of the original, and whereto.
+    asked: Vec<(Avma, Avma, Avma)>,
+    /// Where one is, for which call, and where it leads.
+    given: FxHashMap<Avma, (Avma, Avma)>,
+}
+
 impl Verifier<'_> {
     /// Point 1: `call` is dropped at the place of `step`.
-    pub(crate) fn in_place(&self, step: &Step<'_>, call: &Inst, steps: &mut Rest<'_>) -> Option<()> {
+    pub(crate) fn in_place(
+        &self,
+        step: &Step<'_>,
+        call: &Inst,
+        steps: &mut Rest<'_>,
+        asides: &mut Asides,
+    ) -> Option<()> {
         let shortcut = self.shortcut_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
         let called =
@@ -31,11 +54,16 @@ impl Verifier<'_> {
         if call.decoded.code() != Code::Call_rel32_64 || !called || shortcut.guard.is_some() {
             return None;
         }
-        self.body(shortcut, call, step.at, steps)
+        self.body(shortcut, call, step.at, steps, asides)
     }
 
     /// Point 2: `compare` is the first instruction.
-    pub(crate) fn guarded(&self, compare: &Step<'_>, steps: &mut Rest<'_>) -> Option<()> {
+    pub(crate) fn guarded(
+        &self,
+        compare: &Step<'_>,
+        steps: &mut Rest<'_>,
+        asides: &mut Asides,
+    ) -> Option<()> {
         let at = compare.entry.original;
         let shortcut = self.shortcut_of(at)?;
         let call = self.f.cfg.insts.get(shortcut.call as usize)?;
@@ -59,8 +87,9 @@ impl Verifier<'_> {
         if otherwise.mnemonic() != Mnemonic::Jne || to.link != Link::Copy || to.original != at {
             return None;
         }
-        if shortcut.body.is_some() {
-            return self.body(shortcut, call, Avma(otherwise.next_ip()), steps);
+        let is_call = |s: &Step<'_>| s.entry.link == Link::Within && s.got.is_call_near();
+        if !steps.as_slice().first().is_some_and(is_call) {
+            return self.body(shortcut, call, Avma(otherwise.next_ip()), steps, asides);
         }
         let direct = within(steps.next()?, at)?.got;
         let goes = direct.code() == Code::Call_rel32_64
@@ -69,22 +98,74 @@ impl Verifier<'_> {
         goes.then_some(())
     }
 
-    /// The callee's body from `at` on, and behind it what is behind the call.
-    fn body(&self, shortcut: &Shortcut<'_>, call: &Inst, mut at: Avma, steps: &mut Rest<'_>) -> Option<()> {
-        let callee = shortcut.body.filter(|cfg| cfg.entry == shortcut.callee)?;
-        for inst in shortcut::body(callee)? {
+    /// A way through the callee from `at` on, and behind it what is behind the call.
+    fn body(
+        &self,
+        shortcut: &Shortcut<'_>,
+        call: &Inst,
+        mut at: Avma,
+        steps: &mut Rest<'_>,
+        asides: &mut Asides,
+    ) -> Option<()> {
+        let body = shortcut.body.filter(|body| body.cfg.entry == shortcut.callee)?;
+        let mut factory = InstructionInfoFactory::new();
+        let mut original = Entrance::of(body.cfg, body.cfg.entry).direct;
+        // More of them are none that end.
+        for _ in 0..=body.cfg.insts.len() {
+            let inst = body.cfg.insts.iter().find(|i| i.at == original)?;
+            let was = &inst.decoded;
+            if was.is_jmp_short_or_near() {
+                original = Avma(was.near_branch_target());
+                continue;
+            }
+            if was.flow_control() == FlowControl::Return {
+                let plain = matches!(inst.bytes.as_slice(), [0xc3] | [0xf3, 0xc3]);
+                return (plain && self.stands_for(at, call.end())).then_some(());
+            }
             let step = within(steps.next()?, call.at)?;
-            let same = match inst.decoded.is_ip_rel_memory_operand() {
+            at = Avma(step.got.next_ip());
+            original = inst.end();
+            if was.is_jcc_short_or_near() {
+                let mut off = Avma(was.near_branch_target());
+                if step.got.condition_code() != was.condition_code() {
+                    std::mem::swap(&mut original, &mut off);
+                }
+                let mut inverse = *was;
+                inverse.negate_condition_code();
+                let conditions = [was.condition_code(), inverse.condition_code()];
+                if !step.got.is_jcc_short_or_near() || !conditions.contains(&step.got.condition_code()) {
+                    return None;
+                }
+                asides.asked.push((Avma(step.got.near_branch_target()), call.at, off));
+                continue;
+            }
+            let same = match was.is_ip_rel_memory_operand() {
                 // The decoder keeps such a displacement as the address that it leads to.
-                true => step.bytes.len() == inst.bytes.as_slice().len() && step.got == inst.decoded,
+                true => step.bytes.len() == inst.bytes.as_slice().len() && step.got == *was,
                 false => step.bytes == inst.bytes.as_slice(),
             };
-            if !same {
+            if !same || !is_plain(was, &mut factory) || is_guarded(inst, body.lsda) {
                 return None;
             }
-            at = Avma(step.got.next_ip());
         }
-        self.stands_for(at, call.end()).then_some(())
+        None
+    }
+
+    /// A call that lies aside; whether it leads where it should is seen once all is known.
+    pub(crate) fn aside(&self, step: &Step<'_>, asides: &mut Asides) -> Option<()> {
+        let for_call = step.entry.original;
+        let shortcut = self.shortcut_of(for_call)?;
+        let call = self.f.cfg.insts.get(shortcut.call as usize)?;
+        let is_call = step.got.code() == Code::Call_rel32_64;
+        asides.given.insert(step.at, (for_call, Avma(step.got.near_branch_target())));
+        (is_call && self.stands_for(Avma(step.got.next_ip()), call.end())).then_some(())
+    }
+
+    /// Point 3: each call is there and leads where it should.
+    pub(crate) fn hold(&self, asides: &Asides) -> bool {
+        asides.asked.iter().all(|(at, call, to)| {
+            asides.given.get(at).is_some_and(|(of, leads)| of == call && self.stands_for(*leads, *to))
+        })
     }
 
     fn shortcut_of(&self, call: Avma) -> Option<&Shortcut<'_>> {
@@ -96,4 +177,22 @@ impl Verifier<'_> {
 /// A step that is a part of what is done for the call at `call`.
 fn within<'a>(step: Step<'a>, call: Avma) -> Option<Step<'a>> {
     (step.entry.link == Link::Within && step.entry.original == call).then_some(step)
+}
+
+/// Those of the places that others call ([`crate::encode::Clones::rests`]) that are not what they are called for, by finished maps.
+pub(crate) fn wrong_rests<'a>(
+    rests: &FxHashMap<Avma, Avma>,
+    maps: impl Iterator<Item = &'a AddressMap>,
+) -> FxHashSet<Avma> {
+    let mut places: Vec<(AvmaRange, &AddressMap)> =
+        maps.flat_map(|m| m.fragments().ranges().map(move |r| (r, m))).collect();
+    places.sort_unstable_by_key(|(range, _)| range.start);
+    let is_right = |original: Avma, at: Avma| {
+        let before = places.partition_point(|(range, _)| range.start <= at).checked_sub(1);
+        before.and_then(|i| places.get(i)).is_some_and(|(range, map)| {
+            range.contains(at)
+                && (map.to_original(at) == Some(original) || map.to_clone(original) == Some(at))
+        })
+    };
+    rests.iter().filter(|&(&original, &at)| !is_right(original, at)).map(|(&original, _)| original).collect()
 }

@@ -1,12 +1,14 @@
 //! The proof must fail for bytes, maps and tables that are wrong: each is damaged on purpose.
 
 use super::*;
+use crate::Body;
 use crate::Fragments;
 use crate::encode::encode;
 use crate::items::Plan;
 use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{Guard, Shortcut};
+use crate::verify_shortcut::wrong_rests;
 use addr::{Addr, AvmaRange};
 use iced_x86::Decoder;
 use rng::Rng;
@@ -41,7 +43,14 @@ fn word(at: Avma) -> Option<Avma> {
 
 fn clones() -> Clones<'static> {
     let stubs = Box::leak(Box::default());
-    Clones { here: FxHashMap::default(), known: &no_clone, stubs, constant: &word }
+    Clones {
+        here: FxHashMap::default(),
+        rests: FxHashMap::default(),
+        windows: Vec::new(),
+        known: &no_clone,
+        stubs,
+        constant: &word,
+    }
 }
 
 fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
@@ -209,15 +218,24 @@ fn every_wrong_table_is_found() {
     assert!(check(&f, &plan, &bad, &at).is_err(), "a byte without instruction");
 }
 
-/// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, answered in place.
+/// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, answered in place; the way through LEAF is left in two places.
 #[test]
 fn a_wrong_shortcut_is_found() {
-    let leaf = graph::graph(LEAF.0, &[0x8b, 0x47, 0x04, 0x48, 0x8d, 0x0d, 0x10, 0, 0, 0, 0xc3]);
+    // 0: mov 4(%rdi), %eax; test; je 3. 1: lea 0x10(%rip), %rcx; jne 4. 2: ret. 3: neg; ret. 4: ret.
+    let bytes = [
+        &[0x8b, 0x47, 0x04, 0x85, 0xc0, 0x74, 0x0a][..],
+        &[0x48, 0x8d, 0x0d, 0x10, 0, 0, 0, 0x75, 0x04],
+        &[0xc3, 0xf7, 0xd8, 0xc3, 0xc3],
+    ]
+    .concat();
+    let leaf = graph::graph(LEAF.0, &bytes);
+    let path = [0, 1, 2].map(code::BlockId);
+    let leaf = Body { cfg: &leaf, path: &path, lsda: None };
     let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
     let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
     let guard = Some(Guard { register: 0, table: TABLE });
-    let guarded = Shortcut { call: 0, callee: LEAF, body: Some(&leaf), guard };
-    let direct = Shortcut { call: 1, callee: LEAF, body: Some(&leaf), guard: None };
+    let guarded = Shortcut { call: 0, callee: LEAF, body: Some(leaf), guard };
+    let direct = Shortcut { call: 1, callee: LEAF, body: Some(leaf), guard: None };
     let f = Function {
         order: vec![code::BlockId(0)],
         hot: 1,
@@ -248,8 +266,45 @@ fn a_wrong_shortcut_is_found() {
         let (plan, made) = make(&f, &[]);
         assert!(check(&f, &plan, &made, &[]).is_err());
     }
+    // Another function, which is left for another place.
+    let mut bytes = bytes;
+    bytes[6] = 0x0c;
+    let other_leaf = graph::graph(LEAF.0, &bytes);
+    let mut other = f.clone();
+    other.shortcuts[1].body = Some(Body { cfg: &other_leaf, ..leaf });
+    assert!(check(&other, &plan, &good, &[]).is_err());
+    // The rest of the callee must not begin in what the jump at its entry takes.
+    let map = AddressMap::new(good.fragments.clone(), good.entries.clone()).unwrap();
+    let with_window = |len| {
+        let clones = Clones { windows: vec![AvmaRange::with_len(LEAF, len)], ..clones() };
+        verify(&f, &plan, &good, &map, &places(&[]), &clones)
+    };
+    assert_eq!((with_window(17), with_window(18)), (Ok(()), Err(Refusal::RoundTrip)));
     // A body that is another function's.
     let mut f = f.clone();
     f.shortcuts[1].callee = LEAF.add(16);
     assert!(check(&f, &plan, &good, &[]).is_err());
+}
+
+#[test]
+fn a_place_that_is_not_what_others_call_it_for_is_found() {
+    let cfg = graph::graph(0x40_0000, &graph::random_function(&mut Rng(5), 0x40_0000, &[0x41_0000]));
+    let order = cfg.block_ids().collect();
+    let f = Function { hot: cfg.blocks.len(), ..Function::new(&cfg, order, &[]) };
+    let (_, clone) = make(&f, &[]);
+    let map = AddressMap::new(clone.fragments.clone(), clone.entries.clone()).unwrap();
+    let starts: Vec<Avma> = cfg.blocks.iter().map(|b| b.range.start).collect();
+    let wrong = |rests: &[(Avma, Avma)]| {
+        let mut wrong: Vec<Avma> =
+            wrong_rests(&rests.iter().copied().collect(), std::iter::once(&map)).into_iter().collect();
+        wrong.sort_unstable();
+        wrong
+    };
+    let right: Vec<(Avma, Avma)> = starts.iter().map(|&at| (at, map.to_clone(at).unwrap())).collect();
+    assert!(right.len() > 3);
+    assert_eq!(wrong(&right), []);
+    // One further, in no clone, and each at the place of the other.
+    assert_eq!(wrong(&[(right[0].0, right[0].1.add(1)), right[1]]), [right[0].0]);
+    assert_eq!(wrong(&[(right[0].0, AT.sub(1)), right[1]]), [right[0].0]);
+    assert_eq!(wrong(&[(right[0].0, right[1].1), (right[1].0, right[0].1)]), [right[0].0, right[1].0]);
 }

@@ -7,8 +7,8 @@ use crate::map_store;
 use crate::program::{FuncId, Program};
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Cfg, EntryWindow, Refusal};
-use emit::{Fragments, Function, Output, Request, Shortcut, Stubs};
+use code::{EntryWindow, Refusal};
+use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
 use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
@@ -283,8 +283,13 @@ fn emit_at(
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
-    let bodies: FxHashMap<Avma, &Cfg> =
-        members.iter().map(|c| (c.analysed.cfg.entry, &c.analysed.cfg)).collect();
+    let bodies: FxHashMap<Avma, Option<Body<'_>>> = members
+        .iter()
+        .map(|c| {
+            let (cfg, lsda) = (&c.analysed.cfg, c.analysed.lsda.as_ref());
+            (cfg.entry, c.way.as_ref().map(|path| Body { cfg, path, lsda }))
+        })
+        .collect();
     let functions = members
         .iter()
         .zip(windows)
@@ -307,11 +312,11 @@ fn emit_at(
 }
 
 /// Those of a function whose callees lie in reach of the cache.
-fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, &'a Cfg>) -> Vec<Shortcut<'a>> {
+fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<Shortcut<'a>> {
     let near = |s: &crate::shortcuts::Shortcut| {
         let body = *bodies.get(&s.callee)?;
         let crate::shortcuts::Shortcut { call, callee, in_place, guard } = *s;
-        Some(Shortcut { call, callee, body: in_place.then_some(body), guard })
+        Some(Shortcut { call, callee, body: body.filter(|_| in_place), guard })
     };
     c.shortcuts.iter().filter_map(near).collect()
 }

@@ -48,6 +48,8 @@ pub struct Candidate {
     pub watches: Vec<Watch>,
     /// Where indirect calls and jumps of it led, as far as it was seen.
     pub targets: Vec<SiteTargets>,
+    /// The way through it that can run in place of calls of it, if there is one.
+    pub way: Option<Vec<BlockId>>,
     /// Calls of it that are made more direct.
     pub shortcuts: Vec<Shortcut>,
 }
@@ -103,6 +105,7 @@ impl Candidate {
             counters: Vec::new(),
             watches: Vec::new(),
             targets: Vec::new(),
+            way: None,
             shortcuts: Vec::new(),
         }
     }

@@ -87,8 +87,8 @@ pub(crate) struct Counted<'a> {
     pub(crate) text: &'a [u8],
     /// Where that starts.
     pub(crate) text_at: Avma,
-    /// How often the clones of callers run it in place.
-    pub(crate) in_place: u64,
+    /// How often the clones of callers run it in place, and by which way.
+    pub(crate) in_place: (u64, &'a [BlockId]),
 }
 
 impl Counted<'_> {
@@ -124,7 +124,10 @@ pub(crate) fn of_caches(
             map,
             text: &cache.text,
             text_at: cache.text_at,
-            in_place: in_place.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
+            in_place: (
+                in_place.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
+                c.way.as_deref().unwrap_or_default(),
+            ),
         })
         .collect();
     (!functions.is_empty()).then(|| dyno(&functions, &|at| program.bound(at).is_some()))
@@ -150,16 +153,26 @@ struct Tally {
 struct Flow<'a> {
     cfg: &'a Cfg,
     counts: &'a Counts,
-    /// What runs elsewhere.
-    less: u64,
+    /// How often it runs elsewhere, and by which way through it.
+    less: (u64, &'a [BlockId]),
 }
 
 impl Flow<'_> {
     fn block(&self, b: BlockId) -> u64 {
-        self.counts.block(b).saturating_sub(self.less)
+        let less = if self.less.1.contains(&b) { self.less.0 } else { 0 };
+        self.counts.block(b).saturating_sub(less)
     }
 
-    fn edge(&self, b: BlockId, index: usize) -> u64 {
+    /// A way out of a block, by its place among the block's and by its destination.
+    fn edge(&self, b: BlockId, index: usize, dest: Dest) -> u64 {
+        let all = self.all(b, index);
+        let along = |w: &[BlockId]| w[0] == b && Dest::Block(w[1]) == dest;
+        let less = if self.less.1.windows(2).any(along) { self.less.0 } else { 0 };
+        all.saturating_sub(less)
+    }
+
+    /// As [`Flow::edge`], with what runs elsewhere.
+    fn all(&self, b: BlockId, index: usize) -> u64 {
         self.counts.edges.get(b.index()).and_then(|e| e.get(index)).copied().unwrap_or(0)
     }
 
@@ -168,7 +181,7 @@ impl Flow<'_> {
         let (mut index, mut found) = (0, None);
         self.cfg.successors(b, |dest| {
             if found.is_none() && is(self.start(dest)) {
-                found = Some(self.edge(b, index));
+                found = Some(self.edge(b, index, dest));
             }
             index += 1;
         });
@@ -257,12 +270,12 @@ impl Tally {
         is_stub: &dyn Fn(Avma) -> bool,
         wanted: &dyn Fn(BlockId) -> bool,
     ) {
-        let flow = Flow { cfg, counts, less: 0 };
+        let flow = Flow { cfg, counts, less: (0, &[]) };
         for b in cfg.block_ids().filter(|&b| wanted(b)) {
             let mut through = flow.block(b);
             for inst in cfg.insts_of(b) {
                 let taken = match inst.decoded.flow_control() {
-                    FlowControl::ConditionalBranch => flow.edge(b, 0),
+                    FlowControl::ConditionalBranch => flow.all(b, 0),
                     _ => 0,
                 };
                 through = self.executed(&inst.decoded, inst.at.0, flow.block(b), taken, is_stub);
@@ -285,6 +298,7 @@ impl Tally {
         let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
         let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
         let mut cloned = vec![false; f.cfg.blocks.len()];
+        let mut last = None;
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
         for e in f.map.entries() {
@@ -299,16 +313,23 @@ impl Tally {
                 }
             }
             if e.link == Link::Dropped {
+                last = Some(e.original);
                 through = flow.block(block);
                 if !calls.contains(&e.original) {
                     add(&mut self.stats.dropped_jumps, through);
                 }
                 continue;
             }
-            // Guards are taken to hold: what they keep for other cases does not run.
-            if e.link == Link::Copy && calls.contains(&e.original) {
+            // Guards are taken to hold, and ways that run in place not to be left: what is kept for other cases does not run.
+            let aside = match e.link {
+                Link::Copy => calls.contains(&e.original),
+                Link::Within => last != Some(e.original),
+                _ => false,
+            };
+            if aside {
                 break;
             }
+            last = Some(e.original);
             let at = fragments.address(e.at);
             let i = f.decode(at);
             let n = match (e.link, i.mnemonic()) {
@@ -418,7 +439,7 @@ impl<'a> Places<'a> {
             if let Dest::Block(b) = dest
                 && self.map.to_clone(flow.start(Dest::Block(b))).is_none()
             {
-                add(&mut exits, flow.edge(block, index));
+                add(&mut exits, flow.edge(block, index, dest));
             }
             index += 1;
         });

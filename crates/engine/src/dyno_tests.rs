@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_candidate::cloned;
+use crate::test_candidate::{cloned, cloned_in_place};
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -72,10 +72,20 @@ fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
 }
 
 fn run_split(text: &str, counts: &Counts, order: &[u32], hot: usize) -> DynoReport {
+    run_less(text, counts, order, hot, (0, &[]))
+}
+
+fn run_less(
+    text: &str,
+    counts: &Counts,
+    order: &[u32],
+    hot: usize,
+    in_place: (u64, &[BlockId]),
+) -> DynoReport {
     let cfg = code::parse(text).unwrap();
     let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
     let clone =
-        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place: 0 };
+        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place };
     dyno(&[clone], &|at| at == Avma(0x2000))
 }
 
@@ -163,6 +173,30 @@ fn calls_by_kind() {
     let before = run(CALLS, &counts(&[5], &[&[]]), &[0]).before;
     assert_eq!((before.calls, before.plt_calls, before.indirect_calls), (15, 5, 5));
     assert_eq!((before.indirect_jumps, before.taken_branches), (5, 0));
+}
+
+#[test]
+fn what_ran_in_place_of_calls_is_not_in_the_clone() {
+    let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
+    let by = (90, &[BlockId(0), BlockId(2)][..]);
+    let DynoReport { before, after, .. } = run_less(DIAMOND, &counts, &[0, 1, 2], 3, by);
+    assert_eq!((before.returns, before.taken_branches), (100, 90));
+    assert_eq!((after.returns, after.taken_branches, after.fall_throughs), (10, 0, 20));
+}
+
+#[test]
+fn what_runs_in_place_is_in_the_caller_and_what_lies_aside_nowhere() {
+    let (cfgs, out) = cloned_in_place(TEXT);
+    let counts = counts(&[100], &[&[]]);
+    let in_place = (0, &[][..]);
+    let caller = &out.clones[0].map;
+    let clone =
+        Counted { cfg: &cfgs[0], counts: &counts, map: caller, text: &out.text, text_at: TEXT, in_place };
+    let DynoReport { before, after, .. } = dyno(&[clone], &|_| false);
+    assert_eq!((before.instructions, before.calls, before.returns), (200, 100, 100));
+    // test, je, add; and the caller's own return.
+    assert_eq!((after.instructions, after.calls, after.returns), (400, 0, 100));
+    assert_eq!((after.taken_branches, after.inserted_jumps), (0, 0));
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Which calls get where they mostly go more directly?
 //!
-//! A direct call of a small leaf is answered in place. A call through a virtual table is led by the table that was seen
-//! there, if it was nearly always the same one and never changes: to the function it leads to, in place if that is a
-//! small leaf.
+//! A direct call of a function through which control nearly always goes by the same short way is answered in place. A call
+//! through a virtual table is led by the table that was seen there, if it was nearly always the same one and never changes: to
+//! the function it leads to, in place if that is such a one.
 
 use crate::candidates::{Candidate, SiteTargets};
 use crate::program::Program;
 use addr::{Addr, Avma};
-use code::{Cfg, Inst};
-use emit::Guard;
+use code::{BlockId, Cfg, Dest, Inst, Term};
+use emit::{Body, Guard};
 use iced_x86::{Code, OpKind};
 use rustc_hash::FxHashMap;
 
@@ -18,6 +18,11 @@ const WORTH: u64 = 20_000;
 const MOSTLY: u64 = 900;
 /// of which there have to be so many.
 const LOOKS: u64 = 8;
+
+/// Of so many calls at most one goes off the way that runs in place; so many are what says so.
+const SELDOM: u64 = 33;
+/// A way has no more blocks than this.
+const MOST_BLOCKS: usize = 12;
 
 /// A call that gets where it mostly goes more directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +39,11 @@ pub struct Shortcut {
 
 /// Gives each candidate its shortcuts. `all` takes whatever can be had, whether or not it pays.
 pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], all: bool) {
-    let leaves: FxHashMap<Avma, bool> =
-        chosen.iter().map(|c| (c.analysed.cfg.entry, emit::fits_in_place(&c.analysed.cfg))).collect();
+    for c in &mut *chosen {
+        c.way = way(c, all);
+    }
+    let fits: FxHashMap<Avma, bool> =
+        chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
     let ran: u64 = chosen.iter().flat_map(calls).map(|(_, _, n)| n).fold(0, u64::saturating_add);
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
     for c in chosen {
@@ -48,12 +56,50 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], all: bool)
                 }
                 None => (direct(program, inst)?, None),
             };
-            let in_place = *leaves.get(&callee)?;
+            let in_place = *fits.get(&callee)?;
             let pays = n >= worth && (in_place || guard.is_some());
             pays.then_some(Shortcut { call, callee, in_place, guard })
         };
         c.shortcuts = calls(c).filter_map(shortcut).collect();
     }
+}
+
+/// The way through a function that can run in place of calls, if it is mostly the one.
+fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
+    let cfg: &Cfg = &c.analysed.cfg;
+    let lsda = c.analysed.lsda.as_ref();
+    let mut path = vec![BlockId(0)];
+    let mut off: u64 = 0;
+    let mut branches = false;
+    loop {
+        let last = *path.last()?;
+        match cfg.blocks.get(last.index())?.term {
+            Term::Return => break,
+            Term::Cond { .. } => branches = true,
+            _ => {}
+        }
+        let counts = c.counts.edges.get(last.index()).into_iter().flatten().copied();
+        let mut counts = counts.chain(std::iter::repeat(0));
+        let mut best: Option<(u64, Dest)> = None;
+        cfg.successors(last, |dest| {
+            let n = counts.next().unwrap_or(0);
+            let (more, less) = match best {
+                Some(b) if b.0 >= n => (b, n),
+                Some(b) => ((n, dest), b.0),
+                None => ((n, dest), 0),
+            };
+            best = Some(more);
+            off = off.saturating_add(less);
+        });
+        match best?.1 {
+            Dest::Block(next) if path.len() < MOST_BLOCKS && !path.contains(&next) => path.push(next),
+            _ => return None,
+        }
+    }
+    let entered = c.counts.block(BlockId(0));
+    let mostly = !branches || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
+    let fits = || emit::fits_in_place(Body { cfg, path: &path, lsda });
+    ((all || mostly) && fits()).then_some(path)
 }
 
 /// How often functions run in place of calls, by their entries, where all guards hold.
@@ -103,4 +149,50 @@ fn is_one_way(site: &SiteTargets) -> bool {
     let looks = site.bases.iter().map(|b| b.1).sum::<u64>() + site.others.bases;
     let most = site.bases.first().map_or(0, |b| b.1);
     looks >= LOOKS && u128::from(most) * 1000 >= u128::from(looks) * u128::from(MOSTLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_candidate::candidate;
+
+    /// `test; jne b2; b1: ret; b2: je out; b3: ret`
+    const FUNCTION: &str = "\
+function 0x1000
+part 0x1000..0x1009
+block b0 0x1000
+  48 85 c0
+  75 01
+  cond ne b2 else b1
+block b1 0x1005
+  c3
+  return
+block b2 0x1006
+  74 01
+  cond e 0x1009 else b3
+block b3 0x1008
+  c3
+  return
+";
+
+    /// The way by how often the two branches went: to b2 or b1, and to a place outside or b3.
+    fn by(first: [u64; 2], second: [u64; 2], all: bool) -> Option<Vec<u32>> {
+        let entered = first[0] + first[1];
+        let mut c = candidate(1, &[0], &[entered, first[1], first[0], second[1]], true, 0);
+        c.analysed.cfg = code::parse(FUNCTION).unwrap();
+        c.counts.edges = vec![first.to_vec(), Vec::new(), second.to_vec(), Vec::new()];
+        way(&c, all).map(|path| path.iter().map(|b| b.0).collect())
+    }
+
+    #[test]
+    fn the_way_that_is_nearly_always_taken() {
+        assert_eq!(by([3, 97], [0, 3], false), Some(vec![0, 1]));
+        assert_eq!(by([97, 3], [0, 97], false), Some(vec![0, 2, 3]));
+        assert_eq!(by([4, 96], [0, 4], false), None, "too often another one");
+        assert_eq!(by([98, 2], [2, 96], false), None, "together too often");
+        assert_eq!(by([98, 2], [98, 0], false), None, "it leads outside");
+        assert_eq!(by([0, 0], [0, 0], false), None, "nobody knows");
+        assert_eq!((by([0, 32], [0, 0], false), by([0, 33], [0, 0], false)), (None, Some(vec![0, 1])));
+        assert_eq!(by([50, 50], [0, 50], true), Some(vec![0, 2, 3]), "whatever can be had");
+    }
 }

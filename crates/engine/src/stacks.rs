@@ -24,8 +24,9 @@ pub fn carried_back(
         let (from, to) = (clones.source(taken.from), clones.original(taken.to));
         if from == Some(to) && clones.of(taken.from).is_none() {
             redirects.insert(taken.from);
-        } else if clones.is_within(taken.to) {
-            // Inside of what is done for a call; or back from one, which the jump from there tells.
+        } else if clones.is_within(taken.to) || clones.is_way_back(taken.from) {
+            // Inside of what is done for a call; or back from one, which the jump from there tells, or from the rest of a callee
+            // that ran in place so far, whose return has told it.
         } else if clones.is_within(taken.from) && from.and_then(end_of) == Some(to) {
             // Where it comes from is in no function's code, as for any return of a function that is not known.
             out.add_taken(Taken { from: taken.from, to }, n);
@@ -110,17 +111,33 @@ impl<'a> Clones<'a> {
         entry.is_some_and(|e| e.link == Link::Within)
     }
 
+    /// Whether it is the jump behind the call of a callee's rest.
+    fn is_way_back(&self, at: Avma) -> bool {
+        let upto = self.of(at).and_then(|map| upto(map, at)).unwrap_or_default();
+        matches!(upto, [before @ .., e] if e.link == Link::Extra && is_aside(before))
+    }
+
     /// Which instruction of an original a branch is one of; for a jump that only the clone has the one before it.
     fn source(&self, at: Avma) -> Option<Avma> {
         let Some(map) = self.of(at) else { return Some(at) };
-        let position = map.fragments().position(at)?;
-        let upto = map.entries().partition_point(|e| e.at <= position);
-        map.entries()[..upto]
-            .iter()
-            .rev()
-            .find(|e| !matches!(e.link, Link::Extra | Link::Within))
-            .map(|e| e.original)
+        let upto = upto(map, at)?;
+        if is_aside(upto) {
+            return upto.last().map(|e| e.original);
+        }
+        upto.iter().rev().find(|e| !matches!(e.link, Link::Extra | Link::Within)).map(|e| e.original)
     }
+}
+
+/// The entries up to the one at `at`.
+fn upto(map: &AddressMap, at: Avma) -> Option<&[Entry]> {
+    let position = map.fragments().position(at)?;
+    Some(&map.entries()[..map.entries().partition_point(|e| e.at <= position)])
+}
+
+/// Whether the last of them is a call of the rest of a callee that ran in place so far: it does not follow what is done for its call.
+fn is_aside(upto: &[Entry]) -> bool {
+    let before = upto.len().checked_sub(2).map(|i| upto[i].original);
+    upto.last().is_some_and(|e| e.link == Link::Within && before != Some(e.original))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::shuffle::Rng;
-use crate::test_candidate::cloned;
+use crate::test_candidate::{cloned, cloned_in_place};
 use code::{BlockId, Cfg, Dest, Term};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use profile::{Counts, Rejected};
@@ -190,6 +190,25 @@ fn clones_tell_what_their_originals_would() {
         differ += u32::from(stacks.counts(&[&cfg]).functions != [exact]);
     }
     assert!(ran > 5_000 && differ > 200, "{ran} {differ}");
+}
+
+#[test]
+fn the_rest_of_a_callee_is_called_where_its_caller_calls_it() {
+    let (cfgs, out) = cloned_in_place(TEXT);
+    let maps: Vec<AddressMap> = out.clones.iter().map(|c| c.map.clone()).collect();
+    let [caller, callee] = &maps[..] else { panic!("two clones") };
+    let start = caller.fragments().start();
+    let aside = caller.fragments().ranges().nth(1).unwrap().start;
+    let [rest, back] = [(callee, 0x2008), (caller, 0x1005)].map(|(m, at)| m.to_clone(Avma(at)).unwrap());
+    let mut stacks = BranchStacks::default();
+    // test; je aside; aside: call rest; ret; jmp back.
+    let way = [(start.add(3), aside), (aside, rest), (rest, aside.add(5)), (aside.add(5), back)];
+    way.into_iter().for_each(|(from, to)| stacks.add_taken(Taken { from, to }, 7));
+    let end_of = |at| cfgs.iter().flat_map(|c| &c.insts).find(|i| i.at == at).map(|i| i.end());
+    let carried = carried_back(&stacks, &maps, &end_of);
+    let mut taken: Vec<_> = carried.taken().into_iter().map(|(t, n)| (t.from.0, t.to.0, n)).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [(0x1000, 0x2008, 7), (0x2008, 0x1005, 7)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::candidates::Candidate;
 use crate::program::{Analysed, FuncId};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Function, Output, Request};
+use emit::{Body, Function, Output, Request, Shortcut};
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
 
@@ -53,4 +53,55 @@ pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) 
         constant: &|_| None,
     };
     emit::emit(&request).unwrap()
+}
+
+/// `call 0x2000; ret`
+const CALLER: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  e8 fb 0f 00 00
+  c3
+  return
+";
+/// `test; je b2; b1: add; b2: ret`
+const CALLEE: &str = "\
+function 0x2000
+part 0x2000..0x2009
+block b0 0x2000
+  48 85 c0
+  74 03
+  cond e b2 else b1
+block b1 0x2005
+  48 01 d8
+  fall b2
+block b2 0x2008
+  c3
+  return
+";
+
+/// A caller, its callee, and clones of both: all of the callee runs in place of the call, but where its branch is taken.
+pub(crate) fn cloned_in_place(text_at: Avma) -> ([Cfg; 2], Output) {
+    let cfgs = [CALLER, CALLEE].map(|text| code::parse(text).unwrap());
+    let rows = cfgs.each_ref().map(|cfg| {
+        [Row { range: cfg.parts[0], cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }]
+    });
+    let path = [0, 1, 2].map(BlockId);
+    let body = Body { cfg: &cfgs[1], path: &path, lsda: None };
+    let shortcut = Shortcut { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
+    let function = |i: usize, shortcuts| Function {
+        shortcuts,
+        ..Function::new(&cfgs[i], cfgs[i].block_ids().collect(), &rows[i])
+    };
+    let request = Request {
+        text_at,
+        data_at: text_at.add(0x10_0000),
+        functions: vec![function(0, vec![shortcut]), function(1, Vec::new())],
+        known: &|_| None,
+        stubs: &Default::default(),
+        constant: &|_| None,
+    };
+    let out = emit::emit(&request).unwrap();
+    assert_eq!(out.stats.in_place, 1);
+    (cfgs, out)
 }

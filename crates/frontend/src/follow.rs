@@ -86,8 +86,8 @@ pub struct Follower<'a> {
     /// Where the thread is; `None`: where the path is.
     at: Option<Avma>,
     returns: Vec<Avma>,
-    /// How deep the path is in a callee that runs in place here.
-    within: u32,
+    /// The call whose callee the path is in, where that runs in place here.
+    within: Option<Avma>,
     lost: u64,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Follower<'a> {
             dropped: FxHashSet::default(),
             at: None,
             returns: Vec::new(),
-            within: 0,
+            within: None,
             lost: 0,
         };
         setting.clones.iter().for_each(|c| this.take(c));
@@ -144,13 +144,8 @@ impl<'a> Follower<'a> {
 
     /// Goes on by what the path does next, and tells of each instruction that is executed on this side.
     pub fn follow(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
-        if self.within > 0 {
-            match path.flow {
-                Flow::Return => self.within -= 1,
-                flow if flow.is_call() => self.within += 1,
-                _ => {}
-            }
-            return;
+        if let Some(call) = self.within {
+            return self.in_place(call, path, tell);
         }
         let mut at = self.at.unwrap_or(path.at);
         if self.behind_marks.get(&path.at) == Some(&at) {
@@ -162,8 +157,7 @@ impl<'a> Follower<'a> {
                     return self.passed_by(at, path, tell);
                 }
                 if path.flow.is_call() {
-                    at = self.in_place(at, path.at, tell);
-                    self.within = 1;
+                    self.within = Some(path.at);
                 }
                 self.at = Some(at);
                 return;
@@ -203,14 +197,46 @@ impl<'a> Follower<'a> {
         next
     }
 
-    /// The instructions of a callee that runs in place of the call at `call`; where they end.
-    fn in_place(&self, mut at: Avma, call: Avma, tell: &mut dyn FnMut(Step)) -> Avma {
-        while let Some(own) = self.insts.get(&at).filter(|o| o.link == Link::Within && o.original == call) {
-            let next = at.add(u64::from(own.inst.len));
-            tell(own.inst.step(at, next));
-            at = next;
+    /// Goes on in a callee that runs in place of the call at `call`: up to the branch, or the end, that the path has come to.
+    fn in_place(&mut self, call: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
+        if !matches!(path.flow, Flow::Conditional | Flow::Return) {
+            return;
         }
-        at
+        let mut at = self.at.unwrap_or(path.at);
+        while let Some(Own { inst, .. }) =
+            self.insts.get(&at).copied().filter(|o| o.link == Link::Within && o.original == call)
+        {
+            let next = at.add(u64::from(inst.len));
+            if inst.flow != Flow::Conditional {
+                tell(inst.step(at, next));
+                at = next;
+                continue;
+            }
+            // Where the way is left, the rest is called.
+            let aside = inst.target.and_then(|at| Some((at, self.insts.get(&at)?.inst)));
+            let rest = aside.and_then(|(at, inst)| Some((at, inst, inst.target?)));
+            match rest.filter(|r| path.flow == Flow::Conditional && self.is_at(r.2, path.next)) {
+                Some((aside, rest, to)) => {
+                    tell(inst.step(at, aside));
+                    tell(rest.step(aside, to));
+                    self.returns.push(aside.add(u64::from(rest.len)));
+                    self.within = None;
+                    self.at = Some(to);
+                    return;
+                }
+                None => {
+                    tell(inst.step(at, next));
+                    at = next;
+                    if path.flow == Flow::Conditional {
+                        break;
+                    }
+                }
+            }
+        }
+        if path.flow == Flow::Return {
+            self.within = None;
+        }
+        self.at = Some(at);
     }
 
     /// The branch of a guard and what is behind it. Where the guard does not hold: where the call as it was is.
@@ -234,8 +260,8 @@ impl<'a> Follower<'a> {
                 to
             }
             None => {
-                self.within = 1;
-                self.in_place(after, path.at, tell)
+                self.within = Some(path.at);
+                after
             }
         });
         None

@@ -2,7 +2,7 @@
 
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Function, Output, Request};
+use emit::{Body, Function, Output, Request, Shortcut};
 use profile::Counts;
 use proptest::prelude::*;
 use unwind::{CfaRule, Reg, Row};
@@ -41,16 +41,16 @@ block b6 0x1017
 /// `endbr64; test; je b2; b1: add; b2: ret`
 const CALLEE: &str = "\
 function 0x2000
-part 0x2000..0x200c
+part 0x2000..0x200d
 block b0 0x2000
   f3 0f 1e fa
-  85 c0
+  48 85 c0
   74 03
   cond e b2 else b1
-block b1 0x2008
+block b1 0x2009
   48 01 d8
   fall b2
-block b2 0x200b
+block b2 0x200c
   c3
   return
 ";
@@ -81,7 +81,22 @@ pub(crate) const TEXT: Avma = Avma(0x10_0000);
 
 /// Clones of these blocks of both, the first so many of each among the hot ones.
 pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output {
+    cloned_in_place(caller, callee, &[])
+}
+
+/// As [`cloned`], with these blocks of the callee in place of calls of it, if they are a way through it.
+pub(crate) fn cloned_in_place(caller: (&[u32], usize), callee: (&[u32], usize), way: &[u32]) -> Output {
     let (a, b) = (self::caller(), self::callee());
+    let way: Vec<BlockId> = way.iter().map(|&b| BlockId(b)).collect();
+    let body = Body { cfg: &b, path: &way, lsda: None };
+    let calls = a.insts.iter().zip(0..).filter(|(i, _)| i.decoded.is_call_near());
+    let shortcuts = calls.filter(|_| emit::fits_in_place(body)).map(|(_, call)| Shortcut {
+        call,
+        callee: b.entry,
+        body: Some(body),
+        guard: None,
+    });
+    let shortcuts: Vec<Shortcut<'_>> = shortcuts.collect();
     let row = |cfg: &Cfg| Row {
         range: cfg.parts[0],
         cfa: CfaRule::RegOffset(Reg::RSP, 8),
@@ -89,15 +104,19 @@ pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output
         args_size: 0,
     };
     let (rows_a, rows_b) = ([row(&a)], [row(&b)]);
-    let function = |cfg, rows, (order, hot): (&[u32], usize)| Function {
+    let function = |cfg, rows, (order, hot): (&[u32], usize), shortcuts| Function {
         hot,
         align: 16,
+        shortcuts,
         ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)
     };
     let request = Request {
         text_at: TEXT,
         data_at: TEXT.add(0x10_0000),
-        functions: vec![function(&a, &rows_a[..], caller), function(&b, &rows_b[..], callee)],
+        functions: vec![
+            function(&a, &rows_a[..], caller, shortcuts.clone()),
+            function(&b, &rows_b[..], callee, Vec::new()),
+        ],
         known: &|_| None,
         stubs: &Default::default(),
         constant: &|_| None,

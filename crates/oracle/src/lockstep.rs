@@ -200,7 +200,7 @@ impl<'a> Lockstep<'a> {
         if let Some(difference) = self.written(&touched, da.is_call(), inputs) {
             return Ok(Some(self.mismatch(difference)));
         }
-        // In place nothing branches, so whoever calls this knows where both are.
+        // Whoever calls this in place knows where both are.
         if depth == Depth::Same
             && let Some(end) = self.path(&da, inputs)?
         {
@@ -306,6 +306,14 @@ impl<'a> Lockstep<'a> {
             }
         }
         None
+    }
+
+    /// The clones' side has pushed what the originals' side had pushed before.
+    pub(crate) fn pushed(&mut self, accesses: Vec<Access>) -> Option<Verdict> {
+        let writes: Vec<AvmaRange> = accesses.iter().filter(|a| a.writes).map(|a| a.range).collect();
+        let touched = Touched { all: accesses, writes: (writes.clone(), writes) };
+        let difference = self.written(&touched, true, Inputs::default())?;
+        Some(self.mismatch(difference))
     }
 
     /// Brings both to where they belong together, and sees that they do.

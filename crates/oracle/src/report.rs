@@ -164,8 +164,10 @@ pub struct Report {
     pub dropped: u64,
     /// Clone instructions between the read of a cloned jump table and its jump.
     pub unmovable: u64,
-    /// Calls whose callees ran in place. Their instructions are among those compared.
+    /// Calls whose callees ran in place, to their end or not. Their instructions are among those compared.
     pub in_place: u64,
+    /// Those of them that left the way through the callee.
+    pub exits: u64,
     /// Guards before indirect calls.
     pub guards: u64,
     /// Those of them that did not hold.
@@ -193,6 +195,7 @@ impl Report {
         self.dropped += other.dropped;
         self.unmovable += other.unmovable;
         self.in_place += other.in_place;
+        self.exits += other.exits;
         self.guards += other.guards;
         self.guards_failed += other.guards_failed;
         for (end, n) in &other.ends {
@@ -208,7 +211,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} functions examined, {} of {} clones run; {} pairs of instructions compared, {} in clones ({} distinct), {} \
-             in the window of a table; {} extra, {} dropped; {} calls answered in place, {} guards of which {} did not hold; \
+             in the window of a table; {} extra, {} dropped; {} calls answered in place, {} of them not to their end, {} guards of which {} did not hold; \
              unwound {} times, not {} times; {} mismatches; ends {:?}",
             self.examined.len(),
             self.clones_run,
@@ -220,6 +223,7 @@ impl fmt::Display for Report {
             self.extra,
             self.dropped,
             self.in_place,
+            self.exits,
             self.guards,
             self.guards_failed,
             self.unwound,

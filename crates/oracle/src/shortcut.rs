@@ -7,15 +7,17 @@
 //! |---|---|---|
 //! | `cmp` of the register from which the call comes with a table's address, `jne` | – | the flags are dead; it must go the way that the register says, and the table must lead where the call behind it leads |
 //! | a direct call | the indirect call | a pair like any other |
-//! | the body of a function | call, (`endbr64`), body, `ret` | each instruction of the body is a pair whose stack pointers are 8 apart, then again the same; what the call pushed is dead |
+//! | a way through a function | call, (`endbr64`), the way, `ret` | each instruction but direct jumps is a pair whose stack pointers are 8 apart, then again the same; what the call pushed is dead |
+//! | off that way a call | – | it leads where the originals' side is, and pushes what that has pushed |
 //! | the call as it was | the indirect call | a pair like any other |
 
 use crate::Error;
 use crate::decoded::Decoded;
 use crate::lockstep::{Depth, Lockstep, Verdict};
-use crate::report::Difference;
+use crate::report::{Difference, End};
 use addr::{Avma, AvmaRange, ReadMemory};
-use iced_x86::{Code, FlowControl, Mnemonic, OpKind, Register};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use tracee::Stepped;
 
 impl Lockstep<'_> {
     /// Whether the clones' side is before a guard.
@@ -84,7 +86,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// A call whose callee runs in place in the clone.
+    /// A call whose callee runs in place in the clone, to where it returns or the rest of it is called.
     pub(crate) fn in_place(&mut self) -> Result<Option<Verdict>, Error> {
         let (call, sp) = (self.a.now.ip(), self.a.now.sp());
         let called = self.a.next(&mut self.memo.code.0, self.atlas)?;
@@ -104,11 +106,28 @@ impl Lockstep<'_> {
             if end.is_some() {
                 return Ok(end);
             }
-            if let Some(end) = self.pair(Depth::InPlace)? {
-                return Ok(Some(end));
+            let (da, db) = self.decode()?;
+            if db.is_call() {
+                return self.rest(&db);
+            }
+            let end = if da.inst.is_jmp_short_or_near() {
+                self.pass_by()?
+            } else if da.inst.mnemonic() == db.inst.mnemonic() || are_branches(&da, &db) {
+                self.pair(Depth::InPlace)?
+            } else {
+                self.wrong("what runs in place is not the callee")
+            };
+            if end.is_some() {
+                return Ok(end);
             }
         }
-        let last = self.a.next(&mut self.memo.code.0, self.atlas)?;
+        let mut last = self.a.next(&mut self.memo.code.0, self.atlas)?;
+        while last.inst.is_jmp_short_or_near() {
+            if let Some(end) = self.pass_by()? {
+                return Ok(Some(end));
+            }
+            last = self.a.next(&mut self.memo.code.0, self.atlas)?;
+        }
         if last.inst.flow_control() != FlowControl::Return {
             return Ok(self.wrong("the callee does more than what runs in place"));
         }
@@ -122,6 +141,37 @@ impl Lockstep<'_> {
             self.abandon(access.range);
         }
         self.report.in_place += 1;
+        self.align()
+    }
+
+    /// The clones' side calls the rest of a callee that ran in place so far.
+    fn rest(&mut self, call: &Decoded) -> Result<Option<Verdict>, Error> {
+        self.note(Instruction::default(), call.inst);
+        let (a, to) = (self.a.now.ip(), Avma(call.inst.near_branch_target()));
+        // Where the rest is another function, clones call it as they call any.
+        let passes = self.atlas.is_passed_by(a, to) || self.atlas.is_behind_mark(a, to);
+        if !passes && !self.atlas.stands_for(to, a) {
+            return Ok(self.wrong("the rest of the callee is not what is called"));
+        }
+        let accesses = match self.accesses(call, &self.b.now) {
+            Ok(accesses) => accesses,
+            Err(end) => return Ok(Some(end)),
+        };
+        match self.b.step()? {
+            Stepped::Done => {}
+            Stepped::Ended => return Ok(Some(Verdict::End(End::Lost))),
+            Stepped::Signal(s) => {
+                return Ok(Some(self.mismatch(Difference::Signals { values: (None, Some(s)) })));
+            }
+        }
+        if self.b.now.sp() != self.a.now.sp() {
+            return Ok(self.wrong("the rest of the callee has another stack"));
+        }
+        if let Some(end) = self.pushed(accesses) {
+            return Ok(Some(end));
+        }
+        self.report.in_place += 1;
+        self.report.exits += 1;
         self.align()
     }
 
@@ -153,6 +203,11 @@ impl Lockstep<'_> {
     fn wrong(&self, what: &'static str) -> Option<Verdict> {
         Some(self.mismatch(Difference::Shortcut { what }))
     }
+}
+
+/// Whether both are conditional jumps, whose conditions may be each other's inverse.
+fn are_branches(a: &Decoded, b: &Decoded) -> bool {
+    a.inst.is_jcc_short_or_near() && b.inst.is_jcc_short_or_near()
 }
 
 /// Whether an instruction compares the register through which an indirect call reads its destination with a word that is

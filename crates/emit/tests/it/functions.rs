@@ -5,7 +5,7 @@ use crate::common::walk::{Seen, Walker, clones};
 use crate::common::{Rng, unwinding};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
-use emit::{Counter, Error, Function, Guard, Link, Output, Request, Shortcut, Stats, Stub, Stubs};
+use emit::{Body, Counter, Error, Function, Guard, Link, Output, Request, Shortcut, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -645,7 +645,7 @@ fn calls_get_where_they_mostly_go() {
     let cfg = graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call_g, &[0xc3]].concat());
     let f = graph(f_at.0, &[0x8b, 0x47, 0x04, 0xc3]);
     let g = graph(g_at.0, &[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3]);
-    assert!(emit::fits_in_place(&f) && emit::fits_in_place(&g));
+    assert!(emit::fits_in_place(straight(&f)) && emit::fits_in_place(straight(&g)));
     let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
     let constant = |at: Avma| (at == table.add(8)).then_some(f_at);
     let site = |from, to, pad: Option<u64>| CallSite {
@@ -663,10 +663,10 @@ fn calls_get_where_they_mostly_go() {
         emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
     };
     let virtual_call = |body| Shortcut { call: 0, callee: f_at, body, guard };
-    let direct_call = Shortcut { call: 1, callee: g_at, body: Some(&g), guard: None };
+    let direct_call = Shortcut { call: 1, callee: g_at, body: Some(straight(&g)), guard: None };
     let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
 
-    let out = emit(vec![virtual_call(Some(&f)), direct_call]);
+    let out = emit(vec![virtual_call(Some(straight(&f))), direct_call]);
     assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
     let warm = out.clones[0].fragments().ranges().nth(1).unwrap().start;
     let want = [
@@ -713,17 +713,73 @@ fn calls_get_where_they_mostly_go() {
     let to_clone = rel(18, out.clones[1].entry);
     assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
     // A table that does not lead there, or may not always: the proof fails, and with it the clone.
-    let out = emit(vec![Shortcut { callee: g_at, body: Some(&g), ..virtual_call(None) }]);
+    let out = emit(vec![Shortcut { callee: g_at, body: Some(straight(&g)), ..virtual_call(None) }]);
     assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
     // What is no such call stays as it is.
-    let out =
-        emit(vec![Shortcut { guard: None, ..virtual_call(Some(&f)) }, Shortcut { guard, ..direct_call }]);
+    let out = emit(vec![
+        Shortcut { guard: None, ..virtual_call(Some(straight(&f))) },
+        Shortcut { guard, ..direct_call },
+    ]);
     assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
+}
+
+/// All of a function of one block.
+fn straight(cfg: &Cfg) -> Body<'_> {
+    Body { cfg, path: &[BlockId(0)], lsda: None }
+}
+
+/// `call G; ret`, where G is `test; je L; mov 4(%rdi), %eax; ret; L: xor; ret` and its first way runs in place.
+#[test]
+fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
+    let g_at = Avma(0x40_2000);
+    let rest = g_at.add(8);
+    let call = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0005), g_at).unwrap()].concat();
+    let cfg = graph(0x40_0000, &[&call[..], &[0xc3]].concat());
+    let g = graph(g_at.0, &[0x85, 0xff, 0x74, 0x04, 0x8b, 0x47, 0x04, 0xc3, 0x31, 0xc0, 0xc3]);
+    let (of_cfg, of_g) = (rows(&cfg), rows(&g));
+    let call_sites = vec![CallSite {
+        range: AvmaRange::with_len(cfg.entry, 5),
+        landing_pad: Some(cfg.entry.add(5)),
+        action: 0,
+    }];
+    let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
+    let emit = |order: &[u32]| {
+        let path = [BlockId(0), BlockId(1)];
+        let body = Some(Body { cfg: &g, path: &path, lsda: None });
+        let shortcuts = vec![Shortcut { call: 0, callee: g_at, body, guard: None }];
+        let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
+        let caller = Function { shortcuts, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        emit::emit(&request(vec![caller, function(&g, order, &of_g)])).unwrap()
+    };
+    for (order, in_clone) in [(&[0, 1, 2][..], true), (&[0, 1], false)] {
+        let out = emit(order);
+        assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
+        let aside = out.clones[0].fragments().ranges().nth(1).unwrap().start;
+        let to_aside = emit::branch_displacement(TEXT.add(8), aside).unwrap();
+        let want = [&[0x85, 0xff, 0x0f, 0x84][..], &to_aside, &[0x8b, 0x47, 0x04, 0xc3]].concat();
+        assert_eq!(out.text[..12], want);
+        let to = if in_clone { out.clones[1].map.to_clone(rest).unwrap() } else { rest };
+        let call = [&[0xe8][..], &emit::branch_displacement(aside.add(5), to).unwrap()].concat();
+        let from = usize::try_from(aside.since(TEXT).unwrap()).unwrap();
+        let back = emit::jump(aside.add(5), TEXT.add(11)).unwrap();
+        assert_eq!(out.text[from..from + 10], [&call[..], &back].concat());
+
+        // Nobody is where the rest is called but who has left the way; who is called there returns to behind the call.
+        let map = &out.clones[0].map;
+        assert_eq!((map.to_original(aside), map.move_to_original(aside)), (None, None));
+        assert_eq!(map.original_of_interior(aside.add(4)), Some(cfg.entry));
+        assert_eq!(map.to_original(aside.add(5)), Some(cfg.entry.add(5)));
+        let rows_at = |at| if at == cfg.entry { of_cfg.clone() } else { of_g.clone() };
+        unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
+    }
+    // The other way is left for what the jump at the callee's entry takes.
+    let other = [BlockId(0), BlockId(2)];
+    assert!(!emit::fits_in_place(Body { cfg: &g, path: &other, lsda: None }));
 }
 
 #[test]
 fn what_does_not_fit_in_place() {
-    let fits = |bytes: &[u8]| emit::fits_in_place(&graph(0x40_0000, bytes));
+    let fits = |bytes: &[u8]| emit::fits_in_place(straight(&graph(0x40_0000, bytes)));
     assert!(fits(&[0xc3]), "nothing at all");
     assert!(fits(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 3, 0, 0, 0, 0xc3]), "a constant behind endbr64");
     assert!(!fits(&[0x8b, 0x44, 0x24, 0x08, 0xc3]), "an argument on the stack");
@@ -733,5 +789,24 @@ fn what_does_not_fit_in_place() {
     assert!(!fits(&[0xc2, 0x08, 0x00]), "a return that pops");
     assert!(!fits(&[0xeb, 0x0e]), "a jump out");
     assert!(!fits(&[0x0f, 0x05, 0xc3]), "a system call");
-    assert!(!fits(&[&[0x90; 25][..], &[0xc3]].concat()), "too much");
+    assert!(!fits(&[0xf3, 0x48, 0x0f, 0x1e, 0xc8, 0xc3]), "the shadow stack's pointer");
+    assert!(!fits(&[&[0x90; 49][..], &[0xc3]].concat()), "too much");
+
+    let loads = graph(0x40_0000, &[0x8b, 0x07, 0xc3]);
+    let caught = |len| {
+        let range = AvmaRange::with_len(loads.entry, len);
+        let call_sites = vec![CallSite { range, landing_pad: Some(Avma(0x40_0010)), action: 0 }];
+        let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
+        emit::fits_in_place(Body { lsda: Some(&lsda), ..straight(&loads) })
+    };
+    assert!(caught(0) && !caught(2), "a fault that the function itself would catch");
+
+    // test; je 2; 1: add; 2: ret, where the jump at the entry ends with the first block.
+    let cfg = graph(0x40_0000, &[0x48, 0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]);
+    let by = |path: &[u32]| {
+        let path: Vec<BlockId> = path.iter().map(|&b| BlockId(b)).collect();
+        emit::fits_in_place(Body { cfg: &cfg, path: &path, lsda: None })
+    };
+    assert!(by(&[0, 1, 2]) && by(&[0, 2]), "either way");
+    assert!(!by(&[]) && !by(&[0]) && !by(&[0, 1]) && !by(&[1, 2]) && !by(&[0, 2, 1]), "no way through");
 }

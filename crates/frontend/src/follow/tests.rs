@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_code::{TEXT, arb_counts, arb_order, callee, caller, cloned};
+use crate::test_code::{TEXT, arb_counts, arb_order, callee, caller, cloned, cloned_in_place};
 use crate::walk::{Routine, Surroundings, Walk};
 use emit::Output;
 use profile::Counts;
@@ -70,12 +70,69 @@ proptest! {
         prop_assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
     }
 
+    /// What a caller does but for its calls, whichever way through its callee runs in place.
+    #[test]
+    fn callees_in_place_are_followed(
+        (a, b) in arb_counts(), seed: u64, caller in arb_order(7), callee in arb_order(3),
+        way in prop_oneof![Just(&[0, 2][..]), Just(&[0, 1, 2][..])],
+    ) {
+        let out = cloned_in_place((&caller.0, caller.1), (&callee.0, callee.1), way);
+        prop_assert_eq!(out.stats.in_place, u64::from(caller.0.contains(&1)));
+        let moves = path(&a, &b, seed, 400);
+        let (theirs, lost) = followed(&moves, &out, &entries(&out));
+        prop_assert_eq!(lost, 0);
+        let of_caller = |steps: &[Step]| -> Vec<Avma> {
+            let called = crate::test_code::callee().parts[0];
+            let is_own = |at: &Avma| !called.contains(*at) && *at != Avma(0x1005);
+            deeds(steps, &out).into_iter().filter(is_own).collect()
+        };
+        let (ours, theirs_do) = (of_caller(&moves), of_caller(&theirs));
+        // What is still to be done at the end of a callee is done when that returns.
+        prop_assert!(ours.starts_with(&theirs_do) && ours.len() <= theirs_do.len() + 1, "{ours:x?} {theirs_do:x?}");
+        prop_assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
+    }
+
     #[test]
     fn without_clones_both_sides_are_one((a, b) in arb_counts(), seed: u64) {
         let out = Output { text: Vec::new(), clones: Vec::new(), ..cloned((&[0], 1), (&[0], 1)) };
         let moves = path(&a, &b, seed, 300);
         prop_assert_eq!(followed(&moves, &out, &Redirects::default()), (moves.clone(), 0));
     }
+}
+
+/// `add` is left out on the way that runs in place, and is called where it is not.
+#[test]
+fn a_way_in_place_is_left() {
+    let out = cloned_in_place((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3), &[0, 2]);
+    assert_eq!(out.stats.in_place, 1);
+    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
+    let called = [
+        step(0x1000, 3, Flow::On, 0x1003),
+        step(0x1003, 2, Flow::Conditional, 0x1005),
+        step(0x1005, 5, Flow::Call, 0x2000),
+    ];
+    let before = [step(0x2000, 4, Flow::On, 0x2004), step(0x2004, 3, Flow::On, 0x2007)];
+    let stays = [step(0x2007, 2, Flow::Conditional, 0x200c), step(0x200c, 1, Flow::Return, 0x100a)];
+    let leaves = [
+        step(0x2007, 2, Flow::Conditional, 0x2009),
+        step(0x2009, 3, Flow::On, 0x200c),
+        step(0x200c, 1, Flow::Return, 0x100a),
+    ];
+    let behind = step(0x100a, 3, Flow::On, 0x100d);
+    let (caller, callee) = (&out.clones[0].map, &out.clones[1].map);
+    for (rest, calls) in [(&stays[..], 0), (&leaves, 1)] {
+        let moves = [&called[..], &before, rest, &[behind]].concat();
+        let (theirs, lost) = followed(&moves, &out, &entries(&out));
+        assert_eq!((lost, theirs.iter().filter(|s| s.flow.is_call()).count()), (0, calls), "{theirs:x?}");
+        let adds = theirs.iter().filter(|s| Some(s.at) == callee.to_clone(Avma(0x2009))).count();
+        assert_eq!(adds, calls);
+        assert_eq!(theirs.last().map(|s| s.at), caller.to_clone(Avma(0x100a)));
+        assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
+    }
+    // Where nobody knows what the callee does but that it returns.
+    let moves = [&called[..], &[step(0x2000, 4, Flow::Return, 0x100a), behind]].concat();
+    let (theirs, lost) = followed(&moves, &out, &entries(&out));
+    assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
 }
 
 #[test]
@@ -103,9 +160,9 @@ fn calls_that_are_redirected_go_straight() {
     let moves = [
         step(0x1005, 5, Flow::Call, 0x2000),
         step(0x2000, 4, Flow::On, 0x2004),
-        step(0x2004, 2, Flow::On, 0x2006),
-        step(0x2006, 2, Flow::Conditional, 0x200b),
-        step(0x200b, 1, Flow::Return, 0x100a),
+        step(0x2004, 3, Flow::On, 0x2007),
+        step(0x2007, 2, Flow::Conditional, 0x200c),
+        step(0x200c, 1, Flow::Return, 0x100a),
         step(0x100a, 3, Flow::On, 0x100d),
     ];
     let (theirs, lost) = followed(&moves, &out, &redirects);

@@ -141,8 +141,8 @@ fn where_counts_end_it_goes_back_to_the_caller() {
     b.outflow[0] = 20;
     let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 9, 300_000);
     assert!(is_connected(&moves));
-    let gone = moves.iter().filter(|s| s.at == Avma(0x2006) && s.flow == Flow::Return).count();
-    let share = gone as f64 / times(&moves)[&0x2006] as f64;
+    let gone = moves.iter().filter(|s| s.at == Avma(0x2007) && s.flow == Flow::Return).count();
+    let share = gone as f64 / times(&moves)[&0x2007] as f64;
     assert!((share - 1.0 / 3.0).abs() < 0.01, "{share}");
 }
 

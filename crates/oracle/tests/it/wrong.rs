@@ -25,6 +25,16 @@ fn run_shortcuts(tamper: Tamper<'_>) -> Report {
     tampered(guest, tamper, 40)
 }
 
+/// A caller of functions with ways through them, in the guest of shortcuts, and two of these.
+const WAYS: [&str; 3] = ["_Z7by_waysR5Wordsm", "_Z2atP5Wordsm", "_Z10same_pointPK5PointS1_"];
+
+/// The same where a callee that runs in place goes off the way.
+fn run_ways(tamper: Tamper<'_>) -> Report {
+    let guest = Guest::start(&guests().join("shortcuts.cc"), &[]);
+    guest.shuffle_counted_only(6, &WAYS);
+    tampered(guest, tamper, 8)
+}
+
 fn tampered(guest: Guest, tamper: Tamper<'_>, max_functions: usize) -> Report {
     let right = examine(guest.pid(), &options(5)).unwrap();
     assert!(right.mismatches.is_empty(), "{}", right.mismatches[0]);
@@ -71,13 +81,12 @@ fn instruction(at: Avma, memory: &dyn ReadMemory) -> (Instruction, Vec<u8>) {
 
 /// All guards of a clone: the comparison and the branch.
 fn guards(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Instruction)> {
-    let branches = within(map, memory).into_iter().map(|w| w.0).filter(Instruction::is_jcc_short_or_near);
-    let before = |i: &Instruction| {
-        let next = map.entries_at(Avma(i.ip())).first().unwrap().at;
-        let compare = map.entries().iter().rev().find(|e| e.at < next).unwrap();
-        instruction(map.fragments().address(compare.at), memory).0
-    };
-    branches.map(|i| (before(&i), i)).collect()
+    let follows = |w: &&[emit::Entry]| w[0].link == Link::Extra && w[1].link == Link::Within;
+    let at = |e: &emit::Entry| instruction(map.fragments().address(e.at), memory).0;
+    let pairs = map.entries().windows(2).filter(follows).map(|w| (at(&w[0]), at(&w[1])));
+    pairs
+        .filter(|(compare, branch)| compare.mnemonic() == Mnemonic::Cmp && branch.is_jcc_short_or_near())
+        .collect()
 }
 
 fn says(report: &Report, what: &str) -> bool {
@@ -97,6 +106,39 @@ fn a_wrong_number_in_a_body_in_place_is_found() {
         report.mismatches.iter().any(|m| matches!(m.difference, Difference::Register { .. })),
         "{report}"
     );
+}
+
+/// Calls of what is left of a callee.
+fn rests(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<Instruction> {
+    let aside = |w: &&[emit::Entry]| w[1].link == Link::Within && w[0].original != w[1].original;
+    let at = |w: &[emit::Entry]| instruction(map.fragments().address(w[1].at), memory).0;
+    map.entries().windows(2).filter(aside).map(at).collect()
+}
+
+#[test]
+fn a_wrong_rest_of_a_callee_is_found() {
+    // One byte further on.
+    let other = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let displacement =
+            |i: Instruction| (Avma(i.next_ip()), i.near_branch_target().wrapping_sub(i.next_ip()) + 1);
+        let calls = rests(map, memory).into_iter().map(displacement);
+        calls.map(|(next, d)| (next.sub(4), d.to_le_bytes()[..4].to_vec())).collect()
+    };
+    let report = run_ways(&other);
+    assert!(says(&report, "the rest of the callee is not what is called"), "{report}");
+}
+
+#[test]
+fn a_way_through_a_callee_that_is_left_wrongly_is_found() {
+    // The condition is inverted.
+    let turn = |map: &AddressMap, memory: &dyn ReadMemory| {
+        let exits = within(map, memory).into_iter().filter(|(i, _)| i.is_jcc_short_or_near());
+        let guards: Vec<u64> = guards(map, memory).into_iter().map(|g| g.1.ip()).collect();
+        let exits = exits.filter(|(i, _)| !guards.contains(&i.ip()));
+        exits.map(|(i, b)| (Avma(i.ip() + 1), vec![b[1] ^ 1])).collect()
+    };
+    let report = run_ways(&turn);
+    assert!(!report.mismatches.is_empty(), "{report}");
 }
 
 #[test]

@@ -75,8 +75,14 @@ impl Guest {
 
     /// The same after counting for a while: where indirect calls go is known then.
     pub fn shuffle_counted(&self, seed: u64) {
+        self.shuffle_counted_only(seed, &[]);
+    }
+
+    /// The same with these functions alone, where any are named.
+    pub fn shuffle_counted_only(&self, seed: u64, only: &[&str]) {
         let counting = Some(Duration::from_millis(300));
-        let options = OptimizeOptions { counting, ..shuffled(seed) };
+        let only = only.iter().map(ToString::to_string).collect();
+        let options = OptimizeOptions { counting, only, ..shuffled(seed) };
         optimize(self.pid(), &options, &mut |_| {}).unwrap();
     }
 
