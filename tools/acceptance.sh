@@ -9,11 +9,19 @@ form=${1:?short or long}
 failed=0
 run() {
     echo "==> $*"
-    "$@" || failed=$((failed + 1))
+    "$@" && return
+    failed=$((failed + 1))
+    return 1
 }
-run python3 tools/test_bisect.py
+# These wait more than they work.
+run python3 tools/test_bisect.py &
+pids=($!)
+run tools/test_deb.sh &
+pids+=($!)
 run python3 tools/test_measure.py
-run tools/test_deb.sh
+for pid in "${pids[@]}"; do
+    wait "$pid" || failed=$((failed + 1))
+done
 if [[ $form == long ]]; then
     run tools/test_system.sh
     run python3 tools/server-test.py --seconds 180 --toggles 50

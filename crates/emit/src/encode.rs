@@ -53,7 +53,7 @@ pub(crate) struct Clones<'a> {
 impl Clones<'_> {
     /// Whether what stands at `at` in an original is gone once all entries are redirected. The first byte of a window is not:
     /// whoever lands there meets the whole redirect.
-    pub(crate) fn is_overwritten(&self, at: Avma) -> bool {
+    fn is_overwritten(&self, at: Avma) -> bool {
         let before = self.windows.partition_point(|w| w.start < at).checked_sub(1);
         before.and_then(|i| self.windows.get(i)).is_some_and(|w| at < w.end)
     }
@@ -68,7 +68,9 @@ impl Clones<'_> {
             Some(e) => (Some(e.direct), Some(e.start)),
             None => (self.rests.get(&function).copied(), (self.known)(function)),
         };
-        direct.into_iter().chain(clone).chain([function, original])
+        // INVARIANT(window)
+        let originals = [function, original].into_iter().filter(|at| !self.is_overwritten(*at));
+        direct.into_iter().chain(clone).chain(originals)
     }
 }
 

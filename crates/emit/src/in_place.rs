@@ -16,7 +16,7 @@ const MOST_BYTES: usize = 48;
 /// Bytes of a conditional jump to where the rest is called.
 const EXIT_LEN: usize = 6;
 /// Bytes of the jump that stands at a function's entry, or will.
-const ENTRY_JUMP_LEN: u64 = 5;
+pub(crate) const ENTRY_JUMP_LEN: u64 = 5;
 
 /// A way through a function, to run in place of calls.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,8 @@ fn before_jump(insts: &[Inst]) -> Option<&[Inst]> {
     (i.is_jmp_short_or_near() || i.is_jcc_short_or_near()).then_some(rest)
 }
 
-/// Whether a fault there would be caught in the function itself (`-fnon-call-exceptions`); in place it would be the caller's.
+/// Whether a fault there would be caught in the function itself (`-fnon-call-exceptions`); in place it would be the caller's. That
+/// of an instruction in no call site ends in `std::terminate` in the original, if a handler of the program's throws there.
 pub(crate) fn is_guarded(inst: &Inst, lsda: Option<&Lsda>) -> bool {
     let sites = lsda.map(|l| &l.call_sites[..]).unwrap_or_default();
     sites.iter().any(|s| s.landing_pad.is_some() && s.range.contains(inst.at))

@@ -107,6 +107,24 @@ impl AddressMap {
         self.entries.get(from..to).unwrap_or_default()
     }
 
+    /// Whether the entry at a place among [`AddressMap::entries`] is a call of what is left of a callee that runs in place: a part of
+    /// what is done for a call, but apart from that.
+    #[must_use]
+    pub fn is_aside(&self, place: usize) -> bool {
+        let Some((e, before)) = self.entries.get(..=place).and_then(<[Entry]>::split_last) else {
+            return false;
+        };
+        let same = |b: &&Entry| b.original == e.original;
+        let goes_on = match before.last().filter(same) {
+            Some(last) if last.link == Link::Extra => {
+                // A guard's comparison, or a jump to the call from what lies before it.
+                !before.iter().filter(same).any(|b| matches!(b.link, Link::Within | Link::Dropped))
+            }
+            last => last.is_some(),
+        };
+        e.link == Link::Within && !goes_on
+    }
+
     /// The place in the clone that stands for the original instruction at `original`; `None` where that is no cloned
     /// instruction.
     #[must_use]
@@ -190,6 +208,35 @@ mod tests {
 
     fn entry(at: u32, original: u64, link: Link, movable: bool) -> Entry {
         Entry { at, original: Avma(original), link, movable }
+    }
+
+    #[test]
+    fn what_lies_aside() {
+        use Link::{Copy, Dropped, Extra, Within};
+        let all = [
+            // A guard with a body; a call with a body; the last block's jump to the latter.
+            (0, 0x100, Extra, false),
+            (7, 0x100, Within, false),
+            (13, 0x105, Dropped, false),
+            (13, 0x105, Within, false),
+            (15, 0x105, Within, false),
+            (20, 0x10a, Copy, false),
+            (21, 0x105, Extra, false),
+            // Calls of rests for both, with ways back, and the call as it was.
+            (26, 0x105, Within, true),
+            (31, 0x10a, Extra, false),
+            (36, 0x100, Within, true),
+            (41, 0x105, Extra, false),
+            (46, 0x105, Within, true),
+            (51, 0x10a, Extra, false),
+            (56, 0x100, Copy, false),
+        ];
+        let entries = all.iter().map(|&(at, original, link, _)| entry(at, original, link, false)).collect();
+        let map = AddressMap::new(fragments(&[(0x9000, 0x9040)]), entries).unwrap();
+        for (i, (at, _, _, aside)) in all.into_iter().enumerate() {
+            assert_eq!(map.is_aside(i), aside, "{at}");
+        }
+        assert!(!map.is_aside(99));
     }
 
     fn sample() -> AddressMap {

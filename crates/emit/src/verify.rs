@@ -241,8 +241,7 @@ impl Verifier<'_> {
                 || self.map.to_clone(original) == Some(clone)
                 || self.clones.here.get(&original).is_some_and(|e| e.direct == clone);
         }
-        // INVARIANT(window)
-        !self.clones.is_overwritten(clone) && self.clones.of(original).any(|c| c == clone)
+        self.clones.of(original).any(|c| c == clone)
     }
 }
 

@@ -15,7 +15,7 @@
 //! call overwrites and nobody reads); see [`crate::shortcut`].
 
 use crate::encode::Entrance;
-use crate::in_place::{is_guarded, is_plain};
+use crate::in_place::{ENTRY_JUMP_LEN, is_guarded, is_plain};
 use crate::map::{AddressMap, Link};
 use crate::request::{Shortcut, Stub};
 use crate::shortcut;
@@ -109,7 +109,8 @@ impl Verifier<'_> {
     ) -> Option<()> {
         let body = shortcut.body.filter(|body| body.cfg.entry == shortcut.callee)?;
         let mut factory = InstructionInfoFactory::new();
-        let mut original = Entrance::of(body.cfg, body.cfg.entry).direct;
+        let start = Entrance::of(body.cfg, body.cfg.entry).direct;
+        let mut original = start;
         // More of them are none that end.
         for _ in 0..=body.cfg.insts.len() {
             let inst = body.cfg.insts.iter().find(|i| i.at == original)?;
@@ -134,6 +135,10 @@ impl Verifier<'_> {
                 inverse.negate_condition_code();
                 let conditions = [was.condition_code(), inverse.condition_code()];
                 if !step.got.is_jcc_short_or_near() || !conditions.contains(&step.got.condition_code()) {
+                    return None;
+                }
+                // INVARIANT(window): also of a callee that is not in this request.
+                if start < off && off < start.add(ENTRY_JUMP_LEN) {
                     return None;
                 }
                 asides.asked.push((Avma(step.got.near_branch_target()), call.at, off));

@@ -273,6 +273,31 @@ fn a_wrong_shortcut_is_found() {
     let mut other = f.clone();
     other.shortcuts[1].body = Some(Body { cfg: &other_leaf, ..leaf });
     assert!(check(&other, &plan, &good, &[]).is_err());
+    // The same, guarded by a landing pad of its own; one that ends in a far return; one that reads the stack pointer, and so does the
+    // clone.
+    let call_sites = vec![unwind::CallSite {
+        range: AvmaRange::with_len(LEAF, 3),
+        landing_pad: Some(LEAF.add(19)),
+        action: 0,
+    }];
+    let pads = unwind::Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
+    other.shortcuts[1].body = Some(Body { lsda: Some(&pads), ..leaf });
+    assert!(check(&other, &plan, &good, &[]).is_err());
+    bytes[6] = 0x0a;
+    let with = |clone: &Encoded, at: usize, by: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + by.len()].copy_from_slice(by);
+        let changed = graph::graph(LEAF.0, &bytes);
+        let mut other = f.clone();
+        other.shortcuts[1].body = Some(Body { cfg: &changed, ..leaf });
+        check(&other, &plan, clone, &[])
+    };
+    assert_eq!(with(&good, 3, &[0x85, 0xc0]), Ok(()));
+    assert!(with(&good, 16, &[0xcb]).is_err());
+    let mut reads = good.clone();
+    let at = reads.bytes.windows(3).rposition(|w| w == [0x85, 0xc0, 0x0f]).unwrap();
+    reads.bytes[at..at + 2].copy_from_slice(&[0x89, 0xe0]);
+    assert!(with(&good, 3, &[0x89, 0xe0]).is_err() && with(&reads, 3, &[0x89, 0xe0]).is_err());
     // The rest of the callee must not begin in what the jump at its entry takes.
     let map = AddressMap::new(good.fragments.clone(), good.entries.clone()).unwrap();
     let with_window = |len| {

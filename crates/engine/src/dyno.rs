@@ -297,11 +297,12 @@ impl Tally {
         // Those that get where they go by a shortcut.
         let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
         let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
+        let is_call = |i: &&code::Inst| i.decoded.is_call_near();
+        let direct: FxHashSet<Avma> = f.cfg.insts.iter().filter(is_call).map(|i| i.at).collect();
         let mut cloned = vec![false; f.cfg.blocks.len()];
-        let mut last = None;
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
-        for e in f.map.entries() {
+        for (place, e) in f.map.entries().iter().enumerate() {
             let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
             if let Some(b) = own {
                 if b != block {
@@ -313,23 +314,16 @@ impl Tally {
                 }
             }
             if e.link == Link::Dropped {
-                last = Some(e.original);
                 through = flow.block(block);
-                if !calls.contains(&e.original) {
+                if !direct.contains(&e.original) {
                     add(&mut self.stats.dropped_jumps, through);
                 }
                 continue;
             }
             // Guards are taken to hold, and ways that run in place not to be left: what is kept for other cases does not run.
-            let aside = match e.link {
-                Link::Copy => calls.contains(&e.original),
-                Link::Within => last != Some(e.original),
-                _ => false,
-            };
-            if aside {
+            if f.map.is_aside(place) || e.link == Link::Copy && calls.contains(&e.original) {
                 break;
             }
-            last = Some(e.original);
             let at = fragments.address(e.at);
             let i = f.decode(at);
             let n = match (e.link, i.mnemonic()) {

@@ -96,7 +96,9 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
             _ => return None,
         }
     }
-    let entered = c.counts.block(BlockId(0));
+    // Who comes to the middle of it has left the way where it runs in place.
+    let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
+    let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
     let mostly = !branches || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
     let fits = || emit::fits_in_place(Body { cfg, path: &path, lsda });
     ((all || mostly) && fits()).then_some(path)

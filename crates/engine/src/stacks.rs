@@ -60,14 +60,18 @@ fn in_clone(
     if last < first || run.first.add(u64::from(last - first)) != run.last {
         return;
     }
-    // A jump that was dropped where the run begins belongs to what lies before it.
+    let from = map.entries().partition_point(|e| e.at < first);
+    let here = &map.entries()[from..];
+    // A jump that was dropped where the run begins belongs to what lies before it; not so a call for which something runs in place.
+    let begins = |e: &Entry| {
+        here.iter().take_while(|w| w.at == first).any(|w| w.link == Link::Within && w.original == e.original)
+    };
     let is_passed = |e: &&Entry| match e.link {
         Link::Copy => true,
-        Link::Dropped => e.at != first,
+        Link::Dropped => e.at != first || begins(e),
         Link::Extra | Link::Within => false,
     };
-    let from = map.entries().partition_point(|e| e.at < first);
-    let mut passed = map.entries()[from..].iter().take_while(|e| e.at <= last).filter(is_passed);
+    let mut passed = here.iter().take_while(|e| e.at <= last).filter(is_passed);
     let Some(mut at) = passed.next() else { return };
     let mut begin = at.original;
     for next in passed {
@@ -107,37 +111,35 @@ impl<'a> Clones<'a> {
 
     /// Whether it is in the middle of what is done for one instruction of the original.
     fn is_within(&self, at: Avma) -> bool {
-        let entry = self.of(at).and_then(|m| m.entries_at(at).last());
-        entry.is_some_and(|e| e.link == Link::Within)
+        let entries = self.of(at).map(|m| m.entries_at(at)).unwrap_or_default();
+        // Where a call is dropped what runs in place of it begins.
+        matches!(entries, [Entry { link: Link::Within, .. }])
     }
 
     /// Whether it is the jump behind the call of a callee's rest.
     fn is_way_back(&self, at: Avma) -> bool {
-        let upto = self.of(at).and_then(|map| upto(map, at)).unwrap_or_default();
-        matches!(upto, [before @ .., e] if e.link == Link::Extra && is_aside(before))
+        let Some((map, n)) = self.of(at).and_then(|map| Some((map, upto(map, at)?))) else { return false };
+        let is_extra =
+            n.checked_sub(1).and_then(|i| map.entries().get(i)).is_some_and(|e| e.link == Link::Extra);
+        is_extra && n.checked_sub(2).is_some_and(|i| map.is_aside(i))
     }
 
     /// Which instruction of an original a branch is one of; for a jump that only the clone has the one before it.
     fn source(&self, at: Avma) -> Option<Avma> {
         let Some(map) = self.of(at) else { return Some(at) };
-        let upto = upto(map, at)?;
-        if is_aside(upto) {
-            return upto.last().map(|e| e.original);
+        let n = upto(map, at)?;
+        let entries = map.entries().get(..n)?;
+        if map.is_aside(n.checked_sub(1)?) {
+            return entries.last().map(|e| e.original);
         }
-        upto.iter().rev().find(|e| !matches!(e.link, Link::Extra | Link::Within)).map(|e| e.original)
+        entries.iter().rev().find(|e| !matches!(e.link, Link::Extra | Link::Within)).map(|e| e.original)
     }
 }
 
-/// The entries up to the one at `at`.
-fn upto(map: &AddressMap, at: Avma) -> Option<&[Entry]> {
+/// How many entries there are up to the one at `at`.
+fn upto(map: &AddressMap, at: Avma) -> Option<usize> {
     let position = map.fragments().position(at)?;
-    Some(&map.entries()[..map.entries().partition_point(|e| e.at <= position)])
-}
-
-/// Whether the last of them is a call of the rest of a callee that ran in place so far: it does not follow what is done for its call.
-fn is_aside(upto: &[Entry]) -> bool {
-    let before = upto.len().checked_sub(2).map(|i| upto[i].original);
-    upto.last().is_some_and(|e| e.link == Link::Within && before != Some(e.original))
+    Some(map.entries().partition_point(|e| e.at <= position))
 }
 
 #[cfg(test)]

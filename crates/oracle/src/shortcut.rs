@@ -26,8 +26,11 @@ impl Lockstep<'_> {
         if !self.atlas.is_extra(b) {
             return Ok(false);
         }
-        let next = Avma(self.b.next(&mut self.memo.code.1, self.atlas)?.inst.next_ip());
-        Ok(self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
+        let first = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
+        let next = Avma(first.next_ip());
+        // Behind a jump that leads to the call there may be what lies aside for it.
+        let asks = first.mnemonic() == Mnemonic::Cmp;
+        Ok(asks && self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
     }
 
     /// The guard, and what runs in place behind it. It ends where both are before a call again, or behind the body.

@@ -130,13 +130,13 @@ fn clones_that_count_do_what_originals_do() {
         "containers.cc",
     ];
     let mut total = Report::default();
-    for (seed, name) in (1..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..3] }) {
+    for (seed, name) in (1..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..2] }) {
         let report = examined(name, seed);
         assert!(!report.examined.is_empty(), "{name}");
         total.add(&report);
     }
     eprintln!("{total}");
     assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
-    assert!(total.examined.len() >= if stress() { 200 } else { 20 }, "{total}");
+    assert!(total.examined.len() >= if stress() { 200 } else { 15 }, "{total}");
     assert!(total.extra > 1000 && total.unwound > 0, "{total}");
 }

@@ -54,7 +54,7 @@ static void *work(void *n) {
     self = (unsigned)(uintptr_t)n;
     while (!page->stop) {
         dive_plain(DEPTH, 1);
-        page_count(&page->work[self]);
+        page->work[self] = page->work[self] + 1;
     }
     return NULL;
 }
