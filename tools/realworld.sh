@@ -136,9 +136,7 @@ if [[ $form == long ]]; then
         test_unicode test_dict test_list test_set test_struct test_hashlib test_zlib test_sort test_generators
         test_exceptions test_math test_decimal
     )
-fi
 
-if [[ $form == long ]]; then
     # 30 MB that a compressor has to think about: words of a fixed pseudo-random sequence.
     /usr/bin/perl -e 'my $s = 1; my @words = map { join "", map { chr 97 + ($s = ($s * 69069 + 1) & 0xffffffff) % 26 } 0 .. 2 + $_ % 9 } 1 .. 5000;
         my $n = 0; while ($n < 30_000_000) { $s = ($s * 69069 + 1) & 0xffffffff; my $w = $words[($s >> 12) % 5000]; print $w, " "; $n += 1 + length $w }' >words

@@ -6,7 +6,7 @@ use crate::items::{Item, Kind, Op, Plan, Target};
 use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
-use crate::request::{Function, Stub, Stubs};
+use crate::request::{Function, Stub, Stubs, is_overwritten};
 use crate::{shortcut, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, Refusal};
@@ -51,11 +51,10 @@ pub(crate) struct Clones<'a> {
 }
 
 impl Clones<'_> {
-    /// Whether what stands at `at` in an original is gone once all entries are redirected. The first byte of a window is not:
-    /// whoever lands there meets the whole redirect.
+    /// Whether what stands at `at` in an original is gone once all entries are redirected.
     fn is_overwritten(&self, at: Avma) -> bool {
         let before = self.windows.partition_point(|w| w.start < at).checked_sub(1);
-        before.and_then(|i| self.windows.get(i)).is_some_and(|w| at < w.end)
+        before.and_then(|i| self.windows.get(i)).is_some_and(|w| is_overwritten(*w, at))
     }
 
     /// The places that are as good as `original` for a direct call or jump, the best first.

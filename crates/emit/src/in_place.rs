@@ -5,7 +5,9 @@
 //! which nobody has read or moved so far.
 
 use crate::encode::Entrance;
+use crate::items::{Op, branch_len};
 use crate::plan::{condition_number, has_code_operand};
+use crate::request::is_overwritten;
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, Inst, Term};
 use iced_x86::{CpuidFeature, FlowControl, Instruction, InstructionInfoFactory, Register};
@@ -13,10 +15,6 @@ use unwind::Lsda;
 
 /// What runs in place has no more bytes than this: what calling it takes in lines, here and there.
 const MOST_BYTES: usize = 48;
-/// Bytes of a conditional jump to where the rest is called.
-const EXIT_LEN: usize = 6;
-/// Bytes of the jump that stands at a function's entry, or will.
-pub(crate) const ENTRY_JUMP_LEN: u64 = 5;
 
 /// A way through a function, to run in place of calls.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +47,13 @@ pub fn fits_in_place(body: Body<'_>) -> bool {
 pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
     let Body { cfg, path, lsda } = body;
     path.first().filter(|b| **b == BlockId(0))?;
-    let start = Entrance::of(cfg, cfg.entry).direct;
-    let overwritten = AvmaRange::with_len(start, ENTRY_JUMP_LEN);
+    let jump = entry_jump(cfg);
     let mut parts = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     for (i, &id) in path.iter().enumerate() {
         let block = cfg.blocks.get(id.index())?;
         let mut insts = cfg.insts.get(block.insts.start as usize..block.insts.end as usize)?;
-        if i == 0 && start != cfg.entry {
+        if i == 0 && jump.start != cfg.entry {
             insts = insts.get(1..)?;
         }
         let next = path.get(i + 1).map(|&b| Dest::Block(b));
@@ -71,7 +68,7 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
             }
             Term::Return if next.is_none() => {
                 let (last, rest) = insts.split_last()?;
-                matches!(last.bytes.as_slice(), [0xc3] | [0xf3, 0xc3]).then_some(())?;
+                is_plain_return(last).then_some(())?;
                 insts = rest;
             }
             _ => return None,
@@ -86,7 +83,7 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
                 Dest::Block(b) => cfg.blocks.get(b.index())?.range.start,
             };
             // INVARIANT(window)
-            if overwritten.contains(to) && to != start {
+            if is_overwritten(jump, to) {
                 return None;
             }
             parts.push(Part::Exit { cond, to });
@@ -94,9 +91,19 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
     }
     let len = |p: &Part<'_>| match p {
         Part::Plain(inst) => inst.bytes.as_slice().len(),
-        Part::Exit { .. } => EXIT_LEN,
+        Part::Exit { cond, .. } => branch_len(Op::Cond(*cond), true) as usize,
     };
     (parts.iter().map(len).sum::<usize>() <= MOST_BYTES).then_some(parts)
+}
+
+/// Where the jump stands at a function's entry, or would.
+pub(crate) fn entry_jump(cfg: &Cfg) -> AvmaRange {
+    AvmaRange::with_len(Entrance::of(cfg, cfg.entry).direct, u64::from(branch_len(Op::Jump, true)))
+}
+
+/// A return that pops nothing but the address.
+pub(crate) fn is_plain_return(inst: &Inst) -> bool {
+    matches!(inst.bytes.as_slice(), [0xc3] | [0xf3, 0xc3])
 }
 
 /// All but the jump at the end.

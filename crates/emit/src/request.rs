@@ -141,11 +141,16 @@ impl<'a> Function<'a> {
         }
     }
 
-    /// Whether the original's instruction at `at` is gone once the entry is redirected. Its first byte is not: whoever
-    /// lands there meets the whole redirect.
+    /// Whether the original's instruction at `at` is gone once the entry is redirected.
     pub(crate) fn is_overwritten(&self, at: Avma) -> bool {
-        self.window.is_some_and(|w| w.start < at && at < w.end)
+        self.window.is_some_and(|w| is_overwritten(w, at))
     }
+}
+
+/// Whether what stands at `at` is gone once the jump in this window is there. Its first byte is not: whoever lands there meets the
+/// whole jump.
+pub(crate) fn is_overwritten(window: AvmaRange, at: Avma) -> bool {
+    window.start < at && at < window.end
 }
 
 impl fmt::Debug for Request<'_> {

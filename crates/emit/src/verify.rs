@@ -161,14 +161,8 @@ impl Verifier<'_> {
                 got.is_jmp_short_or_near() && goes(got, target) || self.through(got, Code::Jmp_rm64, target)
             }
             FlowControl::ConditionalBranch if was.is_jcc_short_or_near() => {
-                let mut inverse = *was;
-                inverse.negate_condition_code();
-                let same = got.condition_code() == was.condition_code() && goes(got, target) && next();
-                got.is_jcc_short_or_near()
-                    && (same
-                        || got.condition_code() == inverse.condition_code()
-                            && goes(got, inst.end())
-                            && self.stands_for(Avma(got.next_ip()), target))
+                let [to, on] = ways(inst, got)?;
+                goes(got, to) && self.stands_for(Avma(got.next_ip()), on)
             }
             FlowControl::ConditionalBranch => got.code() == was.code() && goes(got, target) && next(),
             FlowControl::Call if was.code() == Code::Call_rel32_64 => {
@@ -242,6 +236,19 @@ impl Verifier<'_> {
                 || self.clones.here.get(&original).is_some_and(|e| e.direct == clone);
         }
         self.clones.of(original).any(|c| c == clone)
+    }
+}
+
+/// Where the original goes when a conditional jump that stands for its own is taken, and when it is not.
+pub(crate) fn ways(inst: &Inst, got: &Instruction) -> Option<[Avma; 2]> {
+    let was = &inst.decoded;
+    let (target, next) = (Avma(was.near_branch_target()), inst.end());
+    let mut inverse = *was;
+    inverse.negate_condition_code();
+    match got.condition_code() {
+        _ if !got.is_jcc_short_or_near() => None,
+        same if same == was.condition_code() => Some([target, next]),
+        other => (other == inverse.condition_code()).then_some([next, target]),
     }
 }
 

@@ -14,13 +14,12 @@
 //! In between a status flag is changed (which the call leaves to nobody) and no return address is written (a word that the
 //! call overwrites and nobody reads); see [`crate::shortcut`].
 
-use crate::encode::Entrance;
-use crate::in_place::{ENTRY_JUMP_LEN, is_guarded, is_plain};
+use crate::in_place::{entry_jump, is_guarded, is_plain, is_plain_return};
 use crate::map::{AddressMap, Link};
-use crate::request::{Shortcut, Stub};
+use crate::request::{Shortcut, Stub, is_overwritten};
 use crate::shortcut;
 use crate::steps::Step;
-use crate::verify::Verifier;
+use crate::verify::{Verifier, ways};
 use addr::{Addr, Avma, AvmaRange};
 use code::Inst;
 use iced_x86::{Code, FlowControl, InstructionInfoFactory, Mnemonic};
@@ -109,8 +108,8 @@ impl Verifier<'_> {
     ) -> Option<()> {
         let body = shortcut.body.filter(|body| body.cfg.entry == shortcut.callee)?;
         let mut factory = InstructionInfoFactory::new();
-        let start = Entrance::of(body.cfg, body.cfg.entry).direct;
-        let mut original = start;
+        let jump = entry_jump(body.cfg);
+        let mut original = jump.start;
         // More of them are none that end.
         for _ in 0..=body.cfg.insts.len() {
             let inst = body.cfg.insts.iter().find(|i| i.at == original)?;
@@ -120,27 +119,18 @@ impl Verifier<'_> {
                 continue;
             }
             if was.flow_control() == FlowControl::Return {
-                let plain = matches!(inst.bytes.as_slice(), [0xc3] | [0xf3, 0xc3]);
-                return (plain && self.stands_for(at, call.end())).then_some(());
+                return (is_plain_return(inst) && self.stands_for(at, call.end())).then_some(());
             }
             let step = within(steps.next()?, call.at)?;
             at = Avma(step.got.next_ip());
             original = inst.end();
             if was.is_jcc_short_or_near() {
-                let mut off = Avma(was.near_branch_target());
-                if step.got.condition_code() != was.condition_code() {
-                    std::mem::swap(&mut original, &mut off);
-                }
-                let mut inverse = *was;
-                inverse.negate_condition_code();
-                let conditions = [was.condition_code(), inverse.condition_code()];
-                if !step.got.is_jcc_short_or_near() || !conditions.contains(&step.got.condition_code()) {
-                    return None;
-                }
+                let [off, on] = ways(inst, &step.got)?;
                 // INVARIANT(window): also of a callee that is not in this request.
-                if start < off && off < start.add(ENTRY_JUMP_LEN) {
+                if is_overwritten(jump, off) {
                     return None;
                 }
+                original = on;
                 asides.asked.push((Avma(step.got.near_branch_target()), call.at, off));
                 continue;
             }

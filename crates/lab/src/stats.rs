@@ -173,7 +173,7 @@ mod tests {
             assert!(e.low <= e.value && e.value <= e.high);
             held += u32::from(e.low <= 1.0 && 1.0 <= e.high);
         }
-        assert!((88..=99).contains(&held), "{held} of 100");
+        assert!((90..=99).contains(&held), "{held} of 100");
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn exact_windows_give_exact_figures() {
     }
 }
 
-/// 95 of 100 intervals hold the truth; of 100, fewer than 86 would be one chance in ten thousand.
+/// 95 of 100 intervals hold the truth. The seeds are fixed, so that this many do or the method has changed.
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
     let held = |sample: &dyn Fn(u64) -> Sample| {
@@ -83,7 +83,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
         (0..100).filter(|&seed| interval(seed).holds(1.1)).count()
     };
     let pairs = held(&|seed| Sample::of_pairs(&drifting(30, 1.1, 0.2, seed)));
-    assert!((86..=100).contains(&pairs), "{pairs}");
+    assert!((89..100).contains(&pairs), "{pairs}");
     // Slices without drift, as the classic method assumes.
     let steady = |seed| {
         let mut windows = drifting(60, 1.1, 0.1, seed);
@@ -95,7 +95,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
         Sample::of_slices(&windows)
     };
     let slices = held(&steady);
-    assert!((84..=100).contains(&slices), "{slices}");
+    assert!((85..100).contains(&slices), "{slices}");
 }
 
 #[test]

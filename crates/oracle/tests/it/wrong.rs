@@ -110,9 +110,8 @@ fn a_wrong_number_in_a_body_in_place_is_found() {
 
 /// Calls of what is left of a callee.
 fn rests(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<Instruction> {
-    let aside = |w: &&[emit::Entry]| w[1].link == Link::Within && w[0].original != w[1].original;
-    let at = |w: &[emit::Entry]| instruction(map.fragments().address(w[1].at), memory).0;
-    map.entries().windows(2).filter(aside).map(at).collect()
+    let aside = map.entries().iter().enumerate().filter(|(i, _)| map.is_aside(*i));
+    aside.map(|(_, e)| instruction(map.fragments().address(e.at), memory).0).collect()
 }
 
 #[test]
