@@ -149,6 +149,10 @@ impl<'a> Follower<'a> {
         }
         let mut at = self.at.unwrap_or(path.at);
         if self.behind_marks.get(&path.at) == Some(&at) {
+            // A return there is that of a whole callee.
+            if path.flow == Flow::Return {
+                self.passed_by(at, path, tell);
+            }
             return;
         }
         for _ in 0..MOST_EXTRA {

@@ -135,6 +135,23 @@ fn a_way_in_place_is_left() {
     assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
 }
 
+/// Of a callee that was called and never ran a path tells its return alone, at the `endbr64` that the clones' side has passed by.
+#[test]
+fn a_callee_that_only_returns_is_passed_by_behind_its_mark() {
+    let out = cloned((&[0, 1], 0), (&[0], 0));
+    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
+    let moves = [
+        step(0x1000, 3, Flow::On, 0x1003),
+        step(0x1003, 2, Flow::Conditional, 0x1005),
+        step(0x1005, 5, Flow::Call, 0x2000),
+        step(0x2000, 4, Flow::Return, 0x100a),
+        step(0x100a, 3, Flow::On, 0x100d),
+    ];
+    let (theirs, lost) = followed(&moves, &out, &entries(&out));
+    let caller = &out.clones[0].map;
+    assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
+}
+
 #[test]
 fn a_path_that_is_not_the_clones_is_lost_and_found() {
     let out = cloned((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3));
