@@ -180,7 +180,10 @@ proptest! {
         g.open_closed_parts();
         let f = g.cheapest();
         prop_assert!(conserved(&g, &f), "{f:?}");
-        prop_assert_eq!(g.cost(&f), least_cost(&g, 3), "{:?}", f);
+        let (cost, least) = (g.cost(&f), least_cost(&g, 3));
+        prop_assert!(cost <= least, "{cost} {least} {f:?}");
+        // Where flows join they can be beyond what was tried.
+        prop_assert!(cost == least || f.edges.iter().any(|&x| x > 3), "{cost} {least} {f:?}");
     }
 
     #[test]
