@@ -4,6 +4,7 @@ use crate::candidates::Candidate;
 use crate::file_text::FileText;
 use crate::function_order::function_order;
 use crate::map_store;
+use crate::passes::{Pass, Style};
 use crate::program::{FuncId, Program};
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
@@ -85,7 +86,7 @@ pub fn build(
     walk: Option<&Candidate>,
     files: &FxHashMap<usize, FileText>,
     maps: &[Mapping],
-    shuffle: Option<u64>,
+    style: Style,
     notes: u64,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
@@ -96,7 +97,7 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, walk, files, shuffle, holes: &built.holes };
+        let work = Work { program, chosen, walk, files, style, holes: &built.holes };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // How much there is beside clones and tables is known once they are made.
@@ -136,7 +137,7 @@ struct Work<'a, 'm> {
     chosen: &'a [Candidate],
     walk: Option<&'a Candidate>,
     files: &'a FxHashMap<usize, FileText>,
-    shuffle: Option<u64>,
+    style: Style,
     holes: &'a [(AvmaRange, Hole)],
 }
 
@@ -147,8 +148,8 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, walk, files, shuffle, holes } = work;
-    let order = function_order(members, shuffle);
+    let &Work { program, chosen, walk, files, style, holes } = work;
+    let order = function_order(members, style);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
     let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
@@ -159,11 +160,12 @@ fn one_cache(
         .iter()
         .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files).as_deref()))
         .collect();
+    let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (out, text_at, data_at, room) = emit_somewhere(
         &Parts {
             members: &members,
             windows: &windows,
-            stubs: &program.stubs(modules),
+            stubs: &stubs,
             constant: &|at| program.constant_function(at),
         },
         &near,
@@ -207,8 +209,12 @@ fn one_cache(
     }
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
-    records.extend(redirects::calls(program, chosen, &entries, &taken));
-    records.extend(redirects::words(program, &entries));
+    if style.passes.has(Pass::Calls) {
+        records.extend(redirects::calls(program, chosen, &entries, &taken));
+    }
+    if style.passes.has(Pass::Words) {
+        records.extend(redirects::words(program, &entries));
+    }
 
     let maps = map_store::write(&out.clones);
     let plan = CachePlan {

@@ -1,5 +1,6 @@
 //! Which functions are cloned, with which of their blocks, and in which order the blocks lie.
 
+use crate::passes::{Pass, Style};
 use crate::program::{Analysed, FuncId, Program};
 use crate::samples::Samples;
 use crate::seldom;
@@ -269,21 +270,23 @@ impl Candidates {
     }
 
     /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
-    pub fn order(&mut self, samples: &Samples, shuffle: Option<u64>) {
+    pub fn order(&mut self, samples: &Samples, style: Style) {
         // Left by counting, which may have been given up in the middle.
         for c in &mut self.chosen {
             c.counters.clear();
             c.watches.clear();
         }
-        match shuffle {
+        match style.shuffle {
             Some(seed) => random_orders(&mut self.chosen, seed),
             None => {
                 if !samples.ips.is_empty() {
                     let hits = hits(&self.chosen, samples);
                     self.chosen.iter_mut().enumerate().for_each(|(i, c)| c.hits = hits.of(i).to_vec());
                 }
-                measured_orders(&mut self.chosen);
-                split::split(&mut self.chosen);
+                measured_orders(&mut self.chosen, style.passes.has(Pass::Blocks));
+                if style.passes.has(Pass::Split) {
+                    split::split(&mut self.chosen);
+                }
             }
         }
     }
@@ -338,12 +341,14 @@ fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
     hits
 }
 
-/// Hot blocks, ext-TSP.
-fn measured_orders(chosen: &mut [Candidate]) {
+/// The blocks that run, by how control goes or as they were.
+fn measured_orders(chosen: &mut [Candidate], by_counts: bool) {
     for c in chosen {
         let cfg = &c.analysed.cfg;
-        let hot = if c.counted { ran(&c.counts, &c.hits) } else { perhaps_hot(cfg, &c.counts, &c.hits) };
-        c.order = order_blocks(cfg, &c.counts, &hot);
+        let runs = if c.counted { ran(&c.counts, &c.hits) } else { perhaps_hot(cfg, &c.counts, &c.hits) };
+        let order = if by_counts { order_blocks(cfg, &c.counts) } else { cfg.block_ids().collect() };
+        c.order = order.into_iter().filter(|b| runs.get(b.index()).copied().unwrap_or(false)).collect();
+        c.hot = c.order.len();
     }
 }
 
@@ -363,8 +368,8 @@ fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
         .collect()
 }
 
-/// The hot blocks in ext-TSP order.
-fn order_blocks(cfg: &Cfg, counts: &Counts, hot: &[bool]) -> Vec<BlockId> {
+/// All blocks in ext-TSP order.
+fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
     let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
     let mut edges = Vec::new();
     for (from, block) in cfg.blocks.iter().enumerate() {
@@ -382,9 +387,5 @@ fn order_blocks(cfg: &Cfg, counts: &Counts, hot: &[bool]) -> Vec<BlockId> {
         });
     }
     let graph = Graph { sizes: &sizes, counts: &counts.blocks, edges: &edges };
-    layout::ext_tsp(&graph)
-        .into_iter()
-        .filter(|&b| hot.get(b).copied().unwrap_or(false))
-        .filter_map(|b| u32::try_from(b).ok().map(BlockId))
-        .collect()
+    layout::ext_tsp(&graph).into_iter().filter_map(|b| u32::try_from(b).ok().map(BlockId)).collect()
 }

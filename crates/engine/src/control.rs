@@ -6,7 +6,7 @@ use crate::report::{StopMs, TargetState, ToggleAnswer};
 use crate::status::state_of;
 use crate::{Error, Target, perf_map, restore};
 use splice::{Installed, Policy};
-use tracee::{Pid, Process};
+use tracee::Pid;
 
 /// Takes every redirect of every generation away.
 ///
@@ -31,8 +31,7 @@ pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
 /// # Errors
 /// As [`undo`]; [`Error::Locked`] where the other whet is at work yet.
 pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
-    tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
     let Some(installed) = &target.installed else { return Ok(None) };
     match state_of(installed) {
@@ -52,10 +51,8 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
 }
 
 fn toggle(pid: Pid, state: TargetState) -> Result<ToggleAnswer, Error> {
-    tracee::preflight(pid)?;
     // The lock comes first: another whet may be about to add a generation.
-    let process = Process::open(pid)?;
-    let lock = TargetLock::take(&process)?;
+    let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let target = Target::open(pid)?;
     // What only counted is nothing to put back.

@@ -9,6 +9,7 @@ use crate::claim::Claim;
 use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
+use crate::passes::Style;
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
@@ -79,9 +80,7 @@ pub fn count_during(
         work();
         look();
     };
-    tracee::preflight(pid)?;
-    let process = Process::open(pid)?;
-    let _lock = TargetLock::take(&process)?;
+    let (process, _lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let target = Target::open(pid)?;
     let counted = on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
@@ -134,10 +133,11 @@ pub(crate) fn count(
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
-        round(ground, &mut candidates.chosen[from..], options.shuffle, run, &mut report)?;
+        round(ground, &mut candidates.chosen[from..], options.style(), run, &mut report)?;
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
-        let callees = callees(ground.program, &candidates.chosen[from..], &known, time);
+        let mut callees = callees(ground.program, &candidates.chosen[from..], &known, time);
+        callees.retain(|&f| options.takes(ground.program, f));
         from = candidates.chosen.len();
         let analyse = |&id: &FuncId| match file_text::is_foreign(ground.program, &ground.files, id) {
             true => Err(Refusal::ForeignChange),
@@ -165,7 +165,7 @@ pub(crate) fn count(
 fn round(
     ground: &Ground<'_, '_>,
     chosen: &mut [Candidate],
-    shuffle: Option<u64>,
+    style: Style,
     run: &mut Run<'_>,
     report: &mut CountingReport,
 ) -> Result<(), Error> {
@@ -173,13 +173,13 @@ fn round(
     let plans: Vec<CounterPlan> = chosen.iter_mut().map(|c| prepare(c, &mut offset)).collect();
     let counted = offset;
     let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch(c, &mut offset)).collect();
-    if let Some(seed) = shuffle {
+    if let Some(seed) = style.shuffle {
         // Other orders than those that come after it.
         let mut rng = Rng::new(seed ^ 0xc0);
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
     let target = Target::open(ground.target.process.pid())?;
-    let wanted = Wanted { chosen, shuffle, counters: Some(offset), notes: &|_| Vec::new() };
+    let wanted = Wanted { chosen, style, counters: Some(offset), notes: &|_| Vec::new() };
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();

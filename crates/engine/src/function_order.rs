@@ -1,21 +1,25 @@
 //! In which order the functions of a code cache lie.
 
 use crate::candidates::{Candidate, SiteTargets};
+use crate::passes::{Pass, Style};
 use crate::shuffle::Rng;
 use addr::Avma;
 use iced_x86::{FlowControl, OpKind};
 use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
 
-/// By the call graph, those with hot code first; or at random.
-pub(crate) fn function_order(members: &[&Candidate], shuffle: Option<u64>) -> Vec<usize> {
+/// Those with hot code first, by the call graph or by address; or all at random.
+pub(crate) fn function_order(members: &[&Candidate], style: Style) -> Vec<usize> {
     let mut all: Vec<usize> = (0..members.len()).collect();
-    if let Some(seed) = shuffle {
+    if let Some(seed) = style.shuffle {
         Rng::new(seed ^ 0x5eed).shuffle(&mut all);
         return all;
     }
     let (hot, warm): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|&i| members[i].hot > 0);
     let order = |places: Vec<usize>| {
+        if !style.passes.has(Pass::Functions) {
+            return places;
+        }
         let group: Vec<&Candidate> = places.iter().map(|&i| members[i]).collect();
         call_order(&group).into_iter().map(|i| places[i]).collect::<Vec<_>>()
     };
@@ -71,6 +75,7 @@ fn call_order(members: &[&Candidate]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::passes::Passes;
     use crate::test_candidate::candidate;
 
     #[test]
@@ -82,8 +87,10 @@ mod tests {
         let all = [with(0, 0, 90), with(1, 2, 10), with(2, 0, 99), with(3, 1, 20)];
         let members: Vec<&Candidate> = all.iter().collect();
         // Each of the two by executions per byte of what lies where it is entered.
-        assert_eq!(function_order(&members, None), [3, 1, 2, 0]);
-        let mut random = function_order(&members, Some(1));
+        assert_eq!(function_order(&members, Style::default()), [3, 1, 2, 0]);
+        let passes = Passes::without(&[Pass::Functions]);
+        assert_eq!(function_order(&members, Style { passes, ..Style::default() }), [1, 3, 0, 2]);
+        let mut random = function_order(&members, Style { shuffle: Some(1), ..Style::default() });
         random.sort_unstable();
         assert_eq!(random, [0, 1, 2, 3]);
     }

@@ -5,6 +5,7 @@ use crate::candidates::Candidate;
 use crate::file_text::FileText;
 use crate::lookup::Lookup;
 use crate::optimize::MEMORY_CAP;
+use crate::passes::{Pass, Style};
 use crate::program::Program;
 use crate::{Error, Target, memory_limit, walk};
 use addr::{Avma, AvmaRange};
@@ -33,8 +34,8 @@ pub(crate) struct Ground<'a, 'm> {
 pub(crate) struct Wanted<'a> {
     /// The functions, with the orders of their blocks.
     pub(crate) chosen: &'a [Candidate],
-    /// The seed of the functions' order, where that is random.
-    pub(crate) shuffle: Option<u64>,
+    /// How they are laid out.
+    pub(crate) style: Style,
     /// Where its clones only count: bytes of counters for each thread.
     pub(crate) counters: Option<u32>,
     /// What the next whet should know.
@@ -67,13 +68,13 @@ impl Ground<'_, '_> {
     }
 
     fn install_once(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
-        let Wanted { chosen, shuffle, counters, notes } = wanted;
+        let Wanted { chosen, style, counters, notes } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         // An earlier generation has brought it.
         let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let build = |notes| build::build(self.program, chosen, walk, &self.files, &maps, shuffle, notes);
+        let build = |notes| build::build(self.program, chosen, walk, &self.files, &maps, style, notes);
         let noted = |mut built: Built| {
             let notes = notes(&built);
             if let Some(first) = built.caches.first_mut() {
@@ -106,7 +107,9 @@ impl Ground<'_, '_> {
             None => None,
         };
         let caches = std::mem::take(&mut built.caches);
-        let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters };
+        // What is to go again soon is not worth a huge page.
+        let huge = counters.is_none() && style.passes.has(Pass::HugePages);
+        let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })
     }

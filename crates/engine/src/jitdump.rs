@@ -36,8 +36,7 @@ pub struct PerfReport {
 /// [`Error::NotInstalled`]; with `dump` also [`Error::File`] where it cannot be written or the target cannot map it, and those
 /// of stopping a thread.
 pub fn perf(pid: Pid, dump: bool) -> Result<PerfReport, Error> {
-    tracee::preflight(pid)?;
-    let _lock = TargetLock::take(&Process::open(pid)?)?;
+    let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let perf_map = perf_map::of(&target.process, installed);

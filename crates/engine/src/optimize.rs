@@ -10,6 +10,7 @@ use crate::ground::{Ground, Placed, Wanted};
 use crate::lock::TargetLock;
 use crate::lookup;
 use crate::notes::{NotedFunction, Notes};
+use crate::passes::{Pass, Passes, Style};
 use crate::profile_store::Taken;
 use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracee::{Pid, Process, Raised};
+use tracee::{Pid, Raised};
 
 /// Address space that clones of all generations may take in one target. Bytes.
 pub const MEMORY_CAP: u64 = 128 << 20;
@@ -44,6 +45,8 @@ pub struct OptimizeOptions {
     pub shuffle: Option<u64>,
     /// Neither sample nor count: what to clone and how it ran is told by this.
     pub profile: Option<Arc<Profile>>,
+    /// What is done to make clones faster.
+    pub passes: Passes,
     /// Only these functions.
     pub only: Vec<String>,
     /// Only so many functions that can be cloned.
@@ -52,6 +55,18 @@ pub struct OptimizeOptions {
     pub perf_map: bool,
     /// Address space that clones of all generations may take; [`MEMORY_CAP`] at most, and where this is `None`. Bytes.
     pub memory_cap: Option<u64>,
+}
+
+impl OptimizeOptions {
+    /// How clones are to be laid out.
+    pub(crate) fn style(&self) -> Style {
+        Style { shuffle: self.shuffle, passes: self.passes }
+    }
+
+    /// Whether a function may be rebuilt at all.
+    pub(crate) fn takes(&self, program: &Program<'_>, f: FuncId) -> bool {
+        self.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
+    }
 }
 
 /// What is going on.
@@ -100,9 +115,7 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
-    tracee::preflight(pid)?;
-    let process = Process::open(pid)?;
-    let mut lock = TargetLock::take(&process)?;
+    let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
     let target = Target::open(pid)?;
@@ -147,8 +160,8 @@ fn rebuild(
         if options.shuffle.is_none() {
             profile_store::settle(&mut candidates.chosen);
         }
-        candidates.order(samples, options.shuffle);
-        shortcuts::choose(ground.program, &mut candidates.chosen, options.shuffle.is_some());
+        candidates.order(samples, options.style());
+        shortcuts::choose(ground.program, &mut candidates.chosen, options.style());
 
         options.interrupt.check()?;
         progress(Progress::Installing);
@@ -167,7 +180,7 @@ fn rebuild(
             Notes { profile: profile.clone(), ..notes }.write()
         };
         let wanted =
-            Wanted { chosen: &candidates.chosen, shuffle: options.shuffle, counters: None, notes: &notes };
+            Wanted { chosen: &candidates.chosen, style: options.style(), counters: None, notes: &notes };
         let placed = ground.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
@@ -207,6 +220,7 @@ pub(crate) fn on_ground<R>(
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
     };
+    candidates.chosen.retain(|c| options.takes(&program, c.id));
     leave_foreign_changes(&program, &files, &mut candidates);
     let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
     if candidates.chosen.is_empty() {

@@ -5,6 +5,7 @@
 //! the function it leads to, in place if that is such a one.
 
 use crate::candidates::{Candidate, SiteTargets};
+use crate::passes::{Pass, Style};
 use crate::program::Program;
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Inst, Term};
@@ -37,10 +38,13 @@ pub struct Shortcut {
     pub guard: Option<Guard>,
 }
 
-/// Gives each candidate its shortcuts. `all` takes whatever can be had, whether or not it pays.
-pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], all: bool) {
+/// Gives each candidate its shortcuts: where the layout is random whatever can be had, whether or not it pays.
+pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {
+    let Style { shuffle, passes } = style;
+    let all = shuffle.is_some();
     for c in &mut *chosen {
-        c.way = way(c, all);
+        let wanted = |path: &Vec<BlockId>| passes.has(Pass::SideExits) || !branches(&c.analysed.cfg, path);
+        c.way = way(c, all).filter(|path| passes.has(Pass::InPlace) && wanted(path));
     }
     let fits: FxHashMap<Avma, bool> =
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
@@ -58,7 +62,8 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], all: bool)
             };
             let in_place = *fits.get(&callee)?;
             let pays = n >= worth && (in_place || guard.is_some());
-            pays.then_some(Shortcut { call, callee, in_place, guard })
+            let wanted = guard.is_none() || passes.has(Pass::Guards);
+            (pays && wanted).then_some(Shortcut { call, callee, in_place, guard })
         };
         c.shortcuts = calls(c).filter_map(shortcut).collect();
     }
@@ -70,13 +75,10 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
     let lsda = c.analysed.lsda.as_ref();
     let mut path = vec![BlockId(0)];
     let mut off: u64 = 0;
-    let mut branches = false;
     loop {
         let last = *path.last()?;
-        match cfg.blocks.get(last.index())?.term {
-            Term::Return => break,
-            Term::Cond { .. } => branches = true,
-            _ => {}
+        if matches!(cfg.blocks.get(last.index())?.term, Term::Return) {
+            break;
         }
         let counts = c.counts.edges.get(last.index()).into_iter().flatten().copied();
         let mut counts = counts.chain(std::iter::repeat(0));
@@ -99,9 +101,14 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
     // Who comes to the middle of it has left the way where it runs in place.
     let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
     let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
-    let mostly = !branches || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
+    let mostly = !branches(cfg, &path) || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
     let fits = || emit::fits_in_place(Body { cfg, path: &path, lsda });
     ((all || mostly) && fits()).then_some(path)
+}
+
+/// Whether a way can be left.
+fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
+    path.iter().any(|b| matches!(cfg.blocks[b.index()].term, Term::Cond { .. }))
 }
 
 /// How often functions run in place of calls, by their entries, where all guards hold.

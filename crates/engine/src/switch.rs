@@ -29,8 +29,7 @@ impl Switch {
     /// [`Error::NotInstalled`] where there is nothing to switch: never optimized, or an installation broken off.
     /// [`Error::Locked`] where another comparison is being made.
     pub fn open(pid: Pid) -> Result<Self, Error> {
-        tracee::preflight(pid)?;
-        let process = Process::open(pid)?;
+        let (process, _lock) = TargetLock::open(pid)?;
         let claim = Claim::stake(&process)?;
         let Target { installed, .. } = Target::open(pid)?;
         let known = installed.as_ref().map(|i| (i.generation(), state_of(i)));
@@ -89,7 +88,6 @@ impl Switch {
         if !self.process.is_alive() {
             return Err(tracee::Error::Gone(pid).into());
         }
-        tracee::preflight(pid)?;
         let _lock = TargetLock::take(&self.process).map_err(|e| match e {
             // They have only just begun.
             Error::Locked { .. } if !self.claim.stands() => Error::Changed { pid },

@@ -13,13 +13,15 @@ use tracee::{Process, Remote};
 
 const MADVISE: i64 = 28;
 const MADV_HUGEPAGE: u64 = 14;
+const MADV_NOHUGEPAGE: u64 = 15;
 const PRCTL: i64 = 157;
 const PR_SET_THP_DISABLE: u64 = 41;
 const PR_GET_THP_DISABLE: u64 = 42;
 
-/// Asks for huge pages at first touch. Refused by kernels without them; packing alone is most of the gain then.
-pub fn advise(remote: &mut Remote<'_>, text: AvmaRange) {
-    let _ = remote.syscall(MADVISE, [text.start.0, text.len(), MADV_HUGEPAGE, 0, 0, 0]);
+/// Asks for huge pages at first touch, or for none. Refused by kernels without them; packing alone is most of the gain then.
+pub fn advise(remote: &mut Remote<'_>, text: AvmaRange, wanted: bool) {
+    let advice = if wanted { MADV_HUGEPAGE } else { MADV_NOHUGEPAGE };
+    let _ = remote.syscall(MADVISE, [text.start.0, text.len(), advice, 0, 0, 0]);
 }
 
 /// Collapses what is filled and not huge yet; returns how many bytes of all caches the kernel backs with huge pages.

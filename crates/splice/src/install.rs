@@ -108,6 +108,8 @@ pub struct Plan {
     pub anchor_at: Avma,
     /// Where its clones only count: bytes of counters that each thread needs.
     pub counters: Option<u32>,
+    /// Whether its code goes to huge pages, where the kernel gives any.
+    pub huge: bool,
 }
 
 /// What an installation did.
@@ -158,8 +160,7 @@ pub fn install(
         Some(bytes) => Some(counters::provide(process, &anchor, bytes)?),
         None => None,
     };
-    // What is to go again soon is not worth a huge page.
-    let huge_bytes = if counting { 0 } else { huge::collapse(process, &anchor, &plan.caches) };
+    let huge_bytes = if plan.huge { huge::collapse(process, &anchor, &plan.caches) } else { 0 };
     publish(process, &anchor, regions, &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
@@ -202,7 +203,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
             }
         }
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
-            huge::advise(remote, c.text_range());
+            huge::advise(remote, c.text_range(), plan.huge);
         }
         Ok(Ok(()))
     })?;

@@ -1,7 +1,7 @@
 //! The words of the command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::{Error, Interrupt, OptimizeOptions, ProfileForm};
+use engine::{Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -324,6 +324,10 @@ pub struct How {
     /// Only these functions (names, or addresses inside them).
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
+    /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), in-place,
+    /// side-exits, guards, stubs, calls, words (how calls get to clones), libraries, huge-pages.
+    #[arg(long, value_name = "PASS", num_args = 1.., value_delimiter = ',')]
+    without: Vec<Pass>,
     /// Only the first N functions that can be cloned, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]
     max_functions: Option<usize>,
@@ -346,6 +350,7 @@ impl How {
             interrupt: Interrupt::default(),
             counting: self.counting(),
             shuffle: self.shuffle,
+            passes: Passes::without(&self.without),
             only: self.only.clone(),
             max_functions: self.max_functions,
             memory_cap: None,

@@ -351,8 +351,15 @@ fn another_whet_at_work() {
     refused(guest.pid(), &["undo"], 6, "locked");
     guest.progresses(1);
     is_untouched(guest.pid());
-    drop(file);
-    whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
+    // One that is about to be done is waited for.
+    std::thread::scope(|s| {
+        let optimize = || whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]);
+        let waits = s.spawn(optimize);
+        std::thread::sleep(Duration::from_millis(500));
+        is_untouched(guest.pid());
+        drop(file);
+        waits.join().unwrap().exits(0);
+    });
     whet(&["undo", &guest.arg()]).exits(0);
 }
 

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The share of the gain that each pass has: all of them, and all but one, on the same server under the same load.
+
+Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
+other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
+tools/measure.py). A pass's share is the ratio of the gains with all passes and without it; more than 1 is what it
+gives. Shares do not multiply up to the whole: what one pass leaves undone another may do.
+
+    bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from measure import MeasureError, measure  # noqa: E402
+from mysql_wire import MysqlError  # noqa: E402
+from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from servers import NAMES, FetchError  # noqa: E402
+from whet_cli import Whet, WhetError  # noqa: E402
+
+PASSES = [
+    "blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs", "calls", "words", "libraries",
+    "huge-pages",
+]  # fmt: skip
+ALL = "none"
+TABLES, ROWS = 4, 100_000
+WARM_UP = 5.0
+RESAMPLES = 2000
+
+
+def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[float]]:
+    """The gain of each pair of windows, by the pass that was left out."""
+    left_out = [ALL, *args.passes]
+    rng.shuffle(left_out)
+    gains: dict[str, list[float]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="whet-passes-") as folder,
+        Server(args.server) as server,
+    ):
+        server.prepare(TABLES, ROWS)
+        with Load(server.socket, args.load, args.threads, None, TABLES, ROWS) as load:
+            time.sleep(WARM_UP)
+            profile = Path(folder) / "profile"
+            args.whet.run("optimize", server.pid)
+            args.whet.run("profile", "export", server.pid, "-o", profile)
+            for name in left_out:
+                without = [] if name == ALL else ["--without", name]
+                args.whet.run("optimize", server.pid, "--profile", profile, *without)
+                result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
+                gains[name] = ratios(result["windows"])
+                print(f"round {number}, without {name}: x{result['cpu_per_query']['ratio']:.3f}", file=sys.stderr, flush=True)
+            outcome = load.finish()
+    if outcome.exit_code != 0 or outcome.ignored_errors or outcome.reconnects or outcome.complaints:
+        raise MeasureError(f"{args.load}: a query failed: {outcome}")
+    return gains
+
+
+def ratios(windows: list[dict]) -> list[float]:
+    """CPU per query without whet by that with it, of each pair in which the server worked."""
+    pairs: dict[int, dict[str, float]] = {}
+    for w in windows:
+        if w["queries"] > 0 and w["cpu"] > 0:
+            pairs.setdefault(w["pair"], {})[w["side"]] = w["cpu"] / w["queries"]
+    return [p["without"] / p["with"] for p in pairs.values() if len(p) == 2]
+
+
+def share(whole: list[float], rest: list[float], rng: random.Random) -> dict:
+    """The ratio of two medians, with its 95% interval."""
+
+    def drawn() -> float:
+        return median(rng.choices(whole, k=len(whole))) / median(rng.choices(rest, k=len(rest)))
+
+    resampled = sorted(drawn() for _ in range(RESAMPLES))
+    tail = RESAMPLES // 40
+    return {"ratio": median(whole) / median(rest), "low": resampled[tail], "high": resampled[-tail - 1]}
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--server", choices=NAMES, default=NAMES[0])
+    p.add_argument("--load", default="oltp_point_select", choices=["oltp_point_select", "oltp_read_only"])
+    p.add_argument("--pairs", type=int, default=60)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--threads", type=int, default=4)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--whet", type=Whet, default=None)
+    p.add_argument("--json", type=Path, help="default: bench/out/passes-SERVER.json")
+    p.add_argument("passes", nargs="*", default=PASSES, metavar="PASS", help="default: each")
+    args = p.parse_args()
+    args.json = args.json or Path(__file__).resolve().parent / "out" / f"passes-{args.server}.json"
+    args.whet = args.whet or Whet()
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(args.seed)
+    gains: dict[str, list[float]] = {}
+    try:
+        for number in range(1, args.rounds + 1):
+            for name, some in one_round(number, args, rng).items():
+                gains.setdefault(name, []).extend(some)
+            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "gains": gains}, indent=1))
+    except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
+        print(f"passes: {e}", file=sys.stderr)
+        return 1
+    print(f"{args.server}, {args.load}: CPU per query, without whet / with")
+    print("| left out | gain | the pass's share (95% interval) |")
+    print("|---|---|---|")
+    for name in [ALL, *args.passes]:
+        gain = median(gains[name])
+        of_it = share(gains[ALL], gains[name], rng)
+        told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
+        print(f"| {name} | x{gain:.3f} | {told} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

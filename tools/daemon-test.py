@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""The daemon over time, on programs and a server of its own.
+
+    daemon-test.py soak [--minutes N] [--seed N]   ten targets that start, fork, end and are killed, under load, with undo and
+                                                   redo by hand in between: no output may differ, nothing may stay stopped,
+                                                   and the daemon may not grow
+    daemon-test.py loads [--seconds N]             a server whose load changes: point select, write only, range scans; each
+                                                   change has to be rebuilt for, and no query may fail
+
+Nothing outside is touched: the daemon knows only programs of names that this test makes up. $WHET is the binary.
+"""
+
+import argparse
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server import Load, Server, ServerError, exit_on_signals
+from servers.room import die_with_parent
+from whet_cli import Whet, WhetError
+
+ROOT = Path(__file__).resolve().parent.parent
+GUESTS = ["fork.c", "churn.c", "spawn.c", "throws.cc", "signals.c", "containers.cc", "switches.c", "tls.c", "virtuals.cc"]
+TABLES, ROWS = 4, 50_000
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# A target may be stopped for milliseconds; what is found so in every look for so long stays so.
+STUCK = 20.0
+
+
+class Failed(Exception):
+    """A promise that was not kept."""
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    ended: int = 0
+    killed: int = 0
+    toggled: int = 0
+    wrong: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, what: str, wrong: str | None = None) -> None:
+        """One more of `what`."""
+        with self.lock:
+            setattr(self, what, getattr(self, what) + 1)
+            if wrong:
+                self.wrong.append(wrong)
+
+
+class Daemon:
+    """A daemon with a configuration of its own."""
+
+    def __init__(self, folder: Path, programs: list[Path], more: str = ""):
+        self.folder = folder
+        targets = "".join(f'[[target]]\nexe = "{p}"\n' for p in programs)
+        (folder / "whet.toml").write_text(
+            f'{targets}[take]\ncpu_percent = 2.0\nmin_age = "1s"\nwarm_min_age = "500ms"\nevery = "500ms"\n'
+            f'[profile]\nsampling = "1s"\ncounting = "300ms"\n'
+            f'[paths]\nsocket = "{folder}/run/socket"\nstate = "{folder}/state"\nkill_switch = "{folder}/off"\n'
+            f'metrics = "{folder}/metrics"\n{more}'
+        )
+        os.environ["WHET_CONFIG"] = str(folder / "whet.toml")
+        self.whet = Whet()
+        self.log = folder / "log"
+
+    def __enter__(self) -> "Daemon":
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.whet.path, "start", "--foreground"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Before it ends: what it is at work on is let go of in order.
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def metric(self, name: str) -> float:
+        """A figure of its own; 0 before there is one."""
+        try:
+            found = re.search(rf"^{name} (\S+)$", (self.folder / "metrics").read_text(), re.M)
+        except FileNotFoundError:
+            return 0.0
+        return float(found[1]) if found else 0.0
+
+    def size(self) -> tuple[int, int, int, int]:
+        """Resident bytes, open files, threads, children that have ended and were not waited for."""
+        proc = Path(f"/proc/{self.process.pid}")
+        resident = int((proc / "statm").read_text().split()[1]) * PAGE
+        zombies = [c for c in children(self.process.pid) if state(c) == "Z"]
+        return resident, len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir())), len(zombies)
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += map(int, task.read_text().split())
+    return found
+
+
+def state(pid: int) -> str:
+    """A letter as in ps; nothing where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def build(folder: Path, name: str) -> Path:
+    """A guest, by the directives at its head."""
+    source = ROOT / "guests" / name
+    flags = re.findall(r"^//#(?:Flags|Link): (.*)$", source.read_text(), re.M)
+    program = folder / f"whet-soak-{source.stem}"
+    compiler = "gcc" if source.suffix == ".c" else "g++"
+    subprocess.run([compiler, "-O2", str(source), "-o", str(program), *" ".join(flags).split()], check=True)
+    return program
+
+
+def run(program: Path, seconds: float) -> "subprocess.Popen[bytes]":
+    """A guest for so long."""
+    return subprocess.Popen(
+        [str(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "GUEST_SECONDS": str(seconds), "GUEST_REST": "1"},
+        preexec_fn=die_with_parent,
+    )
+
+
+def lives(program: Path, until: float, rng: random.Random, tally: Tally, alive: dict[Path, int]) -> None:
+    """A target that is started again and again."""
+    plain, _ = (first := run(program, 0.5)).communicate()
+    code = first.returncode
+    while time.monotonic() < until:
+        seconds = rng.uniform(3, 60)
+        guest = run(program, seconds)
+        alive[program] = guest.pid
+        dies = rng.random() < 0.3
+        end = time.monotonic() + (seconds * rng.random() if dies else seconds)
+        while time.monotonic() < end and guest.poll() is None:
+            time.sleep(min(rng.uniform(0.5, 10), max(end - time.monotonic(), 0.01)))
+            if rng.random() < 0.3 and guest.poll() is None:
+                # What it says is the daemon's affair too: it may be at work on the target just then.
+                Whet().try_run(rng.choice(["undo", "redo"]), guest.pid)
+                tally.add("toggled")
+        if dies and guest.poll() is None:
+            guest.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM]))
+            guest.communicate()
+            tally.add("killed")
+            continue
+        try:
+            output, _ = guest.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            tally.add("ended", f"{program.name} ({guest.pid}) does not end: {state(guest.pid)}")
+            guest.kill()
+            guest.communicate()
+            continue
+        same = (output, guest.returncode) == (plain, code)
+        tally.add("ended", None if same else f"{program.name}: {guest.returncode} {output!r}, plain {code} {plain!r}")
+
+
+def soak(args: argparse.Namespace, folder: Path) -> None:
+    """Ten targets for a long time."""
+    rng = random.Random(args.seed)
+    programs = [build(folder, name) for name in GUESTS]
+    server_program = folder / "whet-soak-mariadbd"
+    shutil.copy("/usr/sbin/mariadbd", server_program)
+    server_program.chmod(0o755)
+    more = '[reoptimize]\nevery = "5s"\nmin_interval = "30s"\n[harm]\njudge = false\n'
+    tally, alive, sizes, stuck = Tally(), {}, [], {}
+    with (
+        Server(program=str(server_program)) as server,
+        Daemon(folder, [*programs, server_program], more) as daemon,
+    ):
+        server.prepare(TABLES, ROWS)
+        until = time.monotonic() + args.minutes * 60
+        threads = [
+            threading.Thread(target=lives, args=(p, until, random.Random(rng.random()), tally, alive)) for p in programs
+        ]
+        with Load(server.socket, "oltp_read_write", 2, None, TABLES, ROWS) as load:
+            for t in threads:
+                t.start()
+            next_told = 0.0
+            while any(t.is_alive() for t in threads):
+                time.sleep(1)
+                now = time.monotonic()
+                sizes.append((now, daemon.size()))
+                for pid in [server.pid, *alive.values()]:
+                    if state(pid) in ("T", "t"):
+                        if now - stuck.setdefault(pid, now) > STUCK:
+                            tally.wrong.append(f"{pid} stays stopped")
+                    else:
+                        stuck.pop(pid, None)
+                if now >= next_told:
+                    next_told = now + 60
+                    resident, files, tasks, zombies = sizes[-1][1]
+                    print(
+                        f"{(until - now) / 60:5.1f} min left: {tally.ended} ended, {tally.killed} killed, {tally.toggled} undo or "
+                        f"redo, {daemon.metric('whet_rebuilds_total'):.0f} rebuilds; daemon {resident / 1e6:.1f} MB, {files} files, "
+                        f"{tasks} threads, {zombies} zombies",
+                        flush=True,
+                    )
+            outcome = load.finish()
+        deadlocks = server.deadlocks()
+        rebuilds = daemon.metric("whet_rebuilds_total")
+        daemon.whet.run("undo", server.pid)
+        verified = daemon.whet.run("verify", server.pid)
+        complaints = server.error_lines()
+    check("every run did as the plain one", not tally.wrong, "; ".join(tally.wrong[:5]) or f"{tally.ended} runs")
+    check("targets were rebuilt", rebuilds >= len(programs), f"{rebuilds:.0f} times")
+    failed = max(0, outcome.ignored_errors - deadlocks)
+    check("no query failed", outcome.exit_code == 0 and not failed and not outcome.reconnects, str(outcome))
+    check("the server complains of nothing", not complaints, "; ".join(complaints[:3]))
+    check("the server's code is its file's", verified["identical"], str(verified["unexpected"]))
+    # From its second third on it knows all there is to know.
+    third = len(sizes) // 3
+    early, late = [[s[1] for s in part] for part in (sizes[third : 2 * third], sizes[2 * third :])]
+    for i, (what, slack) in enumerate([("memory", 4e6), ("open files", 4), ("threads", 2), ("zombies", 1)]):
+        most = [max(s[i] for s in part) for part in (early, late)]
+        check(f"{what} of the daemon does not grow", most[1] <= most[0] * 1.1 + slack, f"at most {most[0]}, then {most[1]}")
+
+
+def loads(args: argparse.Namespace, folder: Path) -> None:
+    """One server, three loads."""
+    program = folder / "whet-loads-mariadbd"
+    shutil.copy("/usr/sbin/mariadbd", program)
+    program.chmod(0o755)
+    more = '[reoptimize]\nevery = "3s"\nmin_interval = "10s"\n[harm]\njudge = false\n'
+    with Server(program=str(program)) as server, Daemon(folder, [program], more) as daemon:
+        server.prepare(TABLES, ROWS)
+        before, deadlocks = 0.0, 0
+        for name in ["oltp_point_select", "oltp_write_only", "select_random_ranges"]:
+            began = time.monotonic()
+            with Load(server.socket, name, 4, None, TABLES, ROWS) as load:
+                while daemon.metric("whet_rebuilds_total") <= before and time.monotonic() - began < args.seconds:
+                    time.sleep(0.2)
+                took, rebuilds = time.monotonic() - began, daemon.metric("whet_rebuilds_total")
+                time.sleep(5)
+                outcome = load.finish()
+            reasons = [line for line in daemon.log.read_text().splitlines() if "rebuil" in line or "fits" in line]
+            check(f"{name}: rebuilt for", rebuilds > before, f"after {took:.1f} s; {reasons[-1] if reasons else ''}")
+            failed = max(0, outcome.ignored_errors - (server.deadlocks() - deadlocks))
+            check(f"{name}: no query failed", outcome.exit_code == 0 and not failed, f"{outcome.queries} queries")
+            before, deadlocks = daemon.metric("whet_rebuilds_total"), server.deadlocks()
+        daemon.whet.run("undo", server.pid)
+        verified = daemon.whet.run("verify", server.pid)
+        check("the server's code is its file's", verified["identical"], str(verified["unexpected"]))
+
+
+def check(promise: str, kept: bool, detail: str) -> None:
+    """Prints one line; a broken promise ends the test."""
+    print(f"{'ok  ' if kept else 'FAIL'} {promise}: {detail}", flush=True)
+    if not kept:
+        raise Failed(promise)
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["soak", "loads"])
+    p.add_argument("--minutes", type=float, default=30)
+    p.add_argument("--seconds", type=float, default=90, help="for each load to be rebuilt for")
+    p.add_argument("--seed", type=int, default=1)
+    args = p.parse_args()
+    # Servers run as a user of their own, who has to get to his program.
+    with tempfile.TemporaryDirectory(prefix="whet-daemon-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        try:
+            {"soak": soak, "loads": loads}[args.what](args, folder)
+        except (Failed, ServerError, WhetError, OSError, subprocess.CalledProcessError) as e:
+            print(f"daemon-test: {e}", file=sys.stderr)
+            log = folder / "log"
+            print("\n".join(log.read_text().splitlines()[-20:]) if log.exists() else "", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
