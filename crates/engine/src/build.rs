@@ -158,7 +158,7 @@ fn one_cache(
 
     let windows: Vec<Result<EntryWindow, Refusal>> = members
         .iter()
-        .map(|c| redirects::window(program, c.id, &c.analysed.cfg, file_bytes(program, c, files).as_deref()))
+        .map(|c| redirects::window(program, c.id, &c.analysed, file_bytes(program, c, files).as_deref()))
         .collect();
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (out, text_at, data_at, room) = emit_somewhere(
@@ -196,7 +196,7 @@ fn one_cache(
         entries.insert(clone.original, clone.entry);
         cloned.push((c.id, clone.fragments().clone()));
         let record = match window {
-            Ok(window) => redirects::entry(program, c.id, window, clone).ok_or(Refusal::OutOfReach),
+            Ok(window) => redirects::entry(&c.analysed, window, clone).ok_or(Refusal::OutOfReach),
             Err(reason) => Err(*reason),
         };
         match record {
@@ -210,7 +210,7 @@ fn one_cache(
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     if style.passes.has(Pass::Calls) {
-        records.extend(redirects::calls(program, chosen, &entries, &taken));
+        records.extend(redirects::calls(chosen, &entries, &taken));
     }
     if style.passes.has(Pass::Words) {
         records.extend(redirects::words(program, &entries));

@@ -7,7 +7,6 @@ use crate::program::ModuleCode;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind};
 use image::{Image, Module, RelocKind};
-use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// They never return. Only a hint: a clone goes on at the original's next instruction should they do.
@@ -212,12 +211,8 @@ impl<'a> Links<'a> {
             for stub in &module.plt {
                 this.through.entry(stub.slot).or_default().push(stub.range.start);
             }
-            for (range, bytes) in code.text() {
-                for (from, slot) in jumps_through(range.start, bytes) {
-                    if slots.contains(&slot) {
-                        this.through.entry(slot).or_default().extend(entries(module, code, from));
-                    }
-                }
+            for &(from, slot) in code.jumps_through.iter().filter(|j| slots.contains(&j.1)) {
+                this.through.entry(slot).or_default().extend(entries(module, code, from));
             }
         }
         this
@@ -262,15 +257,6 @@ fn entries(module: &Module, code: &ModuleCode, from: Avma) -> Vec<Avma> {
         // Code without frame rules: a thunk, which begins with its jump, with `bnd` or `endbr64` before it or not.
         None => vec![from, from.sub(1), from.sub(4), from.sub(5)],
     }
-}
-
-/// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
-fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> + '_ {
-    memmem::find_iter(bytes, &[0xff, 0x25]).filter_map(move |i| {
-        let distance = i32::from_le_bytes(*bytes.get(i + 2..)?.first_chunk()?);
-        let from = at.add(i as u64);
-        Some((from, from.add(6).offset(i64::from(distance))))
-    })
 }
 
 #[cfg(test)]
@@ -323,14 +309,5 @@ mod tests {
         callees.code.insert(SET, CalleeKind::NoReturn);
         callees.see_through(&Chain);
         assert_eq!(callees.kind(Callee::Slot(SLOT)), CalleeKind::Ordinary);
-    }
-
-    #[test]
-    fn jumps_through_slots_are_read_relative_to_their_end() {
-        let code = [
-            0x90, 0xf2, 0xff, 0x25, 0x10, 0, 0, 0, 0xff, 0x15, 0, 0, 0, 0, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff,
-        ];
-        let found: Vec<_> = jumps_through(Avma(0x1000), &code).collect();
-        assert_eq!(found, [(Avma(0x1002), Avma(0x1018)), (Avma(0x100e), Avma(0x1004))]);
     }
 }

@@ -139,9 +139,10 @@ pub(crate) fn count(
         let mut callees = callees(ground.program, &candidates.chosen[from..], &known, time);
         callees.retain(|&f| options.takes(ground.program, f));
         from = candidates.chosen.len();
-        let analyse = |&id: &FuncId| match file_text::is_foreign(ground.program, &ground.files, id) {
-            true => Err(Refusal::ForeignChange),
-            false => ground.program.analyse(id),
+        let analyse = |&id: &FuncId| {
+            let analysed = ground.program.analyse(id)?;
+            let foreign = file_text::is_foreign(ground.program, &ground.files, id, &analysed);
+            if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
         };
         for (&id, analysed) in callees.iter().zip(parallel::map(&callees, analyse)) {
             known.insert(id);

@@ -1,6 +1,6 @@
 //! What the files say a module's code should be.
 
-use crate::program::{FuncId, Program};
+use crate::program::{Analysed, FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::{Image, Module};
 use rustc_hash::FxHashMap;
@@ -52,10 +52,15 @@ impl FileText {
 
 /// Whether a function is not as its file has it.
 #[must_use]
-pub fn is_foreign(program: &Program<'_>, files: &FxHashMap<usize, FileText>, id: FuncId) -> bool {
+pub fn is_foreign(
+    program: &Program<'_>,
+    files: &FxHashMap<usize, FileText>,
+    id: FuncId,
+    analysed: &Analysed,
+) -> bool {
     let Some(file) = files.get(&program.module(id).in_image) else { return false };
-    let differs = |&p: &AvmaRange| file.bytes(p).is_some_and(|f| program.text(id, p) != Some(&f));
-    program.extent(id).parts.iter().any(differs)
+    let differs = |(range, bytes): &(AvmaRange, Vec<u8>)| file.bytes(*range).is_some_and(|f| f != *bytes);
+    analysed.text.iter().any(differs)
 }
 
 /// Whether file and memory agree in their first page: headers, and in all linkers' outputs the build-id.

@@ -103,7 +103,7 @@ impl Ground<'_, '_> {
         memory_limit::check(pid, &built.caches, counters, ready.threads)?;
         let anchor_at = self.place_anchor(&built)?;
         let hook = match walk {
-            Some(walk) => Some(walk::hook(target, self.program, walk, &built, anchor_at)?),
+            Some(walk) => Some(walk::hook(target, walk, &built, anchor_at)?),
             None => None,
         };
         let caches = std::mem::take(&mut built.caches);

@@ -285,7 +285,7 @@ fn leave_foreign_changes(
     files: &FxHashMap<usize, FileText>,
     candidates: &mut Candidates,
 ) {
-    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id)) {
+    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id, &c.analysed)) {
         candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
     }
 }

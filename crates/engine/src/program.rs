@@ -33,8 +33,12 @@ pub struct ModuleCode {
     pub extents: Extents,
     /// Its direct branches.
     pub branches: Branches,
-    /// Executable bytes as the loader left them.
-    text: Vec<(AvmaRange, Vec<u8>)>,
+    /// Where its executable bytes are. They are not kept: a server's would be the most of what whet holds.
+    text: Vec<AvmaRange>,
+    /// Jumps through words of memory, each with the address of the word; some are there by chance.
+    pub jumps_through: Vec<(Avma, Avma)>,
+    /// Whether some instruction of it sets the GS base.
+    sets_gs_base: bool,
     /// Every fragment with its function, by start.
     fragments: Vec<(AvmaRange, u32)>,
     /// Code addresses that data holds, rising.
@@ -62,6 +66,8 @@ impl std::fmt::Debug for Program<'_> {
 pub struct Analysed {
     /// Its graph.
     pub cfg: Cfg,
+    /// Its bytes when it was read, without redirects.
+    pub text: Vec<(AvmaRange, Vec<u8>)>,
     /// Unwind rows of all its fragments.
     pub rows: Vec<Row>,
     /// Its exception table, of all fragments.
@@ -70,6 +76,17 @@ pub struct Analysed {
     pub personality: Option<Avma>,
     /// Whether it is a signal frame.
     pub signal_frame: bool,
+}
+
+impl Analysed {
+    /// Bytes of it, for a range inside one of its fragments.
+    #[must_use]
+    pub fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
+        let (whole, bytes) = self.text.iter().find(|(r, _)| r.covers(&range))?;
+        let from = usize::try_from(range.start.since(whole.start)?).ok()?;
+        let to = usize::try_from(range.end.since(whole.start)?).ok()?;
+        bytes.get(from..to)
+    }
 }
 
 impl<'m> Program<'m> {
@@ -130,7 +147,7 @@ impl<'m> Program<'m> {
     /// The function a program counter is in.
     #[must_use]
     pub fn find(&self, pc: Avma) -> Option<FuncId> {
-        let module = self.modules.iter().position(|m| m.text.iter().any(|(r, _)| r.contains(pc)))?;
+        let module = self.modules.iter().position(|m| m.text.iter().any(|r| r.contains(pc)))?;
         let index = self.modules[module].index_at(pc)?;
         Some(FuncId { module: u32::try_from(module).ok()?, index })
     }
@@ -149,14 +166,10 @@ impl<'m> Program<'m> {
         self.entered_at(to).map(|_| to)
     }
 
-    /// Whether some code sets its thread's GS base (`wrgsbase`, Intel SDM volume 2), which then is not free for counters.
+    /// Whether some code sets its thread's GS base, which then is not free for counters.
     #[must_use]
     pub fn sets_gs_base(&self) -> bool {
-        let sets = |w: &[u8]| matches!(w, [0xf3, 0x48 | 0x49, 0x0f, 0xae, to] if to & 0xf8 == 0xd8);
-        let sets_at =
-            |bytes: &[u8], i: usize| i.checked_sub(2).and_then(|i| bytes.get(i..i + 5)).is_some_and(sets);
-        let mut text = self.modules.iter().flat_map(ModuleCode::text);
-        text.any(|(_, bytes)| memmem::find_iter(bytes, &[0x0f, 0xae]).any(|i| sets_at(bytes, i)))
+        self.modules.iter().any(|m| m.sets_gs_base)
     }
 
     /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
@@ -217,12 +230,6 @@ impl<'m> Program<'m> {
         }
     }
 
-    /// Bytes of the process without redirects, for a range inside one executable segment.
-    #[must_use]
-    pub fn text(&self, f: FuncId, range: AvmaRange) -> Option<&[u8]> {
-        self.module(f).bytes(range)
-    }
-
     /// Builds the graph of a function and all that its clone needs.
     ///
     /// # Errors
@@ -263,12 +270,14 @@ impl<'m> Program<'m> {
         }
         rows.sort_by_key(|r: &Row| r.range.start);
         let lsda = self.exception_table(&fdes)?;
-        let ranges = &extent.parts[..parts];
-        let code_parts: Vec<Part<'_>> = ranges
-            .iter()
-            .map(|&range| Some(Part { range, bytes: module.bytes(range)? }))
-            .collect::<Option<_>>()
-            .ok_or(Refusal::Unreadable)?;
+        let read = |&range: &AvmaRange| match module.text.iter().any(|r| r.covers(&range)) {
+            true => Ok((range, self.memory.bytes(range).map_err(|_| Refusal::Unreadable)?)),
+            false => Err(Refusal::Unreadable),
+        };
+        let text: Vec<(AvmaRange, Vec<u8>)> =
+            extent.parts[..parts].iter().map(read).collect::<Result<_, _>>()?;
+        let code_parts: Vec<Part<'_>> =
+            text.iter().map(|(range, bytes)| Part { range: *range, bytes }).collect();
         let landing_pads: Vec<Avma> =
             lsda.iter().flat_map(|l| &l.call_sites).filter_map(|s| s.landing_pad).collect();
         let constant = |range: AvmaRange| {
@@ -283,7 +292,7 @@ impl<'m> Program<'m> {
             callee: &|c| self.callees.kind(c),
             is_function: &|at| self.is_function(at),
         })?;
-        Ok(Analysed { cfg, rows, lsda, personality: first.personality, signal_frame: false })
+        Ok(Analysed { cfg, text, rows, lsda, personality: first.personality, signal_frame: false })
     }
 
     /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
@@ -361,23 +370,24 @@ impl ModuleCode {
             refused,
             extents: Extents::default(),
             branches: Branches::default(),
-            text,
+            text: text.iter().map(|(r, _)| *r).collect(),
+            jumps_through: text.iter().flat_map(|(r, bytes)| jumps_through(r.start, bytes)).collect(),
+            sets_gs_base: text.iter().any(|(_, bytes)| sets_gs_base(bytes)),
             fragments: Vec::new(),
             held: Vec::new(),
         };
-        if this.refused.is_none() && has_restartable_sequences(module, &this.text) {
+        if this.refused.is_none() && has_restartable_sequences(module, &text) {
             this.refused = Some(Refusal::RestartableSequence);
         }
         if this.refused.is_none() {
-            this.find_functions(module, memory);
+            this.find_functions(module, &text, memory);
         }
         this
     }
 
-    fn find_functions(&mut self, module: &Module, memory: &dyn ReadMemory) {
+    fn find_functions(&mut self, module: &Module, text: &[(AvmaRange, Vec<u8>)], memory: &dyn ReadMemory) {
         let fdes = module.frames.fdes();
-        let pieces: Vec<Piece<'_>> = self
-            .text
+        let pieces: Vec<Piece<'_>> = text
             .iter()
             .flat_map(|(range, bytes)| Piece::cut(*range, bytes, fdes.iter().map(|f| f.range)))
             .collect();
@@ -449,19 +459,6 @@ impl ModuleCode {
         self.extents.functions.get(self.index_at(pc)? as usize)
     }
 
-    /// Its executable bytes, as the loader left them.
-    #[must_use]
-    pub fn text(&self) -> &[(AvmaRange, Vec<u8>)] {
-        &self.text
-    }
-
-    fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
-        let (whole, bytes) = self.text.iter().find(|(r, _)| r.covers(&range))?;
-        let from = usize::try_from(range.start.since(whole.start)?).ok()?;
-        let to = usize::try_from(range.end.since(whole.start)?).ok()?;
-        bytes.get(from..to)
-    }
-
     /// The start of the next function at or after an address.
     #[must_use]
     pub fn next_start(&self, after: Avma) -> Option<Avma> {
@@ -485,6 +482,22 @@ fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> 
     const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
     let is_libc = module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"));
     !is_libc && text.iter().any(|(_, bytes)| memmem::find(bytes, &RSEQ_SIG).is_some())
+}
+
+/// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
+fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> + '_ {
+    memmem::find_iter(bytes, &[0xff, 0x25]).filter_map(move |i| {
+        let distance = i32::from_le_bytes(*bytes.get(i + 2..)?.first_chunk()?);
+        let from = at.add(i as u64);
+        Some((from, from.add(6).offset(i64::from(distance))))
+    })
+}
+
+/// Whether code has a `wrgsbase` (Intel SDM volume 2), if only by chance.
+fn sets_gs_base(bytes: &[u8]) -> bool {
+    let sets = |w: &[u8]| matches!(w, [0xf3, 0x48 | 0x49, 0x0f, 0xae, to] if to & 0xf8 == 0xd8);
+    let sets_at = |i: usize| i.checked_sub(2).and_then(|i| bytes.get(i..i + 5)).is_some_and(sets);
+    memmem::find_iter(bytes, &[0x0f, 0xae]).any(sets_at)
 }
 
 /// Why a whole module is left alone.
@@ -514,4 +527,28 @@ fn held_addresses(module: &Module, memory: &dyn ReadMemory) -> FxHashSet<Avma> {
     held.extend(module.symbols.iter().filter(|s| s.exported).map(|s| s.at));
     held.insert(module.entry.unwrap_or_default());
     held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_through_slots_are_read_relative_to_their_end() {
+        let code = [
+            0x90, 0xf2, 0xff, 0x25, 0x10, 0, 0, 0, 0xff, 0x15, 0, 0, 0, 0, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff,
+        ];
+        let found: Vec<_> = jumps_through(Avma(0x1000), &code).collect();
+        assert_eq!(found, [(Avma(0x1002), Avma(0x1018)), (Avma(0x100e), Avma(0x1004))]);
+    }
+
+    #[test]
+    fn the_gs_base_is_set_by_one_instruction() {
+        let wrgsbase_rdx = [0x90, 0xf3, 0x48, 0x0f, 0xae, 0xda];
+        assert!(sets_gs_base(&wrgsbase_rdx) && !sets_gs_base(&wrgsbase_rdx[..5]));
+        assert!(
+            !sets_gs_base(&[0x0f, 0xae, 0xda]) && !sets_gs_base(&[0xf3, 0x48, 0x0f, 0xae, 0xd2]),
+            "wrfsbase"
+        );
+    }
 }

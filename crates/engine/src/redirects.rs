@@ -1,7 +1,7 @@
 //! Which places of the originals lead to clones, and with which bytes.
 
 use crate::candidates::Candidate;
-use crate::program::{FuncId, Program};
+use crate::program::{Analysed, FuncId, Program};
 use addr::{Addr, Avma, AvmaRange};
 use code::{Cfg, Dest, EntryWindow, Refusal, Term, WindowInput};
 use emit::CloneInfo;
@@ -16,12 +16,13 @@ use splice::{Record, RedirectKind};
 pub fn window(
     program: &Program<'_>,
     id: FuncId,
-    cfg: &Cfg,
+    analysed: &Analysed,
     file_bytes: Option<&[u8]>,
 ) -> Result<EntryWindow, Refusal> {
+    let cfg = &analysed.cfg;
     let extent = program.extent(id);
     let part = extent.parts.first().copied().ok_or(Refusal::Unreadable)?;
-    let bytes = program.text(id, part).ok_or(Refusal::Unreadable)?;
+    let bytes = analysed.bytes(part).ok_or(Refusal::Unreadable)?;
     let module = program.module(id);
     // Words that hold addresses are only told from others where they are relocated: a computed jump of a program linked
     // to fixed addresses may lead anywhere.
@@ -75,15 +76,15 @@ pub fn leads_to(r: &Record) -> Option<Avma> {
 
 /// The jump at a function's entry, to its clone.
 #[must_use]
-pub fn entry(program: &Program<'_>, id: FuncId, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
-    jump(program, id, window, clone.map.entrance(window.jump_at)?)
+pub fn entry(analysed: &Analysed, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
+    jump(analysed, window, clone.map.entrance(window.jump_at)?)
 }
 
 /// The jump at a function's entry, to anywhere.
 #[must_use]
-pub fn jump(program: &Program<'_>, id: FuncId, window: &EntryWindow, to: Avma) -> Option<Record> {
+pub fn jump(analysed: &Analysed, window: &EntryWindow, to: Avma) -> Option<Record> {
     let new = emit::jump(window.jump_at, to)?;
-    let old = program.text(id, window.range())?;
+    let old = analysed.bytes(window.range())?;
     let interior = window
         .interior
         .iter()
@@ -95,12 +96,7 @@ pub fn jump(program: &Program<'_>, id: FuncId, window: &EntryWindow, to: Avma) -
 
 /// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.
 #[must_use]
-pub fn calls(
-    program: &Program<'_>,
-    callers: &[Candidate],
-    clones: &FxHashMap<Avma, Avma>,
-    taken: &[AvmaRange],
-) -> Vec<Record> {
+pub fn calls(callers: &[Candidate], clones: &FxHashMap<Avma, Avma>, taken: &[AvmaRange]) -> Vec<Record> {
     let mut records = Vec::new();
     for caller in callers {
         for inst in &caller.analysed.cfg.insts {
@@ -122,7 +118,7 @@ pub fn calls(
                 old: word(&bytes[at..]),
                 new: word(&new),
             };
-            let live = program.text(caller.id, record.range());
+            let live = caller.analysed.bytes(record.range());
             let after = taken.partition_point(|t| t.end <= record.at);
             let free = taken.get(after).is_none_or(|t| !t.overlaps(&record.range()));
             if record.in_one_page() && free && live == Some(record.old_bytes()) {

@@ -31,7 +31,14 @@ block b3 0x1006
 pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool, samples: u64) -> Candidate {
     let mut cfg = code::parse(FUNCTION).unwrap();
     cfg.entry = Avma(u64::from(index) * 0x1000);
-    let analysed = Analysed { cfg, rows: Vec::new(), lsda: None, personality: None, signal_frame: false };
+    let analysed = Analysed {
+        cfg,
+        text: Vec::new(),
+        rows: Vec::new(),
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+    };
     let mut c = Candidate::new(FuncId { module: 0, index }, analysed, samples);
     c.order = order.iter().map(|&b| BlockId(b)).collect();
     c.counts = Counts { blocks: counts.to_vec(), ..Counts::default() };

@@ -31,7 +31,7 @@ pub fn take(
         return Ok(None);
     }
     let walk = candidates::entry_only(program, id).map_err(not_led)?;
-    if file_text::is_foreign(program, files, id) {
+    if file_text::is_foreign(program, files, id, &walk.analysed) {
         return Err(not_led(code::Refusal::ForeignChange));
     }
     Ok(Some(walk))
@@ -43,7 +43,6 @@ pub fn take(
 /// [`Error::Unsupported`] where there can be no jump.
 pub fn hook(
     target: &Target,
-    program: &Program<'_>,
     walk: &Candidate,
     built: &Built,
     anchor_at: Avma,
@@ -53,7 +52,7 @@ pub fn hook(
     led.and_then(|(window, clone)| {
         let window = window.as_ref().map_err(|r| *r)?;
         let to = splice::Anchor::walk_routine(anchor);
-        let record = redirects::jump(program, walk.id, window, to).ok_or(code::Refusal::OutOfReach)?;
+        let record = redirects::jump(&walk.analysed, window, to).ok_or(code::Refusal::OutOfReach)?;
         Ok(splice::Hook { record, clone: *clone })
     })
     .map_err(|r| cannot_lead(target, r))

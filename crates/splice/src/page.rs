@@ -5,7 +5,7 @@
 //! first and until nothing more comes off; only what is left then tells whether somebody else has been here. Then
 //! what should stand is put on. All of this happens in a copy of the page's bytes.
 
-use crate::{Record, RedirectKind};
+use crate::Record;
 use addr::{Addr, Avma, AvmaRange};
 use std::cmp::Reverse;
 
@@ -25,8 +25,8 @@ pub struct Site {
 /// What became of the sites.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Are as they should be.
-    pub done: Vec<RedirectKind>,
+    /// Are as they should be, by place.
+    pub done: Vec<usize>,
     /// Somebody else's bytes stand there.
     pub foreign: Vec<Avma>,
     /// Have to wait, as a thread stands inside.
@@ -117,7 +117,7 @@ pub fn change(
         bytes.change(h, &h.old, &h.new);
     }
     let (mut put, taken_off): (Vec<usize>, Vec<usize>) = ours.into_iter().partition(|&i| sites[i].apply);
-    outcome.done.extend(taken_off.into_iter().map(|i| sites[i].record.kind));
+    outcome.done.extend(taken_off);
     // Where two want the same bytes, the one that has them keeps them.
     put.sort_by_key(|&i| !stands(i));
     for i in put {
@@ -130,7 +130,7 @@ pub fn change(
         } else if waits {
             outcome.waiting.push(i);
         } else {
-            outcome.done.push(record.kind);
+            outcome.done.push(i);
         }
     }
     outcome
@@ -143,6 +143,7 @@ fn matches(record: &Record, now: &[u8; 8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RedirectKind;
 
     const AT: u64 = 0x1000;
     /// `call`, `push rbp`, `ret`.
@@ -232,7 +233,7 @@ mod tests {
         b = theirs;
         let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], None);
         assert_eq!((&b[..1], &b[1..5]), (&[0xcc][..], &ORIGINAL[1..5]));
-        assert_eq!((out.done, out.foreign), (vec![RedirectKind::Call], vec![Avma(AT)]));
+        assert_eq!((out.done, out.foreign), (vec![1], vec![Avma(AT)]));
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
         let hooked = with(&[hook]);
         let mut b = hooked;
         let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], Some(&hook));
-        assert_eq!((b, out.done, out.foreign), (hooked, vec![RedirectKind::Call], vec![]));
+        assert_eq!((b, out.done, out.foreign), (hooked, vec![1], vec![]));
         let out = run(&[site(0, entry(), true)], &mut b, &[], Some(&hook));
         assert_eq!((b, out), (hooked, Outcome::default()));
         let out = run(&[site(0, call(), true)], &mut b, &[], Some(&hook));

@@ -275,8 +275,10 @@ fn in_stop(
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
         let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
-        for kind in outcome.done {
-            *report.done.entry(kind).or_default() += 1;
+        // Where some are to stand, those of earlier generations that had to go are not what was wanted.
+        for site in outcome.done.into_iter().map(|i| &sites[i]).filter(|s| s.apply || change.apply.is_empty())
+        {
+            *report.done.entry(site.record.kind).or_default() += 1;
         }
         report.foreign.extend(outcome.foreign);
         stop.waiting.extend(outcome.waiting);

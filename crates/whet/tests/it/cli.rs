@@ -278,6 +278,33 @@ fn which_functions() {
     assert!(error.stderr.contains("nonesuch"), "{error:?}");
 }
 
+/// Whatever is left out, the same is done; what it would have done is not there.
+#[test]
+fn without_some_passes() {
+    let guest = spinning();
+    let shuffled = ["--shuffle", "1", "--max-functions", "400"];
+    let optimize =
+        |without: &[&str]| ask(&guest, "optimize", &[&shuffled[..], &["--without"], without].concat());
+    let kinds = |answer: &Value| -> Vec<String> {
+        answer["redirects"].as_object().unwrap().keys().cloned().collect()
+    };
+    let all = ask(&guest, "optimize", &shuffled);
+    assert!(kinds(&all).iter().any(|k| k == "call"), "{all}");
+    let entries = optimize(&["calls,words"]);
+    assert_eq!(kinds(&entries), ["entry"], "{entries}");
+    let own = optimize(&["libraries", "huge-pages"]);
+    assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
+    assert_eq!(own["huge_page"], false);
+    // By samples and counts; in random order most of it has nothing to leave out.
+    let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
+    for pass in ["blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs"] {
+        ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
+        guest.progresses(1);
+    }
+    let wrong = whet(&["optimize", &guest.arg(), "--without", "everything"]).exits(2);
+    assert!(wrong.stderr.contains("blocks, split, functions"), "{wrong:?}");
+}
+
 #[test]
 fn explaining_one_function() {
     let guest = spinning();
