@@ -3,8 +3,9 @@
 
 Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
 other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
-tools/measure.py). A pass's share is the ratio of the gains with all passes and without it; more than 1 is what it
-gives. Shares do not multiply up to the whole: what one pass leaves undone another may do.
+tools/measure.py). A pass's share is the ratio of the gains with all passes and without it, within each round; more than 1 is what it gives.
+All of them are built twice a round: "nothing" is the share of leaving nothing out, which a layout's place alone makes. Shares
+do not multiply up to the whole: what one pass leaves undone another may do.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 """
@@ -15,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -30,7 +32,7 @@ PASSES = [
     "blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs", "calls", "words", "libraries",
     "huge-pages",
 ]  # fmt: skip
-ALL = "none"
+ALL, AGAIN = "all", "nothing"
 TABLES, ROWS = 4, 100_000
 WARM_UP = 5.0
 RESAMPLES = 2000
@@ -38,7 +40,7 @@ RESAMPLES = 2000
 
 def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[float]]:
     """The gain of each pair of windows, by the pass that was left out."""
-    left_out = [ALL, *args.passes]
+    left_out = [ALL, AGAIN, *args.passes]
     rng.shuffle(left_out)
     gains: dict[str, list[float]] = {}
     with (
@@ -52,7 +54,7 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict
             args.whet.run("optimize", server.pid)
             args.whet.run("profile", "export", server.pid, "-o", profile)
             for name in left_out:
-                without = [] if name == ALL else ["--without", name]
+                without = [] if name in (ALL, AGAIN) else ["--without", name]
                 args.whet.run("optimize", server.pid, "--profile", profile, *without)
                 result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
                 gains[name] = ratios(result["windows"])
@@ -72,15 +74,20 @@ def ratios(windows: list[dict]) -> list[float]:
     return [p["without"] / p["with"] for p in pairs.values() if len(p) == 2]
 
 
-def share(whole: list[float], rest: list[float], rng: random.Random) -> dict:
-    """The ratio of two medians, with its 95% interval."""
+def share(rounds: list[dict[str, list[float]]], name: str, rng: random.Random) -> dict:
+    """The median over rounds of the ratio of two medians, with a 95% interval: rounds are drawn, then pairs in each."""
 
-    def drawn() -> float:
-        return median(rng.choices(whole, k=len(whole))) / median(rng.choices(rest, k=len(rest)))
+    def of_round(one: dict[str, list[float]], draw: Callable[[list[float]], list[float]]) -> float:
+        return median(draw(one[ALL])) / median(draw(one[name]))
 
-    resampled = sorted(drawn() for _ in range(RESAMPLES))
+    def resampled() -> float:
+        drawn = rng.choices(rounds, k=len(rounds))
+        return median(of_round(r, lambda some: rng.choices(some, k=len(some))) for r in drawn)
+
+    samples = sorted(resampled() for _ in range(RESAMPLES))
     tail = RESAMPLES // 40
-    return {"ratio": median(whole) / median(rest), "low": resampled[tail], "high": resampled[-tail - 1]}
+    point = median(of_round(r, lambda some: some) for r in rounds)
+    return {"ratio": point, "low": samples[tail], "high": samples[-tail - 1]}
 
 
 def main() -> int:
@@ -88,8 +95,8 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--server", choices=NAMES, default=NAMES[0])
     p.add_argument("--load", default="oltp_point_select", choices=["oltp_point_select", "oltp_read_only"])
-    p.add_argument("--pairs", type=int, default=60)
-    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--pairs", type=int, default=40)
+    p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--threads", type=int, default=4)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--whet", type=Whet, default=None)
@@ -100,21 +107,20 @@ def main() -> int:
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    gains: dict[str, list[float]] = {}
+    rounds: list[dict[str, list[float]]] = []
     try:
         for number in range(1, args.rounds + 1):
-            for name, some in one_round(number, args, rng).items():
-                gains.setdefault(name, []).extend(some)
-            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "gains": gains}, indent=1))
+            rounds.append(one_round(number, args, rng))
+            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": rounds}, indent=1))
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
         return 1
     print(f"{args.server}, {args.load}: CPU per query, without whet / with")
-    print("| left out | gain | the pass's share (95% interval) |")
+    print("| built without | gain | the pass's share (95% interval) |")
     print("|---|---|---|")
-    for name in [ALL, *args.passes]:
-        gain = median(gains[name])
-        of_it = share(gains[ALL], gains[name], rng)
+    for name in [ALL, AGAIN, *args.passes]:
+        gain = median(ratio for r in rounds for ratio in r[name])
+        of_it = share(rounds, name, rng)
         told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
         print(f"| {name} | x{gain:.3f} | {told} |")
     return 0

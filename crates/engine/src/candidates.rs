@@ -389,3 +389,28 @@ fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
     let graph = Graph { sizes: &sizes, counts: &counts.blocks, edges: &edges };
     layout::ext_tsp(&graph).into_iter().filter_map(|b| u32::try_from(b).ok().map(BlockId)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passes::Passes;
+    use crate::test_candidate::candidate;
+
+    #[test]
+    fn orders_without_some_passes() {
+        // b2 runs always, b3 never, b1 seldom.
+        let order = |left_out: &[Pass]| {
+            let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
+            c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
+            let mut all = Candidates { chosen: vec![c], ..Candidates::default() };
+            let style = Style { passes: Passes::without(left_out), ..Style::default() };
+            all.order(&Samples::default(), style);
+            let c = &all.chosen[0];
+            (c.order.iter().map(|b| b.0).collect::<Vec<_>>(), c.hot)
+        };
+        assert_eq!(order(&[]), (vec![0, 2, 1], 2));
+        assert_eq!(order(&[Pass::Blocks]), (vec![0, 2, 1], 2), "split all the same");
+        assert_eq!(order(&[Pass::Split]), (vec![0, 2, 1], 3));
+        assert_eq!(order(&[Pass::Blocks, Pass::Split]), (vec![0, 1, 2], 3));
+    }
+}

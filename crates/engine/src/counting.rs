@@ -9,7 +9,7 @@ use crate::claim::Claim;
 use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
-use crate::passes::Style;
+use crate::passes::{Passes, Style};
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
@@ -130,6 +130,8 @@ pub(crate) fn count(
         return Ok(report);
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
+    // What is led through the anchor stays so, however often it is called: its clone would know nothing of clones.
+    known.extend(ground.lookup.walk.and_then(|at| ground.program.find(at)));
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
@@ -180,6 +182,8 @@ fn round(
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
     let target = Target::open(ground.target.process.pid())?;
+    // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
+    let style = Style { passes: Passes::default(), ..style };
     let wanted = Wanted { chosen, style, counters: Some(offset), notes: &|_| Vec::new() };
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;

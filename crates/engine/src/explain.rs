@@ -24,6 +24,9 @@ pub struct ExplainReport {
     pub generation: u32,
     /// The seed of a random layout.
     pub shuffle: Option<u64>,
+    /// What was left out of it to be measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// User samples the choice was made from.
     pub samples: u64,
     /// Share of them in cloned functions.
@@ -97,6 +100,7 @@ pub(crate) fn of(
         state: state_of(installed),
         generation: installed.generation(),
         shuffle: notes.shuffle,
+        without: notes.without.clone(),
         samples: notes.samples,
         coverage: notes.coverage,
         coverage_main: notes.coverage_main,

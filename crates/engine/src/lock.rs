@@ -16,9 +16,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// its holder dies, however it dies.
 #[derive(Debug)]
 pub struct TargetLock {
-    _memory: File,
-    /// What tells others of the work; where no such file can be made they are not told.
+    /// What tells others of the work; where no such file can be made they are not told. Gone before others may begin.
     sign: Option<Sign>,
+    _memory: File,
 }
 
 impl TargetLock {
@@ -28,9 +28,12 @@ impl TargetLock {
     /// As [`TargetLock::take`].
     pub fn open(pid: Pid) -> Result<(Process, Self), Error> {
         // What is wrong with it is told before that it cannot be opened.
-        is_traced(pid)?;
-        let process = Process::open(pid)?;
-        let lock = Self::take(&process)?;
+        let sound = is_sound(pid)?;
+        let process = match Process::open(pid) {
+            Ok(process) => process,
+            Err(e) => return Err(tracee::preflight(pid).err().unwrap_or(e).into()),
+        };
+        let lock = Self::hold(&process, sound)?;
         Ok((process, lock))
     }
 
@@ -40,8 +43,11 @@ impl TargetLock {
     /// [`Error::Locked`] where another whet has it and keeps it; as [`tracee::preflight`]; as [`Process::lock`] where there is
     /// none to be had.
     pub fn take(process: &Process) -> Result<Self, Error> {
+        Self::hold(process, is_sound(process.pid())?)
+    }
+
+    fn hold(process: &Process, mut sound: bool) -> Result<Self, Error> {
         let pid = process.pid();
-        let traced = is_traced(pid)?;
         let begun = Instant::now();
         let memory = loop {
             match process.lock()? {
@@ -49,12 +55,17 @@ impl TargetLock {
                 None if begun.elapsed() > PATIENCE => return Err(Error::Locked { pid }),
                 None => std::thread::sleep(PAUSE),
             }
+            sound = false;
         };
-        if traced {
-            // It was no whet that had the lock, or it is done.
-            tracee::preflight(pid)?;
+        // Whoever had it may have left a tracer that makes way in a moment.
+        while !sound {
+            match is_sound(pid)? {
+                true => sound = true,
+                false if begun.elapsed() > PATIENCE => return Err(Error::Locked { pid }),
+                false => std::thread::sleep(PAUSE),
+            }
         }
-        Ok(Self { _memory: memory, sign: Sign::put(process, "lock").ok() })
+        Ok(Self { sign: Sign::put(process, "lock").ok(), _memory: memory })
     }
 
     /// Says what is being done, for `status`.
@@ -65,11 +76,11 @@ impl TargetLock {
     }
 }
 
-/// Whether somebody traces a process that can be worked on otherwise: it may be a whet that has stopped it for a moment.
-fn is_traced(pid: Pid) -> Result<bool, Error> {
+/// Whether a process can be worked on; not so while another whet traces it, which is a matter of moments.
+fn is_sound(pid: Pid) -> Result<bool, Error> {
     match tracee::preflight(pid) {
-        Ok(_) => Ok(false),
-        Err(tracee::Error::AlreadyTraced { .. }) => Ok(true),
+        Ok(_) => Ok(true),
+        Err(tracee::Error::AlreadyTraced { comm, .. }) if comm == tracee::TRACER_NAME => Ok(false),
         Err(e) => Err(e.into()),
     }
 }

@@ -16,6 +16,9 @@ pub struct Notes {
     pub version: u32,
     /// The seed of a random layout.
     pub shuffle: Option<u64>,
+    /// What was left out of it to be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// User samples the choice was made from.
     pub samples: u64,
     /// Share of them in cloned functions.

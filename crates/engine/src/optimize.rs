@@ -63,6 +63,11 @@ impl OptimizeOptions {
         Style { shuffle: self.shuffle, passes: self.passes }
     }
 
+    /// The names of the passes that it goes without.
+    fn left_out(&self) -> Vec<String> {
+        self.passes.left_out().map(|p| p.to_string()).collect()
+    }
+
     /// Whether a function may be rebuilt at all.
     pub(crate) fn takes(&self, program: &Program<'_>, f: FuncId) -> bool {
         self.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
@@ -184,7 +189,7 @@ fn rebuild(
         let placed = ground.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
-        Ok(OptimizeReport { profile: used, stacks, ..report })
+        Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), ..report })
     })
 }
 
@@ -220,11 +225,13 @@ pub(crate) fn on_ground<R>(
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
     };
+    let all = candidates.chosen.len();
     candidates.chosen.retain(|c| options.takes(&program, c.id));
+    let left_out = all - candidates.chosen.len();
     leave_foreign_changes(&program, &files, &mut candidates);
     let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
     if candidates.chosen.is_empty() {
-        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples) });
+        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
     }
     match CountSource::decide(options, &samples) {
         CountSource::Counters(_) | CountSource::Samples if options.shuffle.is_none() => {
@@ -290,8 +297,10 @@ fn leave_foreign_changes(
     }
 }
 
-fn nothing(candidates: &Candidates, samples: &Samples) -> String {
-    if samples.ips.is_empty() {
+fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
+    if left_out > 0 {
+        format!("all of the {left_out} functions that could be cloned are libraries', which are left out")
+    } else if samples.ips.is_empty() {
         "it used no CPU time in user mode while it was sampled".to_owned()
     } else {
         format!("none of the {} functions it ran can be cloned", candidates.refused.len())
@@ -391,6 +400,7 @@ impl Summary {
             .collect();
         Notes {
             shuffle: options.shuffle,
+            without: options.left_out(),
             samples: c.samples.values().sum(),
             coverage: self.coverage,
             coverage_main: self.coverage_main,
@@ -426,6 +436,7 @@ impl Summary {
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,
             source: source.name(samples).to_owned(),
+            without: Vec::new(),
             functions: self.functions,
             refusals: self.refusals,
             coverage: self.coverage,

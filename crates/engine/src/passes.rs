@@ -97,6 +97,11 @@ impl Passes {
         Self { left_out: some.iter().fold(0, |bits, &p| bits | 1 << p as u16) }
     }
 
+    /// Those that are not among them.
+    pub fn left_out(self) -> impl Iterator<Item = Pass> {
+        Pass::ALL.into_iter().filter(move |&p| !self.has(p))
+    }
+
     /// Whether it is one of them.
     #[must_use]
     pub fn has(self, pass: Pass) -> bool {
@@ -123,7 +128,7 @@ mod tests {
             assert_eq!((left_out as usize, left_out.word().parse()), (i, Ok(left_out)));
             let others = Passes::without(&[left_out]);
             assert!(Pass::ALL.into_iter().all(|p| others.has(p) == (p != left_out)));
-            assert!(Passes::default().has(left_out));
+            assert!(Passes::default().has(left_out) && others.left_out().eq([left_out]));
         }
         assert!("everything".parse::<Pass>().unwrap_err().contains("side-exits, guards"));
     }

@@ -7,7 +7,8 @@ use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Range
 use emit::{Stub, Stubs};
 use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
 use memchr::memmem;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use std::hash::Hasher;
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
 
 /// Into how many shares the code of a module is cut that are swept side by side.
@@ -39,10 +40,20 @@ pub struct ModuleCode {
     pub jumps_through: Vec<(Avma, Avma)>,
     /// Whether some instruction of it sets the GS base.
     sets_gs_base: bool,
-    /// Every fragment with its function, by start.
-    fragments: Vec<(AvmaRange, u32)>,
+    /// Every fragment of a function, by start.
+    fragments: Vec<Fragment>,
     /// Code addresses that data holds, rising.
     held: Vec<Avma>,
+}
+
+/// A fragment of a function.
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    range: AvmaRange,
+    /// Its function's place.
+    function: u32,
+    /// Of its bytes when branches and functions were told by them.
+    hash: u64,
 }
 
 /// The process.
@@ -82,10 +93,7 @@ impl Analysed {
     /// Bytes of it, for a range inside one of its fragments.
     #[must_use]
     pub fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
-        let (whole, bytes) = self.text.iter().find(|(r, _)| r.covers(&range))?;
-        let from = usize::try_from(range.start.since(whole.start)?).ok()?;
-        let to = usize::try_from(range.end.since(whole.start)?).ok()?;
-        bytes.get(from..to)
+        within(&self.text, range)
     }
 }
 
@@ -270,9 +278,12 @@ impl<'m> Program<'m> {
         }
         rows.sort_by_key(|r: &Row| r.range.start);
         let lsda = self.exception_table(&fdes)?;
-        let read = |&range: &AvmaRange| match module.text.iter().any(|r| r.covers(&range)) {
-            true => Ok((range, self.memory.bytes(range).map_err(|_| Refusal::Unreadable)?)),
-            false => Err(Refusal::Unreadable),
+        let read = |&range: &AvmaRange| {
+            let fragment = module.fragment_at(range.start).filter(|f| f.range == range);
+            let hash = fragment.ok_or(Refusal::Unreadable)?.hash;
+            let bytes = self.memory.bytes(range).map_err(|_| Refusal::Unreadable)?;
+            // What was told of the whole module by other bytes says nothing about these.
+            if hash_of(&bytes) == hash { Ok((range, bytes)) } else { Err(Refusal::ForeignChange) }
         };
         let text: Vec<(AvmaRange, Vec<u8>)> =
             extent.parts[..parts].iter().map(read).collect::<Result<_, _>>()?;
@@ -391,9 +402,9 @@ impl ModuleCode {
             .iter()
             .flat_map(|(range, bytes)| Piece::cut(*range, bytes, fdes.iter().map(|f| f.range)))
             .collect();
-        let text: Ranges = pieces.iter().map(|p| p.range).collect();
+        let ranges: Ranges = pieces.iter().map(|p| p.range).collect();
         let shares: Vec<&[Piece<'_>]> = pieces.chunks(pieces.len().div_ceil(SHARES).max(1)).collect();
-        self.branches = Branches::joined(parallel::map(&shares, |share| code::sweep_part(share, &text)));
+        self.branches = Branches::joined(parallel::map(&shares, |share| code::sweep_part(share, &ranges)));
         let held: FxHashSet<Avma> = held_addresses(module, memory);
         let far_pads: Vec<(usize, Avma)> = fdes
             .iter()
@@ -422,11 +433,13 @@ impl ModuleCode {
             far_pads: &far_pads,
             plt: &plt,
         });
+        let hash = |range: AvmaRange| within(text, range).map(hash_of);
         self.fragments = (0u32..)
             .zip(&self.extents.functions)
-            .flat_map(|(i, e)| e.parts.iter().map(move |&p| (p, i)))
+            .flat_map(|(function, e)| e.parts.iter().map(move |&range| (range, function)))
+            .filter_map(|(range, function)| Some(Fragment { range, function, hash: hash(range)? }))
             .collect();
-        self.fragments.sort_unstable_by_key(|(r, _)| r.start);
+        self.fragments.sort_unstable_by_key(|f| f.range.start);
         self.held = held.into_iter().collect();
         self.held.sort_unstable();
     }
@@ -446,11 +459,14 @@ impl ModuleCode {
         &self.held[from..to]
     }
 
+    fn fragment_at(&self, pc: Avma) -> Option<&Fragment> {
+        let after = self.fragments.partition_point(|f| f.range.start <= pc);
+        self.fragments.get(after.checked_sub(1)?).filter(|f| f.range.contains(pc))
+    }
+
     /// The function a program counter is in.
     fn index_at(&self, pc: Avma) -> Option<u32> {
-        let after = self.fragments.partition_point(|(r, _)| r.start <= pc);
-        let (range, index) = *self.fragments.get(after.checked_sub(1)?)?;
-        range.contains(pc).then_some(index)
+        self.fragment_at(pc).map(|f| f.function)
     }
 
     /// The same, itself.
@@ -462,9 +478,24 @@ impl ModuleCode {
     /// The start of the next function at or after an address.
     #[must_use]
     pub fn next_start(&self, after: Avma) -> Option<Avma> {
-        let i = self.fragments.partition_point(|(r, _)| r.start <= after);
-        self.fragments.get(i).map(|(r, _)| r.start)
+        let i = self.fragments.partition_point(|f| f.range.start <= after);
+        self.fragments.get(i).map(|f| f.range.start)
     }
+}
+
+/// A range of some stretches of code, where one holds it whole.
+fn within(text: &[(AvmaRange, Vec<u8>)], range: AvmaRange) -> Option<&[u8]> {
+    let (whole, bytes) = text.iter().find(|(r, _)| r.covers(&range))?;
+    let from = usize::try_from(range.start.since(whole.start)?).ok()?;
+    let to = usize::try_from(range.end.since(whole.start)?).ok()?;
+    bytes.get(from..to)
+}
+
+/// Tells changed code; whoever wants to deceive it has the right to write it anyway.
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// Whether the frame is that of a function just called where an FDE begins.

@@ -94,6 +94,9 @@ pub struct OptimizeReport {
     /// Where the profile came from: `profile` (a file), `branch-stacks`, or what samples were taken by: `cycles`, `cpu-clock`,
     /// `taken-branches`; `none` where chance decided.
     pub source: String,
+    /// What was left out to be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// How many functions.
     pub functions: FunctionCounts,
     /// Why functions, or entries of cloned functions, were left alone: reason to count.

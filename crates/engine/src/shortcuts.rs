@@ -43,8 +43,7 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
     let Style { shuffle, passes } = style;
     let all = shuffle.is_some();
     for c in &mut *chosen {
-        let wanted = |path: &Vec<BlockId>| passes.has(Pass::SideExits) || !branches(&c.analysed.cfg, path);
-        c.way = way(c, all).filter(|path| passes.has(Pass::InPlace) && wanted(path));
+        c.way = wanted_way(c, style);
     }
     let fits: FxHashMap<Avma, bool> =
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
@@ -67,6 +66,13 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
         };
         c.shortcuts = calls(c).filter_map(shortcut).collect();
     }
+}
+
+/// The way through a function that is to run in place of calls.
+fn wanted_way(c: &Candidate, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
+    let straight = |path: &Vec<BlockId>| !branches(&c.analysed.cfg, path);
+    way(c, shuffle.is_some())
+        .filter(|path| passes.has(Pass::InPlace) && (passes.has(Pass::SideExits) || straight(path)))
 }
 
 /// The way through a function that can run in place of calls, if it is mostly the one.
@@ -163,6 +169,7 @@ fn is_one_way(site: &SiteTargets) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::passes::Passes;
     use crate::test_candidate::candidate;
 
     /// `test; jne b2; b1: ret; b2: je out; b3: ret`
@@ -184,13 +191,35 @@ block b3 0x1008
   return
 ";
 
-    /// The way by how often the two branches went: to b2 or b1, and to a place outside or b3.
-    fn by(first: [u64; 2], second: [u64; 2], all: bool) -> Option<Vec<u32>> {
+    /// How often the two branches went: to b2 or b1, and to a place outside or b3.
+    fn gone(first: [u64; 2], second: [u64; 2]) -> Candidate {
         let entered = first[0] + first[1];
         let mut c = candidate(1, &[0], &[entered, first[1], first[0], second[1]], true, 0);
         c.analysed.cfg = code::parse(FUNCTION).unwrap();
         c.counts.edges = vec![first.to_vec(), Vec::new(), second.to_vec(), Vec::new()];
-        way(&c, all).map(|path| path.iter().map(|b| b.0).collect())
+        c
+    }
+
+    /// The way by that.
+    fn by(first: [u64; 2], second: [u64; 2], all: bool) -> Option<Vec<u32>> {
+        way(&gone(first, second), all).map(|path| path.iter().map(|b| b.0).collect())
+    }
+
+    #[test]
+    fn ways_are_left_out() {
+        let mut straight = gone([0, 99], [0, 0]);
+        straight.analysed.cfg = code::parse(
+            "function 0x1000\npart 0x1000..0x1004\nblock b0 0x1000\n  48 89 f8\n  c3\n  return\n",
+        )
+        .unwrap();
+        let branched = gone([0, 99], [0, 0]);
+        let without = |passes: &[Pass]| {
+            let style = Style { passes: Passes::without(passes), ..Style::default() };
+            [&straight, &branched].map(|c| wanted_way(c, style).is_some())
+        };
+        assert_eq!(without(&[]), [true, true]);
+        assert_eq!(without(&[Pass::SideExits]), [true, false]);
+        assert_eq!(without(&[Pass::InPlace]), [false, false]);
     }
 
     #[test]

@@ -69,6 +69,12 @@ impl Switch {
         self.generation
     }
 
+    /// Whether nobody else has had a hand in it, or is about to.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        self.claim.stands()
+    }
+
     /// Brings the target to a state; `None` where it is in that state by our doing already.
     ///
     /// # Errors
@@ -88,14 +94,17 @@ impl Switch {
         if !self.process.is_alive() {
             return Err(tracee::Error::Gone(pid).into());
         }
+        if !self.stands() {
+            return Err(Error::Changed { pid });
+        }
         let _lock = TargetLock::take(&self.process).map_err(|e| match e {
             // They have only just begun.
-            Error::Locked { .. } if !self.claim.stands() => Error::Changed { pid },
+            Error::Locked { .. } if !self.stands() => Error::Changed { pid },
             e => e,
         })?;
         let target = Target::open(pid)?;
         let is_ours = |i: &&Installed| i.generation() == self.generation && !i.is_counting();
-        let installed = target.installed.as_ref().filter(is_ours).filter(|_| self.claim.stands());
+        let installed = target.installed.as_ref().filter(is_ours).filter(|_| self.stands());
         let installed = installed.ok_or(Error::Changed { pid })?;
         self.now = None;
         let answer = control::locked_toggle(&target, installed, state)?;

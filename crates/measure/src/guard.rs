@@ -43,6 +43,10 @@ impl Guard {
                 if !switch.process().is_alive() {
                     return Err(Error::Engine(tracee::Error::Gone(pid).into()));
                 }
+                // Nor is there anything to restore where somebody else has changed it.
+                if !switch.stands() {
+                    return Err(Error::Engine(engine::Error::Changed { pid }));
+                }
                 let source = other.and_then(Result::err).unwrap_or(std::io::ErrorKind::BrokenPipe.into());
                 Err(Error::Guard { pid, source })
             }

@@ -275,9 +275,9 @@ fn in_stop(
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
         let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
-        // Where some are to stand, those of earlier generations that had to go are not what was wanted.
-        for site in outcome.done.into_iter().map(|i| &sites[i]).filter(|s| s.apply || change.apply.is_empty())
-        {
+        // Where a generation is to stand, those of earlier ones that had to go are not what was wanted.
+        let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
+        for site in outcome.done.into_iter().map(|i| &sites[i]).filter(|s| s.apply || undoes) {
             *report.done.entry(site.record.kind).or_default() += 1;
         }
         report.foreign.extend(outcome.foreign);

@@ -47,5 +47,6 @@ pub use regs::Regs;
 pub use remote::{Remote, with_one_stopped};
 pub use status::Status;
 pub use stop::{Seized, StopReport, Stopped};
+pub use tracer::TRACER_NAME;
 pub use twin::{Stepped, Twin, bury, own_cpu};
 pub use watched::{MAX_WATCHED, Run, Watched};

@@ -16,6 +16,9 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce(&mut Group) + Send>;
 
+/// The name of threads that trace, by which another whet knows them.
+pub const TRACER_NAME: &str = "whet-tracer";
+
 /// A handle to the thread; dropped, all is let go that can be, and the thread has ended or lingers.
 #[derive(Debug)]
 pub(crate) struct Tracer {
@@ -48,7 +51,7 @@ impl Tracer {
             }
             // Here, or by unwinding: the group is dropped and lets go in order, then the thread ends.
         };
-        let thread = std::thread::Builder::new().name("whet-tracer".into()).spawn(body);
+        let thread = std::thread::Builder::new().name(TRACER_NAME.into()).spawn(body);
         let thread = Some(thread.map_err(|_| Error::TracerLost)?);
         Ok(Self { process, jobs: Some(jobs), lingers, thread })
     }

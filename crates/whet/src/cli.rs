@@ -326,7 +326,7 @@ pub struct How {
     only: Vec<String>,
     /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), in-place,
     /// side-exits, guards, stubs, calls, words (how calls get to clones), libraries, huge-pages.
-    #[arg(long, value_name = "PASS", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
     /// Only the first N functions that can be cloned, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]

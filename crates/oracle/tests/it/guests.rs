@@ -60,7 +60,8 @@ fn all(seed: u64, flags: &[&str], short: usize) {
     }
     eprintln!("seed {seed}: {total}");
     assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
-    let enough = if stress() { 200 } else { 25 };
+    // How many there is time for is the machine's affair.
+    let enough = if stress() { 200 } else { 3 * guests.len() };
     assert!(total.examined.len() >= enough, "{} examined", total.examined.len());
     // Everything that can be has been seen.
     assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0, "{total}");

@@ -292,15 +292,19 @@ fn without_some_passes() {
     assert!(kinds(&all).iter().any(|k| k == "call"), "{all}");
     let entries = optimize(&["calls,words"]);
     assert_eq!(kinds(&entries), ["entry"], "{entries}");
-    let own = optimize(&["libraries", "huge-pages"]);
+    let own = optimize(&["libraries,huge-pages"]);
     assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
-    assert_eq!(own["huge_page"], false);
+    assert_eq!((&own["huge_page"], &own["without"]), (&false.into(), &json!(["libraries", "huge-pages"])));
+    assert_eq!(ask(&guest, "explain", &[])["without"], own["without"]);
     // By samples and counts; in random order most of it has nothing to leave out.
     let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
     for pass in ["blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs"] {
         ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
         guest.progresses(1);
     }
+    // One word each time: what comes behind is something else.
+    let word = ["optimize", "--shuffle", "1", "--max-functions", "1", "--without", "blocks", &guest.arg()];
+    whet(&word).exits(0);
     let wrong = whet(&["optimize", &guest.arg(), "--without", "everything"]).exits(2);
     assert!(wrong.stderr.contains("blocks, split, functions"), "{wrong:?}");
 }

@@ -152,6 +152,29 @@ fn llvm_libunwind_inside_a_stripped_program() {
     }
 }
 
+/// However often it is called, what is led is never rebuilt like another function: a clone would know of no clones.
+#[test]
+fn a_led_walk_that_is_called_often() {
+    let Some(program) = with_llvm(&["-DLISTS"]) else { return };
+    let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
+    for generation in 1..=2 {
+        let how = ["--shuffle", "1", "--count", "0.3", "--only", "list_modules", "attempt", "descend"];
+        let report = act("optimize", &guest, &how);
+        assert!(report["counting"]["functions"].as_u64().unwrap() > 3, "its callees came in: {report}");
+        assert_eq!(report["refusals"]["foreign_change"], serde_json::Value::Null, "{report}");
+        let explained = act("explain", &guest, &[]);
+        let names = || explained["functions"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap());
+        assert!(
+            names().any(|n| n == "list_modules") && names().all(|n| n != "dl_iterate_phdr"),
+            "{generation}"
+        );
+        guest.progresses(THREADS);
+    }
+    act("undo", &guest, &[]);
+    guest.go();
+    assert_eq!(guest.finish().0, Some(0));
+}
+
 /// Where somebody else answers in `dl_iterate_phdr`'s place nothing can be led, so nothing is touched.
 #[test]
 fn an_answer_of_the_program_s_own() {
