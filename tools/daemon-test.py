@@ -302,26 +302,33 @@ def loads(args: argparse.Namespace, folder: Path) -> None:
     shutil.copy("/usr/sbin/mariadbd", program)
     program.chmod(0o755)
     more = '[reoptimize]\nevery = "3s"\nmin_interval = "10s"\n[harm]\njudge = false\n'
-    with Server(program=str(program)) as server, Daemon(folder, [program], more) as daemon:
+    with Server(program=str(program)) as server:
+        # That is a load of its own.
         server.prepare(TABLES, ROWS)
-        deadlocks = 0
-        for name in ["oltp_point_select", "oltp_write_only", "select_random_ranges"]:
-            while daemon.busy():
+        with Daemon(folder, [program], more) as daemon:
+            change_loads(server, daemon, args.seconds)
+
+
+def change_loads(server: Server, daemon: Daemon, seconds: float) -> None:
+    """The loads, one after the other."""
+    deadlocks = 0
+    for name in ["oltp_point_select", "oltp_write_only", "select_random_ranges"]:
+        while daemon.busy():
+            time.sleep(0.2)
+        before, began = daemon.metric("whet_rebuilds_total"), time.monotonic()
+        with Load(server.socket, name, 4, None, TABLES, ROWS) as load:
+            while daemon.metric("whet_rebuilds_total") <= before and time.monotonic() - began < seconds:
                 time.sleep(0.2)
-            before, began = daemon.metric("whet_rebuilds_total"), time.monotonic()
-            with Load(server.socket, name, 4, None, TABLES, ROWS) as load:
-                while daemon.metric("whet_rebuilds_total") <= before and time.monotonic() - began < args.seconds:
-                    time.sleep(0.2)
-                took, rebuilds = time.monotonic() - began, daemon.metric("whet_rebuilds_total")
-                time.sleep(5)
-                outcome = load.finish()
-            check(f"{name}: rebuilt for", rebuilds > before, f"after {took:.1f} s")
-            failed = max(0, outcome.ignored_errors - (server.deadlocks() - deadlocks))
-            check(f"{name}: no query failed", outcome.exit_code == 0 and not failed and not outcome.reconnects, f"{outcome.queries} queries")
-            deadlocks = server.deadlocks()
-        daemon.whet.run("undo", server.pid)
-        verified = daemon.whet.run("verify", server.pid)
-        check("the server's code is its file's", verified["identical"], str(verified["unexpected"]))
+            took, rebuilds = time.monotonic() - began, daemon.metric("whet_rebuilds_total")
+            time.sleep(5)
+            outcome = load.finish()
+        check(f"{name}: rebuilt for", rebuilds > before, f"after {took:.1f} s")
+        failed = max(0, outcome.ignored_errors - (server.deadlocks() - deadlocks))
+        check(f"{name}: no query failed", outcome.exit_code == 0 and not failed and not outcome.reconnects, f"{outcome.queries} queries")
+        deadlocks = server.deadlocks()
+    daemon.whet.run("undo", server.pid)
+    verified = daemon.whet.run("verify", server.pid)
+    check("the server's code is its file's", verified["identical"], str(verified["unexpected"]))
 
 
 def check(promise: str, kept: bool, detail: str) -> None:
