@@ -208,9 +208,9 @@ if [[ $form == long ]]; then
     program xz xz -T1 -1 -c words
     program xz-test xz -T1 -t many.xz
     program bash /bin/bash work.sh
-    # The listing of whet's own symbols, many times: reads DWARF, sorts and demangles.
+    # The listing of whet's own symbols, three times: reads DWARF, sorts and demangles.
     listing=()
-    for _ in {1..20}; do listing+=(-ex 'info functions' -ex 'info types' -ex 'info variables'); done
+    for _ in {1..3}; do listing+=(-ex 'info functions' -ex 'info types' -ex 'info variables'); done
     program gdb gdb -nx -batch "${listing[@]}" "$whet"
     for seed in "${seeds[@]}"; do
         began=$SECONDS
