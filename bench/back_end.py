@@ -6,19 +6,18 @@
 
 import argparse
 import json
-import mmap
 import random
-import struct
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from guest import running  # noqa: E402
 from measure import Gauge, MeasureError, NoSides, Sides, evaluate, machine, take_windows  # noqa: E402
-from server import die_with_parent, exit_on_signals  # noqa: E402
+from server import exit_on_signals  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 WINDOW, SETTLE = 0.2, 0.03
@@ -29,12 +28,12 @@ WARM_UP = 5.0
 class Followed:
     """Where the guest counts its work, in place of a server that is asked for it."""
 
-    def __init__(self, page: mmap.mmap):
-        self.page = page
+    def __init__(self, count: Callable[[int], int]):
+        self.count = count
 
     def status(self, _name: str) -> int:
         """Pointers followed so far."""
-        return struct.unpack_from("<Q", self.page)[0]
+        return self.count(0)
 
 
 def main() -> int:
@@ -48,29 +47,19 @@ def main() -> int:
     whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    with tempfile.TemporaryDirectory(prefix="whet-chase-") as name:
-        program, file = Path(name) / "chase", Path(name) / "page"
-        source = Path(__file__).resolve().parent / "chase.c"
-        file.write_bytes(bytes(4096))
-        try:
-            subprocess.run(["gcc", "-O2", str(source), "-o", str(program)], check=True)
-            with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096) as page:
-                process = subprocess.Popen([str(program), str(file)], preexec_fn=die_with_parent)
-                try:
-                    time.sleep(WARM_UP)
-                    optimized = whet.run("optimize", process.pid)
-                    gauge = Gauge(process.pid, Followed(page))
-                    figures = {}
-                    for what, sides in [("gain", Sides(whet, process.pid)), ("null", NoSides())]:
-                        with sides:
-                            windows = take_windows(gauge, sides, args.pairs, WINDOW, SETTLE, rng)
-                        figures[what] = evaluate(windows, rng)
-                finally:
-                    process.kill()
-                    process.wait()
-        except (MeasureError, WhetError, OSError, subprocess.CalledProcessError) as e:
-            print(f"back_end: {e}", file=sys.stderr)
-            return 1
+    try:
+        with running("chase") as (pid, count):
+            time.sleep(WARM_UP)
+            optimized = whet.run("optimize", pid)
+            gauge = Gauge(pid, Followed(count))
+            figures = {}
+            for what, sides in [("gain", Sides(whet, pid)), ("null", NoSides())]:
+                with sides:
+                    windows = take_windows(gauge, sides, args.pairs, WINDOW, SETTLE, rng)
+                figures[what] = evaluate(windows, rng)
+    except (MeasureError, WhetError, OSError, subprocess.CalledProcessError) as e:
+        print(f"back_end: {e}", file=sys.stderr)
+        return 1
     args.json.write_text(json.dumps({"optimize": optimized, **figures, "machine": machine()}, indent=1))
     for what, result in figures.items():
         for figure in ("cpu_per_query", "throughput"):

@@ -11,12 +11,9 @@ from the target itself, from the journal that `whet status` shows. Prints a line
 
 import argparse
 import json
-import mmap
 import os
-import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -25,8 +22,9 @@ from typing import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from guest import running as guest_running  # noqa: E402
 from mysql_wire import Connection, MysqlError  # noqa: E402
-from server import Load, Server, ServerError, die_with_parent, exit_on_signals  # noqa: E402
+from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 BEFORE = 4.0
@@ -109,25 +107,9 @@ def rates(pid: int, work: Callable[[], int], optimize: Callable[[], dict], whet:
 
 def guest(args: argparse.Namespace) -> dict:
     """Threads that hammer one function."""
-    with tempfile.TemporaryDirectory(prefix="whet-hammer-") as name:
-        folder = Path(name)
-        program, file = folder / "hammer", folder / "page"
-        source = Path(__file__).resolve().parent / "hammer.c"
-        subprocess.run(["gcc", "-O2", "-pthread", str(source), "-o", str(program)], check=True)
-        file.write_bytes(bytes(4096))
-        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096) as page:
-            command = [str(program), str(file), str(args.threads)]
-            process = subprocess.Popen(command, preexec_fn=die_with_parent)
-            try:
-                time.sleep(1)
-
-                def work() -> int:
-                    return sum(struct.unpack_from("<Q", page, 64 * i)[0] for i in range(args.threads))
-
-                return rates(process.pid, work, lambda: optimize(process.pid, args), args.whet)
-            finally:
-                process.kill()
-                process.wait()
+    with guest_running("hammer", str(args.threads)) as (pid, count):
+        time.sleep(1)
+        return rates(pid, lambda: sum(count(64 * i) for i in range(args.threads)), lambda: optimize(pid, args), args.whet)
 
 
 def server(args: argparse.Namespace) -> dict:

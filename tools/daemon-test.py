@@ -87,10 +87,8 @@ class Daemon:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Before it ends: what it is at work on is let go of in order.
-        self.process.terminate()
         try:
-            self.process.wait(60)
+            self.end()
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -105,7 +103,7 @@ class Daemon:
         return any(t["state"] not in ("watching", "optimized", "undone", "refused", "lost") for t in targets)
 
     def end(self) -> int | None:
-        """Asks it to end; its exit code."""
+        """Asks it to end, so that it lets go in order of what it is at work on; its exit code."""
         self.process.terminate()
         return self.process.wait(60)
 

@@ -138,8 +138,8 @@ pub(crate) fn count(
         round(ground, &mut candidates.chosen[from..], options.style(), run, &mut report)?;
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
-        let mut callees = callees(ground.program, &candidates.chosen[from..], &known, time);
-        callees.retain(|&f| options.takes(ground.program, f));
+        let is_new = |f| !known.contains(&f) && options.takes(ground.program, f);
+        let callees = callees(ground.program, &candidates.chosen[from..], &is_new, time);
         from = candidates.chosen.len();
         let analyse = |&id: &FuncId| {
             let analysed = ground.program.analyse(id)?;
@@ -290,17 +290,17 @@ fn leaves(cfg: &Cfg) -> Vec<BlockId> {
         .collect()
 }
 
-/// The functions not yet known that the counted ones called often, the most called first.
+/// The new functions that the counted ones called often, the most called first.
 fn callees(
     program: &Program<'_>,
     counted: &[Candidate],
-    known: &FxHashSet<FuncId>,
+    is_new: &dyn Fn(FuncId) -> bool,
     time: Duration,
 ) -> Vec<FuncId> {
     let mut called: FxHashMap<FuncId, u64> = FxHashMap::default();
     for c in counted.iter().filter(|c| c.counted) {
         calls::of(program, c, |callee, count| {
-            if !known.contains(&callee) && program.module(callee).refused.is_none() {
+            if is_new(callee) && program.module(callee).refused.is_none() {
                 *called.entry(callee).or_default() += count;
             }
         });

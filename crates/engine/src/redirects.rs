@@ -118,10 +118,9 @@ pub fn calls(callers: &[Candidate], clones: &FxHashMap<Avma, Avma>, taken: &[Avm
                 old: word(&bytes[at..]),
                 new: word(&new),
             };
-            let live = caller.analysed.bytes(record.range());
             let after = taken.partition_point(|t| t.end <= record.at);
             let free = taken.get(after).is_none_or(|t| !t.overlaps(&record.range()));
-            if record.in_one_page() && free && live == Some(record.old_bytes()) {
+            if record.in_one_page() && free {
                 records.push(record);
             }
         }

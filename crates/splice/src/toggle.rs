@@ -272,11 +272,11 @@ fn in_stop(
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
     // All reads at once: most of a stop would else go into system calls.
     let before = process.read_many(&spans)?;
+    // Where a generation is to stand, those of earlier ones that had to go are not what was wanted.
+    let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
         let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
-        // Where a generation is to stand, those of earlier ones that had to go are not what was wanted.
-        let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
         for site in outcome.done.into_iter().map(|i| &sites[i]).filter(|s| s.apply || undoes) {
             *report.done.entry(site.record.kind).or_default() += 1;
         }

@@ -100,17 +100,22 @@ proptest! {
     }
 }
 
+const fn step(at: u64, len: u8, flow: Flow, next: u64) -> Step {
+    Step { at: Avma(at), len, flow, next: Avma(next) }
+}
+
+/// The caller up to its call.
+const CALLED: [Step; 3] = [
+    step(0x1000, 3, Flow::On, 0x1003),
+    step(0x1003, 2, Flow::Conditional, 0x1005),
+    step(0x1005, 5, Flow::Call, 0x2000),
+];
+
 /// `add` is left out on the way that runs in place, and is called where it is not.
 #[test]
 fn a_way_in_place_is_left() {
     let out = cloned_in_place((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3), &[0, 2]);
     assert_eq!(out.stats.in_place, 1);
-    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
-    let called = [
-        step(0x1000, 3, Flow::On, 0x1003),
-        step(0x1003, 2, Flow::Conditional, 0x1005),
-        step(0x1005, 5, Flow::Call, 0x2000),
-    ];
     let before = [step(0x2000, 4, Flow::On, 0x2004), step(0x2004, 3, Flow::On, 0x2007)];
     let stays = [step(0x2007, 2, Flow::Conditional, 0x200c), step(0x200c, 1, Flow::Return, 0x100a)];
     let leaves = [
@@ -121,7 +126,7 @@ fn a_way_in_place_is_left() {
     let behind = step(0x100a, 3, Flow::On, 0x100d);
     let (caller, callee) = (&out.clones[0].map, &out.clones[1].map);
     for (rest, calls) in [(&stays[..], 0), (&leaves, 1)] {
-        let moves = [&called[..], &before, rest, &[behind]].concat();
+        let moves = [&CALLED[..], &before, rest, &[behind]].concat();
         let (theirs, lost) = followed(&moves, &out, &entries(&out));
         assert_eq!((lost, theirs.iter().filter(|s| s.flow.is_call()).count()), (0, calls), "{theirs:x?}");
         let adds = theirs.iter().filter(|s| Some(s.at) == callee.to_clone(Avma(0x2009))).count();
@@ -130,7 +135,7 @@ fn a_way_in_place_is_left() {
         assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
     }
     // Where nobody knows what the callee does but that it returns.
-    let moves = [&called[..], &[step(0x2000, 4, Flow::Return, 0x100a), behind]].concat();
+    let moves = [&CALLED[..], &[step(0x2000, 4, Flow::Return, 0x100a), behind]].concat();
     let (theirs, lost) = followed(&moves, &out, &entries(&out));
     assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
 }
@@ -139,14 +144,8 @@ fn a_way_in_place_is_left() {
 #[test]
 fn a_callee_that_only_returns_is_passed_by_behind_its_mark() {
     let out = cloned((&[0, 1], 0), (&[0], 0));
-    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
-    let moves = [
-        step(0x1000, 3, Flow::On, 0x1003),
-        step(0x1003, 2, Flow::Conditional, 0x1005),
-        step(0x1005, 5, Flow::Call, 0x2000),
-        step(0x2000, 4, Flow::Return, 0x100a),
-        step(0x100a, 3, Flow::On, 0x100d),
-    ];
+    let returned = [step(0x2000, 4, Flow::Return, 0x100a), step(0x100a, 3, Flow::On, 0x100d)];
+    let moves = [&CALLED[..], &returned].concat();
     let (theirs, lost) = followed(&moves, &out, &entries(&out));
     let caller = &out.clones[0].map;
     assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
@@ -155,7 +154,6 @@ fn a_callee_that_only_returns_is_passed_by_behind_its_mark() {
 #[test]
 fn a_path_that_is_not_the_clones_is_lost_and_found() {
     let out = cloned((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3));
-    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
     // From nowhere into the midst of it, which a clone knows nothing of.
     let moves = [
         step(0x1000, 3, Flow::On, 0x1003),
@@ -173,7 +171,6 @@ fn calls_that_are_redirected_go_straight() {
     let clone = out.clones.iter().find(|c| c.original == Avma(0x2000)).unwrap().map.fragments().start();
     let redirects =
         Redirects { calls: [(Avma(0x100a), clone)].into_iter().collect(), ..Redirects::default() };
-    let step = |at, len, flow, next| Step { at: Avma(at), len, flow, next: Avma(next) };
     let moves = [
         step(0x1005, 5, Flow::Call, 0x2000),
         step(0x2000, 4, Flow::On, 0x2004),
