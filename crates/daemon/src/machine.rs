@@ -407,7 +407,7 @@ impl Target {
     fn checked(&mut self, fit: Fit, now: Moment, policy: &Policy<'_>) {
         let r = &policy.config.reoptimize;
         self.checked_at = now;
-        if fit.samples < TELLING_SAMPLES {
+        if fit.samples < TELLING_SAMPLES || self.state != State::Optimized {
             return;
         }
         self.fit = Some(fit);

@@ -270,6 +270,11 @@ fn what_is_done_by_hand_is_respected() {
         .pass(9999 * S)
         .busy()
         .begin(Job::Optimize { fresh: false });
+    // In the midst of a look, whose figures are of before.
+    let mut w = World::optimized();
+    w.pass(61 * S).busy().begin(Job::Check).tell(Event::ByHand(Wish::Undo));
+    w.ends(fits(0.5, 0.5)).is(State::Undone, "by hand");
+    assert_eq!(w.target.fit, None);
     // A journal that was read before the hand had done its work is no news.
     let mut w = World::optimized();
     w.tell(Event::ByHand(Wish::Undo)).tell(Event::Journal(Some(J::Optimized))).is(State::Undone, "by hand");

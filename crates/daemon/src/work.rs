@@ -14,10 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Samples a second of a busy thread when a layout is held against its load.
-const CHECK_HZ: u32 = 199;
+/// Samples a second of a busy thread when a layout is held against its load. Of a target that is busy for a tenth of the time that
+/// is as much as tells anything, of others more.
+const CHECK_HZ: u32 = 1009;
 /// For how long.
-const CHECK_TIME: Duration = Duration::from_secs(1);
+const CHECK_TIME: Duration = Duration::from_secs(2);
 
 /// One job on one target.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

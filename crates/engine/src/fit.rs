@@ -6,10 +6,11 @@ use addr::Avma;
 use perf::{Options, Sampler};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use splice::Installed;
 use std::time::{Duration, Instant};
 use tracee::Pid;
 
-/// Functions that the profile is compared by: the heaviest. All others count as one, since a second of samples knows little of each.
+/// Functions that the profile is compared by: the heaviest. All others count as one, since a few hundred samples know little of each.
 const HEAVIEST: usize = 24;
 
 /// How a layout fits.
@@ -27,7 +28,8 @@ pub struct Fit {
     pub drift: f64,
 }
 
-/// Samples a target for a moment, at a low rate, and holds that against its newest generation.
+/// Samples a target for a moment, at a low rate, and holds that against its newest generation. Where somebody changed that
+/// meanwhile, it is told by no samples.
 ///
 /// # Errors
 /// [`Error::NotInstalled`], [`Error::Perf`], [`Error::Tracee`], [`Error::Interrupted`].
@@ -44,6 +46,11 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     }
     sampler.stop()?;
     sampler.drain(|s| ips.push(s.ip))?;
+    interrupt.check()?;
+    let is = |installed: &Installed| (installed.generation(), installed.state());
+    if Target::open(pid)?.installed.as_ref().map(is) != Some(is(installed)) {
+        return Ok(Fit::default());
+    }
     Ok(of(&notes.functions, &ips))
 }
 

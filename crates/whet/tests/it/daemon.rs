@@ -49,7 +49,11 @@ impl Daemon {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
         let mut command = self.command(&["start", "--foreground"]);
         self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        wait_until("a daemon", || self.ask("whet.Status", &Value::Null).is_some());
+        wait_until("a daemon", || {
+            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}", self.log());
+            self.ask("whet.Status", &Value::Null).is_some()
+        });
     }
 
     fn log(&self) -> String {
@@ -69,11 +73,16 @@ impl Daemon {
         serde_json::from_slice(&answer).ok()
     }
 
-    /// State and reason of a process.
-    fn state(&self, pid: i32) -> (String, String) {
+    /// What it says of a process.
+    fn target(&self, pid: i32) -> Value {
         let status = self.ask("whet.Status", &Value::Null).unwrap_or_default();
         let targets = status["parameters"]["targets"].as_array().cloned().unwrap_or_default();
-        let target = targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default();
+        targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
+    }
+
+    /// State and reason of a process.
+    fn state(&self, pid: i32) -> (String, String) {
+        let target = self.target(pid);
         let text = |key: &str| target[key].as_str().unwrap_or_default().to_owned();
         (text("state"), text("reason"))
     }
@@ -189,6 +198,26 @@ fn harm_is_taken_back_within_a_minute() {
     } else {
         skip(&format!("nothing can be measured on this machine now: {}", last.1));
     }
+    guest.progresses(1);
+    finish(guest, &program);
+}
+
+/// Also of a target that is busy for a part of the time only, of which a second's samples say too little.
+#[test]
+fn a_changed_load_is_rebuilt_for() {
+    let program = own_program();
+    let more = "[harm]\njudge = false\n[reoptimize]\nevery = \"1s\"\nmin_interval = \"1s\"\n";
+    let mut daemon = Daemon::for_program(&program, more);
+    let guest = Guest::working(&program, &["now_and_then"], 1);
+    daemon.start();
+    daemon.comes_to(guest.pid(), "optimized");
+    wait_until("a look at what fits", || daemon.target(guest.pid())["hot_share"].is_number());
+    guest.go();
+    wait_until("a look that tells of it", || daemon.log().contains("again, as the load has changed"));
+    wait_until("a second rebuild", || {
+        let metrics = fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
+        metrics.contains("whet_rebuilds_total 2")
+    });
     guest.progresses(1);
     finish(guest, &program);
 }

@@ -30,6 +30,17 @@ APART uint64_t round_once(void) {
     return x;
 }
 
+APART uint64_t turn_some(uint64_t x, unsigned n) {
+    while (n--) x = (x & 8) ? (x << 7 | x >> 57) + n : x ^ 0x5555;
+    return x;
+}
+
+APART uint64_t turn_once(void) {
+    uint64_t x = 1;
+    for (unsigned i = 0; i < 10000; i++) x += turn_some(x + i, i % 7);
+    return x;
+}
+
 // Makes no system call, so that it can be done under any filter.
 static uint64_t spin(volatile uint64_t *until, unsigned counter) {
     uint64_t first = round_once();
@@ -77,6 +88,18 @@ int main(int argc, char **argv) {
         }
         struct timespec rest = {0, 50000000};
         while (!page->stop) nanosleep(&rest, NULL);
+    } else if (!strcmp(way, "now_and_then")) {
+        // Busy for a quarter of the time, and with something else once told.
+        while (!page->stop) {
+            struct timespec from, to;
+            clock_gettime(CLOCK_MONOTONIC, &from);
+            for (unsigned i = 0; i < 10; i++) digest = page->go ? turn_once() : round_once();
+            clock_gettime(CLOCK_MONOTONIC, &to);
+            page->work[0] = page->work[0] + 1;
+            long took = (to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
+            struct timespec rest = {0, took < 300000000 ? took * 3 : 900000000};
+            nanosleep(&rest, NULL);
+        }
     } else if (!strcmp(way, "threads")) {
         pthread_t t;
         pthread_create(&t, NULL, other, NULL);
