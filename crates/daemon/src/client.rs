@@ -1,14 +1,16 @@
 //! Asking the daemon.
 
 use crate::proto::{Answer, Call, DaemonStatus, MAX_ANSWER, StandBack, Wish};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for an answer, for those who have nothing else to do.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -44,19 +46,36 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`]
 pub fn call(socket: &Path, method: &str, parameters: Value) -> Result<Value, AskError> {
+    call_within(PATIENCE, socket, method, parameters)
+}
+
+/// Calls a method, and waits so long for each part of the answer.
+fn call_within(
+    patience: Duration,
+    socket: &Path,
+    method: &str,
+    parameters: Value,
+) -> Result<Value, AskError> {
     let no_daemon = |source| AskError::NoDaemon { socket: socket.to_owned(), source };
     let no_answer = |what: String| AskError::NoAnswer { socket: socket.to_owned(), what };
-    let mut stream = UnixStream::connect(socket).map_err(no_daemon)?;
+    let mut stream = connect(socket).map_err(|e| match e {
+        Errno::AGAIN => no_answer("too many wait for it".to_owned()),
+        e => no_daemon(e.into()),
+    })?;
     let call = Call { method: method.to_owned(), parameters };
     let mut bytes = serde_json::to_vec(&call).map_err(|e| no_answer(e.to_string()))?;
     bytes.push(0);
     let exchange = |stream: &mut UnixStream| -> io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         stream.write_all(&bytes)?;
         let (mut answer, mut part) = (Vec::new(), [0; 4096]);
         while answer.last() != Some(&0) {
-            let n = stream.read(&mut part)?;
+            let n = match stream.read(&mut part) {
+                // A terminal that changes its size.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                n => n?,
+            };
             if n == 0 || answer.len() + n > MAX_ANSWER {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -76,12 +95,21 @@ pub fn call(socket: &Path, method: &str, parameters: Value) -> Result<Value, Ask
     }
 }
 
-/// What the daemon sees.
+/// Does not wait where a daemon's queue is full, as [`UnixStream::connect`] would for ever.
+fn connect(socket: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
+    ioctl_fionbio(&fd, false)?;
+    Ok(fd.into())
+}
+
+/// What the daemon sees; it is waited for so long.
 ///
 /// # Errors
 /// [`AskError`]
-pub fn status(socket: &Path) -> Result<DaemonStatus, AskError> {
-    let value = call(socket, "whet.Status", Value::Null)?;
+pub fn status(socket: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
+    let value = call_within(patience, socket, "whet.Status", Value::Null)?;
     serde_json::from_value(value)
         .map_err(|e| AskError::NoAnswer { socket: socket.to_owned(), what: e.to_string() })
 }

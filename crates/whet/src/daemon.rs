@@ -2,7 +2,9 @@
 
 use crate::interrupt;
 use crate::output::{Failure, Output};
+use crate::text::printable;
 use daemon::client::{self, AskError};
+use daemon::machine::State;
 use daemon::proto::{DaemonStatus, Wish};
 use daemon::store::Store;
 use daemon::{Config, LogTo};
@@ -135,7 +137,7 @@ fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Tro
 
 fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<ExitCode, Trouble> {
     let socket = &config.paths.socket;
-    if let Ok(running) = client::status(socket) {
+    if let Ok(running) = client::status(socket, client::PATIENCE) {
         let message = format!("a daemon is running already: process {}", running.pid);
         return Err(failed("running", message, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy));
     }
@@ -165,7 +167,7 @@ fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<
                 ExitCode::Permission,
             ));
         }
-        if client::status(socket).is_ok_and(|s| s.pid == pid) {
+        if client::status(socket, client::PATIENCE).is_ok_and(|s| s.pid == pid) {
             out.answer(&Running { pid, running: true }, |r| format!("the daemon runs: process {}", r.pid));
             return Ok(ExitCode::Ok);
         }
@@ -202,7 +204,7 @@ pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
     let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
     let until = Instant::now() + PATIENCE;
     // It lets its workers bring their targets in order first, and answers others meanwhile.
-    while client::status(socket).is_ok_and(|s| s.pid == pid) {
+    while client::status(socket, client::PATIENCE).is_ok_and(|s| s.pid == pid) {
         if Instant::now() > until {
             return Err(failed(
                 "busy",
@@ -232,22 +234,20 @@ fn cannot_ask(e: &AskError) -> Trouble {
     }
 }
 
-/// What the journals say, and a daemon where one runs.
+/// What the journals say, and a daemon where one runs; why there is nothing of one that does.
 ///
 /// # Errors
 /// That of looking at the one process that was asked for.
 pub fn status(
     pid: Option<i32>,
     journals: Result<StatusReport, Error>,
-    out: &Output,
-) -> Result<FullStatus, Error> {
-    let mut daemon = match client::status(&config(out).paths.socket) {
-        Ok(status) => Some(status),
-        Err(AskError::NoDaemon { .. }) => None,
-        Err(e) => {
-            out.warn(&e.to_string());
-            None
-        }
+    socket: &Path,
+    patience: Duration,
+) -> Result<(FullStatus, Option<AskError>), Error> {
+    let (mut daemon, silent) = match client::status(socket, patience) {
+        Ok(status) => (Some(status), None),
+        Err(AskError::NoDaemon { .. }) => (None, None),
+        Err(e) => (None, Some(e)),
     };
     if let (Some(pid), Some(daemon)) = (pid, &mut daemon) {
         daemon.targets.retain(|t| t.pid == pid);
@@ -259,23 +259,30 @@ pub fn status(
         }
         journals => journals?,
     };
-    Ok(FullStatus { journals, daemon })
+    Ok((FullStatus { journals, daemon }, silent))
+}
+
+/// What a daemon does, in a line or two.
+pub fn headline(daemon: &DaemonStatus) -> String {
+    let watched = daemon.targets.iter().filter(|t| t.state != State::Lost).count();
+    let mut text = format!("the daemon (pid {}) watches {watched} processes", daemon.pid);
+    if daemon.switched_off {
+        text.push_str("; the kill-switch file is there");
+    }
+    if let Some(e) = &daemon.config_error {
+        let _ = write!(text, "\n  its configuration was not read anew: {}", printable(e));
+    }
+    text
 }
 
 /// The status in words.
 pub fn human(status: &FullStatus) -> String {
     let mut text = crate::human::status(&status.journals);
     let Some(daemon) = &status.daemon else { return text };
-    let _ = write!(text, "\nthe daemon (pid {}) watches {} processes", daemon.pid, daemon.targets.len());
-    if daemon.switched_off {
-        text.push_str("; the kill-switch file is there");
-    }
-    if let Some(e) = &daemon.config_error {
-        let _ = write!(text, "\n  its configuration was not read anew: {e}");
-    }
+    let _ = write!(text, "\n{}", headline(daemon));
     for t in &daemon.targets {
-        let _ =
-            write!(text, "\n  {}, pid {}: {} since {}: {}", t.exe, t.pid, t.state.word(), t.since, t.reason);
+        let (exe, reason) = (printable(&t.exe), printable(&t.reason));
+        let _ = write!(text, "\n  {exe}, pid {}: {} since {}: {reason}", t.pid, t.state.word(), t.since);
     }
     text
 }

@@ -3,24 +3,46 @@
 mod screen;
 mod view;
 
-use crate::daemon;
+use crate::daemon::{self, FullStatus};
 use crate::interrupt;
 use crate::output::Output;
+use ::daemon::client::{AskError, PATIENCE};
 use engine::{Error, ExitCode, Interrupt, Pid, Watcher};
 use screen::{Screen, Waker};
+use std::path::PathBuf;
 use std::time::Duration;
 use view::View;
 
 /// How often.
 const EVERY: Duration = Duration::from_secs(1);
+/// How long a daemon that says nothing may hold the live view up.
+const BLINK: Duration = Duration::from_millis(500);
+
+/// Looks at targets, and at what a daemon has to say of them.
+struct Looks {
+    pid: Option<i32>,
+    watcher: Watcher,
+    socket: PathBuf,
+}
+
+impl Looks {
+    fn look(&mut self, patience: Duration) -> Result<(FullStatus, Option<AskError>), Error> {
+        daemon::status(self.pid, self.watcher.look(), &self.socket, patience)
+    }
+}
 
 pub fn run(pid: Option<i32>, watch: bool, out: &Output) -> Result<ExitCode, Error> {
-    let mut watcher = Watcher::new(pid.map(Pid));
+    let socket = daemon::config(out).paths.socket;
+    let mut looks = Looks { pid, watcher: Watcher::new(pid.map(Pid)), socket };
     if watch && out.is_screen() {
-        return live(&mut watcher);
+        return live(&mut looks);
     }
     loop {
-        let is_read = out.answer(&daemon::status(pid, watcher.look(), out)?, daemon::human);
+        let (status, silent) = looks.look(PATIENCE)?;
+        if let Some(e) = silent {
+            out.warn(&e.to_string());
+        }
+        let is_read = out.answer(&status, daemon::human);
         if !watch || !is_read {
             return Ok(ExitCode::Ok);
         }
@@ -29,22 +51,24 @@ pub fn run(pid: Option<i32>, watch: bool, out: &Output) -> Result<ExitCode, Erro
 }
 
 /// Until somebody ends it, or nobody sees it any more.
-fn live(watcher: &mut Watcher) -> Result<ExitCode, Error> {
+fn live(looks: &mut Looks) -> Result<ExitCode, Error> {
     let interrupt = Interrupt::default();
     interrupt::listen(&interrupt);
     let waker = Waker::new();
     let mut view = View::default();
     // The first look comes before: its error belongs on the terminal as it was.
-    let mut report = watcher.look()?;
+    let mut seen = looks.look(BLINK)?;
     let mut screen = Screen::enter();
-    while !interrupt.is_wanted() && screen.draw(&view.frame(&report, screen.size(), screen.is_coloured())) {
+    while !interrupt.is_wanted()
+        && screen.draw(&view.frame(&seen.0, seen.1.as_ref(), screen.size(), screen.is_coloured()))
+    {
         waker.wait(EVERY);
         if waker.is_suspended() {
             screen.leave();
             waker.suspend();
             screen = Screen::enter();
         }
-        report = watcher.look()?;
+        seen = looks.look(BLINK)?;
     }
     Ok(ExitCode::Ok)
 }
