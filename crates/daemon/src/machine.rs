@@ -17,6 +17,8 @@ pub type Moment = Duration;
 const AGREEING: u32 = 2;
 /// Samples below which a look at the fit says nothing.
 const TELLING_SAMPLES: u64 = 200;
+/// Of the samples that lie in cloned functions so large a share may lie in the warm parts of clones, at a rebuild.
+const WARM_SHARE: f64 = 0.1;
 /// The first wait after something went wrong; it doubles with each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(20);
 /// The wait after something could not be put in order.
@@ -86,7 +88,8 @@ pub struct Target {
     built_at: Moment,
     deaf_until: Moment,
     changed_at: Option<Moment>,
-    checked_at: Moment,
+    /// The last look at how the layout fits; none since the rebuild.
+    checked_at: Option<Moment>,
 }
 
 impl Target {
@@ -122,7 +125,7 @@ impl Target {
             built_at: now,
             deaf_until: now,
             changed_at: None,
-            checked_at: now,
+            checked_at: Some(now),
         }
     }
 
@@ -189,15 +192,22 @@ impl Target {
         let calm = !policy.off && !policy.quiet;
         match self.state {
             State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
+            // At once after a rebuild, while the load is still the one it was made for: later ones are held against that.
+            State::Optimized if self.checked_at.is_none() && self.may_be_checked(c) => Some(Job::Check),
             State::Optimized if !self.judged && c.harm.judge => Some(Job::Judge),
             State::Optimized if calm && self.should_be_rebuilt(now, c) => Some(Job::Optimize { fresh: true }),
             State::Optimized
-                if !c.optimize_once && self.is_busy(c) && now >= self.checked_at + c.reoptimize.every.0 =>
+                if self.checked_at.is_some_and(|at| now >= at + c.reoptimize.every.0)
+                    && self.may_be_checked(c) =>
             {
                 Some(Job::Check)
             }
             _ => None,
         }
+    }
+
+    fn may_be_checked(&self, c: &Config) -> bool {
+        !c.optimize_once && self.is_busy(c)
     }
 
     /// What keeps a watched target from being taken.
@@ -363,9 +373,10 @@ impl Target {
                 self.judged = false;
                 self.verdict = None;
                 self.unfit = 0;
-                self.best_share = None;
+                // A layout by a profile of another load is known by its first look.
+                self.best_share = Some((coverage - WARM_SHARE).max(0.0));
                 self.built_at = now;
-                self.checked_at = now;
+                self.checked_at = None;
                 let how = if warm { "warm, by the profile that is kept; " } else { "" };
                 self.enter(
                     State::Optimized,
@@ -384,7 +395,7 @@ impl Target {
     fn crashed(&mut self, job: Job, why: &str, now: Moment) {
         self.crashes = self.crashes.saturating_add(1);
         match job {
-            Job::Check => self.checked_at = now,
+            Job::Check => self.checked_at = Some(now),
             Job::Judge => {
                 self.judged = true;
                 self.needs_mending = true;
@@ -406,7 +417,7 @@ impl Target {
 
     fn checked(&mut self, fit: Fit, now: Moment, policy: &Policy<'_>) {
         let r = &policy.config.reoptimize;
-        self.checked_at = now;
+        self.checked_at = Some(now);
         if fit.samples < TELLING_SAMPLES || self.state != State::Optimized {
             return;
         }
@@ -418,10 +429,9 @@ impl Target {
         self.unfit = if fell || drifted { self.unfit.saturating_add(1) } else { 0 };
         let share = percent(fit.hot);
         self.reason = match (fell, drifted) {
-            (true, _) => format!(
-                "the load has changed: hot clones hold {share} of the samples, {} before",
-                percent(best)
-            ),
+            (true, _) => {
+                format!("the load has changed: hot clones hold {share} of the samples, not {}", percent(best))
+            }
             (_, true) => {
                 format!("the load has changed: {} of the profile lie in other functions", percent(fit.drift))
             }
@@ -498,7 +508,7 @@ impl Target {
             return;
         }
         if job == Job::Check {
-            self.checked_at = now;
+            self.checked_at = Some(now);
             return;
         }
         self.wait(job, now);
