@@ -353,7 +353,9 @@ def main() -> int:
         except (Failed, ServerError, WhetError, OSError, subprocess.CalledProcessError) as e:
             print(f"daemon-test: {e}", file=sys.stderr)
             log = folder / "log"
-            print("\n".join(log.read_text().splitlines()[-20:]) if log.exists() else "", file=sys.stderr)
+            lines = log.read_text().splitlines() if log.exists() else []
+            # What it warned of is what is asked for, however long ago it was.
+            print("\n".join([line for line in lines[:-20] if " WARN " in line] + lines[-20:]), file=sys.stderr)
             return 1
     return 0
 

@@ -6,6 +6,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -128,6 +129,11 @@ impl Worker {
         }
         if let Some(status) = ended {
             said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
+                // Asked to end before it listened to such wishes, and so before it had begun anything.
+                if self.asked_to_end && !self.too_long && status.signal() == Some(Signal::TERM.as_raw()) {
+                    let message = "its worker was asked to end before it began".to_owned();
+                    return Outcome::Failed { code: "interrupted".to_owned(), exit: 11, message };
+                }
                 let complaint = String::from_utf8_lossy(&self.complaint);
                 let last = complaint.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing");
                 let how = if self.too_long { "it took too long".to_owned() } else { status.to_string() };
@@ -186,6 +192,10 @@ mod tests {
     }
 
     fn to_the_end(script: &str, limit: Duration) -> (Vec<String>, Outcome) {
+        begun(script, limit, |_| {})
+    }
+
+    fn begun(script: &str, limit: Duration, then: fn(&mut Worker)) -> (Vec<String>, Outcome) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("worker");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -197,6 +207,7 @@ mod tests {
                 other => break other.unwrap(),
             }
         };
+        then(&mut worker);
         let mut warnings = Vec::new();
         loop {
             let said = worker.listen(Instant::now());
@@ -223,6 +234,9 @@ mod tests {
         // Endless words, without a line's end.
         let (_, outcome) = to_the_end("head -c 300000 /dev/zero; kill -9 $$", LONG);
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
+        // One that is asked to end before it listens to that has begun nothing.
+        let (_, outcome) = begun("exec sleep 100", LONG, Worker::interrupt);
+        assert!(matches!(&outcome, Outcome::Failed { code, .. } if code == "interrupted"), "{outcome:?}");
         // One that takes too long is asked to end.
         let (_, outcome) = to_the_end("exec sleep 100", Duration::from_millis(50));
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("too long")), "{outcome:?}");
