@@ -1,8 +1,9 @@
 //! Asking the daemon.
 
 use crate::proto::{Answer, Call, DaemonStatus, MAX_ANSWER, StandBack, Wish};
-use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -58,7 +59,7 @@ fn call_within(
 ) -> Result<Value, AskError> {
     let no_daemon = |source| AskError::NoDaemon { socket: socket.to_owned(), source };
     let no_answer = |what: String| AskError::NoAnswer { socket: socket.to_owned(), what };
-    let mut stream = connect(socket).map_err(|e| match e {
+    let mut stream = connect(socket, patience).map_err(|e| match e {
         Errno::AGAIN => no_answer("too many wait for it".to_owned()),
         e => no_daemon(e.into()),
     })?;
@@ -84,7 +85,11 @@ fn call_within(
         answer.pop();
         Ok(answer)
     };
-    let answer = exchange(&mut stream).map_err(|e| no_answer(e.to_string()))?;
+    let answer = exchange(&mut stream).map_err(|e| {
+        // What the system calls a resource that is temporarily unavailable.
+        let is_late = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        no_answer(if is_late { "it says nothing".to_owned() } else { e.to_string() })
+    })?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|e| no_answer(e.to_string()))?;
     match answer.error {
         None => Ok(answer.parameters),
@@ -95,12 +100,11 @@ fn call_within(
     }
 }
 
-/// Does not wait where a daemon's queue is full, as [`UnixStream::connect`] would for ever.
-fn connect(socket: &Path) -> Result<UnixStream, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+/// Where a daemon's queue is full, waits so long and not for ever, as [`UnixStream::connect`] would.
+fn connect(socket: &Path, patience: Duration) -> Result<UnixStream, Errno> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
-    ioctl_fionbio(&fd, false)?;
     Ok(fd.into())
 }
 

@@ -1,7 +1,7 @@
 //! Workers started, heard and ended.
 
 use crate::machine::{By, Event, Job, Outcome};
-use crate::supervisor::Daemon;
+use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use crate::work::Order;
 use crate::worker::Worker;
@@ -29,7 +29,9 @@ impl Daemon {
         // One that has become another program may be in a worker's hands yet.
         wanted.retain(|(_, pid, _)| self.workers.iter().all(|w| w.order.pid != *pid));
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut taken = self.workers.iter().filter(|w| w.order.job.takes_a_place()).count();
+        let keeps_its = |e: &&Entry| e.life.is_before_judgement(&self.config);
+        let mut taken = self.workers.iter().filter(|w| w.order.job.takes_a_place()).count()
+            + self.targets.values().filter(keeps_its).count();
         let mut begun = Vec::new();
         for (_, pid, job) in wanted {
             // Asked again: the ones before may have made it too many.
@@ -143,7 +145,7 @@ impl Daemon {
     /// that back.
     pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
-            if worker.order.job.takes_a_place() || worker.order.job == Job::Redo {
+            if worker.order.job.takes_a_place() || matches!(worker.order.job, Job::Check | Job::Redo) {
                 worker.interrupt();
             }
         }

@@ -17,7 +17,7 @@ pub type Moment = Duration;
 const AGREEING: u32 = 2;
 /// Samples below which a look at the fit says nothing.
 const TELLING_SAMPLES: u64 = 200;
-/// Of the samples that lie in cloned functions so large a share may lie in the warm parts of clones, at a rebuild.
+/// Of the samples in cloned functions so large a share may lie elsewhere than in the hot parts of clones, where a profile fits.
 const WARM_SHARE: f64 = 0.1;
 /// The first wait after something went wrong; it doubles with each further time.
 const FIRST_WAIT: Duration = Duration::from_secs(20);
@@ -127,6 +127,12 @@ impl Target {
             changed_at: None,
             checked_at: Some(now),
         }
+    }
+
+    /// Whether it is looked at only before it is judged, for which it keeps its place.
+    #[must_use]
+    pub fn is_before_judgement(&self, c: &Config) -> bool {
+        self.job == Some(Job::Check) && !self.judged && c.harm.judge
     }
 
     /// What is to be kept of it.
@@ -354,6 +360,8 @@ impl Target {
                 self.judged = true;
                 self.ready_at = now;
                 self.built_at = now;
+                // What was known may have been of another layout.
+                (self.verdict, self.fit, self.best_share, self.unfit) = (None, None, None, 0);
                 self.enter(State::Optimized, now, "found optimized");
             }
             _ => {}
@@ -373,8 +381,8 @@ impl Target {
                 self.judged = false;
                 self.verdict = None;
                 self.unfit = 0;
-                // A layout by a profile of another load is known by its first look.
-                self.best_share = Some((coverage - WARM_SHARE).max(0.0));
+                // A layout by a profile of another load is known by its first look; one for the load of now sets the mark itself.
+                self.best_share = warm.then_some(coverage * (1.0 - WARM_SHARE));
                 self.built_at = now;
                 self.checked_at = None;
                 let how = if warm { "warm, by the profile that is kept; " } else { "" };

@@ -1,12 +1,13 @@
 //! Whether a layout still fits the load: a few samples, held against what the clones were built by.
 
+use crate::claim::Claim;
 use crate::notes::{NotedFunction, Notes};
 use crate::{Error, Interrupt, Target};
 use addr::Avma;
 use perf::{Options, Sampler};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use splice::Installed;
+use splice::{Installed, State};
 use std::time::{Duration, Instant};
 use tracee::Pid;
 
@@ -37,6 +38,8 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
+    // Whoever compares with and without takes it out for moments.
+    let is_claimed = Claim::witness(&target.process).is_ok_and(|claim| claim.stands());
     let mut sampler = Sampler::open(pid.0, &Options { hz, pages: 16, branches: false })?;
     let (start, mut ips) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
@@ -47,8 +50,8 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     sampler.stop()?;
     sampler.drain(|s| ips.push(s.ip))?;
     interrupt.check()?;
-    let is = |installed: &Installed| (installed.generation(), installed.state());
-    if Target::open(pid)?.installed.as_ref().map(is) != Some(is(installed)) {
+    let stands = |i: &Installed| i.generation() == installed.generation() && i.state() == State::Applied;
+    if !stands(installed) || !Target::open(pid)?.installed.as_ref().is_some_and(stands) || is_claimed {
         return Ok(Fit::default());
     }
     Ok(of(&notes.functions, &ips))

@@ -204,7 +204,12 @@ pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
     let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
     let until = Instant::now() + PATIENCE;
     // It lets its workers bring their targets in order first, and answers others meanwhile.
-    while client::status(socket, client::PATIENCE).is_ok_and(|s| s.pid == pid) {
+    loop {
+        match client::status(socket, client::PATIENCE) {
+            Err(AskError::NoDaemon { .. }) => break,
+            Ok(another) if another.pid != pid => break,
+            Ok(_) | Err(_) => {}
+        }
         if Instant::now() > until {
             return Err(failed(
                 "busy",

@@ -68,7 +68,11 @@ fn live(looks: &mut Looks) -> Result<ExitCode, Error> {
             waker.suspend();
             screen = Screen::enter();
         }
-        seen = looks.look(BLINK)?;
+        seen = match looks.look(BLINK) {
+            // One that the daemon alone knew of, which is late: once that may be.
+            Err(_) if seen.0.daemon.is_some() => (FullStatus { daemon: None, ..seen.0 }, None),
+            look => look?,
+        };
     }
     Ok(ExitCode::Ok)
 }

@@ -168,7 +168,8 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
     // A second process of the same build has its profile at once.
     daemon.start();
     let second = Guest::working(&program, &["spin"], 1);
-    assert!(daemon.comes_to(second.pid(), "optimized").contains("warm"), "{}", daemon.log());
+    daemon.comes_to(second.pid(), "optimized");
+    assert!(daemon.log().contains("warm, by the profile"), "{}", daemon.log());
     drop(second);
 
     // The kill-switch file: everything is taken back, nothing is begun.
