@@ -68,7 +68,6 @@ fn call_within(
     bytes.push(0);
     let exchange = |stream: &mut UnixStream| -> io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
         stream.write_all(&bytes)?;
         let (mut answer, mut part) = (Vec::new(), [0; 4096]);
         while answer.last() != Some(&0) {
@@ -100,7 +99,7 @@ fn call_within(
     }
 }
 
-/// Where a daemon's queue is full, waits so long and not for ever, as [`UnixStream::connect`] would.
+/// Where a daemon's queue is full, waits so long and not for ever, as [`UnixStream::connect`] would; so does each write.
 fn connect(socket: &Path, patience: Duration) -> Result<UnixStream, Errno> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&fd, Timeout::Send, Some(patience))?;

@@ -145,7 +145,7 @@ impl Daemon {
     /// that back.
     pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
-            if worker.order.job.takes_a_place() || matches!(worker.order.job, Job::Check | Job::Redo) {
+            if !matches!(worker.order.job, Job::Undo | Job::Mend) {
                 worker.interrupt();
             }
         }

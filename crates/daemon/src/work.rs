@@ -78,7 +78,8 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
     ExitCode::Ok
 }
 
-fn failed(e: &Error) -> Outcome {
+/// How a job ends that could not be done.
+pub(crate) fn failed(e: &Error) -> Outcome {
     Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message: engine::with_causes(e) }
 }
 

@@ -1,7 +1,7 @@
 //! A worker as the daemon sees it: a child process with a deadline, whose words are foreign.
 
 use crate::machine::{Outcome, State};
-use crate::work::{Line, Order};
+use crate::work::{Line, Order, failed};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, Read};
@@ -131,8 +131,9 @@ impl Worker {
             said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
                 // Asked to end before it listened to such wishes, and so before it had begun anything.
                 if self.asked_to_end && !self.too_long && status.signal() == Some(Signal::TERM.as_raw()) {
-                    let message = "its worker was asked to end before it began".to_owned();
-                    return Outcome::Failed { code: "interrupted".to_owned(), exit: 11, message };
+                    return failed(&engine::Error::Interrupted {
+                        signal: Signal::TERM.as_raw().cast_unsigned() as usize,
+                    });
                 }
                 let complaint = String::from_utf8_lossy(&self.complaint);
                 let last = complaint.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing");

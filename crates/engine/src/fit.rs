@@ -38,8 +38,12 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
+    let stands = |i: &Installed| i.generation() == installed.generation() && i.state() == State::Applied;
     // Whoever compares with and without takes it out for moments.
     let is_claimed = Claim::witness(&target.process).is_ok_and(|claim| claim.stands());
+    if !stands(installed) || is_claimed {
+        return Ok(Fit::default());
+    }
     let mut sampler = Sampler::open(pid.0, &Options { hz, pages: 16, branches: false })?;
     let (start, mut ips) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
@@ -50,11 +54,8 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     sampler.stop()?;
     sampler.drain(|s| ips.push(s.ip))?;
     interrupt.check()?;
-    let stands = |i: &Installed| i.generation() == installed.generation() && i.state() == State::Applied;
-    if !stands(installed) || !Target::open(pid)?.installed.as_ref().is_some_and(stands) || is_claimed {
-        return Ok(Fit::default());
-    }
-    Ok(of(&notes.functions, &ips))
+    let still_stands = Target::open(pid)?.installed.as_ref().is_some_and(stands);
+    Ok(if still_stands { of(&notes.functions, &ips) } else { Fit::default() })
 }
 
 /// How samples fit functions.
