@@ -1,6 +1,6 @@
 # The two commands of the README need nothing prepared: each installs what is missing.
 
-.PHONY: demo test stress bench deb lint setup
+.PHONY: demo test stress bench bench-bolt deb lint setup
 
 # The main job on a real server: start a private MariaDB, drive it, optimize it live, print the measured gain.
 demo:
@@ -16,10 +16,24 @@ stress: setup
 	WHET_STRESS=1 cargo test --release --workspace --no-fail-fast
 	WHET=target/release/whet tools/acceptance.sh long
 
-# The gain on MariaDB, by paired windows, with a nothing-against-nothing run beside it.
+# The gain on MariaDB and MySQL by paired windows, with a nothing-against-nothing run beside each; what each pass has of it;
+# what counting and the daemon cost, and what a program gains that waits for its data. Two hours; figures go to bench/out.
+bench bench-bolt: export WHET = $(CURDIR)/target/release/whet
 bench: setup
 	cargo build --release -p whet
-	WHET=target/release/whet bench/run.py
+	bench/run.py
+	bench/run.py --server mysql-9.7
+	bench/counting.py
+	bench/back_end.py
+	bench/watching.py
+	bench/passes.py
+
+# The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.
+BOLT ?= /var/tmp/whet-bolt
+bench-bolt: setup
+	cargo build --release -p whet
+	bench/bolt_server.py $(BOLT)
+	bench/bolt.py $(BOLT)
 
 # A Debian package, to target/deb.
 deb:

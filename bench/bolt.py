@@ -1,19 +1,16 @@
 #!/usr/bin/env python3
-"""What llvm-bolt gains on a server, measured as bench/run.py measures what whet gains.
+"""What llvm-bolt gains on a server, beside what whet gains on it.
 
-Two builds of Debian's MariaDB run side by side, each with its own load, of which one stands still (SIGSTOP) while the
-other's window is taken; pairs of windows in random order. For whet's side of the comparison give the plain build to
-whet: `--whet` optimizes it live and measures that as well.
+Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load, of which one
+stands still (SIGSTOP) while the other's window is taken; pairs of windows in random order. First the plain one runs
+against a second plain one, which is the noise of comparing two servers: each has memory of its own, and each window begins with
+caches that the other has filled. Then against the one that llvm-bolt made by a profile of all loads. Then whet optimizes
+the plain one live, and its windows with and without are taken as in bench/run.py; once more without huge pages, as
+llvm-bolt's code is in such only where the kernel has them for files (`huge pages` in the table tells).
 
-    bench/bolt.py --plain MARIADBD --bolted MARIADBD [--whet PATH] [--pairs N] [--threads N] [--seed N] [LOAD...]
+    bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--threads N] [--seed N] [--json FILE] [LOAD...]
 
-llvm-bolt needs a server that was linked with relocations, and a profile of it:
-
-    LDFLAGS=-Wl,--emit-relocs cmake ... && make mariadbd                  from Debian's source package
-    llvm-bolt-16 mariadbd -o counting -instrument --instrumentation-file=FDATA --instrumentation-sleep-time=1
-    (run `counting` under the loads)
-    llvm-bolt-16 mariadbd -o bolted -data=FDATA -reorder-blocks=ext-tsp -reorder-functions=hfsort+ -split-functions
-        -split-all-cold -split-eh -icf=1 -plt=hot -dyno-stats
+FOLDER holds the servers `plain` and `bolted`.
 """
 
 import argparse
@@ -22,15 +19,17 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from measure import Gauge, MeasureError, Window, evaluate, measure  # noqa: E402
+from measure import Gauge, MeasureError, Window, evaluate, machine, measure  # noqa: E402
 from mysql_wire import Connection, MysqlError  # noqa: E402
-from run import LOADS, READS, ROWS, TABLES, WARM_UP, cell  # noqa: E402
+from run import LOADS, READS, ROWS, TABLES, WARM_UP, cell, table  # noqa: E402
 from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
 from servers import FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
@@ -80,12 +79,11 @@ class Side:
             raise MeasureError(f"a query failed: {outcome}")
 
 
-def compare(load_name: str, args: argparse.Namespace) -> dict:
-    """One load: the bolted server against the plain one, then whet on the plain one."""
-    rng = random.Random(args.seed)
+def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, rng: random.Random) -> dict:
+    """Two servers in turn."""
     with ExitStack() as stack:
         sides = {}
-        for name, program in (("without", args.plain), ("with", args.bolted)):
+        for name, program in programs.items():
             sides[name] = Side(stack, program, load_name, args.threads)
             time.sleep(WARM_UP)
             sides[name].halt()
@@ -94,40 +92,80 @@ def compare(load_name: str, args: argparse.Namespace) -> dict:
             order = list(sides)
             rng.shuffle(order)
             windows += [sides[name].window(pair, name) for name in order]
-        result = {"load": load_name, "threads": args.threads, "bolt": evaluate(windows, rng)}
-        sides["with"].finish()
-        plain = sides["without"]
-        plain.go()
-        if args.whet:
-            result["optimize"] = args.whet.run("optimize", plain.server.pid)
-            result["whet"] = measure(
-                plain.server.pid, plain.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed
-            )
+        huge = huge_code(sides["with"].server.pid)
+        for side in sides.values():
+            side.finish()
+    return {**evaluate(windows, rng), "huge_code_bytes": huge, "windows": [asdict(w) for w in windows]}
+
+
+def by_whet(load_name: str, args: argparse.Namespace) -> dict:
+    """The plain server with whet's code and without; then the same with clones in small pages."""
+    results = {}
+    with ExitStack() as stack:
+        plain = Side(stack, args.folder / "plain", load_name, args.threads)
+        profile = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-bench-"))) / "profile"
+        time.sleep(WARM_UP)
+        pid = plain.server.pid
+        for tool, words in (("whet", []), ("whet, small pages", ["--profile", profile, "--without", "huge-pages"])):
+            before = huge_code(pid)
+            optimized = args.whet.run("optimize", pid, *words)
+            huge = huge_code(pid) - before
+            gain = measure(pid, plain.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
+            results[tool] = {**gain, "huge_code_bytes": huge, "optimize": optimized}
+            if not words:
+                args.whet.run("profile", "export", pid, "-o", profile)
         plain.finish()
-    return result
+    return results
 
 
-def row(tool: str, r: dict) -> str:
-    """One tool's line of the table."""
-    g = r[tool]
-    return (
-        f"| {r['load']} | {tool} | {cell(g['cpu_per_query'])} | x{g['user_cpu_per_query'] or 0:.2f} "
-        f"| {cell(g['throughput'])} |"
-    )
+def huge_code(pid: int) -> int:
+    """Bytes of a process's code in huge pages."""
+    total, executable = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *more = line.split()
+        if not first.endswith(":"):
+            executable = "x" in more[0]
+        elif executable and first in ("AnonHugePages:", "FilePmdMapped:"):
+            total += int(more[0]) * 1024
+    return total
+
+
+def compare(load_name: str, args: argparse.Namespace) -> dict:
+    """One load."""
+    rng = random.Random(args.seed)
+    plain, bolted = args.folder / "plain", args.folder / "bolted"
+    return {
+        "load": load_name,
+        "threads": args.threads,
+        "machine": machine(),
+        "tools": {
+            "nothing": side_by_side(load_name, {"without": plain, "with": plain}, args, rng),
+            "llvm-bolt": side_by_side(load_name, {"without": plain, "with": bolted}, args, rng),
+            **by_whet(load_name, args),
+        },
+    }
+
+
+def row(load_name: str, tool: str, g: dict) -> list[str]:
+    """What one tool gains."""
+    user = f"x{g['user_cpu_per_query'] or 0:.2f}"
+    huge = f"{g['huge_code_bytes'] / (1 << 20):.0f} MiB"
+    return [load_name, tool, cell(g["cpu_per_query"]), user, cell(g["throughput"]), huge]
 
 
 def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--plain", type=Path, required=True)
-    p.add_argument("--bolted", type=Path, required=True)
-    p.add_argument("--whet", type=Whet)
+    p.add_argument("folder", type=Path)
+    p.add_argument("--whet", type=Whet, default=None)
     p.add_argument("--pairs", type=int, default=150)
     p.add_argument("--threads", type=int, default=4)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "bolt.json")
     p.add_argument("loads", nargs="*", default=LOADS)
     args = p.parse_args()
+    args.folder = args.folder.absolute()
+    args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     results = []
     try:
@@ -139,12 +177,8 @@ def main() -> int:
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"bolt: {e}", file=sys.stderr)
         return 1
-    print("| load | tool | CPU per query (95% interval) | user CPU, pooled | throughput |")
-    print("|---|---|---|---|---|")
-    for r in results:
-        for tool in ("bolt", "whet"):
-            if tool in r:
-                print(row(tool, r))
+    head = ["load", "tool", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "huge pages"]
+    print(table(head, [row(r["load"], tool, g) for r in results for tool, g in r["tools"].items()]))
     return 0
 
 

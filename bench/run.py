@@ -2,8 +2,9 @@
 """The gain on a server under three sysbench loads, with a run of nothing against nothing beside each.
 
 For each load: a private server, the load on it, `whet optimize`, then pairs of short windows with and without (see
-tools/measure.py for the method and why it holds on a noisy machine). Writes one JSON file with everything measured
-and prints a table in Markdown.
+tools/measure.py for the method and why it holds on a noisy machine), then a second server that starts warm with the
+profile of the first. Writes one JSON file with everything measured and prints two tables in Markdown: what is gained,
+and what whet took and did for it.
 
     bench/run.py [--server NAME] [--pairs N] [--threads N] [--seed N] [--whet PATH] [--json FILE] [LOAD...]
 
@@ -14,7 +15,9 @@ written twice, as in production; the disk is memory, so that the CPU is what lim
 import argparse
 import json
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
@@ -31,28 +34,74 @@ TABLES, ROWS = 4, 100_000
 WARM_UP = 5.0
 
 
-def bench(load_name: str, args: argparse.Namespace) -> dict:
-    """One load on a server of its own."""
-    with Server(args.server, durable=load_name not in READS) as server:
-        server.prepare(TABLES, ROWS)
-        with Load(server.socket, load_name, args.threads, None, TABLES, ROWS) as load:
-            time.sleep(WARM_UP)
-            optimized = args.whet.run("optimize", server.pid)
-            cpu_seconds = args.whet.cpu_seconds
-            gain = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
-            null = measure(server.pid, server.socket, pairs=args.pairs, null=True, seed=args.seed)
-            outcome = load.finish()
-        deadlocks = server.deadlocks()
+@dataclass
+class Mapping:
+    """One mapping of a process: how many of its bytes in memory are no file's."""
+
+    permissions: str
+    anonymous: int = 0
+
+
+def mappings(pid: int) -> dict[str, Mapping]:
+    """All mappings of a process by their first address."""
+    found: dict[str, Mapping] = {}
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *more = line.split()
+        if not first.endswith(":"):
+            last = found[first.partition("-")[0]] = Mapping(more[0])
+        elif first == "Anonymous:":
+            last.anonymous = int(more[0]) * 1024
+    return found
+
+
+def added(before: dict[str, Mapping], after: dict[str, Mapping]) -> int:
+    """Bytes in memory that whet added: new mappings that cannot be written to, as all of its are that hold anything, and
+    pages of code that are no longer the file's. A server makes neither while it works."""
+    new = sum(m.anonymous for at, m in after.items() if at not in before and "w" not in m.permissions)
+    code = ((m, before[at]) for at, m in after.items() if at in before and "x" in m.permissions)
+    return new + sum(now.anonymous - then.anonymous for now, then in code)
+
+
+def check(load_name: str, server: Server, load: Load) -> None:
+    """Ends a load, of which no query may have failed."""
+    outcome = load.finish()
     # A deadlock between two writers is the data's doing; sysbench tries those again.
-    failed = max(0, outcome.ignored_errors - deadlocks)
+    failed = max(0, outcome.ignored_errors - server.deadlocks())
     if outcome.exit_code != 0 or failed or outcome.reconnects or outcome.complaints:
         raise MeasureError(f"{load_name}: a query failed: {outcome}")
+
+
+def bench(load_name: str, args: argparse.Namespace) -> dict:
+    """One load on a server of its own, and on another that starts warm."""
+    durable = load_name not in READS
+    with tempfile.TemporaryDirectory(prefix="whet-bench-") as folder:
+        profile = Path(folder) / "profile"
+        with Server(args.server, durable=durable) as server:
+            server.prepare(TABLES, ROWS)
+            with Load(server.socket, load_name, args.threads, None, TABLES, ROWS) as load:
+                time.sleep(WARM_UP)
+                before = mappings(server.pid)
+                optimized = args.whet.run("optimize", server.pid)
+                cpu_seconds = args.whet.cpu_seconds
+                memory = added(before, mappings(server.pid))
+                args.whet.run("profile", "export", server.pid, "-o", profile)
+                gain = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
+                null = measure(server.pid, server.socket, pairs=args.pairs, null=True, seed=args.seed)
+                check(load_name, server, load)
+        with Server(args.server, durable=durable) as server:
+            server.prepare(TABLES, ROWS)
+            with Load(server.socket, load_name, args.threads, None, TABLES, ROWS) as load:
+                time.sleep(WARM_UP)
+                warm = args.whet.run("optimize", server.pid, "--profile", profile)
+                check(load_name, server, load)
     return {
         "server": args.server,
         "load": load_name,
         "threads": args.threads,
         "optimize": optimized,
         "whet_cpu_seconds": cpu_seconds,
+        "added_memory_bytes": memory,
+        "warm_start": warm,
         "gain": gain,
         "null": null,
     }
@@ -63,15 +112,55 @@ def cell(ratio: dict) -> str:
     return f"x{ratio['ratio']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def row(r: dict) -> str:
-    """One load's line of the table."""
-    gain, null, o = r["gain"], r["null"], r["optimize"]
-    return (
-        f"| {r['load']} | {cell(gain['cpu_per_query'])} | x{gain['user_cpu_per_query'] or 0:.2f} "
-        f"| {cell(gain['throughput'])} | {cell(null['cpu_per_query'])} | {o['seconds']:.1f} s "
-        f"| {r['whet_cpu_seconds']:.1f} s | {o['functions']['cloned']} | {o['coverage']:.2f} | {o['stop_ms']['max']:.1f} ms "
-        f"| {o['whet_peak_rss_mb']:.0f} MB |"
-    )
+GAIN = [
+    "load", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "nothing against nothing",
+]  # fmt: skip
+COST = [
+    "load", "optimize", "warm start", "whet's CPU", "whet's peak", "longest stop", "functions", "of user samples",
+    "taken branches by counts", "hot pages by counts", "clones", "memory added",
+]  # fmt: skip
+
+
+def gain_row(r: dict) -> list[str]:
+    """What one load gains."""
+    gain, null = r["gain"], r["null"]
+    return [
+        r["load"],
+        cell(gain["cpu_per_query"]),
+        f"x{gain['user_cpu_per_query'] or 0:.2f}",
+        cell(gain["throughput"]),
+        cell(null["cpu_per_query"]),
+    ]
+
+
+def cost_row(r: dict) -> list[str]:
+    """What whet took and did for it."""
+    o = r["optimize"]
+    branches, pages = "-", "-"
+    # There is none where nothing was counted.
+    if dyno := o.get("dyno"):
+        before, after = dyno["before"], dyno["after"]
+        branches = f"{after['taken_branches'] / max(1, before['taken_branches']) - 1:+.0%}"
+        pages = f"{before['hot_pages']} → {after['hot_pages']}"
+    return [
+        r["load"],
+        f"{o['seconds']:.1f} s",
+        f"{r['warm_start']['seconds']:.1f} s",
+        f"{r['whet_cpu_seconds']:.1f} s",
+        f"{o['whet_peak_rss_mb']:.0f} MB",
+        f"{o['stop_ms']['max']:.1f} ms",
+        str(o["functions"]["cloned"]),
+        f"{o['coverage']:.3f}",
+        branches,
+        pages,
+        f"{o['code_bytes'] / 1e6:.2f} MB",
+        f"{r['added_memory_bytes'] / 1e6:.1f} MB",
+    ]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def main() -> int:
@@ -98,10 +187,9 @@ def main() -> int:
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"bench: {e}", file=sys.stderr)
         return 1
-    print("| load | CPU per query (95% interval) | user CPU, pooled | throughput | nothing against nothing | optimize | whet's CPU | cloned | of samples | stop | whet's peak |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for r in results:
-        print(row(r))
+    print(table(GAIN, [gain_row(r) for r in results]))
+    print()
+    print(table(COST, [cost_row(r) for r in results]))
     return 0
 
 

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Builds the two servers that bench/bolt.py compares: Debian's MariaDB with relocations, plain and by llvm-bolt.
+
+    bench/bolt_server.py FOLDER [--jobs N] [LOAD...]
+
+Debian's source package is compiled as Debian compiles it, but for what llvm-bolt needs (relocations and symbols in the
+file, no functions split by the compiler), for debug information, and for engines and plugins that no load here touches;
+about half an hour on two cores and 4 GB. Then llvm-bolt's instrumented server runs under the loads, and one profile of
+all of them lays the server out. FOLDER/plain and FOLDER/bolted are the result; what stands is not made again: remove
+FOLDER/profile.fdata for other loads, FOLDER/bolted for other options. Others must be able to reach FOLDER, as servers do
+not run as root, and not to write to it.
+
+Needs deb.debian.org's source packages and, as root, the packages named below, which it installs.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from mysql_wire import MysqlError  # noqa: E402
+from run import LOADS, ROWS, TABLES  # noqa: E402
+from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from servers import FetchError  # noqa: E402
+from servers.room import die_with_parent  # noqa: E402
+
+# Where llvm-bolt finds its runtime beside itself; by its name in /usr/bin it does not.
+BOLT = "/usr/lib/llvm-16/bin/llvm-bolt"
+INCLUDE = "/usr/include"
+NEEDED = [
+    *("bison=bison", f"{BOLT}=bolt-16", "cmake=cmake", "dpkg-source=dpkg-dev", "g++=g++", "make=make"),
+    *(f"{INCLUDE}/libaio.h=libaio-dev", f"{INCLUDE}/bzlib.h=libbz2-dev", f"{INCLUDE}/fmt/core.h=libfmt-dev"),
+    *(f"{INCLUDE}/x86_64-linux-gnu/curl/curl.h=libcurl4-openssl-dev", f"{INCLUDE}/lz4.h=liblz4-dev"),
+    *(f"{INCLUDE}/lzma.h=liblzma-dev", f"{INCLUDE}/lzo/lzo1x.h=liblzo2-dev", f"{INCLUDE}/ncurses.h=libncurses-dev"),
+    *(f"{INCLUDE}/numa.h=libnuma-dev", f"{INCLUDE}/pcre2.h=libpcre2-dev", f"{INCLUDE}/snappy.h=libsnappy-dev"),
+    *(f"{INCLUDE}/openssl/ssl.h=libssl-dev", f"{INCLUDE}/systemd/sd-daemon.h=libsystemd-dev"),
+    *(f"{INCLUDE}/liburing.h=liburing-dev", f"{INCLUDE}/libxml2=libxml2-dev", f"{INCLUDE}/zstd.h=libzstd-dev"),
+    f"{INCLUDE}/zlib.h=zlib1g-dev",
+]
+SOURCES = """Types: deb-src
+URIs: http://deb.debian.org/debian
+Suites: bookworm
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+# A function in two parts makes llvm-bolt 16's instrumented server crash.
+WHOLE = "-fno-reorder-blocks-and-partition"
+UNUSED = ("MROONGA", "SPIDER", "CONNECT", "ROCKSDB", "OQGRAPH", "SPHINX", "S3", "COLUMNSTORE", "TOKUDB")
+OPTIONS = [
+    *("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_CONFIG=mysql_release", "-DDEB=Debian", "-DWITH_WSREP=ON"),
+    *("-DWITH_SSL=system", "-DWITH_URING=ON", "-DIGNORE_AIO_CHECK=ON", "-DCONC_DEFAULT_CHARSET=utf8mb4"),
+    *("-DWITH_UNIT_TESTS=OFF", "-DPLUGIN_AUTH_GSSAPI_CLIENT=OFF"),
+    *(f"-DPLUGIN_{name}=NO" for name in (*UNUSED, "AUTH_PAM", "AUTH_PAM_V1", "AUTH_GSSAPI")),
+]
+LAYOUT = [
+    *("-reorder-blocks=ext-tsp", "-reorder-functions=hfsort+", "-split-functions", "-split-all-cold", "-split-eh"),
+    *("-icf=1", "-plt=hot", "-hugify", "-dyno-stats"),
+]
+# Under instrumentation a tenth of the usual speed.
+SECONDS_PER_LOAD = 60
+
+
+def run(*command: object, folder: Path | None = None) -> None:
+    """One command, whose words go to this program's; it and all it started end with this program."""
+    print("+", *command, file=sys.stderr, flush=True)
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, cwd=folder, process_group=0, preexec_fn=die_with_parent) as child:
+        try:
+            code = child.wait()
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)
+            raise
+    if code != 0:
+        raise subprocess.CalledProcessError(code, words)
+
+
+@contextmanager
+def whole(made: Path) -> Iterator[Path]:
+    """Where to write a file or folder that is to be there whole or not at all; nothing where it is there already."""
+    new = made.with_name(f"{made.name}.new")
+    if new.is_dir():
+        shutil.rmtree(new)
+    yield new
+    if new.is_file():
+        # llvm-bolt lets anybody write to what it makes.
+        new.chmod(0o755)
+    new.rename(made)
+
+
+def source(folder: Path) -> Path:
+    """Debian's source, unpacked and patched."""
+    tree = folder / "source"
+    if not tree.exists():
+        run(ROOT / "tools" / "install-missing.sh", *NEEDED)
+        lists = folder / "sources.list.d"
+        lists.mkdir(exist_ok=True)
+        (lists / "source.sources").write_text(SOURCES)
+        # Lists of our own beside the machine's, which stay as they are.
+        own = ["-o", f"Dir::Etc::sourceparts={lists}", "-o", "Dir::Etc::sourcelist=/dev/null"]
+        own += ["-o", f"Dir::State::lists={folder / 'lists'}"]
+        (folder / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        run("apt-get", *own, "-q", "update")
+        run("apt-get", *own, "-q", "source", "--download-only", "mariadb", folder=folder)
+        with whole(tree) as new:
+            run("dpkg-source", "-x", next(folder.glob("mariadb_*.dsc")), new)
+    return tree
+
+
+def flags(name: str) -> str:
+    """What Debian compiles with, without debug information."""
+    said = subprocess.run(["dpkg-buildflags", "--get", name], check=True, capture_output=True, text=True).stdout
+    return " ".join(word for word in said.split() if word != "-g" and not word.startswith("-ffile-prefix-map"))
+
+
+def plain(folder: Path, jobs: int) -> Path:
+    """The server with its relocations."""
+    made = folder / "plain"
+    if not made.exists():
+        tree, build = source(folder), folder / "build"
+        build.mkdir(exist_ok=True)
+        each = {
+            f"CMAKE_{language}_FLAGS": f"{flags(variable)} {flags('CPPFLAGS')} {WHOLE}"
+            for language, variable in (("C", "CFLAGS"), ("CXX", "CXXFLAGS"))
+        }
+        each |= {f"{name}_RELWITHDEBINFO": "-O2 -DNDEBUG" for name in each}
+        each["CMAKE_EXE_LINKER_FLAGS"] = f"{flags('LDFLAGS')} -Wl,--emit-relocs"
+        run("cmake", tree, *OPTIONS, *(f"-D{name}={value}" for name, value in each.items()), folder=build)
+        run("make", f"-j{jobs}", "mariadbd", folder=build)
+        with whole(made) as new:
+            shutil.copyfile(build / "sql" / "mariadbd", new)
+    return made
+
+
+def profile(folder: Path, server: Path, loads: list[str]) -> Path:
+    """How often each edge runs under the loads, by the instrumented server."""
+    counts, counting, place = folder / "profile.fdata", folder / "counting", folder / "counts"
+    if counts.exists():
+        return counts
+    # The server writes it, who is another user.
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    if os.geteuid() == 0:
+        shutil.chown(place, "mysql")
+    said = place / "profile.fdata"
+    # All counts since the start each second, in place of those of the last second, and once more at the end.
+    options = [f"--instrumentation-file={said}", "--instrumentation-sleep-time=1", "--instrumentation-no-counters-clear"]
+    with whole(counting) as new:
+        run(BOLT, server, "-o", new, "-instrument", *options)
+    with Server(program=str(counting)) as running:
+        running.prepare(TABLES, ROWS)
+        for name in loads:
+            with Load(running.socket, name, 4, SECONDS_PER_LOAD, TABLES, ROWS) as load:
+                result = load.finish()
+            print(f"{name}: {result}", file=sys.stderr)
+            failed = max(0, result.ignored_errors - running.deadlocks())
+            if result.exit_code != 0 or failed or result.reconnects or result.complaints:
+                raise ServerError(f"{name}: a query failed: {result}")
+    # A process of its own writes it, which outlives the server by a moment.
+    time.sleep(5)
+    with whole(counts) as new:
+        shutil.copyfile(said, new)
+    return counts
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("folder", type=Path)
+    p.add_argument("--jobs", type=int, default=2)
+    p.add_argument("loads", nargs="*", default=LOADS)
+    args = p.parse_args()
+    folder = args.folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+            raise PermissionError(f"{folder} is somebody else's")
+        folder.chmod(0o755)
+        server = plain(folder, args.jobs)
+        bolted = folder / "bolted"
+        if not bolted.exists():
+            counts = profile(folder, server, args.loads)
+            with whole(bolted) as new:
+                run(BOLT, server, "-o", new, f"-data={counts}", *LAYOUT)
+    except (FetchError, MysqlError, ServerError, OSError, subprocess.CalledProcessError) as e:
+        print(f"bolt_server: {e}", file=sys.stderr)
+        return 1
+    print(f"{server}\n{bolted}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What the daemon costs that looks after a host, with its default settings: in CPU time, its workers' with it. What the
+kernel does for them in a target's own time, taking samples of it, is in no figure.
+
+First it watches: a host with many processes, one of them on its list and not busy. Then the one, a MariaDB, gets a
+load, becomes optimized and is judged, after which nothing changes: what is used then goes by what the server uses.
+
+    bench/watching.py [--processes N] [--seconds N] [--whet PATH] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from measure import cpu_clock  # noqa: E402
+from mysql_wire import MysqlError  # noqa: E402
+from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from servers import FetchError  # noqa: E402
+from servers.room import die_with_parent  # noqa: E402
+from whet_cli import WhetError  # noqa: E402
+from whet_daemon import Daemon  # noqa: E402
+
+TABLES, ROWS = 4, 50_000
+LOAD = "oltp_read_only"
+# A young process is let alone; the first look, the rebuild, and the comparison that judges it.
+UNTIL_JUDGED = 400
+
+
+def used(daemon: Daemon, pid: int, seconds: float) -> dict:
+    """CPU seconds of the daemon and of a process over so long."""
+    before, began = (daemon.cpu_seconds(), cpu_clock(pid)), time.monotonic()
+    time.sleep(seconds)
+    daemon_cpu, target_cpu = daemon.cpu_seconds() - before[0], cpu_clock(pid) - before[1]
+    return {"seconds": time.monotonic() - began, "daemon": daemon_cpu, "target": target_cpu}
+
+
+def target(daemon: Daemon, pid: int) -> dict:
+    """What the daemon says of a process."""
+    return next((t for t in daemon.whet.run("status").get("daemon", {}).get("targets", []) if t["pid"] == pid), {})
+
+
+def wait_until_judged(daemon: Daemon, pid: int) -> None:
+    """Until the daemon has compared, and found that the rebuild pays."""
+    deadline = time.monotonic() + UNTIL_JUDGED
+    while (said := target(daemon, pid)).get("state") != "optimized" or "factor" not in said:
+        if time.monotonic() > deadline:
+            raise WhetError(f"not found to pay in {UNTIL_JUDGED} s: {said}")
+        time.sleep(1)
+
+
+def watch(args: argparse.Namespace, folder: Path) -> dict:
+    """Both figures."""
+    program = folder / "whet-watched-mariadbd"
+    shutil.copy("/usr/sbin/mariadbd", program)
+    program.chmod(0o755)
+    with ExitStack() as stack:
+        for _ in range(args.processes):
+            sleeper = subprocess.Popen(["sleep", "infinity"], preexec_fn=die_with_parent)
+            stack.callback(sleeper.wait)
+            stack.callback(sleeper.kill)
+        server = stack.enter_context(Server(program=str(program)))
+        server.prepare(TABLES, ROWS)
+        daemon = stack.enter_context(Daemon(folder, [program]))
+        time.sleep(5)
+        watching = used(daemon, server.pid, args.seconds)
+        with Load(server.socket, LOAD, 4, None, TABLES, ROWS) as load:
+            wait_until_judged(daemon, server.pid)
+            steady = used(daemon, server.pid, args.seconds)
+            rebuilds, said = daemon.metric("whet_rebuilds_total"), target(daemon, server.pid)
+            outcome = load.finish()
+        daemon.whet.run("undo", server.pid)
+    if not outcome.clean:
+        raise ServerError("a query failed")
+    if rebuilds != 1 or said.get("state") != "optimized":
+        raise WhetError(f"it did not stay as it was: {rebuilds:.0f} rebuilds, {said}")
+    return {"processes": args.processes, "watching": watching, "steady": steady}
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--processes", type=int, default=200, help="that are there besides")
+    p.add_argument("--seconds", type=float, default=600, help="for each figure; a layout is held against its load once a minute")
+    p.add_argument("--whet", help="the binary")
+    p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "watching.json")
+    args = p.parse_args()
+    if args.whet:
+        os.environ["WHET"] = args.whet
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="whet-watching-") as folder:
+            # The server's user has to reach its program.
+            Path(folder).chmod(0o755)
+            result = watch(args, Path(folder))
+    except (FetchError, MysqlError, ServerError, WhetError, OSError) as e:
+        print(f"watching: {e}", file=sys.stderr)
+        return 1
+    args.json.write_text(json.dumps(result, indent=1))
+    w, s = result["watching"], result["steady"]
+    print(f"watching {args.processes} processes and one on the list: {w['daemon'] / w['seconds']:.2%} of a CPU")
+    print(f"a target that stays as it is: {s['daemon'] / s['target']:.2%} of its CPU time, {s['daemon'] / s['seconds']:.2%} of a CPU")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

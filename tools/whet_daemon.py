@@ -1,0 +1,96 @@
+"""A daemon of whet's for tests and benchmarks, apart from any that the host has."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from measure import cpu_clock
+from servers.room import die_with_parent
+from whet_cli import Whet
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Daemon:
+    """A daemon with a configuration of its own: these programs, these settings, and all its files in `folder`."""
+
+    def __init__(self, folder: Path, programs: list[Path], settings: str = ""):
+        self.folder = folder
+        targets = "".join(f'[[target]]\nexe = "{p}"\n' for p in programs)
+        (folder / "whet.toml").write_text(
+            f'{targets}[paths]\nsocket = "{folder}/run/socket"\nstate = "{folder}/state"\nkill_switch = "{folder}/off"\n'
+            f'metrics = "{folder}/metrics"\n{settings}'
+        )
+        os.environ["WHET_CONFIG"] = str(folder / "whet.toml")
+        self.whet = Whet()
+        self.log = folder / "log"
+
+    def __enter__(self) -> "Daemon":
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.whet.path, "start", "--foreground"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.end()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def is_well(self) -> bool:
+        """Whether it lives, and no worker of it has crashed."""
+        return self.process.poll() is None and self.metric("whet_workers_crashed_total") == 0
+
+    def busy(self) -> bool:
+        """Whether it works on a target just now."""
+        targets = self.whet.run("status").get("daemon", {}).get("targets", [])
+        return any(t["state"] not in ("watching", "optimized", "undone", "refused", "lost") for t in targets)
+
+    def end(self) -> int | None:
+        """Asks it to end, so that it lets go in order of what it is at work on; its exit code."""
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def metric(self, name: str) -> float:
+        """A figure of its own; 0 before there is one."""
+        try:
+            found = re.search(rf"^{name} (\S+)$", (self.folder / "metrics").read_text(), re.M)
+        except FileNotFoundError:
+            return 0.0
+        return float(found[1]) if found else 0.0
+
+    def size(self) -> tuple[int, int, int, int]:
+        """Resident bytes, open files, threads, children that have ended and were not waited for."""
+        proc = Path(f"/proc/{self.process.pid}")
+        resident = int((proc / "statm").read_text().split()[1]) * PAGE
+        zombies = [c for c in children(self.process.pid) if state(c) == "Z"]
+        return resident, len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir())), len(zombies)
+
+    def cpu_seconds(self) -> float:
+        """What it has used so far, and its workers that have ended."""
+        ended = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+        return cpu_clock(self.process.pid) + sum(map(int, ended)) / TICK
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += map(int, task.read_text().split())
+    return found
+
+
+def state(pid: int) -> str:
+    """A letter as in ps; nothing where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
