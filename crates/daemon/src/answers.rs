@@ -77,6 +77,7 @@ impl Daemon {
             uptime_seconds: now.as_secs(),
             switched_off: self.off,
             config_error: self.config_error.clone(),
+            watched: self.targets.len(),
             targets: self.targets.values().chain(&self.lost).map(view).collect(),
         }
     }

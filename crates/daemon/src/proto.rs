@@ -67,7 +67,10 @@ pub struct DaemonStatus {
     /// What is wrong with the configuration file that was to be read anew; the one before is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_error: Option<String>,
-    /// Processes on its list.
+    /// How many processes on its list are alive; a daemon of an older version does not say.
+    #[serde(default)]
+    pub watched: usize,
+    /// Processes on its list; those that have ended a short while ago among them.
     pub targets: Vec<TargetView>,
 }
 

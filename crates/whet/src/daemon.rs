@@ -4,7 +4,6 @@ use crate::interrupt;
 use crate::output::{Failure, Output};
 use crate::text::printable;
 use daemon::client::{self, AskError};
-use daemon::machine::State;
 use daemon::proto::{DaemonStatus, Wish};
 use daemon::store::Store;
 use daemon::{Config, LogTo};
@@ -269,8 +268,8 @@ pub fn status(
 
 /// What a daemon does, in a line or two.
 pub fn headline(daemon: &DaemonStatus) -> String {
-    let watched = daemon.targets.iter().filter(|t| t.state != State::Lost).count();
-    let mut text = format!("the daemon (pid {}) watches {watched} processes", daemon.pid);
+    let processes = if daemon.watched == 1 { "process" } else { "processes" };
+    let mut text = format!("the daemon (pid {}) watches {} {processes}", daemon.pid, daemon.watched);
     if daemon.switched_off {
         text.push_str("; the kill-switch file is there");
     }

@@ -19,7 +19,7 @@ Examples:
   whet measure 1234 --mysql               as statements, at the server's own socket
   whet measure 1234 --mysql-host db1 --mysql-user watcher --mysql-option-file ~/.my.cnf
   whet measure 1234 --command \"psql -AtXc 'SELECT sum(xact_commit+xact_rollback) FROM pg_stat_database'\" --window 5
-                                          PostgreSQL; its counters lag by a second, hence the long windows
+                                          PostgreSQL with one busy connection: the counter is of all its processes, and lags by a second
   whet measure 1234 --mysql --classic     a minute with, a minute without
 
 The process must be optimized and under load. It is switched back and forth, each time stopped for some milliseconds, and

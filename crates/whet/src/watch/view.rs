@@ -256,6 +256,7 @@ mod tests {
             uptime_seconds: 1,
             switched_off: true,
             config_error: None,
+            watched: 2,
             targets: vec![
                 view_of(7, State::Optimized, Some(1.274), "clones hold\x1b[2J it"),
                 view_of(8, State::Watching, None, "it is younger than 60 s"),
