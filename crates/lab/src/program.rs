@@ -84,7 +84,7 @@ impl Program {
     pub fn serve(&self, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
         let spec = match self {
             Self::Here(binary) => {
-                let spec = Spec::new(binary).arg("--no-defaults").arg(at("datadir", &dir.join("data")));
+                let spec = Spec::new(binary).arg("--no-defaults").args(places(dir));
                 let base = base_of(binary);
                 if base.join("share").is_dir() { spec.arg(at("basedir", base)) } else { spec }
             }
@@ -151,6 +151,11 @@ fn at(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
+/// Its data, and temporary files: a server that starts clears away what it takes for its own in a folder that others use.
+fn places(dir: &Path) -> [String; 2] {
+    [at("datadir", &dir.join("data")), at("tmpdir", dir)]
+}
+
 /// Servers refuse to be root's unless told so. This one is private: no network, a throw-away data folder.
 fn as_root() -> Option<&'static str> {
     rustix::process::geteuid().is_root().then_some("--user=root")
@@ -158,11 +163,11 @@ fn as_root() -> Option<&'static str> {
 
 /// The command by which a program of this machine's makes its data folder.
 fn install(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
-    let data = at("datadir", &dir.join("data"));
     let base = base_of(binary);
     let is_old_mysql = version.contains("Ver 5.5") || version.contains("Ver 5.6");
     if !version.contains("MariaDB") && !is_old_mysql {
-        return Ok(Spec::new(binary).args(["--no-defaults", "--initialize-insecure", &data]).args(as_root()));
+        let spec = Spec::new(binary).args(["--no-defaults", "--initialize-insecure"]);
+        return Ok(spec.args(places(dir)).args(as_root()));
     }
     let beside = ["scripts", "bin"]
         .iter()
@@ -172,7 +177,7 @@ fn install(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
         program: "mariadb-install-db".into(),
         get: format!("it belongs to the server's package; looked for in {}", base.display()),
     })?;
-    let mut spec = Spec::new(script).args(["--no-defaults", &data]).arg(at("basedir", base));
+    let mut spec = Spec::new(script).arg("--no-defaults").args(places(dir)).arg(at("basedir", base));
     if !is_old_mysql {
         spec = spec.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
     }
