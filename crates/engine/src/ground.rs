@@ -11,6 +11,7 @@ use crate::{Error, Target, memory_limit, walk};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, InstallReport, Plan, Policy};
+use std::ops::Range;
 
 /// How many more places to try where the target maps faster than whet builds.
 const PLACES: usize = 3;
@@ -36,8 +37,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) chosen: &'a [Candidate],
     /// How they are laid out.
     pub(crate) style: Style,
-    /// Where its clones only count: bytes of counters for each thread.
-    pub(crate) counters: Option<u32>,
+    /// Where its clones only count: the offsets at which they do.
+    pub(crate) counters: Option<&'a Range<u32>>,
     /// What the next whet should know.
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
@@ -109,6 +110,7 @@ impl Ground<'_, '_> {
         let caches = std::mem::take(&mut built.caches);
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
+        let counters = counters.cloned();
         let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })

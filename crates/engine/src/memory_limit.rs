@@ -9,6 +9,7 @@ use addr::Addr;
 use rustc_hash::FxHashSet;
 use splice::CachePlan;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tracee::Pid;
 
@@ -52,7 +53,7 @@ impl Version {
 pub(crate) fn check(
     pid: Pid,
     caches: &[CachePlan],
-    counters: Option<u32>,
+    counters: Option<&Range<u32>>,
     threads: u32,
 ) -> Result<(), Error> {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
@@ -67,12 +68,14 @@ pub(crate) fn check(
 }
 
 /// At most so many bytes are charged to the target.
-fn need(caches: &[CachePlan], counters: Option<u32>, threads: u32) -> u64 {
+fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u64 {
     // Where pages of clones become a huge one, both are there for a moment.
     let mapped: u64 = caches.iter().map(|c| c.text_range().len() * 2 + c.data_len()).sum();
     let patched: FxHashSet<u64> =
         caches.iter().flat_map(|c| &c.records).map(|r| r.at.align_down(4096).0).collect();
-    let counted = u64::from(counters.unwrap_or(0)).next_multiple_of(4096).saturating_mul(threads.into());
+    let pages =
+        |offsets: &Range<u32>| u64::from(offsets.end).div_ceil(4096) - u64::from(offsets.start / 4096);
+    let counted = counters.map_or(0, pages).saturating_mul(4096).saturating_mul(threads.into());
     mapped.saturating_add(patched.len() as u64 * 4096).saturating_add(counted)
 }
 

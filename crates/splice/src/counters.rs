@@ -7,9 +7,10 @@
 //!
 //! INVARIANT(kept): the area stays mapped and the bases stay as they were given, also after the clones were taken
 //! out: a thread may come back into one at any time, from a call that waited. What the area holds is given back. A
-//! later area has no smaller parts, as clones of before count at their offsets wherever the base points.
+//! later area has no smaller parts, as clones of before count at their offsets wherever the base points; and later clones
+//! count at offsets behind theirs ([`free_offset`]), so that what comes back late counts for nobody.
 
-use crate::{Anchor, Error, fault, toggle};
+use crate::{Anchor, Error, Installed, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
 use tracee::{Process, Stopped};
@@ -21,13 +22,21 @@ pub struct CounterArea {
     pub range: AvmaRange,
     /// Bytes of a part.
     pub part: u64,
+    /// The offset behind all at which clones have been told to count.
+    pub used: u64,
 }
 
 /// Parts at least, and for each thread there is: more will be born.
 const LEAST_PARTS: u64 = 16;
 const PARTS_PER_THREAD: u64 = 2;
+/// How often a part has the room that is asked for, as more will be. It is memory only once it is counted in.
+const ROOM: u64 = 4;
 /// Address space that an area may take. Threads share parts where it is not enough. Bytes.
 const MOST: u64 = 256 << 20;
+
+/// Clones that count at the same time as those of before share no cache line with them. Bytes.
+const LINE: u64 = 64;
+const PAGE: u64 = 4096;
 
 const MMAP: i64 = 9;
 const MADVISE: i64 = 28;
@@ -45,6 +54,12 @@ impl CounterArea {
         self.range.start.add(part * self.part)
     }
 
+    fn free_offset(&self, threads: u64) -> u32 {
+        let free = self.used.checked_next_multiple_of(LINE).unwrap_or(u64::MAX);
+        let is_room = free.saturating_mul(threads) <= MOST / 2;
+        u32::try_from(free).ok().filter(|_| is_room).unwrap_or(0)
+    }
+
     /// The part that a GS base points to.
     fn part_of(&self, base: u64) -> Option<u64> {
         let offset = Avma(base).since(self.range.start).filter(|_| self.range.contains(Avma(base)))?;
@@ -52,22 +67,38 @@ impl CounterArea {
     }
 }
 
-/// Sees to an area with room for so many bytes in each part, all zeros: the one there is, or a new one.
-/// A new one is on record only once it is handed out.
+/// The offset from which on no clone of before counts. Where half of all address space that an area may take has been
+/// used up, offsets begin again, and a thread that comes back very late may count for another clone.
+///
+/// # Errors
+/// [`Error::Tracee`].
+pub fn free_offset(process: &Process, installed: Option<&Installed>) -> Result<u32, Error> {
+    let Some(area) = installed.and_then(|i| i.anchor.counters) else { return Ok(0) };
+    Ok(area.free_offset(process.threads()?.len() as u64))
+}
+
+/// Sees to an area with room for these offsets in each part, all zeros: the one there is, or a new one.
+/// It is on record only once it is handed out.
 ///
 /// # Errors
 /// [`Error::NoCounterMemory`]; [`Error::Tracee`].
-pub(crate) fn provide(process: &Process, anchor: &Anchor, bytes: u32) -> Result<CounterArea, Error> {
+pub(crate) fn provide(
+    process: &Process,
+    anchor: &Anchor,
+    offsets: &Range<u32>,
+) -> Result<CounterArea, Error> {
     let threads = process.threads()?.len() as u64;
-    let wanted = u64::from(bytes).next_multiple_of(4096).max(4096);
+    let used = u64::from(offsets.end);
+    let wanted = used.next_multiple_of(PAGE).max(PAGE);
     let enough = |a: &CounterArea| a.part >= wanted && a.parts() >= threads.min(most_parts(a.part));
     if let Some(area) = anchor.counters.filter(enough) {
         forget_counters(process, &area)?;
-        return Ok(area);
+        return Ok(CounterArea { used, ..area });
     }
-    let part = wanted.max(anchor.counters.map_or(0, |a| a.part));
-    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS).min(most_parts(part));
-    let len = part * parts;
+    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS);
+    let roomy = (wanted * ROOM).min(MOST / parts / PAGE * PAGE);
+    let part = roomy.max(wanted).max(anchor.counters.map_or(0, |a| a.part));
+    let len = part * parts.min(most_parts(part));
     fault::point();
     let mapped = tracee::with_one_stopped(process, |remote| {
         remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])
@@ -76,7 +107,7 @@ pub(crate) fn provide(process: &Process, anchor: &Anchor, bytes: u32) -> Result<
         tracee::Error::Remote { errno, .. } => Error::NoCounterMemory { len, errno },
         e => e.into(),
     })?;
-    Ok(CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part })
+    Ok(CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part, used })
 }
 
 fn most_parts(part: u64) -> u64 {
@@ -118,13 +149,13 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea, anchor: &A
     Ok(())
 }
 
-/// The counters' values, each the sum over all threads; `bytes` is how much of each part they take.
+/// The values of the counters at these offsets, each the sum over all threads.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
-pub fn counters(process: &Process, area: &CounterArea, bytes: u32) -> Result<Vec<u64>, Error> {
-    let mut sums = vec![0u64; bytes as usize / 8];
-    for values in counter_words(process, area, 0..bytes)? {
+pub fn counters(process: &Process, area: &CounterArea, offsets: Range<u32>) -> Result<Vec<u64>, Error> {
+    let mut sums = vec![0u64; offsets.len() / 8];
+    for values in counter_words(process, area, offsets)? {
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
     }
     Ok(sums)
@@ -157,4 +188,23 @@ pub fn counter_words(
 pub fn forget_counters(process: &Process, area: &CounterArea) -> Result<(), Error> {
     let args = [area.range.start.0, area.range.len(), MADV_DONTNEED, 0, 0, 0];
     Ok(tracee::with_one_stopped(process, |remote| remote.syscall(MADVISE, args)).map(|_| ())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_clones_count_behind_those_of_before() {
+        let area =
+            |used| CounterArea { range: AvmaRange::with_len(Avma(4096), 1 << 20), part: 1 << 16, used };
+        assert_eq!(area(0).free_offset(1000), 0);
+        assert_eq!(area(1).free_offset(1000), 64);
+        assert_eq!(area(128).free_offset(1000), 128);
+        // Half of all room: further ones begin again.
+        assert_eq!(area(MOST / 2 / 1000 + 1).free_offset(1000), 0);
+        assert_eq!(area(MOST / 2).free_offset(1), u32::try_from(MOST / 2).unwrap());
+        assert_eq!(area(MOST / 2 + 1).free_offset(1), 0);
+        assert_eq!(area(u64::MAX).free_offset(1), 0);
+    }
 }

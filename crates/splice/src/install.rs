@@ -7,6 +7,7 @@ use crate::{
     Region, State, ToggleReport, counters, fault, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
 
@@ -106,8 +107,8 @@ pub struct Plan {
     pub hook: Option<Hook>,
     /// Where a new anchor's two pages go, if the target has none yet.
     pub anchor_at: Avma,
-    /// Where its clones only count: bytes of counters that each thread needs.
-    pub counters: Option<u32>,
+    /// Where its clones only count: the offsets in each thread's part at which they do.
+    pub counters: Option<Range<u32>>,
     /// Whether its code goes to huge pages, where the kernel gives any.
     pub huge: bool,
 }
@@ -156,8 +157,8 @@ pub fn install(
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    let counters = match plan.counters {
-        Some(bytes) => Some(counters::provide(process, &anchor, bytes)?),
+    let counters = match &plan.counters {
+        Some(offsets) => Some(counters::provide(process, &anchor, offsets)?),
         None => None,
     };
     let huge_bytes = if plan.huge { huge::collapse(process, &anchor, &plan.caches) } else { 0 };

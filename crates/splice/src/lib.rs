@@ -28,7 +28,7 @@ mod toggle;
 mod walk;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
-pub use counters::{CounterArea, counter_words, counters, forget_counters};
+pub use counters::{CounterArea, counter_words, counters, forget_counters, free_offset};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
 pub use huge::settle;

@@ -93,6 +93,21 @@ fn counters_count_what_a_single_step_run_counts() {
     }
 }
 
+/// Threads that waited in clones of the first round come back into them in the second, where others count.
+#[test]
+fn who_comes_back_late_counts_for_nobody() {
+    let mut paths = Paths::start("gcc", &["-O2"]);
+    let all = paths.counted(&shuffled(1), b's');
+    let all = own(&all);
+    let stepped = paths.stepped(&all, &mut |_, _| {});
+    let only = vec!["waits".to_owned(), "p_work".to_owned()];
+    let late = paths.counted(&OptimizeOptions { only, ..shuffled(1) }, b't');
+    assert!(late.iter().any(|f| f.name == "waits"));
+    let late = own(&late);
+    same("round by round", &late, &stepped_of(&late, &all, &stepped), true);
+    paths.end();
+}
+
 /// What counting clones of everything in a guest do, against the originals.
 fn examined(name: &str, seed: u64) -> Report {
     let guest = Guest::start(&guests().join(name), &[]);
