@@ -27,10 +27,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from loaded import LOADS, READS, ROWS, TABLES, WARM_UP  # noqa: E402
 from measure import Gauge, MeasureError, Window, evaluate, machine, measure  # noqa: E402
+from memory import huge_code  # noqa: E402
 from mysql_wire import Connection, MysqlError  # noqa: E402
-from run import LOADS, READS, ROWS, TABLES, WARM_UP, cell, table  # noqa: E402
-from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from run import cell, table  # noqa: E402
+from server import Load, Server, ServerError, exit_on_signals, finish  # noqa: E402
 from servers import FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
@@ -73,10 +75,7 @@ class Side:
     def finish(self) -> None:
         """Ends the load and sees that it was well."""
         self.go()
-        outcome = self.load.finish()
-        failed = max(0, outcome.ignored_errors - self.server.deadlocks())
-        if outcome.exit_code != 0 or failed or outcome.reconnects or outcome.complaints:
-            raise MeasureError(f"a query failed: {outcome}")
+        finish(self.load, self.server)
 
 
 def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, rng: random.Random) -> dict:
@@ -100,34 +99,24 @@ def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Names
 
 def by_whet(load_name: str, args: argparse.Namespace) -> dict:
     """The plain server with whet's code and without; then the same with clones in small pages."""
-    results = {}
+
+    def gained(*words: object) -> dict:
+        before = huge_code(pid)
+        optimized = args.whet.run("optimize", pid, *words)
+        huge = huge_code(pid) - before
+        gain = measure(pid, plain.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
+        return {**gain, "huge_code_bytes": huge, "optimize": optimized}
+
     with ExitStack() as stack:
         plain = Side(stack, args.folder / "plain", load_name, args.threads)
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-bench-"))) / "profile"
         time.sleep(WARM_UP)
         pid = plain.server.pid
-        for tool, words in (("whet", []), ("whet, small pages", ["--profile", profile, "--without", "huge-pages"])):
-            before = huge_code(pid)
-            optimized = args.whet.run("optimize", pid, *words)
-            huge = huge_code(pid) - before
-            gain = measure(pid, plain.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
-            results[tool] = {**gain, "huge_code_bytes": huge, "optimize": optimized}
-            if not words:
-                args.whet.run("profile", "export", pid, "-o", profile)
+        huge = gained()
+        args.whet.run("profile", "export", pid, "-o", profile)
+        small = gained("--profile", profile, "--without", "huge-pages")
         plain.finish()
-    return results
-
-
-def huge_code(pid: int) -> int:
-    """Bytes of a process's code in huge pages."""
-    total, executable = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        first, *more = line.split()
-        if not first.endswith(":"):
-            executable = "x" in more[0]
-        elif executable and first in ("AnonHugePages:", "FilePmdMapped:"):
-            total += int(more[0]) * 1024
-    return total
+    return {"whet": huge, "whet, small pages": small}
 
 
 def compare(load_name: str, args: argparse.Namespace) -> dict:
@@ -163,7 +152,7 @@ def main() -> int:
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "bolt.json")
     p.add_argument("loads", nargs="*", default=LOADS)
-    args = p.parse_args()
+    args = p.parse_intermixed_args()
     args.folder = args.folder.absolute()
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)

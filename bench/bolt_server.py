@@ -10,7 +10,7 @@ all of them lays the server out. FOLDER/plain and FOLDER/bolted are the result; 
 FOLDER/profile.fdata for other loads, FOLDER/bolted for other options. Others must be able to reach FOLDER, as servers do
 not run as root, and not to write to it.
 
-Needs deb.debian.org's source packages and, as root, the packages named below, which it installs.
+Needs the source packages of the release that the machine runs, from its own mirror, and, as root, the packages named below, which it installs.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +28,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from loaded import LOADS, ROWS, TABLES  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
-from run import LOADS, ROWS, TABLES  # noqa: E402
 from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
 from servers import FetchError  # noqa: E402
+from servers.fetch import debian_source, private_apt  # noqa: E402
 from servers.room import die_with_parent  # noqa: E402
 
 # Where llvm-bolt finds its runtime beside itself; by its name in /usr/bin it does not.
@@ -46,12 +48,6 @@ NEEDED = [
     *(f"{INCLUDE}/liburing.h=liburing-dev", f"{INCLUDE}/libxml2=libxml2-dev", f"{INCLUDE}/zstd.h=libzstd-dev"),
     f"{INCLUDE}/zlib.h=zlib1g-dev",
 ]
-SOURCES = """Types: deb-src
-URIs: http://deb.debian.org/debian
-Suites: bookworm
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-"""
 # A function in two parts makes llvm-bolt 16's instrumented server crash.
 WHOLE = "-fno-reorder-blocks-and-partition"
 UNUSED = ("MROONGA", "SPIDER", "CONNECT", "ROCKSDB", "OQGRAPH", "SPHINX", "S3", "COLUMNSTORE", "TOKUDB")
@@ -85,7 +81,7 @@ def run(*command: object, folder: Path | None = None) -> None:
 
 @contextmanager
 def whole(made: Path) -> Iterator[Path]:
-    """Where to write a file or folder that is to be there whole or not at all; nothing where it is there already."""
+    """Where to write a file or folder that is to be there whole or not at all."""
     new = made.with_name(f"{made.name}.new")
     if new.is_dir():
         shutil.rmtree(new)
@@ -101,15 +97,9 @@ def source(folder: Path) -> Path:
     tree = folder / "source"
     if not tree.exists():
         run(ROOT / "tools" / "install-missing.sh", *NEEDED)
-        lists = folder / "sources.list.d"
-        lists.mkdir(exist_ok=True)
-        (lists / "source.sources").write_text(SOURCES)
-        # Lists of our own beside the machine's, which stay as they are.
-        own = ["-o", f"Dir::Etc::sourceparts={lists}", "-o", "Dir::Etc::sourcelist=/dev/null"]
-        own += ["-o", f"Dir::State::lists={folder / 'lists'}"]
-        (folder / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-        run("apt-get", *own, "-q", "update")
-        run("apt-get", *own, "-q", "source", "--download-only", "mariadb", folder=folder)
+        with tempfile.TemporaryDirectory(prefix="whet-apt-") as state:
+            options = private_apt(Path(state), debian_source("deb-src"))
+            run("apt-get", *options, "-q", "source", "--download-only", "mariadb", folder=folder)
         with whole(tree) as new:
             run("dpkg-source", "-x", next(folder.glob("mariadb_*.dsc")), new)
     return tree
@@ -158,11 +148,11 @@ def profile(folder: Path, server: Path, loads: list[str]) -> Path:
     with Server(program=str(counting)) as running:
         running.prepare(TABLES, ROWS)
         for name in loads:
+            before = running.deadlocks()
             with Load(running.socket, name, 4, SECONDS_PER_LOAD, TABLES, ROWS) as load:
                 result = load.finish()
             print(f"{name}: {result}", file=sys.stderr)
-            failed = max(0, result.ignored_errors - running.deadlocks())
-            if result.exit_code != 0 or failed or result.reconnects or result.complaints:
+            if not result.clean_but_for(running.deadlocks() - before):
                 raise ServerError(f"{name}: a query failed: {result}")
     # A process of its own writes it, which outlives the server by a moment.
     time.sleep(5)
@@ -177,7 +167,7 @@ def main() -> int:
     p.add_argument("folder", type=Path)
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("loads", nargs="*", default=LOADS)
-    args = p.parse_args()
+    args = p.parse_intermixed_args()
     folder = args.folder.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,13 @@ from typing import Callable
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 from guest import running as guest_running  # noqa: E402
+from loaded import loaded  # noqa: E402
 from mysql_wire import Connection, MysqlError  # noqa: E402
-from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from server import ServerError, exit_on_signals  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 BEFORE = 4.0
 STEP = 0.05
-TABLES, ROWS = 4, 50_000
-LOAD = "oltp_read_only"
 
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -114,20 +113,13 @@ def guest(args: argparse.Namespace) -> dict:
 
 def server(args: argparse.Namespace) -> dict:
     """MariaDB under a load."""
-    with Server() as running:
-        running.prepare(TABLES, ROWS)
-        with Load(running.socket, LOAD, 4, None, TABLES, ROWS) as load, Connection(running.socket) as connection:
-            time.sleep(3)
-            result = rates(
-                running.pid,
-                lambda: connection.status("Questions"),
-                lambda: optimize(running.pid, args),
-                args.whet,
-            )
-            outcome = load.finish()
-    if not outcome.clean:
-        raise ServerError("a query failed")
-    return result
+    with loaded("mariadb", "oltp_read_only", 4) as running, Connection(running.socket) as connection:
+        return rates(
+            running.pid,
+            lambda: connection.status("Questions"),
+            lambda: optimize(running.pid, args),
+            args.whet,
+        )
 
 
 def optimize(pid: int, args: argparse.Namespace) -> dict:

@@ -15,16 +15,16 @@ import json
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from loaded import LOADS, loaded  # noqa: E402
 from measure import MeasureError, measure  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
-from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from server import ServerError, exit_on_signals  # noqa: E402
 from servers import NAMES, FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
@@ -33,8 +33,6 @@ PASSES = [
     "huge-pages",
 ]  # fmt: skip
 ALL, AGAIN = "all", "nothing"
-TABLES, ROWS = 4, 100_000
-WARM_UP = 5.0
 RESAMPLES = 2000
 
 
@@ -43,25 +41,16 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict
     left_out = [ALL, AGAIN, *args.passes]
     rng.shuffle(left_out)
     gains: dict[str, list[float]] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="whet-passes-") as folder,
-        Server(args.server) as server,
-    ):
-        server.prepare(TABLES, ROWS)
-        with Load(server.socket, args.load, args.threads, None, TABLES, ROWS) as load:
-            time.sleep(WARM_UP)
-            profile = Path(folder) / "profile"
-            args.whet.run("optimize", server.pid)
-            args.whet.run("profile", "export", server.pid, "-o", profile)
-            for name in left_out:
-                without = [] if name in (ALL, AGAIN) else ["--without", name]
-                args.whet.run("optimize", server.pid, "--profile", profile, *without)
-                result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
-                gains[name] = ratios(result["windows"])
-                print(f"round {number}, without {name}: x{result['cpu_per_query']['ratio']:.3f}", file=sys.stderr, flush=True)
-            outcome = load.finish()
-    if outcome.exit_code != 0 or outcome.ignored_errors or outcome.reconnects or outcome.complaints:
-        raise MeasureError(f"{args.load}: a query failed: {outcome}")
+    with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, loaded(args.server, args.load, args.threads) as server:
+        profile = Path(folder) / "profile"
+        args.whet.run("optimize", server.pid)
+        args.whet.run("profile", "export", server.pid, "-o", profile)
+        for name in left_out:
+            without = [] if name in (ALL, AGAIN) else ["--without", name]
+            args.whet.run("optimize", server.pid, "--profile", profile, *without)
+            result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
+            gains[name] = ratios(result["windows"])
+            print(f"round {number}, without {name}: x{result['cpu_per_query']['ratio']:.3f}", file=sys.stderr, flush=True)
     return gains
 
 
@@ -94,7 +83,7 @@ def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--server", choices=NAMES, default=NAMES[0])
-    p.add_argument("--load", default="oltp_point_select", choices=["oltp_point_select", "oltp_read_only"])
+    p.add_argument("--load", default="oltp_point_select", choices=LOADS)
     p.add_argument("--pairs", type=int, default=40)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--threads", type=int, default=4)

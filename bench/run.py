@@ -8,50 +8,24 @@ and what whet took and did for it.
 
     bench/run.py [--server NAME] [--pairs N] [--threads N] [--seed N] [--whet PATH] [--json FILE] [LOAD...]
 
-The server is Debian's MariaDB or any other of tools/servers. Where a load writes, each commit is synced and each page
-written twice, as in production; the disk is memory, so that the CPU is what limits.
+The server is Debian's MariaDB or any other of tools/servers; bench/loaded.py has how it is set up.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from loaded import LOADS, loaded  # noqa: E402
 from measure import MeasureError, measure  # noqa: E402
+from memory import Mapping, mappings  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
-from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
+from server import ServerError, exit_on_signals  # noqa: E402
 from servers import NAMES, FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
-
-LOADS = ["oltp_point_select", "oltp_read_only", "oltp_read_write"]
-READS = {"oltp_point_select", "oltp_read_only"}
-TABLES, ROWS = 4, 100_000
-WARM_UP = 5.0
-
-
-@dataclass
-class Mapping:
-    """One mapping of a process: how many of its bytes in memory are no file's."""
-
-    permissions: str
-    anonymous: int = 0
-
-
-def mappings(pid: int) -> dict[str, Mapping]:
-    """All mappings of a process by their first address."""
-    found: dict[str, Mapping] = {}
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        first, *more = line.split()
-        if not first.endswith(":"):
-            last = found[first.partition("-")[0]] = Mapping(more[0])
-        elif first == "Anonymous:":
-            last.anonymous = int(more[0]) * 1024
-    return found
 
 
 def added(before: dict[str, Mapping], after: dict[str, Mapping]) -> int:
@@ -62,38 +36,20 @@ def added(before: dict[str, Mapping], after: dict[str, Mapping]) -> int:
     return new + sum(now.anonymous - then.anonymous for now, then in code)
 
 
-def check(load_name: str, server: Server, load: Load) -> None:
-    """Ends a load, of which no query may have failed."""
-    outcome = load.finish()
-    # A deadlock between two writers is the data's doing; sysbench tries those again.
-    failed = max(0, outcome.ignored_errors - server.deadlocks())
-    if outcome.exit_code != 0 or failed or outcome.reconnects or outcome.complaints:
-        raise MeasureError(f"{load_name}: a query failed: {outcome}")
-
-
 def bench(load_name: str, args: argparse.Namespace) -> dict:
     """One load on a server of its own, and on another that starts warm."""
-    durable = load_name not in READS
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as folder:
         profile = Path(folder) / "profile"
-        with Server(args.server, durable=durable) as server:
-            server.prepare(TABLES, ROWS)
-            with Load(server.socket, load_name, args.threads, None, TABLES, ROWS) as load:
-                time.sleep(WARM_UP)
-                before = mappings(server.pid)
-                optimized = args.whet.run("optimize", server.pid)
-                cpu_seconds = args.whet.cpu_seconds
-                memory = added(before, mappings(server.pid))
-                args.whet.run("profile", "export", server.pid, "-o", profile)
-                gain = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
-                null = measure(server.pid, server.socket, pairs=args.pairs, null=True, seed=args.seed)
-                check(load_name, server, load)
-        with Server(args.server, durable=durable) as server:
-            server.prepare(TABLES, ROWS)
-            with Load(server.socket, load_name, args.threads, None, TABLES, ROWS) as load:
-                time.sleep(WARM_UP)
-                warm = args.whet.run("optimize", server.pid, "--profile", profile)
-                check(load_name, server, load)
+        with loaded(args.server, load_name, args.threads) as server:
+            before = mappings(server.pid)
+            optimized = args.whet.run("optimize", server.pid)
+            cpu_seconds = args.whet.cpu_seconds
+            memory = added(before, mappings(server.pid))
+            args.whet.run("profile", "export", server.pid, "-o", profile)
+            gain = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
+            null = measure(server.pid, server.socket, pairs=args.pairs, null=True, seed=args.seed)
+        with loaded(args.server, load_name, args.threads) as server:
+            warm = args.whet.run("optimize", server.pid, "--profile", profile)
     return {
         "server": args.server,
         "load": load_name,

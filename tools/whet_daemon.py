@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,8 +52,11 @@ class Daemon:
 
     def busy(self) -> bool:
         """Whether it works on a target just now."""
-        targets = self.whet.run("status").get("daemon", {}).get("targets", [])
-        return any(t["state"] not in ("watching", "optimized", "undone", "refused", "lost") for t in targets)
+        return any(t["state"] not in ("watching", "optimized", "undone", "refused", "lost") for t in self.targets())
+
+    def targets(self) -> list[dict]:
+        """What it says of each process that it looks after."""
+        return self.whet.run("status").get("daemon", {}).get("targets", [])
 
     def end(self) -> int | None:
         """Asks it to end, so that it lets go in order of what it is at work on; its exit code."""
@@ -78,6 +82,14 @@ class Daemon:
         """What it has used so far, and its workers that have ended."""
         ended = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
         return cpu_clock(self.process.pid) + sum(map(int, ended)) / TICK
+
+
+def own_mariadb(folder: Path, name: str) -> Path:
+    """Debian's server under a name that no other process has, where the user it runs as can reach it."""
+    program = folder / name
+    shutil.copy("/usr/sbin/mariadbd", program)
+    program.chmod(0o755)
+    return program
 
 
 def children(pid: int) -> list[int]:

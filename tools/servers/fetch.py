@@ -139,40 +139,47 @@ def debian_stanzas() -> Iterator[dict[str, str]]:
                 yield {"uris": uri, "suites": suite, "components": components, **more}
 
 
-def debian_unstable_source() -> str:
-    """A source of Debian unstable, on the mirror from which this machine takes its own release."""
+def debian_source(kind: str, suite: str | None = None) -> str:
+    """A source of Debian packages (`deb`) or their sources (`deb-src`), on the mirror from which this machine takes its own
+    release: of that release, or of another suite."""
     release = dict(re.findall(r'^(\w+)="?(.*?)"?$', Path("/etc/os-release").read_text(), re.M))
     codename = release.get("VERSION_CODENAME", "")
     for stanza in debian_stanzas():
         if release.get("ID") == "debian" and codename and codename in stanza.get("suites", "").split():
             signed = stanza.get("signed-by")
-            lines = ["Types: deb", f"URIs: {stanza['uris']}", "Suites: sid", "Components: main"]
+            lines = [f"Types: {kind}", f"URIs: {stanza['uris']}", f"Suites: {suite or codename}", "Components: main"]
             return "\n".join(lines + ([f"Signed-By: {signed}"] if signed else [])) + "\n"
-    raise FetchError("no source of Debian packages in /etc/apt from which one of Debian unstable could be derived")
+    raise FetchError("no source of Debian packages in /etc/apt from which one could be derived")
+
+
+def private_apt(state: Path, source: str) -> list[str]:
+    """The options with which apt knows this source alone, with its lists and state in a folder, so that the machine's are
+    left alone; it checks signatures and checksums as it always does. Its lists have been read."""
+    for folder in ("lists/partial", "cache/archives/partial", "etc"):
+        (state / folder).mkdir(parents=True)
+    (state / "status").touch()
+    (state / "etc/own.sources").write_text(source)
+    settings = {
+        "Dir::Etc::sourcelist": "etc/own.sources",
+        "Dir::Etc::sourceparts": "etc/none",
+        "Dir::Etc::preferences": "etc/none",
+        "Dir::Etc::preferencesparts": "etc/none",
+        "Dir::State::lists": "lists",
+        "Dir::State::status": "status",
+        "Dir::Cache": "cache",
+    }
+    options = [f"-o{name}={state / path}" for name, path in settings.items()]
+    # As root apt fetches as another user, who cannot write here.
+    options += ["-oAPT::Sandbox::User=root", "-oAPT::Install-Recommends=0", "-oDebug::NoLocking=1"]
+    said(["apt-get", *options, "-q", "update"], "reading the lists of Debian's packages")
+    return options
 
 
 def from_debian_unstable(package: str, version: str, into: Path) -> None:
-    """Unpacks a package of Debian unstable and all it depends on into a root folder. apt works with lists and a state
-    of its own, so the machine's packages are left alone; it checks signatures and checksums as it always does."""
+    """Unpacks a package of Debian unstable and all it depends on into a root folder."""
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="apt-") as scratch:
         state = Path(scratch)
-        for folder in ("lists/partial", "cache/archives/partial", "etc"):
-            (state / folder).mkdir(parents=True)
-        (state / "status").touch()
-        (state / "etc/unstable.sources").write_text(debian_unstable_source())
-        settings = {
-            "Dir::Etc::sourcelist": "etc/unstable.sources",
-            "Dir::Etc::sourceparts": "etc/none",
-            "Dir::Etc::preferences": "etc/none",
-            "Dir::Etc::preferencesparts": "etc/none",
-            "Dir::State::lists": "lists",
-            "Dir::State::status": "status",
-            "Dir::Cache": "cache",
-        }
-        options = [f"-o{name}={state / path}" for name, path in settings.items()]
-        # As root apt fetches as another user, who cannot write here.
-        options += ["-oAPT::Sandbox::User=root", "-oAPT::Install-Recommends=0", "-oDebug::NoLocking=1"]
-        said(["apt-get", *options, "-q", "update"], "reading the list of Debian unstable")
+        options = private_apt(state, debian_source("deb", "sid"))
         shown = said(["apt-cache", *options, "show", package], f"looking for {package} in Debian unstable")
         offered = re.search(r"^Version:\s*(\S+)", shown, re.M)
         if not offered or not offered[1].startswith(version):
