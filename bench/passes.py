@@ -29,8 +29,8 @@ from servers import NAMES, FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 PASSES = [
-    "blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs", "calls", "words", "libraries",
-    "huge-pages",
+    "blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs", "calls", "words",
+    "libraries", "huge-pages",
 ]  # fmt: skip
 ALL, AGAIN = "all", "nothing"
 RESAMPLES = 2000

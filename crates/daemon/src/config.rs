@@ -150,7 +150,7 @@ impl Default for Take {
 
 impl Default for Profiling {
     fn default() -> Self {
-        Self { sampling: seconds(8), counting: seconds(1), memory_cap: Bytes(128 << 20) }
+        Self { sampling: seconds(6), counting: seconds(1), memory_cap: Bytes(128 << 20) }
     }
 }
 

@@ -317,7 +317,7 @@ fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma
 }
 
 fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
-    for item in &job.plan.items {
+    for (i, item) in job.plan.items.iter().enumerate() {
         match item.kind {
             Kind::Dropped => stats.dropped_jumps += 1,
             Kind::InPlace => stats.in_place += 1,
@@ -325,9 +325,10 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
             Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
             _ => {}
         }
-        stats.instructions += u64::from(item.inst.is_some());
+        stats.instructions += u64::from(item.inst.is_some() && !job.plan.is_again(i));
     }
     stats.inverted += u64::from(job.plan.inverted);
+    stats.repeated += job.plan.again.len() as u64;
     stats.original_bytes += job.f.order.iter().map(|b| job.f.cfg.blocks[b.index()].range.len()).sum::<u64>();
     let fragments = job.plan.fragments.iter().zip(part.clone.fragments.ranges());
     for (fragment, range) in fragments {

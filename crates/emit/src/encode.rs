@@ -220,6 +220,7 @@ impl Encoder<'_> {
             (Kind::Dropped | Kind::InPlace, _) => Link::Dropped,
             (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
+            (_, Some(_)) if self.plan.is_again(index) => Link::Again,
             (_, Some(_)) => Link::Copy,
             (_, None) => Link::Extra,
         };

@@ -74,7 +74,7 @@ fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     let mut last = None;
     for (i, e) in fragment.entries.iter().enumerate() {
         // Extra jumps and nops do not throw. What they stand in, they neither end nor begin.
-        if !matches!(e.link, Link::Copy | Link::Within) {
+        if !matches!(e.link, Link::Copy | Link::Again | Link::Within) {
             continue;
         }
         let site = find(&sites, e.original, last, |s| s.range);

@@ -3,6 +3,7 @@
 use crate::count::Step;
 use addr::Avma;
 use code::InstBytes;
+use std::ops::Range;
 
 /// Where a branch of the clone goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +131,17 @@ pub(crate) struct Plan {
     pub(crate) rests: Vec<Avma>,
     /// Addresses of the original's instructions at which no thread may be moved, rising.
     pub(crate) fixed: Vec<Avma>,
+    /// Of each loop that is there more than once the items behind its first copy; rising.
+    pub(crate) again: Vec<Range<usize>>,
     pub(crate) inverted: u32,
+}
+
+impl Plan {
+    /// Whether an item is in a further copy of a loop.
+    pub(crate) fn is_again(&self, item: usize) -> bool {
+        let next = self.again.partition_point(|r| r.end <= item);
+        self.again.get(next).is_some_and(|r| r.contains(&item))
+    }
 }
 
 /// Bytes of a branch.

@@ -17,6 +17,7 @@
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone; those to a stub of the procedure linkage
 //!   table go where the stub goes.
+//! - A loop may lie there several times, one copy behind the other (`repeat`).
 //! - A call may be answered more directly, by a way through its callee or by asking where it leads (`shortcut`, `in_place`).
 //! - Else the only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
 //!   instruction that it leads to. A counter changes only what nobody may still read, and memory of our own.
@@ -31,7 +32,8 @@
 //! # Invariants
 //! Each is tagged `INVARIANT(name)` where it is kept and where it is checked.
 //! - `entry`: the clone's first instruction stands for the original's first.
-//! - `one-to-one`: each cloned original instruction has one place in the clone, each clone byte is in one instruction.
+//! - `one-to-one`: each clone instruction has one original instruction, and each of these one place in the clone that it is carried
+//!   to, whether or not there are further copies (`repeat`); each clone byte is in one instruction.
 //! - `simulation`: wherever control goes on from a clone instruction stands for where it goes on from its original.
 //! - `window`: no clone leads to original bytes that the entry's redirect overwrites.
 //! - `reach`: each displacement is computed exactly and checked to fit; none is ever cut off.
@@ -52,6 +54,7 @@ mod plan;
 mod reach;
 mod redirect;
 mod relax;
+mod repeat;
 mod request;
 mod shortcut;
 mod steps;
@@ -66,6 +69,7 @@ pub use in_place::{Body, fits_in_place};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
+pub use repeat::{Repeat, loops};
 pub use request::{
     CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,
 };

@@ -1,8 +1,8 @@
 //! Which original instruction does a clone instruction stand for?
 //!
 //! The state problem: a thread, a return address, a sample or an unwind rule is about one instruction of one copy,
-//! and must be carried to the other. Three things break a plain bijection, and [`Link`] names them: most instructions
-//! are in both copies; jumps and nops may be in the clone only; a jump may be in the original only.
+//! and must be carried to the other. Some things break a plain bijection, and [`Link`] names them: most instructions
+//! are in both copies; jumps and nops may be in the clone only; a jump may be in the original only; some are in the clone again.
 //!
 //! Rules: going from clone to original, an extra instruction stands for the one it leads to. Going from original to
 //! clone, a dropped jump stands for the place it would lead to. Both hold as the state is the same on either side of a
@@ -21,6 +21,8 @@ pub enum Link {
     /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it. Or a
     /// call of the original whose callee runs in place; the clone's side is where that begins.
     Dropped,
+    /// A further copy of an original instruction that is in a [`Link::Copy`] as well.
+    Again,
     /// A part of what is done for the call at `original`, behind the first instruction of that. Control comes to it only from the
     /// instruction before, or to a call that lies aside from jumps within; no instruction of the original has its state.
     Within,
@@ -43,13 +45,13 @@ pub struct Entry {
 /// The instructions of one clone and of its original.
 ///
 /// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them; one
-/// is at the start of each fragment; no original instruction is in two entries that are copies or dropped. Both the builder and the
-/// parser hold it.
+/// is at the start of each fragment; no original instruction is in two entries that are copies or dropped, and what is there again is
+/// in one that is a copy. Both the builder and the parser hold it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressMap {
     fragments: Fragments,
     entries: Vec<Entry>,
-    /// Places in `entries` of those that are neither extra nor within, by rising original address.
+    /// Places in `entries` of those that are copies or dropped, by rising original address.
     by_original: Vec<u32>,
 }
 
@@ -83,7 +85,10 @@ impl AddressMap {
         let unique = by_original
             .windows(2)
             .all(|w| entries[w[0] as usize].original != entries[w[1] as usize].original);
-        unique.then_some(Self { fragments, entries, by_original })
+        let map = Self { fragments, entries, by_original };
+        let is_copied = |e: &&Entry| map.by_original(e.original).is_some_and(|c| c.link == Link::Copy);
+        let again_ok = map.entries.iter().filter(|e| e.link == Link::Again).all(|e| is_copied(&e));
+        (unique && again_ok).then_some(map)
     }
 
     /// Where the clone's bytes lie.
@@ -285,6 +290,11 @@ mod tests {
         assert!(AddressMap::new(r(), vec![c(1, 0x100)]).is_none(), "a gap at the start");
         assert!(AddressMap::new(r(), vec![c(0, 0x100), c(0, 0x101)]).is_none(), "two at one place");
         assert!(AddressMap::new(r(), vec![c(0, 0x100), c(2, 0x100)]).is_none(), "one original twice");
+        let again = |at, o| entry(at, o, Link::Again, true);
+        assert!(AddressMap::new(r(), vec![c(0, 0x100), again(2, 0x101)]).is_none(), "again without a copy");
+        let twice = AddressMap::new(r(), vec![c(0, 0x100), again(2, 0x100)]).unwrap();
+        assert_eq!(twice.to_clone(Avma(0x100)), Some(Avma(0x9000)));
+        assert_eq!(twice.to_original(Avma(0x9002)), Some(Avma(0x100)));
         assert!(AddressMap::new(r(), vec![c(0, 0x100), c(8, 0x101)]).is_none(), "outside");
         let dropped = entry(4, 0x101, Link::Dropped, true);
         assert!(AddressMap::new(r(), vec![c(0, 0x100), dropped]).is_none(), "leads nowhere");

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! map   := version:u8  fragments:uleb  (start:uleb  length:uleb)*  count:uleb  entry*
-//! entry := (delta_at << 3 | movable << 2 | link):uleb  delta_original:sleb
+//! entry := (delta_at << 4 | movable << 3 | link):uleb  delta_original:sleb
 //! ```
 //! Deltas are from the entry before (from 0 at first), those of originals modulo 2^64; `link` is 0 for a copy, 1 for
-//! an extra instruction, 2 for a dropped one, 3 for one within a call. Version 2. About three bytes per instruction. In version 1, which is still read,
-//! there is one fragment and no number of them.
+//! an extra instruction, 2 for a dropped one, 3 for one within a call, 4 for a further copy. Version 3. About three bytes
+//! per instruction. Older ones are still read: in version 2 there are two bits for `link`, in version 1 there is also but one
+//! fragment and no number of them. A map without further copies is written as version 2.
 
 use crate::Fragments;
 use crate::map::{AddressMap, Entry, Link};
 use addr::{Addr, Avma, AvmaRange};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The version that knows no further copies.
+const ONE_COPY: u8 = 2;
 /// The version that knows one fragment.
 const ONE_FRAGMENT: u8 = 1;
 /// No fragment has fewer bytes.
@@ -38,7 +41,10 @@ impl AddressMap {
     /// The map as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        // What older ones can read stays so.
+        let again = self.entries().iter().any(|e| e.link == Link::Again);
+        let (version, link_bits) = if again { (VERSION, 3) } else { (ONE_COPY, 2) };
+        let mut out = vec![version];
         uleb(&mut out, self.fragments().ranges().count() as u64);
         for range in self.fragments().ranges() {
             uleb(&mut out, range.start.0);
@@ -52,8 +58,10 @@ impl AddressMap {
                 Link::Extra => 1,
                 Link::Dropped => 2,
                 Link::Within => 3,
+                Link::Again => 4,
             };
-            uleb(&mut out, u64::from(e.at - at) << 3 | u64::from(e.movable) << 2 | link);
+            let movable = u64::from(e.movable) << link_bits;
+            uleb(&mut out, u64::from(e.at - at) << (link_bits + 1) | movable | link);
             sleb(&mut out, e.original.distance(original));
             (at, original) = (e.at, e.original);
         }
@@ -66,11 +74,13 @@ impl AddressMap {
     /// [`MapError`] for any other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapError> {
         let mut r = Reader(bytes);
-        let fragments = match r.byte()? {
-            VERSION => r.count(MIN_FRAGMENT)?,
+        let version = r.byte()?;
+        let fragments = match version {
+            VERSION | ONE_COPY => r.count(MIN_FRAGMENT)?,
             ONE_FRAGMENT => 1,
             v => return Err(MapError::Version(v)),
         };
+        let link_bits = if version == VERSION { 3 } else { 2 };
         let mut ranges = Vec::with_capacity(fragments);
         for _ in 0..fragments {
             let start = Avma(r.uleb()?);
@@ -83,16 +93,18 @@ impl AddressMap {
         let (mut at, mut original) = (0u32, Avma(0));
         for _ in 0..count {
             let head = r.uleb()?;
-            let delta = u32::try_from(head >> 3).map_err(|_| MapError::Inconsistent)?;
+            let delta = u32::try_from(head >> (link_bits + 1)).map_err(|_| MapError::Inconsistent)?;
             at = at.checked_add(delta).ok_or(MapError::Inconsistent)?;
             original = original.offset(r.sleb()?);
-            let link = match head & 3 {
+            let link = match head & ((1 << link_bits) - 1) {
                 0 => Link::Copy,
                 1 => Link::Extra,
                 2 => Link::Dropped,
-                _ => Link::Within,
+                3 => Link::Within,
+                4 => Link::Again,
+                _ => return Err(MapError::Inconsistent),
             };
-            entries.push(Entry { at, original, link, movable: head & 4 != 0 });
+            entries.push(Entry { at, original, link, movable: head >> link_bits & 1 != 0 });
         }
         if !r.0.is_empty() {
             return Err(MapError::Length);
@@ -189,6 +201,32 @@ mod tests {
         }
     }
 
+    fn entries_of(map: &AddressMap) -> impl Iterator<Item = Link> {
+        map.entries().iter().map(|e| e.link)
+    }
+
+    /// As older versions wrote it.
+    fn older(map: &AddressMap, version: u8) -> Vec<u8> {
+        let mut out = vec![version];
+        if version != ONE_FRAGMENT {
+            uleb(&mut out, map.fragments().ranges().count() as u64);
+        }
+        for range in map.fragments().ranges() {
+            uleb(&mut out, range.start.0);
+            uleb(&mut out, range.len());
+        }
+        uleb(&mut out, map.entries().len() as u64);
+        let (mut at, mut original) = (0, Avma(0));
+        for e in map.entries() {
+            let link =
+                [Link::Copy, Link::Extra, Link::Dropped, Link::Within].iter().position(|l| *l == e.link);
+            uleb(&mut out, u64::from(e.at - at) << 3 | u64::from(e.movable) << 2 | link.unwrap() as u64);
+            sleb(&mut out, e.original.distance(original));
+            (at, original) = (e.at, e.original);
+        }
+        out
+    }
+
     #[test]
     fn maps_come_back() {
         arbtest::arbtest(|u| {
@@ -198,7 +236,13 @@ mod tests {
             for i in 0..u.int_in_range(1..=40u64)? {
                 // Originals in no order, each once.
                 let original = Avma(u.int_in_range(0..=1u64 << 40)? << 8 | i);
-                let link = *u.choose(&[Link::Copy, Link::Copy, Link::Extra, Link::Dropped])?;
+                let mut link =
+                    *u.choose(&[Link::Copy, Link::Copy, Link::Extra, Link::Dropped, Link::Again])?;
+                let copied = entries.iter().find(|e| e.link == Link::Copy).map(|e| e.original);
+                if link == Link::Again && copied.is_none() {
+                    link = Link::Copy;
+                }
+                let original = copied.filter(|_| link == Link::Again).unwrap_or(original);
                 entries.push(Entry { at, original, link, movable: u.arbitrary()? });
                 if link != Link::Dropped {
                     at += u.int_in_range(1..=15)?;
@@ -224,11 +268,11 @@ mod tests {
             let map = AddressMap::new(fragments, entries).unwrap();
             let bytes = map.to_bytes();
             assert!(AddressMap::from_bytes(&bytes[..bytes.len() - 1]).is_err());
-            if let [only] = ranges.as_slice() {
-                // The version before had no number of fragments.
-                let mut old = vec![ONE_FRAGMENT];
-                old.extend(&bytes[2..]);
-                assert_eq!(AddressMap::from_bytes(&old), Ok(map.clone()), "{only:?}");
+            let is_old = entries_of(&map).all(|l| l != Link::Again);
+            for version in [ONE_FRAGMENT, ONE_COPY] {
+                if is_old && (version == ONE_COPY || ranges.len() == 1) {
+                    assert_eq!(AddressMap::from_bytes(&older(&map, version)), Ok(map.clone()), "{version}");
+                }
             }
             assert_eq!(AddressMap::from_bytes(&bytes), Ok(map));
             Ok(())
@@ -239,7 +283,7 @@ mod tests {
     #[test]
     fn foreign_bytes_do_no_harm() {
         arbtest::arbtest(|u| {
-            let mut bytes = vec![*u.choose(&[ONE_FRAGMENT, VERSION])?];
+            let mut bytes = vec![*u.choose(&[ONE_FRAGMENT, ONE_COPY, VERSION])?];
             bytes.extend(u.arbitrary::<Vec<u8>>()?);
             if let Ok(map) = AddressMap::from_bytes(&bytes) {
                 // What is accepted can be asked and says the same when written again.
@@ -260,7 +304,7 @@ mod tests {
     #[test]
     fn other_versions_and_lengths_are_told_apart() {
         let read = AddressMap::from_bytes;
-        assert_eq!(read(&[3, 1, 0, 1, 1, 0, 0]), Err(MapError::Version(3)));
+        assert_eq!(read(&[4, 1, 0, 1, 1, 0, 0]), Err(MapError::Version(4)));
         assert_eq!(read(&[]), Err(MapError::Length));
         assert!(read(&[1, 0, 1, 1, 0, 0]).is_ok());
         assert!(read(&[2, 1, 0, 1, 1, 0, 0]).is_ok());
@@ -272,5 +316,8 @@ mod tests {
             assert_eq!(read(many), Err(MapError::Length));
         }
         assert!(read(&[2, 1, 0, 1, 1, 3, 0]).is_ok(), "within a call");
+        assert!(read(&[3, 1, 0, 1, 1, 3, 0]).is_ok(), "within a call");
+        assert_eq!(read(&[3, 1, 0, 1, 1, 4, 0]), Err(MapError::Inconsistent), "again without a copy");
+        assert_eq!(read(&[3, 1, 0, 1, 1, 5, 0]), Err(MapError::Inconsistent), "no such link");
     }
 }

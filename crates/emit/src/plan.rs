@@ -26,6 +26,8 @@
 //! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands before the instruction
 //! that its spot names; never before an `endbr64`, behind which an entry's redirect stands.
 //!
+//! A loop may lie there several times ([`crate::repeat`]).
+//!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
 use crate::count;
@@ -51,9 +53,9 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> 
     }
     b.plan.items.reserve(f.order.iter().map(|&id| f.cfg.insts_of(id).len() + 1).sum());
     b.plan_tables(original_tables);
-    for (place, &id) in (0u32..).zip(&f.order) {
-        b.begin_fragment(place)?;
-        b.block(id, place)?;
+    let mut place = 0;
+    while place < f.order.len() {
+        place += b.loop_at(place)?;
     }
     b.annexes()?;
     Ok(b.plan)
@@ -104,6 +106,48 @@ impl Builder<'_> {
         if (place as usize) < self.f.hot { Zone::Hot } else { Zone::Warm }
     }
 
+    /// All copies of the blocks that lie together at a place of the order; how many blocks those are.
+    fn loop_at(&mut self, first: usize) -> Result<usize, Refusal> {
+        let (blocks, copies) = self.f.repeated(first);
+        let mut again = None;
+        for copy in 1..=copies {
+            for place in first..first + blocks {
+                let id = self.f.order[place];
+                if copy == 1 {
+                    self.begin(id, u32::try_from(place).map_err(|_| Refusal::TooLarge)?)?;
+                }
+                let goes_round = place + 1 == first + blocks && copy < copies;
+                self.block(id, if goes_round { Some(self.f.order[first]) } else { self.behind(place) })?;
+            }
+            again = again.or(Some(self.plan.items.len()));
+        }
+        let further = again.map(|from| from..self.plan.items.len());
+        self.plan.again.extend(further.filter(|r| !r.is_empty()));
+        Ok(blocks)
+    }
+
+    /// The block that lies behind the one at a place of the order.
+    fn behind(&self, place: usize) -> Option<BlockId> {
+        let zone = |place| if place < self.f.hot { Zone::Hot } else { Zone::Warm };
+        self.f.order.get(place + 1).copied().filter(|_| zone(place) == zone(place + 1))
+    }
+
+    /// What comes before the first copy of a block.
+    fn begin(&mut self, id: BlockId, place: u32) -> Result<(), Refusal> {
+        self.begin_fragment(place)?;
+        let start = self.f.cfg.blocks[id.index()].range.start;
+        if let Some(&(_, to)) = self.f.align_blocks.iter().find(|(b, _)| *b == id) {
+            if let Some(fragment) = self.plan.fragments.last_mut() {
+                fragment.align = fragment.align.max(to);
+            }
+            // Nops also where control does not come from above: so each byte of a clone is in an instruction that
+            // stands for one of the original.
+            self.plan.items.push(Item { kind: Kind::Align { to }, len: 0, inst: None, original: start });
+        }
+        self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
+        Ok(())
+    }
+
     /// Where the block at a place of the order is the first of its zone.
     fn begin_fragment(&mut self, place: u32) -> Result<(), Refusal> {
         let zone = self.zone(place);
@@ -116,19 +160,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn block(&mut self, id: BlockId, place: u32) -> Result<(), Refusal> {
-        let f = self.f;
-        let block = &f.cfg.blocks[id.index()];
-        if let Some(&(_, to)) = f.align_blocks.iter().find(|(b, _)| *b == id) {
-            if let Some(fragment) = self.plan.fragments.last_mut() {
-                fragment.align = fragment.align.max(to);
-            }
-            // Nops also where control does not come from above: so each byte of a clone is in an instruction that
-            // stands for one of the original.
-            let align = Item { kind: Kind::Align { to }, len: 0, inst: None, original: block.range.start };
-            self.plan.items.push(align);
-        }
-        self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
+    /// A block, behind which there is `next`.
+    fn block(&mut self, id: BlockId, next: Option<BlockId>) -> Result<(), Refusal> {
+        let block = &self.f.cfg.blocks[id.index()];
         let insts = block.insts.clone();
         let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
         let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
@@ -148,7 +182,7 @@ impl Builder<'_> {
             Term::Jump { .. } | Term::Cond { .. } | Term::CondShort { .. } => {}
             _ => self.copy(last)?,
         }
-        self.leave(id, last, place)
+        self.leave(id, last, next)
     }
 
     /// An instruction that is not a direct jump.
@@ -202,15 +236,16 @@ impl Builder<'_> {
     }
 
     /// The end of a block: see the table above.
-    fn leave(&mut self, id: BlockId, last: u32, place: u32) -> Result<(), Refusal> {
+    fn leave(&mut self, id: BlockId, last: u32, next: Option<BlockId>) -> Result<(), Refusal> {
         let block: &Block = &self.f.cfg.blocks[id.index()];
+        let is_next = |to| matches!(to, Dest::Block(b) if next == Some(b));
         let way = |index| Point::Edge { from: id, index };
         let inst = &self.f.cfg.insts[last as usize];
         let i = &inst.decoded;
         match block.term {
             Term::Fall { next } => {
                 self.count(way(0), self.start_of(next));
-                if !self.is_next(next, place) {
+                if !is_next(next) {
                     self.extra_jump(next)?;
                 }
             }
@@ -219,7 +254,7 @@ impl Builder<'_> {
                     return Err(Refusal::RoundTrip);
                 }
                 self.count(way(0), inst.at);
-                if self.is_next(to, place) {
+                if is_next(to) {
                     let dropped = Item { kind: Kind::Dropped, len: 0, inst: Some(last), original: inst.at };
                     self.plan.items.push(dropped);
                 } else if let Some(slot) = self.slot(i) {
@@ -247,7 +282,7 @@ impl Builder<'_> {
                     self.plan.items.push(Item { kind, len: 2, inst: Some(last), original: inst.at });
                     self.count(way(0), self.start_of(taken));
                     self.extra_jump(taken)?;
-                } else if self.is_next(taken, place) && !self.is_next(fall, place) && !counted(1) {
+                } else if is_next(taken) && !is_next(fall) && !counted(1) {
                     // A branch to what follows on both arms keeps its condition.
                     self.plan.inverted += 1;
                     let to = self.target(fall);
@@ -257,7 +292,7 @@ impl Builder<'_> {
                     self.branch(Op::Cond(number), to, Some(last), inst.at)?;
                 }
                 self.count(way(1), self.start_of(fall));
-                if !self.is_next(fall, place) {
+                if !is_next(fall) {
                     self.extra_jump(fall)?;
                 }
             }
@@ -271,7 +306,7 @@ impl Builder<'_> {
                 self.count(way(1), self.start_of(fall));
                 self.extra_jump(fall)?;
                 self.count(way(0), self.start_of(taken));
-                if !self.is_next(taken, place) {
+                if !is_next(taken) {
                     self.extra_jump(taken)?;
                 }
             }
@@ -288,13 +323,6 @@ impl Builder<'_> {
             Some(&Stub::Slot(slot)) => Some(slot),
             _ => None,
         }
-    }
-
-    /// Whether control that runs on behind the block at `place` comes to `to`.
-    fn is_next(&self, to: Dest, place: u32) -> bool {
-        let next = place + 1;
-        matches!(to, Dest::Block(b) if self.f.order.get(next as usize) == Some(&b))
-            && self.zone(place) == self.zone(next)
     }
 
     fn target(&self, to: Dest) -> Target {

@@ -1,6 +1,6 @@
 //! What is asked for and what is given.
 
-use crate::{AddressMap, Body, Fragments};
+use crate::{AddressMap, Body, Fragments, Repeat};
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
@@ -41,6 +41,9 @@ pub struct Function<'a> {
     pub watches: Vec<Watch>,
     /// Calls to answer more directly, at most one for each call.
     pub shortcuts: Vec<Shortcut<'a>>,
+    /// Loops of which several copies are to lie one behind the other, so that control jumps back only behind the last: such
+    /// as [`crate::loops`] finds. Not where there are counters or watches, nor where fragments would be mixed.
+    pub repeats: Vec<Repeat>,
 }
 
 /// A counter of 8 bytes in the memory of the thread that passes a point: at an offset from its GS base, which user
@@ -138,6 +141,7 @@ impl<'a> Function<'a> {
             counters: Vec::new(),
             watches: Vec::new(),
             shortcuts: Vec::new(),
+            repeats: Vec::new(),
         }
     }
 
@@ -210,6 +214,8 @@ pub struct Stats {
     pub inserted_jumps: u64,
     /// Jumps of the original that are not needed.
     pub dropped_jumps: u64,
+    /// Loops that are there more than once.
+    pub repeated: u64,
     /// Calls that are answered in place.
     pub in_place: u64,
     /// Conditional jumps whose condition was inverted.

@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::Body;
-use crate::Fragments;
 use crate::encode::encode;
 use crate::items::Plan;
 use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{Guard, Shortcut};
 use crate::verify_shortcut::wrong_rests;
+use crate::{Fragments, Repeat};
 use addr::{Addr, AvmaRange};
+use code::BlockId;
 use iced_x86::Decoder;
 use rng::Rng;
 use rustc_hash::FxHashMap;
@@ -55,7 +56,13 @@ fn clones() -> Clones<'static> {
 
 fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
     let order = rng.order(cfg.blocks.len(), 7);
-    Function { hot: rng.hot(order.len()), align: 16, ..Function::new(cfg, order, &[]) }
+    function_in(cfg, order, rng)
+}
+
+fn function_in<'a>(cfg: &'a Cfg, order: Vec<BlockId>, rng: &mut Rng) -> Function<'a> {
+    let loops = crate::loops(cfg, &order).into_iter();
+    let repeats = loops.map(|r| Repeat { copies: 1 + u32::try_from(rng.below(3)).unwrap(), ..r }).collect();
+    Function { hot: rng.hot(order.len()), align: 16, repeats, ..Function::new(cfg, order, &[]) }
 }
 
 /// Plan and bytes.
@@ -87,13 +94,16 @@ fn check(f: &Function<'_>, plan: &Plan, clone: &Encoded, tables_at: &[Avma]) -> 
 
 #[test]
 fn every_flipped_bit_is_found() {
-    let (mut found, mut same) = (0, 0);
+    let (mut found, mut same, mut loops) = (0, 0, 0);
     for seed in 0..60 {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
-        let f = function(&cfg, &mut rng);
+        // Where blocks lie as they did there are more loops.
+        let own = cfg.block_ids().collect();
+        let f = if seed % 2 == 0 { function(&cfg, &mut rng) } else { function_in(&cfg, own, &mut rng) };
         let (plan, good) = make(&f, &[]);
         assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
+        loops += plan.again.len();
         for _ in 0..200 {
             let mut bad = good.clone();
             let at = rng.below(bad.bytes.len());
@@ -124,7 +134,7 @@ fn every_flipped_bit_is_found() {
             same += 1;
         }
     }
-    assert!(found > 20 * same, "{found} found, {same} without meaning");
+    assert!(found > 20 * same && loops > 5, "{found} found, {same} without meaning; {loops} loops");
 }
 
 #[test]
@@ -194,14 +204,14 @@ fn every_wrong_table_is_found() {
     // jmp [rdi*8 + table]; ret; nop, ret
     let mut cfg = graph::graph(0x40_0000, &[0xff, 0x24, 0xfd, 0, 0, 0x41, 0, 0xc3, 0x90, 0xc3]);
     cfg.blocks[0].term = code::Term::Switch { table: 0 };
-    let block = |n| Dest::Block(code::BlockId(n));
+    let block = |n| Dest::Block(BlockId(n));
     cfg.tables.push(code::JumpTable {
         at: Avma(0x41_0000),
         form: code::TableForm::Absolute8,
         targets: vec![block(1), block(2)],
         cloneable: Some(code::TableLoad { inst: 0, base_value: None, differs: (1, 1) }),
     });
-    let order = (0..3).map(code::BlockId).collect();
+    let order = (0..3).map(BlockId).collect();
     let f = Function { order, hot: 2, ..function(&cfg, &mut Rng(0)) };
     let at = [Avma(0x60_0000)];
     let (plan, good) = make(&f, &at);
@@ -229,7 +239,7 @@ fn a_wrong_shortcut_is_found() {
     ]
     .concat();
     let leaf = graph::graph(LEAF.0, &bytes);
-    let path = [0, 1, 2].map(code::BlockId);
+    let path = [0, 1, 2].map(BlockId);
     let leaf = Body { cfg: &leaf, path: &path, lsda: None };
     let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
     let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
@@ -237,7 +247,7 @@ fn a_wrong_shortcut_is_found() {
     let guarded = Shortcut { call: 0, callee: LEAF, body: Some(leaf), guard };
     let direct = Shortcut { call: 1, callee: LEAF, body: Some(leaf), guard: None };
     let f = Function {
-        order: vec![code::BlockId(0)],
+        order: vec![BlockId(0)],
         hot: 1,
         shortcuts: vec![guarded, direct],
         ..function(&cfg, &mut Rng(1))

@@ -133,6 +133,8 @@ pub enum Pairing {
     Original,
     /// The clone's instruction is the copy of the original's.
     Copy,
+    /// Another copy of an instruction of a loop, of which there are several one behind the other.
+    Again,
     /// A jump or nop of the clone only.
     Extra,
     /// A jump of the original that the clone needs not, or a call that gets where it goes more directly.

@@ -305,6 +305,7 @@ fn emit_at(
             counters: c.counters.clone(),
             watches: c.watches.clone(),
             shortcuts: shortcuts(c, &bodies),
+            repeats: c.repeats.clone(),
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,
             signal_frame: c.analysed.signal_frame,

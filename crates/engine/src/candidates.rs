@@ -12,7 +12,7 @@ use crate::targets::ranked;
 use crate::{Error, OptimizeOptions, parallel};
 use addr::Avma;
 use code::{BlockId, Cfg, Dest, Refusal, Term};
-use emit::{Counter, Watch};
+use emit::{Counter, Repeat, Watch};
 use iced_x86::FlowControl;
 use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
@@ -53,6 +53,8 @@ pub struct Candidate {
     pub way: Option<Vec<BlockId>>,
     /// Calls of it that are made more direct.
     pub shortcuts: Vec<Shortcut>,
+    /// Loops that lie in its clone several times.
+    pub repeats: Vec<Repeat>,
 }
 
 /// Where an indirect call or jump led.
@@ -108,6 +110,7 @@ impl Candidate {
             targets: Vec::new(),
             way: None,
             shortcuts: Vec::new(),
+            repeats: Vec::new(),
         }
     }
 

@@ -4,12 +4,14 @@
 //! where it has them: taken branches are conditional ones that are taken, and direct jumps; calls, returns and indirect
 //! jumps are told apart from them. The code of one function is gone through instruction by instruction in the order of
 //! addresses; each runs as often as the original instruction that it copies, an extra jump as often as the edge that it
-//! stands for. A block without a clone counts with what it does in the original.
+//! stands for. A block without a clone counts with what it does in the original. How the turns of a loop fall on its copies is
+//! a model's (`turns`).
 
 use crate::candidates::Candidate;
 use crate::map_store;
 use crate::program::Program;
 use crate::shortcuts;
+use crate::turns::{Flows, Turns};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
 use emit::{AddressMap, Link};
@@ -299,13 +301,16 @@ impl Tally {
         let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
         let is_call = |i: &&code::Inst| i.decoded.is_call_near();
         let direct: FxHashSet<Avma> = f.cfg.insts.iter().filter(is_call).map(|i| i.at).collect();
+        let mut turns = Turns::new(f.map, &Blocks { flow: &flow, places: &places });
+        let mut turn = None;
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
         for (place, e) in f.map.entries().iter().enumerate() {
             let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
             if let Some(b) = own {
-                if b != block {
+                // Also from one copy of a loop to the next.
+                if b != block || e.link == Link::Again && places.starts(e.original) {
                     add(&mut self.stats.fall_throughs, through);
                 }
                 block = b;
@@ -326,18 +331,24 @@ impl Tally {
             }
             let at = fragments.address(e.at);
             let i = f.decode(at);
+            if e.link != Link::Extra {
+                turn = turns.next(e.original);
+            }
+            let part = |n: u64| turn.map_or(n, |t| t.part(n));
             let n = match (e.link, i.mnemonic()) {
                 (Link::Extra, Mnemonic::Jmp) => {
-                    let n = extra_jumps(&flow, block, e.original, through);
+                    let n = extra_jumps(&flow, block, e.original, through, &part);
                     add(&mut self.stats.inserted_jumps, n);
                     n
                 }
                 (Link::Extra, _) => through,
-                _ => flow.block(block),
+                _ => part(flow.block(block)),
             };
             let to = target(&i);
             let taken = match (i.flow_control(), to) {
-                (FlowControl::ConditionalBranch, Some(to)) => flow.to(block, |start| places.is(start, to)),
+                (FlowControl::ConditionalBranch, Some(to)) => {
+                    part(flow.to(block, |start| places.is(start, to)))
+                }
                 (FlowControl::UnconditionalBranch, _) => n,
                 _ => 0,
             };
@@ -377,13 +388,13 @@ fn target(i: &Instruction) -> Option<Avma> {
 }
 
 /// How often a jump that only the clone has runs: as often as the edge for which it stands. `through` is how often control
-/// ran on to there.
-fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64) -> u64 {
+/// ran on to there, `part` what of all that a block does falls on its copy there.
+fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &dyn Fn(u64) -> u64) -> u64 {
     match flow.cfg.blocks.get(block.index()).map(|b| &b.term) {
         // Before it stands the branch that did not go the other way.
         Some(Term::Cond { .. }) => through,
         // Behind a short branch there may be two, one for each way; where both lead to one place there is no telling.
-        _ => flow.to(block, |start| start == to),
+        _ => part(flow.to(block, |start| start == to)),
     }
 }
 
@@ -391,6 +402,26 @@ fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64) -> u64 {
 struct Places<'a> {
     map: &'a AddressMap,
     blocks: Vec<(Avma, Avma, BlockId)>,
+}
+
+/// What [`Turns`] asks.
+struct Blocks<'a> {
+    flow: &'a Flow<'a>,
+    places: &'a Places<'a>,
+}
+
+impl Flows for Blocks<'_> {
+    fn block_of(&self, at: Avma) -> Option<Avma> {
+        self.places.block_at(at).map(|b| self.flow.start(Dest::Block(b)))
+    }
+
+    fn ran(&self, block: Avma) -> u64 {
+        self.places.block_at(block).map_or(0, |b| self.flow.block(b))
+    }
+
+    fn goes(&self, from: Avma, to: Avma) -> u64 {
+        self.places.block_at(from).map_or(0, |b| self.flow.to(b, |at| at == to))
+    }
 }
 
 impl<'a> Places<'a> {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::test_candidate::{cloned, cloned_in_place};
+use crate::test_candidate::{cloned, cloned_again, cloned_in_place};
+use emit::Repeat;
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -15,6 +16,23 @@ block b1 0x1004
   48 01 d8
   fall b2
 block b2 0x1007
+  c3
+  return
+";
+
+/// `test; je b2; b1: dec; jne b1; b2: ret`
+const TURNING: &str = "\
+function 0x1000
+part 0x1000..0x1009
+block b0 0x1000
+  85 c0
+  74 04
+  cond e b2 else b1
+block b1 0x1004
+  ff c8
+  75 fc
+  cond ne b1 else b2
+block b2 0x1008
   c3
   return
 ";
@@ -124,6 +142,32 @@ fn a_hot_way_that_was_taken_falls_through() {
         ..wanted
     };
     assert_eq!(after, wanted);
+}
+
+#[test]
+fn copies_of_a_loop_go_round_between_two_jumps_back() {
+    // Entered 8 times, 10 turns each.
+    let counts = counts(&[8, 80, 8], &[&[0, 8], &[72, 8], &[]]);
+    let cfg = code::parse(TURNING).unwrap();
+    let stats = |copies| {
+        let order = cfg.block_ids().collect();
+        let out = cloned_again(&cfg, order, 3, &[Repeat { first: 1, blocks: 1, copies }], TEXT);
+        let (map, text) = (&out.clones[0].map, &out.text);
+        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, in_place: (0, &[]) };
+        dyno(&[clone], &|_| false).after
+    };
+    let once = stats(1);
+    assert_eq!((once.instructions, once.taken_branches, once.fall_throughs), (184, 72, 16));
+    // The first of two: 42 turns, of which 4 are the last; the second: 38, of which 34 go round.
+    let twice = stats(2);
+    assert_eq!(
+        (twice.instructions, twice.conditional_branches),
+        (once.instructions, once.conditional_branches)
+    );
+    assert_eq!((twice.taken_branches, twice.fall_throughs), (4 + 34, 8 + 38 + 4));
+    let four = stats(4);
+    // 23, 21, 19 and 17 turns, of which 15 go round.
+    assert_eq!((four.instructions, four.taken_branches), (once.instructions, 2 + 2 + 2 + 15));
 }
 
 #[test]

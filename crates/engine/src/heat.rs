@@ -2,9 +2,10 @@
 //!
 //! From the counts kept in the target and the clones' address maps; nothing is measured. A block ran where its original lies;
 //! now each of its instructions runs where its copy lies, or, where it has none, where it did. A jump that only the clone has
-//! is taken to run as often as the way for which it stands.
+//! is taken to run as often as the way for which it stands; how the turns of a loop fall on its copies is a model's (`turns`).
 
 use crate::Target;
+use crate::turns::{Flows, Turns};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
@@ -144,16 +145,41 @@ fn span(range: AvmaRange, count: u64) -> Span {
     Span { at: range.start.0, size: range.len(), count }
 }
 
+fn block_at(blocks: &[Ran], at: Avma) -> Option<&Ran> {
+    let after = blocks.partition_point(|b| b.range.start <= at);
+    blocks.get(after.checked_sub(1)?).filter(|b| b.range.contains(at))
+}
+
+/// What [`Turns`] asks.
+struct Known<'a> {
+    blocks: &'a [Ran],
+    f: &'a FunctionProfile,
+    entry: Avma,
+}
+
+impl Flows for Known<'_> {
+    fn block_of(&self, at: Avma) -> Option<Avma> {
+        block_at(self.blocks, at).map(|b| b.range.start)
+    }
+
+    fn ran(&self, block: Avma) -> u64 {
+        block_at(self.blocks, block).map_or(0, |b| b.count)
+    }
+
+    fn goes(&self, from: Avma, to: Avma) -> u64 {
+        let edges = block_at(self.blocks, from).and_then(|b| self.f.blocks.get(&b.from)).map(|b| &b.edges);
+        edges.and_then(|e| e.get(&to.distance(self.entry))).copied().unwrap_or(0)
+    }
+}
+
 /// What a function's blocks come to with its clone.
 fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap>) -> Vec<Span> {
     let Some(map) = map else { return blocks.iter().map(|b| span(b.range, b.count)).collect() };
-    let at = |place: Avma| {
-        let after = blocks.partition_point(|b| b.range.start <= place);
-        blocks.get(after.checked_sub(1)?).filter(|b| b.range.contains(place))
-    };
     let mut out = Vec::new();
     let mut current: Option<&Ran> = None;
     let fragments = map.fragments();
+    let mut turns = Turns::new(map, &Known { blocks, f, entry });
+    let mut turn = None;
     let ends = map.entries().iter().skip(1).map(|e| e.at);
     let size = u32::try_from(fragments.size()).unwrap_or(u32::MAX);
     for (e, end) in map.entries().iter().zip(ends.chain([size])) {
@@ -162,9 +188,11 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
             // What only fills a gap runs as often as what is around it.
             current.map_or(0, |b| way(b).unwrap_or(b.count))
         } else {
-            current = at(e.original);
+            current = block_at(blocks, e.original);
+            turn = turns.next(e.original);
             current.map_or(0, |b| b.count)
         };
+        let count = turn.map_or(count, |t| t.part(count));
         if end > e.at && count > 0 {
             let range = AvmaRange::with_len(fragments.address(e.at), u64::from(end - e.at));
             out.push(span(range, count));
@@ -211,6 +239,8 @@ fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_candidate::cloned_again;
+    use emit::Repeat;
 
     fn span_of(at: u64, size: u64, count: u64) -> Span {
         Span { at, size, count }
@@ -235,6 +265,34 @@ mod tests {
         let f = FunctionProfile::default();
         let ran = [Ran { range: AvmaRange::with_len(Avma(0x1000), 8), count: 5, from: 0 }];
         assert_eq!(now(&ran, &f, Avma(0x1000), None), [span_of(0x1000, 8, 5)]);
+    }
+
+    /// `dec; jne b0; b1: ret`
+    const LOOP: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  48 ff c8
+  75 fb
+  cond ne b0 else b1
+block b1 0x1005
+  c3
+  return
+";
+
+    #[test]
+    fn the_copies_of_a_loop_share_its_turns() {
+        let cfg = code::parse(LOOP).unwrap();
+        let twice = Repeat { first: 0, blocks: 1, copies: 2 };
+        let out = cloned_again(&cfg, cfg.block_ids().collect(), 2, &[twice], Avma(0x10_0000));
+        let ran = |at, len, count, from| Ran { range: AvmaRange::with_len(Avma(at), len), count, from };
+        let ran = [ran(0x1000, 5, 80, 0), ran(0x1005, 1, 8, 5)];
+        let mut f = FunctionProfile::default();
+        f.blocks.insert(0, profile::BlockProfile { edges: [(0, 72), (5, 8)].into(), ..Default::default() });
+        let spans = now(&ran, &f, Avma(0x1000), Some(&out.clones[0].map));
+        // Of ten times that it is come to nine go round: of 80 in both copies 42 in the first, 38 in the second.
+        let wanted = [(0, 3, 42), (3, 2, 42), (5, 3, 38), (8, 2, 38), (10, 1, 8)];
+        assert_eq!(spans, wanted.map(|(at, len, n)| span_of(0x10_0000 + at, len, n)));
     }
 
     /// The one-second form of the fuzz target: offsets of any size are taken or left.

@@ -29,6 +29,7 @@ mod interrupt;
 mod jitdump;
 mod lock;
 mod lookup;
+mod loops;
 mod map_store;
 mod memory_limit;
 mod names;
@@ -61,6 +62,7 @@ mod target;
 mod targets;
 #[cfg(test)]
 mod test_candidate;
+mod turns;
 mod verify;
 mod walk;
 mod watcher;

@@ -16,7 +16,7 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
-use crate::{Error, Interrupt, Target, map_store, perf_map, profile_store, restore, shortcuts, walk};
+use crate::{Error, Interrupt, Target, loops, map_store, perf_map, profile_store, restore, shortcuts, walk};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
 use image::Image;
@@ -167,6 +167,7 @@ fn rebuild(
         }
         candidates.order(samples, options.style());
         shortcuts::choose(ground.program, &mut candidates.chosen, options.style());
+        loops::choose(&mut candidates.chosen, options.style());
 
         options.interrupt.check()?;
         progress(Progress::Installing);

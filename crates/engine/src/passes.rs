@@ -13,6 +13,8 @@ pub enum Pass {
     Split,
     /// Functions that call each other lie side by side, else by address.
     Functions,
+    /// Short loops go round several times between two jumps back.
+    Loops,
     /// Direct calls of short functions are answered in place.
     InPlace,
     /// So are those of functions with branches, which leave for the rest of the function where it has to run.
@@ -33,10 +35,11 @@ pub enum Pass {
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 11] = [
+    pub const ALL: [Pass; 12] = [
         Pass::Blocks,
         Pass::Split,
         Pass::Functions,
+        Pass::Loops,
         Pass::InPlace,
         Pass::SideExits,
         Pass::Guards,
@@ -54,6 +57,7 @@ impl Pass {
             Pass::Blocks => "blocks",
             Pass::Split => "split",
             Pass::Functions => "functions",
+            Pass::Loops => "loops",
             Pass::InPlace => "in-place",
             Pass::SideExits => "side-exits",
             Pass::Guards => "guards",

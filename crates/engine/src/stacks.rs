@@ -67,7 +67,7 @@ fn in_clone(
         here.iter().take_while(|w| w.at == first).any(|w| w.link == Link::Within && w.original == e.original)
     };
     let is_passed = |e: &&Entry| match e.link {
-        Link::Copy => true,
+        Link::Copy | Link::Again => true,
         Link::Dropped => e.at != first || begins(e),
         Link::Extra | Link::Within => false,
     };

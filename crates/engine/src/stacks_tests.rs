@@ -1,7 +1,8 @@
 use super::*;
 use crate::shuffle::Rng;
-use crate::test_candidate::{cloned, cloned_in_place};
+use crate::test_candidate::{cloned, cloned_again, cloned_in_place};
 use code::{BlockId, Cfg, Dest, Term};
+use emit::Repeat;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use profile::{Counts, Rejected};
 use std::collections::VecDeque;
@@ -159,7 +160,7 @@ impl Clone<'_> {
 
 #[test]
 fn clones_tell_what_their_originals_would() {
-    let (mut ran, mut differ) = (0, 0);
+    let (mut ran, mut differ, mut further) = (0, 0, 0);
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
         let cfg = random(&mut rng);
@@ -167,7 +168,11 @@ fn clones_tell_what_their_originals_would() {
         rng.shuffle(&mut order);
         order.insert(0, BlockId(0));
         let hot = 1 + rng.below(order.len());
-        let out = cloned(&cfg, order, hot, TEXT);
+        let mut copies = || 1 + u32::try_from(rng.below(4)).unwrap();
+        let loops = emit::loops(&cfg, &order).into_iter();
+        let repeats: Vec<_> = loops.map(|r| Repeat { copies: copies(), ..r }).collect();
+        let out = cloned_again(&cfg, order, hot, &repeats, TEXT);
+        further += out.stats.repeated;
         let maps = [out.clones[0].map.clone()];
         let (ways, exact) = walk(&cfg, &mut rng, 20);
         let outside = Taken { from: Avma(0x7000), to: HOME };
@@ -189,7 +194,7 @@ fn clones_tell_what_their_originals_would() {
         // As they stand the stacks would not do.
         differ += u32::from(stacks.counts(&[&cfg]).functions != [exact]);
     }
-    assert!(ran > 5_000 && differ > 200, "{ran} {differ}");
+    assert!(ran > 5_000 && differ > 200 && further > 10, "{ran} {differ} {further}");
 }
 
 #[test]

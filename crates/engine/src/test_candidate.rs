@@ -4,7 +4,7 @@ use crate::candidates::Candidate;
 use crate::program::{Analysed, FuncId};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Body, Function, Output, Request, Shortcut};
+use emit::{Body, Function, Output, Repeat, Request, Shortcut};
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
 
@@ -48,9 +48,21 @@ pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool
 
 /// A clone of these blocks of a function in one part, the first `hot` of them apart from the others.
 pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
+    cloned_again(cfg, order, hot, &[], text_at)
+}
+
+/// The same with these loops several times.
+pub(crate) fn cloned_again(
+    cfg: &Cfg,
+    order: Vec<BlockId>,
+    hot: usize,
+    repeats: &[Repeat],
+    text_at: Avma,
+) -> Output {
     let range = cfg.parts[0];
     let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
-    let function = Function { hot, align: 16, ..Function::new(cfg, order, &rows) };
+    let repeats = repeats.to_vec();
+    let function = Function { hot, align: 16, repeats, ..Function::new(cfg, order, &rows) };
     let request = Request {
         text_at,
         data_at: text_at.add(0x10_0000),

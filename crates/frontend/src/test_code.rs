@@ -2,15 +2,15 @@
 
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Body, Function, Output, Request, Shortcut};
+use emit::{Body, Function, Output, Repeat, Request, Shortcut};
 use profile::Counts;
 use proptest::prelude::*;
 use unwind::{CfaRule, Reg, Row};
 
-/// `test; je b2; b1: call 0x2000; dec; nop; b2: dec; jne b1; b3: jrcxz b5; b4: jmp b6; b5: nop; b6: ret`
+/// `test; je b2; b1: call 0x2000; dec; nop; b2: dec; jne b1; b3: jrcxz b5; b4: jmp b6; b5: dec; jne b5; b6: ret`
 const CALLER: &str = "\
 function 0x1000
-part 0x1000..0x1018
+part 0x1000..0x101b
 block b0 0x1000
   48 85 ff
   74 09
@@ -28,12 +28,13 @@ block b3 0x1012
   e3 02
   short b5 else b4
 block b4 0x1014
-  eb 01
+  eb 04
   jump b6
 block b5 0x1016
-  90
-  fall b6
-block b6 0x1017
+  ff c8
+  75 fc
+  cond ne b5 else b6
+block b6 0x101a
   c3
   return
 ";
@@ -79,7 +80,7 @@ pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
 /// Where clones lie.
 pub(crate) const TEXT: Avma = Avma(0x10_0000);
 
-/// Clones of these blocks of both, the first so many of each among the hot ones.
+/// Clones of these blocks of both, the first so many of each among the hot ones; the caller's loops three times.
 pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output {
     cloned_in_place(caller, callee, &[])
 }
@@ -104,18 +105,21 @@ pub(crate) fn cloned_in_place(caller: (&[u32], usize), callee: (&[u32], usize), 
         args_size: 0,
     };
     let (rows_a, rows_b) = ([row(&a)], [row(&b)]);
-    let function = |cfg, rows, (order, hot): (&[u32], usize), shortcuts| Function {
+    let order: Vec<BlockId> = caller.0.iter().map(|&b| BlockId(b)).collect();
+    let loops = emit::loops(&a, &order).into_iter().map(|r| Repeat { copies: 3, ..r }).collect();
+    let function = |cfg, rows, (order, hot): (&[u32], usize), shortcuts, repeats| Function {
         hot,
         align: 16,
         shortcuts,
+        repeats,
         ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)
     };
     let request = Request {
         text_at: TEXT,
         data_at: TEXT.add(0x10_0000),
         functions: vec![
-            function(&a, &rows_a[..], caller, shortcuts.clone()),
-            function(&b, &rows_b[..], callee, Vec::new()),
+            function(&a, &rows_a[..], caller, shortcuts.clone(), loops),
+            function(&b, &rows_b[..], callee, Vec::new(), Vec::new()),
         ],
         known: &|_| None,
         stubs: &Default::default(),

@@ -136,9 +136,9 @@ impl Atlas {
         self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Within && e.original == a)
     }
 
-    /// Whether the clone's instruction at `b` is the copy of the original's at `a`.
+    /// Whether the clone's instruction at `b` is a copy of the original's at `a`.
     pub(crate) fn is_copy(&self, b: Avma, a: Avma) -> bool {
-        self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Copy && e.original == a)
+        self.entry_of(b).is_some_and(|(_, e)| matches!(e.link, Link::Copy | Link::Again) && e.original == a)
     }
 
     /// Whether a function of the originals begins at `a`.

@@ -435,8 +435,9 @@ impl<'a> Lockstep<'a> {
 
     fn count(&mut self) {
         let b = self.b.now.ip();
-        if let Some(clone) = self.atlas.clone_of(b) {
+        if let Some((clone, entry)) = self.atlas.entry_of(b) {
             self.report.clone_instructions += 1;
+            self.report.again += u64::from(entry.link == Link::Again);
             self.memo.run.insert(clone.original);
             self.memo.seen.insert(b);
         }

@@ -152,6 +152,8 @@ pub struct Report {
     pub instructions: u64,
     /// Those of them of which the second was in a clone.
     pub clone_instructions: u64,
+    /// Those of which that was a further copy of a loop.
+    pub again: u64,
     /// Different clone instructions among those.
     pub distinct: usize,
     /// How often the stack was unwound both ways.
@@ -188,6 +190,7 @@ impl Report {
         self.clones += other.clones;
         self.instructions += other.instructions;
         self.clone_instructions += other.clone_instructions;
+        self.again += other.again;
         self.distinct += other.distinct;
         self.unwound += other.unwound;
         self.not_unwound += other.not_unwound;
@@ -210,7 +213,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} functions examined, {} of {} clones run; {} pairs of instructions compared, {} in clones ({} distinct), {} \
+            "{} functions examined, {} of {} clones run; {} pairs of instructions compared, {} in clones ({} distinct, {} in further copies of loops), {} \
              in the window of a table; {} extra, {} dropped; {} calls answered in place, {} of them not to their end, {} guards of which {} did not hold; \
              unwound {} times, not {} times; {} mismatches; ends {:?}",
             self.examined.len(),
@@ -219,6 +222,7 @@ impl fmt::Display for Report {
             self.instructions,
             self.clone_instructions,
             self.distinct,
+            self.again,
             self.unmovable,
             self.extra,
             self.dropped,

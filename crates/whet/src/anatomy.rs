@@ -122,6 +122,7 @@ fn block(s: &mut String, b: &BlockAnatomy, width: usize, has_clone: bool) {
                 continue;
             }
             (Pairing::Copy, Some(i)) => (' ', asm(i)),
+            (Pairing::Again, Some(i)) => ('=', asm(i)),
             (Pairing::Extra, Some(i)) => ('+', asm(i)),
             (Pairing::Shortcut, Some(i)) => ('*', format!("{}  (in place of the call)", asm(i))),
             (Pairing::Dropped, _) | (_, None) => ('-', "(not needed)".to_owned()),

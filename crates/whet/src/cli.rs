@@ -308,7 +308,7 @@ enum Form {
 #[derive(Debug, Args)]
 pub struct How {
     /// How long to take samples.
-    #[arg(long, default_value_t = 8.0, value_parser = seconds)]
+    #[arg(long, default_value_t = 6.0, value_parser = seconds)]
     seconds: f64,
     /// After that, count how often each edge of the hot functions is taken, exactly, for so many seconds a round (at most
     /// three rounds); 0 infers it from the samples. With --shuffle the default is 0. Where the CPU records taken branches
@@ -324,7 +324,7 @@ pub struct How {
     /// Only these functions (names, or addresses inside them).
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
-    /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), in-place,
+    /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), loops, in-place,
     /// side-exits, guards, stubs, calls, words (how calls get to clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,

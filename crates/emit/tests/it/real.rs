@@ -57,7 +57,7 @@ fn check(path: &str) {
         }
     }
     eprintln!("  {seen:?}");
-    assert!(seen.cloned_switches > 0);
+    assert!(seen.cloned_switches > 0 && seen.in_further_copies > 0);
     unwinding::check_rows(&out, data_at, &|at| by_entry[&at].rows.clone(), &|at| by_entry[&at].lsda.clone());
 }
 

@@ -47,7 +47,12 @@ fn entries(out: &Output) -> Redirects {
 /// What a side does but for jumps, nops and the `endbr64` that is passed by, and returns that may stand for anything, by originals.
 fn deeds(steps: &[Step], out: &Output) -> Vec<Avma> {
     let original = |s: &Step| match out.clones.iter().find(|c| c.map.fragments().contains(s.at)) {
-        Some(c) => c.map.entries_at(s.at).last().filter(|e| e.link == Link::Copy).map(|e| e.original),
+        Some(c) => c
+            .map
+            .entries_at(s.at)
+            .last()
+            .filter(|e| matches!(e.link, Link::Copy | Link::Again))
+            .map(|e| e.original),
         None => Some(s.at),
     };
     let silent = |s: &&Step| !matches!(s.flow, Flow::Jump | Flow::Return);
@@ -158,11 +163,11 @@ fn a_path_that_is_not_the_clones_is_lost_and_found() {
     let moves = [
         step(0x1000, 3, Flow::On, 0x1003),
         step(0x1012, 2, Flow::Conditional, 0x1014),
-        step(0x1014, 2, Flow::Jump, 0x1017),
+        step(0x1014, 2, Flow::Jump, 0x101a),
     ];
     let (theirs, lost) = followed(&moves, &out, &entries(&out));
     assert_eq!(lost, 1);
-    assert_eq!(theirs.last().map(|s| s.next), Some(Avma(0x1017)));
+    assert_eq!(theirs.last().map(|s| s.next), Some(Avma(0x101a)));
 }
 
 #[test]

@@ -48,12 +48,12 @@ proptest! {
     }
 }
 
-/// 10 entries, of which 4 pass the loop by; 60 rounds, each with a call, of which a quarter adds.
+/// 10 entries, of which 4 pass the loop by; 60 rounds, each with a call, of which a quarter adds; 7 times a loop of three turns.
 fn counts() -> (Counts, Counts) {
     let caller = Counts {
         entry: 10,
-        blocks: vec![10, 60, 64, 10, 3, 7, 10],
-        edges: vec![vec![4, 6], vec![60], vec![54, 10], vec![7, 3], vec![3], vec![7], vec![]],
+        blocks: vec![10, 60, 64, 10, 3, 21, 10],
+        edges: vec![vec![4, 6], vec![60], vec![54, 10], vec![7, 3], vec![3], vec![14, 7], vec![]],
         inflow: vec![10, 0, 0, 0, 0, 0, 0],
         outflow: vec![0, 0, 0, 0, 0, 0, 10],
     };

@@ -64,7 +64,7 @@ fn all(seed: u64, flags: &[&str], short: usize) {
     let enough = if stress() { 200 } else { 3 * guests.len() };
     assert!(total.examined.len() >= enough, "{} examined", total.examined.len());
     // Everything that can be has been seen.
-    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0, "{total}");
+    assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0 && total.again > 0, "{total}");
     // Most of those are libraries'.
     assert!(total.in_place > 0 || !stress(), "{total}");
 }

@@ -298,7 +298,7 @@ fn without_some_passes() {
     assert_eq!(ask(&guest, "explain", &[])["without"], own["without"]);
     // By samples and counts; in random order most of it has nothing to leave out.
     let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
-    for pass in ["blocks", "split", "functions", "in-place", "side-exits", "guards", "stubs"] {
+    for pass in ["blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs"] {
         ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
         guest.progresses(1);
     }

@@ -25,9 +25,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// A clone of some of its blocks in a random order, in one or two fragments.
+    /// A clone of some of its blocks in a random order, now and then their own, in one or two fragments.
     pub fn shuffled(&self, rng: &mut Rng, keep: usize) -> Function<'_> {
-        let order = rng.order(self.cfg.blocks.len(), keep);
+        let mut order = rng.order(self.cfg.blocks.len(), keep);
+        if rng.below(4) == 0 {
+            order[1..].sort_unstable();
+        }
         let align_blocks = match (rng.below(8), order.last()) {
             (0, Some(&b)) => vec![(b, 32)],
             _ => Vec::new(),
@@ -40,6 +43,7 @@ impl Source {
             personality: self.personality,
             signal_frame: self.signal_frame,
             align: 16,
+            repeats: super::repeats(&self.cfg, &order, rng),
             ..Function::new(&self.cfg, order, &self.rows)
         }
     }

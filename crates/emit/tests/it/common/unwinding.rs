@@ -58,7 +58,9 @@ pub fn check_rows(
                 continue;
             }
             assert!(got[n].same_rule(&want[w]), "row at {pc} for {}: {:?} {:?}", e.original, got[n], want[w]);
-            if let (Link::Copy | Link::Within, Some(l), Some(o)) = (e.link, &lsda, &original_lsda) {
+            if let (Link::Copy | Link::Again | Link::Within, Some(l), Some(o)) =
+                (e.link, &lsda, &original_lsda)
+            {
                 let key = |s: Option<&unwind::CallSite>| s.map(|s| (s.landing_pad, s.action));
                 assert_eq!(
                     key(l.lookup(pc)),

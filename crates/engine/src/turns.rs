@@ -1,0 +1,120 @@
+//! How often each copy of a loop runs that lies in its clone several times.
+//!
+//! Known is how often the loop was entered and how often it went round, not where it was left. It is taken to go on or to leave
+//! each time with the same chance, whatever it has done before: so what is said of copies is a model's.
+
+use addr::Avma;
+use emit::{AddressMap, Link};
+use rustc_hash::FxHashMap;
+
+/// How often control went where in the original; blocks go by their starts.
+pub(crate) trait Flows {
+    /// The block in which an instruction is.
+    fn block_of(&self, at: Avma) -> Option<Avma>;
+    /// How often a block ran.
+    fn ran(&self, block: Avma) -> u64;
+    /// How often one block went to another.
+    fn goes(&self, from: Avma, to: Avma) -> u64;
+}
+
+/// The loops of a clone, gone through from first to last.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// By address of an original instruction which copy of it comes next.
+    copies: FxHashMap<Avma, Turn>,
+}
+
+/// One copy of a loop.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Turn {
+    /// From 0.
+    copy: u32,
+    of: u32,
+    /// The chance that it goes round once more.
+    on: f64,
+}
+
+impl Turns {
+    pub(crate) fn new(map: &AddressMap, flows: &dyn Flows) -> Self {
+        let mut turns = Self::default();
+        let lies = map.entries().iter().filter(|e| e.link != Link::Extra);
+        for again in lies.collect::<Vec<_>>().chunk_by(|a, b| a.link == b.link) {
+            if again.first().is_some_and(|e| e.link == Link::Again) {
+                let mut blocks: Vec<Avma> = again.iter().filter_map(|e| flows.block_of(e.original)).collect();
+                blocks.dedup();
+                let on = chance(&blocks, flows);
+                for e in again {
+                    turns.copies.entry(e.original).or_insert(Turn { copy: 0, of: 1, on }).of += 1;
+                }
+            }
+        }
+        turns
+    }
+
+    /// The copy of a loop in which the next copy of an original instruction is; `None` where it is in none.
+    pub(crate) fn next(&mut self, original: Avma) -> Option<Turn> {
+        let turn = self.copies.get_mut(&original)?;
+        turn.copy += 1;
+        Some(Turn { copy: turn.copy - 1, ..*turn })
+    }
+}
+
+/// How likely a loop of these blocks, each copy of which ends with the last of them, is to go round once more.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn chance(blocks: &[Avma], flows: &dyn Flows) -> f64 {
+    let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else { return 0.0 };
+    let round = flows.goes(last, first);
+    let end = blocks.iter().skip(1).position(|&b| b == first).map_or(blocks.len(), |n| n + 1);
+    let own = &blocks[..end];
+    let from_within = |to| own.iter().fold(0u64, |sum, &from| sum.saturating_add(flows.goes(from, to)));
+    let entered = own.iter().fold(0u64, |sum, &b| sum + flows.ran(b).saturating_sub(from_within(b)));
+    round as f64 / (round.saturating_add(entered)).max(1) as f64
+}
+
+impl Turn {
+    /// How much of what the loop does so often falls on this copy; of all copies together it is all of it.
+    pub(crate) fn part(self, of: u64) -> u64 {
+        self.before(self.copy + 1, of) - self.before(self.copy, of)
+    }
+
+    /// How much falls on the first `n` copies.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "between 0 and the count"
+    )]
+    fn before(self, n: u32, all: u64) -> u64 {
+        let Self { of, on, .. } = self;
+        if n >= of {
+            return all;
+        }
+        let share = if on < 1.0 {
+            (1.0 - on.powf(f64::from(n))) / (1.0 - on.powf(f64::from(of)))
+        } else {
+            f64::from(n) / f64::from(of)
+        };
+        ((all as f64 * share).round() as u64).min(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_between_copies() {
+        for (of, on) in [(4, 0.9), (3, 0.99), (2, 0.0), (4, 1.0), (3, 1.0 - 1e-12)] {
+            for all in [0, 1, 7, 80, 1000, u64::MAX / 2] {
+                let parts: Vec<u64> = (0..of).map(|copy| Turn { copy, of, on }.part(all)).collect();
+                assert_eq!(parts.iter().sum::<u64>(), all, "{of} {on}");
+                let slack = 1 + (all >> 50);
+                assert!(parts.windows(2).all(|p| p[0] + slack >= p[1]), "{of} {on}: {parts:?}");
+            }
+        }
+        let four = |on| [0, 1, 2, 3].map(|copy| Turn { copy, of: 4, on }.part(1000));
+        assert_eq!(four(0.0), [1000, 0, 0, 0]);
+        assert_eq!(four(0.5), [533, 267, 133, 67]);
+        assert_eq!(four(1.0), [250; 4]);
+    }
+}
