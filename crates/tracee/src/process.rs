@@ -60,10 +60,12 @@ impl Process {
         if !under(&dir, "stat").exists() {
             return Err(Error::NoSuchProcess(pid));
         }
-        let mem = File::options().read(true).write(true).open(with_memory(&dir, "mem"));
-        let mem = mem.map_err(|source| match source.raw_os_error() {
-            Some(libc::ENOENT | libc::ESRCH) => Error::NoSuchProcess(pid),
-            _ => {
+        let open = || File::options().read(true).write(true).open(with_memory(&dir, "mem"));
+        // The first thread may have ended in between.
+        let mem = open().or_else(|e| if is_gone(&e) { open() } else { Err(e) });
+        let mem = mem.map_err(|source| match is_gone(&source) {
+            true => Error::NoSuchProcess(pid),
+            false => {
                 Error::NoPermission { pid, what: "read and write the memory of", hint: String::new(), source }
             }
         })?;
@@ -113,15 +115,14 @@ impl Process {
     /// Whether it has ended or is about to: each of its threads has ended, or has been killed and not got there yet.
     pub(crate) fn is_ending(&self) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
-        /// `PF_EXITING`, `PF_POSTCOREDUMP`, `PF_SIGNALED`.
-        const ENDING: u64 = 0x4 | 0x8 | 0x400;
-        let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+        /// `PF_POSTCOREDUMP`, `PF_SIGNALED`.
+        const ENDING: u64 = EXITING | 0x8 | 0x400;
         let killed = |s: Status| s.is_ending() || (s.sig_pnd | s.shd_pnd) & KILL != 0;
         let ended = |task: &Path| {
             let text = |name| fs::read(task.join(name)).map(|b| String::from_utf8_lossy(&b).into_owned());
             match text("status").and_then(|status| Ok((status, text("stat")?))) {
                 Ok((status, stat)) => Status::parse(&status).is_ok_and(killed) || flags(&stat) & ENDING != 0,
-                Err(e) => gone(&e),
+                Err(e) => is_gone(&e),
             }
         };
         if !self.is_alive() {
@@ -129,7 +130,7 @@ impl Process {
         }
         match fs::read_dir(self.file("task")) {
             Ok(list) => list.flatten().all(|task| ended(&task.path())),
-            Err(e) => gone(&e),
+            Err(e) => is_gone(&e),
         }
     }
 
@@ -491,13 +492,22 @@ fn under(dir: &File, name: &str) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
+/// `PF_EXITING`: the thread is about to give up its memory, or has; only then it becomes a zombie.
+const EXITING: u64 = 0x4;
+
+/// Whether a file in /proc could not be had as what it tells of has ended.
+fn is_gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
 /// As [`under`], for files that tell of memory. A first thread that has ended has none, while its process may live on
 /// in other threads: then it is one of those that is asked.
 fn with_memory(dir: &File, name: &str) -> PathBuf {
     let ended = |task: &Path| {
         let stat = fs::read(task.join("stat")).unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X', 'x']))
+        let over = |rest: &str| rest.starts_with(['Z', 'X', 'x']) || flags(&stat) & EXITING != 0;
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| over(rest))
     };
     let own = under(dir, "");
     let living =

@@ -290,6 +290,18 @@ fn the_first_thread_may_have_ended() {
 }
 
 #[test]
+fn a_process_opens_while_its_first_thread_ends() {
+    let _alone = alone();
+    let mut g = Guest::start("states", &["leader"]);
+    for _ in 0..100 {
+        while g.state() != 'Z' {
+            Process::open(g.pid()).unwrap();
+        }
+        g = g.again(&["leader"]);
+    }
+}
+
+#[test]
 fn forks_and_execs_go_on() {
     let _alone = alone();
     for kind in ["f", "v", "s", "c"] {
