@@ -72,7 +72,7 @@ GAIN = [
     "load", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "nothing against nothing",
 ]  # fmt: skip
 COST = [
-    "load", "optimize", "warm start", "whet's CPU", "whet's peak", "longest stop", "functions", "of user samples",
+    "load", "optimize", "of it counting", "warm start", "whet's CPU", "whet's peak", "longest stop", "functions", "of user samples",
     "taken branches by counts", "hot pages by counts", "clones", "memory added",
 ]  # fmt: skip
 
@@ -101,6 +101,7 @@ def cost_row(r: dict) -> list[str]:
     return [
         r["load"],
         f"{o['seconds']:.1f} s",
+        f"{(o.get('counting') or {'seconds': 0})['seconds']:.1f} s",
         f"{r['warm_start']['seconds']:.1f} s",
         f"{r['whet_cpu_seconds']:.1f} s",
         f"{o['whet_peak_rss_mb']:.0f} MB",

@@ -41,7 +41,7 @@ impl AddressMap {
     /// The map as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        // What older ones can read stays so.
+        // Most have no loop that is there again, and take less so.
         let again = self.entries().iter().any(|e| e.link == Link::Again);
         let (version, link_bits) = if again { (VERSION, 3) } else { (ONE_COPY, 2) };
         let mut out = vec![version];

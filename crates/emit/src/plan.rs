@@ -102,8 +102,8 @@ impl Builder<'_> {
     }
 
     /// The zone in which the block at a place of the order lies.
-    fn zone(&self, place: u32) -> Zone {
-        if (place as usize) < self.f.hot { Zone::Hot } else { Zone::Warm }
+    fn zone(&self, place: usize) -> Zone {
+        if place < self.f.hot { Zone::Hot } else { Zone::Warm }
     }
 
     /// All copies of the blocks that lie together at a place of the order; how many blocks those are.
@@ -114,7 +114,7 @@ impl Builder<'_> {
             for place in first..first + blocks {
                 let id = self.f.order[place];
                 if copy == 1 {
-                    self.begin(id, u32::try_from(place).map_err(|_| Refusal::TooLarge)?)?;
+                    self.begin(id, place)?;
                 }
                 let goes_round = place + 1 == first + blocks && copy < copies;
                 self.block(id, if goes_round { Some(self.f.order[first]) } else { self.behind(place) })?;
@@ -128,12 +128,11 @@ impl Builder<'_> {
 
     /// The block that lies behind the one at a place of the order.
     fn behind(&self, place: usize) -> Option<BlockId> {
-        let zone = |place| if place < self.f.hot { Zone::Hot } else { Zone::Warm };
-        self.f.order.get(place + 1).copied().filter(|_| zone(place) == zone(place + 1))
+        self.f.order.get(place + 1).copied().filter(|_| self.zone(place) == self.zone(place + 1))
     }
 
     /// What comes before the first copy of a block.
-    fn begin(&mut self, id: BlockId, place: u32) -> Result<(), Refusal> {
+    fn begin(&mut self, id: BlockId, place: usize) -> Result<(), Refusal> {
         self.begin_fragment(place)?;
         let start = self.f.cfg.blocks[id.index()].range.start;
         if let Some(&(_, to)) = self.f.align_blocks.iter().find(|(b, _)| *b == id) {
@@ -149,7 +148,7 @@ impl Builder<'_> {
     }
 
     /// Where the block at a place of the order is the first of its zone.
-    fn begin_fragment(&mut self, place: u32) -> Result<(), Refusal> {
+    fn begin_fragment(&mut self, place: usize) -> Result<(), Refusal> {
         let zone = self.zone(place);
         if self.plan.fragments.last().is_none_or(|f| f.zone != zone) {
             let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
@@ -375,7 +374,7 @@ impl Builder<'_> {
         }
         // How far fragments lie apart is not known here.
         let here = self.plan.fragments.last().map(|f| f.zone);
-        let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p)));
+        let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p as usize)));
         self.plan.items.push(Item {
             kind: Kind::Branch { op, to, long },
             len: branch_len(op, long),

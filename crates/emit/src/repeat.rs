@@ -12,6 +12,9 @@ use crate::request::Function;
 use code::{BlockId, Cfg, Dest, Term};
 use iced_x86::FlowControl;
 
+/// More would only be larger.
+const MOST_COPIES: u32 = 16;
+
 /// Blocks that lie side by side in a clone, and all of them several times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repeat {
@@ -19,7 +22,7 @@ pub struct Repeat {
     pub first: usize,
     /// How many there are.
     pub blocks: usize,
-    /// How many times they are there.
+    /// How many times they are there; at most 16.
     pub copies: u32,
 }
 
@@ -80,6 +83,6 @@ impl Function<'_> {
             let in_one = self.hot <= first || end <= self.hot;
             in_one && self.order.get(first..end).is_some_and(|blocks| can_repeat(self.cfg, blocks))
         };
-        run.filter(can).map_or((1, 1), |r| (r.blocks, r.copies.max(1)))
+        run.filter(can).map_or((1, 1), |r| (r.blocks, r.copies.clamp(1, MOST_COPIES)))
     }
 }

@@ -1,7 +1,7 @@
 //! The proof: does the finished clone do what the original does?
 //!
 //! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
-//! where the map says so in either direction (of the copies of one instruction each), or where C is D, or where C is the entry of a clone and D that of its
+//! where the map says so in either direction (each of several copies stands for its original), or where C is D, or where C is the entry of a clone and D that of its
 //! original, or C is behind the `endbr64` with which that clone begins, or C is where a clone has the block that begins at D, or D
 //! a stub that goes to either of the first two. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
 //!

@@ -172,9 +172,7 @@ fn round(
     run: &mut Run<'_>,
     report: &mut CountingReport,
 ) -> Result<(), Error> {
-    let target = Target::open(ground.target.process.pid())?;
-    let from = splice::free_offset(&target.process, target.installed.as_ref())?;
-    let mut offset = from;
+    let mut offset = 0;
     let plans: Vec<CounterPlan> = chosen.iter_mut().map(|c| prepare(c, &mut offset)).collect();
     let counted = offset;
     let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch(c, &mut offset)).collect();
@@ -183,9 +181,15 @@ fn round(
         let mut rng = Rng::new(seed ^ 0xc0);
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
+    let target = Target::open(ground.target.process.pid())?;
+    let from = splice::free_offset(&target.process, target.installed.as_ref(), offset)?;
+    for c in chosen.iter_mut() {
+        c.counters.iter_mut().for_each(|counter| counter.offset += from);
+        c.watches.iter_mut().for_each(|watch| watch.offset += from);
+    }
     // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
     let style = Style { passes: Passes::default(), ..style };
-    let wanted = Wanted { chosen, style, counters: Some(&(from..offset)), notes: &|_| Vec::new() };
+    let wanted = Wanted { chosen, style, counters: Some(&(from..from + offset)), notes: &|_| Vec::new() };
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();
@@ -193,7 +197,9 @@ fn round(
     let mut seen = Seen::default();
     run(&mut || {
         // A look that fails is one less.
-        for words in splice::counter_words(&target.process, &area, counted..offset).into_iter().flatten() {
+        for words in
+            splice::counter_words(&target.process, &area, from + counted..from + offset).into_iter().flatten()
+        {
             seen.take(&all_sites, counted, &words, &target.process);
         }
     });
@@ -205,7 +211,7 @@ fn round(
     if left > 0 {
         return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
     }
-    let values = splice::counters(&target.process, &area, from..counted)?;
+    let values = splice::counters(&target.process, &area, from..from + counted)?;
     splice::forget_counters(&target.process, &area)?;
     // A virtual table leads to the clones that count.
     let originals: FxHashMap<Avma, Avma> = placed

@@ -7,11 +7,12 @@ use crate::candidates::Candidate;
 use crate::passes::{Pass, Style};
 use crate::program::FuncId;
 use crate::shuffle::Rng;
+use crate::turns::turns;
 use code::{BlockId, Dest};
 use emit::Repeat;
 use std::cmp::Reverse;
 
-/// So often it has to go round once it is entered, on the average: it may be left behind any of its copies, by a branch that is
+/// So many turns it has to make once it is entered, on the average: it may be left behind any of its copies, by a branch that is
 /// taken then.
 const TURNS: u64 = 8;
 /// No loop has more copies,
@@ -58,14 +59,16 @@ fn wanted(c: &Candidate, r: Repeat) -> (u64, Repeat) {
     let cfg = &c.analysed.cfg;
     let goes = |from: BlockId, to: BlockId| {
         let (mut n, mut edges) = (0, c.counts.edges.get(from.index()).into_iter().flatten());
-        cfg.successors(from, |d| n += edges.next().filter(|_| d == Dest::Block(to)).copied().unwrap_or(0));
+        cfg.successors(from, |d| {
+            let way = edges.next().copied().unwrap_or(0);
+            n = if d == Dest::Block(to) { way.saturating_add(n) } else { n };
+        });
         n
     };
-    let round = blocks.first().zip(blocks.last()).map_or(0, |(&first, &last)| goes(last, first));
-    let come = |to| c.counts.block(to).saturating_sub(blocks.iter().map(|&from| goes(from, to)).sum());
-    let entered = blocks.iter().map(|&b| come(b)).sum::<u64>().max(1);
+    let (round, entered) = turns(blocks, |b| c.counts.block(b), goes);
+    let entered = entered.max(1);
     let bytes: u64 = blocks.iter().map(|b| cfg.blocks[b.index()].range.len() + LONGER).sum();
-    let often = c.counted && r.first + r.blocks <= c.hot && (round + entered) / entered >= TURNS;
+    let often = c.counted && r.first + r.blocks <= c.hot && round.saturating_add(entered) / entered >= TURNS;
     let room = u32::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(1).clamp(1, MOST_COPIES);
     (round, Repeat { copies: if often { room } else { 1 }, ..r })
 }

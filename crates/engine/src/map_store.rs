@@ -20,7 +20,7 @@ pub fn write(clones: &[CloneInfo]) -> Vec<u8> {
     out
 }
 
-/// Reads it back; what is cut off or of an unknown version ends the list.
+/// Reads it back; what is cut off ends the list, and a map of an unknown version is passed by.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Vec<(Avma, AddressMap)> {
     let Some((count, mut rest)) = bytes.split_first_chunk::<4>() else { return Vec::new() };
@@ -30,8 +30,7 @@ pub fn read(bytes: &[u8]) -> Vec<(Avma, AddressMap)> {
         let Some((len, after)) = after.split_first_chunk::<4>() else { break };
         let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX);
         let Some((map, after)) = after.split_at_checked(len) else { break };
-        let Ok(map) = AddressMap::from_bytes(map) else { break };
-        out.push((Avma(u64::from_le_bytes(*entry)), map));
+        out.extend(AddressMap::from_bytes(map).ok().map(|map| (Avma(u64::from_le_bytes(*entry)), map)));
         rest = after;
     }
     out

@@ -59,16 +59,23 @@ impl Turns {
     }
 }
 
-/// How likely a loop of these blocks, each copy of which ends with the last of them, is to go round once more.
+/// How likely a loop of these blocks, in so many copies, is to go round once more.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
-fn chance(blocks: &[Avma], flows: &dyn Flows) -> f64 {
-    let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else { return 0.0 };
-    let round = flows.goes(last, first);
-    let end = blocks.iter().skip(1).position(|&b| b == first).map_or(blocks.len(), |n| n + 1);
-    let own = &blocks[..end];
-    let from_within = |to| own.iter().fold(0u64, |sum, &from| sum.saturating_add(flows.goes(from, to)));
-    let entered = own.iter().fold(0u64, |sum, &b| sum + flows.ran(b).saturating_sub(from_within(b)));
-    round as f64 / (round.saturating_add(entered)).max(1) as f64
+fn chance(copies: &[Avma], flows: &dyn Flows) -> f64 {
+    let again = copies.iter().skip(1).position(|b| Some(b) == copies.first());
+    let blocks = &copies[..again.map_or(copies.len(), |n| n + 1)];
+    let (round, entered) = turns(blocks, |b| flows.ran(b), |from, to| flows.goes(from, to));
+    round as f64 / round.saturating_add(entered).max(1) as f64
+}
+
+/// How often a loop of these blocks, which lie in this order, goes round, and how often it is come to otherwise: whatever goes
+/// not on to the next block, or from the last to the first, comes to the first copy, be it from the loop itself.
+pub(crate) fn turns<B: Copy>(blocks: &[B], ran: impl Fn(B) -> u64, goes: impl Fn(B, B) -> u64) -> (u64, u64) {
+    let befores = blocks.last().into_iter().chain(blocks);
+    let come = |(&from, &to)| ran(to).saturating_sub(goes(from, to));
+    let entered = befores.zip(blocks).map(come).fold(0, u64::saturating_add);
+    let round = blocks.last().zip(blocks.first()).map_or(0, |(&last, &first)| goes(last, first));
+    (round, entered)
 }
 
 impl Turn {
@@ -101,6 +108,16 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_round_inside_comes_to_the_first_copy() {
+        let ran = |b: usize| [100u64, 500, 100][b];
+        let goes = |from: usize, to: usize| [[0u64, 100, 0], [0, 400, 100], [90, 0, 0]][from][to];
+        assert_eq!(turns(&[0, 1, 2], ran, goes), (90, 10 + 400));
+        assert_eq!(turns(&[1], ran, goes), (400, 100));
+        assert_eq!(turns(&[0], |_| u64::MAX, |_, _| 0), (0, u64::MAX));
+        assert_eq!(turns::<usize>(&[], ran, goes), (0, 0));
+    }
 
     #[test]
     fn nothing_is_lost_between_copies() {

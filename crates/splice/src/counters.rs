@@ -22,15 +22,16 @@ pub struct CounterArea {
     pub range: AvmaRange,
     /// Bytes of a part.
     pub part: u64,
-    /// The offset behind all at which clones have been told to count.
+    /// The offset behind those at which the last clones were told to count.
     pub used: u64,
 }
 
 /// Parts at least, and for each thread there is: more will be born.
 const LEAST_PARTS: u64 = 16;
 const PARTS_PER_THREAD: u64 = 2;
-/// How often a part has the room that is asked for, as more will be. It is memory only once it is counted in.
-const ROOM: u64 = 4;
+/// How often a part has the room that is asked for, where that is to be had: the next round will ask for more. It is memory only
+/// once it is counted in.
+const ROOM: u64 = 2;
 /// Address space that an area may take. Threads share parts where it is not enough. Bytes.
 const MOST: u64 = 256 << 20;
 
@@ -41,6 +42,7 @@ const PAGE: u64 = 4096;
 const MMAP: i64 = 9;
 const MADVISE: i64 = 28;
 const MADV_DONTNEED: u64 = 4;
+const MADV_NOHUGEPAGE: u64 = 15;
 const READ_WRITE: u64 = 1 | 2;
 /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`
 const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x4000;
@@ -54,9 +56,10 @@ impl CounterArea {
         self.range.start.add(part * self.part)
     }
 
-    fn free_offset(&self, threads: u64) -> u32 {
+    fn free_offset(&self, bytes: u32, threads: u64) -> u32 {
         let free = self.used.checked_next_multiple_of(LINE).unwrap_or(u64::MAX);
-        let is_room = free.saturating_mul(threads) <= MOST / 2;
+        let part = free.saturating_add(bytes.into()).max(self.part).saturating_add(PAGE);
+        let is_room = part.saturating_mul(threads) <= MOST;
         u32::try_from(free).ok().filter(|_| is_room).unwrap_or(0)
     }
 
@@ -67,14 +70,15 @@ impl CounterArea {
     }
 }
 
-/// The offset from which on no clone of before counts. Where half of all address space that an area may take has been
-/// used up, offsets begin again, and a thread that comes back very late may count for another clone.
+/// The offset from which on so many bytes are free: no clone of before counts there. Where an area of such parts, one for each
+/// thread, were larger than areas may be, offsets begin again, and a thread that comes back late may count for another
+/// clone.
 ///
 /// # Errors
 /// [`Error::Tracee`].
-pub fn free_offset(process: &Process, installed: Option<&Installed>) -> Result<u32, Error> {
+pub fn free_offset(process: &Process, installed: Option<&Installed>, bytes: u32) -> Result<u32, Error> {
     let Some(area) = installed.and_then(|i| i.anchor.counters) else { return Ok(0) };
-    Ok(area.free_offset(process.threads()?.len() as u64))
+    Ok(area.free_offset(bytes, process.threads()?.len() as u64))
 }
 
 /// Sees to an area with room for these offsets in each part, all zeros: the one there is, or a new one.
@@ -96,18 +100,34 @@ pub(crate) fn provide(
         return Ok(CounterArea { used, ..area });
     }
     let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS);
-    let roomy = (wanted * ROOM).min(MOST / parts / PAGE * PAGE);
-    let part = roomy.max(wanted).max(anchor.counters.map_or(0, |a| a.part));
-    let len = part * parts.min(most_parts(part));
+    let least = wanted.max(anchor.counters.map_or(0, |a| a.part));
+    let roomy = (wanted * ROOM).min(MOST / parts / PAGE * PAGE).max(least);
+    let area = |part| map(process, part, parts.min(most_parts(part)));
+    let range = area(roomy).map(|range| (range, roomy));
+    // A limit of address space may have room for less.
+    let (range, part) = match range {
+        Err(Error::NoCounterMemory { .. }) if roomy > least => (area(least)?, least),
+        other => other?,
+    };
+    Ok(CounterArea { range, part, used })
+}
+
+/// Maps so many parts.
+fn map(process: &Process, part: u64, parts: u64) -> Result<AvmaRange, Error> {
+    let len = part * parts;
     fault::point();
     let mapped = tracee::with_one_stopped(process, |remote| {
-        remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])
+        let at = remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])?;
+        // Of each part some pages are counted in: no huge page, wherever the system gives those unasked. A kernel that has none
+        // says so.
+        let _ = remote.syscall(MADVISE, [at.cast_unsigned(), len, MADV_NOHUGEPAGE, 0, 0, 0]);
+        Ok(at)
     });
     let at = mapped.map_err(|e| match e {
         tracee::Error::Remote { errno, .. } => Error::NoCounterMemory { len, errno },
         e => e.into(),
     })?;
-    Ok(CounterArea { range: AvmaRange::with_len(Avma(at.cast_unsigned()), len), part, used })
+    Ok(AvmaRange::with_len(Avma(at.cast_unsigned()), len))
 }
 
 fn most_parts(part: u64) -> u64 {
@@ -198,13 +218,14 @@ mod tests {
     fn later_clones_count_behind_those_of_before() {
         let area =
             |used| CounterArea { range: AvmaRange::with_len(Avma(4096), 1 << 20), part: 1 << 16, used };
-        assert_eq!(area(0).free_offset(1000), 0);
-        assert_eq!(area(1).free_offset(1000), 64);
-        assert_eq!(area(128).free_offset(1000), 128);
-        // Half of all room: further ones begin again.
-        assert_eq!(area(MOST / 2 / 1000 + 1).free_offset(1000), 0);
-        assert_eq!(area(MOST / 2).free_offset(1), u32::try_from(MOST / 2).unwrap());
-        assert_eq!(area(MOST / 2 + 1).free_offset(1), 0);
-        assert_eq!(area(u64::MAX).free_offset(1), 0);
+        assert_eq!(area(0).free_offset(8, 1000), 0);
+        assert_eq!(area(1).free_offset(8, 1000), 64);
+        assert_eq!(area(128).free_offset(100_000, 1000), 128);
+        // Too much for so many threads: these begin again.
+        assert_eq!(area(128).free_offset(300_000, 1000), 0);
+        let most = (MOST / 10 - PAGE).next_multiple_of(LINE) - LINE;
+        assert_eq!(area(most).free_offset(0, 10), u32::try_from(most).unwrap());
+        assert_eq!(area(most).free_offset(128, 10), 0);
+        assert_eq!(area(u64::MAX).free_offset(8, 1), 0);
     }
 }

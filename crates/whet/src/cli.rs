@@ -89,7 +89,7 @@ pub enum Command {
     /// What was done to a process and why the rest was left alone; one function's graph with counts, original and clone
     /// side by side.
     #[command(
-        after_help = "Marks between the columns: + only in the clone, - not needed there, * done in place of a call.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
+        after_help = "Marks between the columns: + only in the clone, = there again, - not needed there, * done in place of a call.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
     )]
     Explain {
         /// The process.

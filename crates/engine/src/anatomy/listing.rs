@@ -99,7 +99,7 @@ fn paired(cfg: &Cfg, clone: &Clone<'_>, printer: &mut Printer<'_, '_>) -> Vec<(u
         let mut original = || originals.get(&e.original).map(|i| printer.print(i));
         let (pairing, original) = match e.link {
             Link::Copy => (Pairing::Copy, original()),
-            Link::Again => (Pairing::Again, None),
+            Link::Again => (Pairing::Again, original()),
             Link::Dropped => (Pairing::Dropped, original()),
             Link::Extra => (Pairing::Extra, None),
             Link::Within => (Pairing::Shortcut, None),
