@@ -371,6 +371,19 @@ fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
         .collect()
 }
 
+/// All blocks, and how many of them are hot: those that ran, in their best order, before those that did not. Where nothing is
+/// known all are, as they were.
+pub fn all_blocks(cfg: &Cfg, counts: &Counts) -> (Vec<BlockId>, usize) {
+    let (mut order, cold): (Vec<BlockId>, Vec<BlockId>) =
+        order_blocks(cfg, counts).into_iter().partition(|&b| b == BlockId(0) || counts.block(b) > 0);
+    if order.len() <= 1 {
+        return (cfg.block_ids().collect(), cfg.blocks.len());
+    }
+    let hot = order.len();
+    order.extend(cold);
+    (order, hot)
+}
+
 /// All blocks in ext-TSP order.
 fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
     let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
@@ -398,6 +411,15 @@ mod tests {
     use super::*;
     use crate::passes::Passes;
     use crate::test_candidate::candidate;
+
+    #[test]
+    fn those_that_ran_come_first_and_all_are_there() {
+        let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
+        c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
+        let ids = |(order, hot): (Vec<BlockId>, usize)| (order.iter().map(|b| b.0).collect::<Vec<_>>(), hot);
+        assert_eq!(ids(all_blocks(&c.analysed.cfg, &c.counts)), (vec![0, 2, 1, 3], 3));
+        assert_eq!(ids(all_blocks(&c.analysed.cfg, &Counts::default())), (vec![0, 1, 2, 3], 4));
+    }
 
     #[test]
     fn orders_without_some_passes() {

@@ -4,7 +4,7 @@
 //! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
-use crate::candidates::{Candidate, Candidates, Others, SiteTargets};
+use crate::candidates::{self, Candidate, Candidates, Others, SiteTargets};
 use crate::claim::Claim;
 use crate::ground::{Ground, Wanted};
 use crate::lock::TargetLock;
@@ -257,7 +257,7 @@ fn round(
     Ok(())
 }
 
-/// Gives a candidate all its blocks, in the order of the original, and its counters.
+/// Gives a candidate all its blocks, those first that ran by what is known so far, and its counters.
 fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     let cfg = &c.analysed.cfg;
     let liveness = Liveness::compute(cfg);
@@ -274,8 +274,7 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
         Counter { at, spot, offset: *offset - COUNTER }
     };
     c.counters = plan.points().iter().map(counter).collect();
-    c.order = cfg.block_ids().collect();
-    c.hot = c.order.len();
+    (c.order, c.hot) = candidates::all_blocks(cfg, &c.counts);
     plan
 }
 

@@ -239,7 +239,7 @@ fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_candidate::cloned_again;
+    use crate::test_candidate::{LOOP, cloned_again};
     use emit::Repeat;
 
     fn span_of(at: u64, size: u64, count: u64) -> Span {
@@ -266,19 +266,6 @@ mod tests {
         let ran = [Ran { range: AvmaRange::with_len(Avma(0x1000), 8), count: 5, from: 0 }];
         assert_eq!(now(&ran, &f, Avma(0x1000), None), [span_of(0x1000, 8, 5)]);
     }
-
-    /// `dec; jne b0; b1: ret`
-    const LOOP: &str = "\
-function 0x1000
-part 0x1000..0x1006
-block b0 0x1000
-  48 ff c8
-  75 fb
-  cond ne b0 else b1
-block b1 0x1005
-  c3
-  return
-";
 
     #[test]
     fn the_copies_of_a_loop_share_its_turns() {

@@ -77,20 +77,7 @@ fn wanted(c: &Candidate, r: Repeat) -> (u64, Repeat) {
 mod tests {
     use super::*;
     use crate::passes::Passes;
-    use crate::test_candidate::candidate;
-
-    /// `dec; jne b0; b1: ret`
-    const LOOP: &str = "\
-function 0x1000
-part 0x1000..0x1006
-block b0 0x1000
-  48 ff c8
-  75 fb
-  cond ne b0 else b1
-block b1 0x1005
-  c3
-  return
-";
+    use crate::test_candidate::{LOOP, candidate};
 
     fn chosen(round: u64, entered: u64, hot: usize, style: Style) -> Vec<(usize, u32)> {
         let mut c = looped(round, entered);

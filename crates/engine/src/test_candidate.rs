@@ -46,6 +46,19 @@ pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool
     c
 }
 
+/// `dec; jne b0; b1: ret`
+pub(crate) const LOOP: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  48 ff c8
+  75 fb
+  cond ne b0 else b1
+block b1 0x1005
+  c3
+  return
+";
+
 /// A clone of these blocks of a function in one part, the first `hot` of them apart from the others.
 pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
     cloned_again(cfg, order, hot, &[], text_at)

@@ -3,7 +3,7 @@
 use crate::folder::Measured;
 use crate::record::{Event, Latency, Second, Side, Step, Window};
 use crate::stats::{self, Estimate};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ pub struct Point {
     /// The same of CPU per query.
     #[serde(skip)]
     pub cpu_ratios: Vec<f64>,
-    /// What `whet optimize` said, where it was run in this step.
-    #[serde(skip)]
+    /// What `whet optimize` said, where it was run in this step; written down of it is what it makes of its counts.
+    #[serde(rename = "modelled", serialize_with = "dyno")]
     pub optimize: Option<Value>,
     /// Each second, where those are kept.
     pub seconds: Vec<Second>,
@@ -60,6 +60,11 @@ pub struct Point {
     pub steady: Option<bool>,
     /// Queries tried again.
     pub retried: u64,
+}
+
+#[expect(clippy::ref_option, reason = "serde asks so")]
+fn dyno<S: Serializer>(said: &Option<Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    said.as_ref().and_then(|said| said.get("dyno")).serialize(serializer)
 }
 
 /// One side's own figures.
