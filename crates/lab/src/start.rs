@@ -40,6 +40,8 @@ pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
 /// An old one again; `dsn` in the place of the addresses that were kept without their passwords.
 pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
     let again = || {
+        // Servers and their programs run elsewhere.
+        let path = &std::path::absolute(path).map_err(Error::file(path))?;
         let run = Run::read(path)?;
         let mut scenario = run.head.scenario.clone();
         if !dsn.is_empty() {

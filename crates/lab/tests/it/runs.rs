@@ -256,7 +256,8 @@ fn a_server_that_dies_is_named_and_the_run_can_be_resumed() {
     assert!(fs::read_to_string(long.out.join("report.html")).unwrap().contains("Not whole"));
     long.nothing_is_left();
 
-    let (code, _, err) = run(lab().arg("resume").arg(&long.out));
+    let (folder, name) = (long.out.parent().unwrap(), long.out.file_name().unwrap());
+    let (code, _, err) = run(lab().current_dir(folder).arg("resume").arg(name));
     assert_eq!(code, Some(0), "{err}");
     let after = records(&long.out);
     assert_eq!(after[..before.len()], before[..], "what was there is still there");
