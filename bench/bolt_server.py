@@ -10,7 +10,8 @@ all of them lays the server out. FOLDER/plain and FOLDER/bolted are the result; 
 FOLDER/profile.fdata for other loads, FOLDER/bolted for other options. Others must be able to reach FOLDER, as servers do
 not run as root, and not to write to it.
 
-Needs the source packages of the release that the machine runs, from its own mirror, and, as root, the packages named below, which it installs.
+Needs the source packages of the release that the machine runs, from its own mirror, and, as root, the packages named
+below, which it installs.
 """
 
 import argparse

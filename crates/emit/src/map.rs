@@ -5,8 +5,8 @@
 //! are in both copies; jumps and nops may be in the clone only; a jump may be in the original only; some are in the clone again.
 //!
 //! Rules: going from clone to original, an extra instruction stands for the one it leads to. Going from original to
-//! clone, a dropped jump stands for the place it would lead to, and of several copies the first is taken. Both hold as the state is the same on either side of a
-//! jump or a nop.
+//! clone, a dropped jump stands for the place it would lead to, and of several copies the first is taken. Both hold as
+//! the state is the same on either side of a jump or a nop.
 
 use crate::Fragments;
 use addr::Avma;

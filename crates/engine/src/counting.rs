@@ -183,13 +183,15 @@ fn round(
     }
     let target = Target::open(ground.target.process.pid())?;
     let from = splice::free_offset(&target.process, target.installed.as_ref(), offset)?;
+    let (counters, watched) = (from..from + counted, from + counted..from + offset);
     for c in chosen.iter_mut() {
         c.counters.iter_mut().for_each(|counter| counter.offset += from);
         c.watches.iter_mut().for_each(|watch| watch.offset += from);
     }
     // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
     let style = Style { passes: Passes::default(), ..style };
-    let wanted = Wanted { chosen, style, counters: Some(&(from..from + offset)), notes: &|_| Vec::new() };
+    let wanted =
+        Wanted { chosen, style, counters: Some(&(counters.start..watched.end)), notes: &|_| Vec::new() };
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();
@@ -197,9 +199,7 @@ fn round(
     let mut seen = Seen::default();
     run(&mut || {
         // A look that fails is one less.
-        for words in
-            splice::counter_words(&target.process, &area, from + counted..from + offset).into_iter().flatten()
-        {
+        for words in splice::counter_words(&target.process, &area, watched.clone()).into_iter().flatten() {
             seen.take(&all_sites, counted, &words, &target.process);
         }
     });
@@ -211,7 +211,7 @@ fn round(
     if left > 0 {
         return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
     }
-    let values = splice::counters(&target.process, &area, from..from + counted)?;
+    let values = splice::counters(&target.process, &area, counters)?;
     splice::forget_counters(&target.process, &area)?;
     // A virtual table leads to the clones that count.
     let originals: FxHashMap<Avma, Avma> = placed

@@ -470,7 +470,7 @@ pub(crate) fn is_kernel_thread(stat: &str) -> bool {
 }
 
 fn flags(stat: &str) -> u64 {
-    stat_field(stat, 9).unwrap_or(0)
+    stat_field(stat, FLAGS).unwrap_or(0)
 }
 
 /// A numeric field of a `stat`, by its number in proc(5), from 4 on. The fields are counted from after the name, which
@@ -492,7 +492,10 @@ fn under(dir: &File, name: &str) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
-/// `PF_EXITING`: the thread is about to give up its memory, or has; only then it becomes a zombie.
+/// The field of a `stat` that has a thread's flags.
+const FLAGS: usize = 9;
+
+/// `PF_EXITING`: the thread is about to give up its memory, or has; only then it becomes a zombie, and stays so marked.
 const EXITING: u64 = 0x4;
 
 /// Whether a file in /proc could not be had as what it tells of has ended.
@@ -506,8 +509,7 @@ fn with_memory(dir: &File, name: &str) -> PathBuf {
     let ended = |task: &Path| {
         let stat = fs::read(task.join("stat")).unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        let over = |rest: &str| rest.starts_with(['Z', 'X', 'x']) || flags(&stat) & EXITING != 0;
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| over(rest))
+        stat_field(&stat, FLAGS).is_none_or(|flags| flags & EXITING != 0)
     };
     let own = under(dir, "");
     let living =
