@@ -8,6 +8,7 @@
 
 mod analyse;
 mod cfg;
+mod cycles;
 mod decode;
 mod explore;
 mod extents;
@@ -25,6 +26,7 @@ mod window;
 
 pub use analyse::{Callee, CalleeKind, Input, Part, analyse};
 pub use cfg::*;
+pub use cycles::in_cycles;
 pub use extents::{Extent, Extents, MergeInput, merge};
 pub use liveness::{Live, Liveness, Question, STATUS_FLAGS};
 pub use point::{CountBy, Point, Spot};

@@ -183,8 +183,8 @@ impl<'a> Round<'a> {
         let mut data = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
         for (job, fragments) in jobs.iter().zip(&fragments) {
-            let cfg = job.f.cfg;
-            here.extend(fragments.first().map(|first| (cfg.entry, Entrance::of(cfg, first.start))));
+            let f = &job.f;
+            here.extend(fragments.first().map(|first| (f.cfg.entry, Entrance::of(f, first.start))));
             let places = job.plan.tables.iter().map(|t| {
                 let at = request.data_at.add(data_len as u64);
                 data_len += table::table_len(&job.f.cfg.tables[t.index as usize]);

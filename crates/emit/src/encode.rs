@@ -25,15 +25,22 @@ pub(crate) struct Entrance {
     /// The place for direct calls and jumps: behind an `endbr64`, if it begins with one. That does nothing but allow indirect
     /// branches to come (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
     pub(crate) direct: Avma,
+    /// Whether a jump at the original's entry leads here.
+    pub(crate) redirected: bool,
 }
 
 impl Entrance {
     /// That of the clone at `start` of this function.
-    pub(crate) fn of(cfg: &Cfg, start: Avma) -> Self {
-        let first = cfg.insts_of(BlockId(0)).first();
-        let marked = first.is_some_and(|i| i.decoded.code() == Code::Endbr64);
-        Self { start, direct: start.add(if marked { ENDBR64_LEN } else { 0 }) }
+    pub(crate) fn of(f: &Function<'_>, start: Avma) -> Self {
+        Self { start, direct: behind_mark(f.cfg, start), redirected: f.window.is_some() }
     }
+}
+
+/// Behind the `endbr64` with which a function, or its clone, begins at `start`, if it does.
+pub(crate) fn behind_mark(cfg: &Cfg, start: Avma) -> Avma {
+    let first = cfg.insts_of(BlockId(0)).first();
+    let marked = first.is_some_and(|i| i.decoded.code() == Code::Endbr64);
+    start.add(if marked { ENDBR64_LEN } else { 0 })
 }
 
 /// Where clones of other functions are.
@@ -59,17 +66,31 @@ impl Clones<'_> {
 
     /// The places that are as good as `original` for a direct call or jump, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        let function = match self.stubs.get(&original) {
-            Some(&Stub::Function(f)) => f,
-            _ => original,
-        };
+        let function = self.function(original);
         let (direct, clone) = match self.here.get(&function) {
             Some(e) => (Some(e.direct), Some(e.start)),
             None => (self.rests.get(&function).copied(), (self.known)(function)),
         };
+        direct.into_iter().chain(clone).chain(self.originals(original))
+    }
+
+    /// Those of [`Clones::of`] that are no clone's.
+    fn originals(&self, original: Avma) -> impl Iterator<Item = Avma> {
         // INVARIANT(window)
-        let originals = [function, original].into_iter().filter(|at| !self.is_overwritten(*at));
-        direct.into_iter().chain(clone).chain(originals)
+        [self.function(original), original].into_iter().filter(|at| !self.is_overwritten(*at))
+    }
+
+    /// Whether who comes to the original, also by a stub, is led to a clone while redirects are in force.
+    fn is_redirected(&self, original: Avma) -> bool {
+        self.here.get(&self.function(original)).is_some_and(|e| e.redirected)
+    }
+
+    /// What stands there, or to what the stub there comes.
+    fn function(&self, original: Avma) -> Avma {
+        match self.stubs.get(&original) {
+            Some(&Stub::Function(f)) => f,
+            _ => original,
+        }
     }
 }
 
@@ -240,8 +261,11 @@ impl Encoder<'_> {
                 let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
                 self.patch(start + usize::from(disp_at), &disp)?;
             }
-            Kind::Call { to } => {
-                let disp = self.outside(end, to).ok_or(Refusal::OutOfReach)?;
+            Kind::Call { to, late } => {
+                let late = late && self.clones.is_redirected(to);
+                let original = late.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
+                let disp = original.flatten().or_else(|| self.outside(end, to));
+                let disp = disp.ok_or(Refusal::OutOfReach)?;
                 let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
                 self.patch(at, &disp)?;
             }

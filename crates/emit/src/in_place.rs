@@ -4,7 +4,7 @@
 //! function is called: that is entered in the middle, with the return address where a call of the whole would have left it,
 //! which nobody has read or moved so far.
 
-use crate::encode::Entrance;
+use crate::encode::behind_mark;
 use crate::items::{Op, branch_len};
 use crate::plan::{condition_number, has_code_operand};
 use crate::request::is_overwritten;
@@ -98,7 +98,7 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
 
 /// Where the jump stands at a function's entry, or would.
 pub(crate) fn entry_jump(cfg: &Cfg) -> AvmaRange {
-    AvmaRange::with_len(Entrance::of(cfg, cfg.entry).direct, u64::from(branch_len(Op::Jump, true)))
+    AvmaRange::with_len(behind_mark(cfg, cfg.entry), u64::from(branch_len(Op::Jump, true)))
 }
 
 /// A return that pops nothing but the address.

@@ -33,8 +33,8 @@ pub(crate) enum Kind {
     Verbatim,
     /// The original's bytes but for the disp32 at this offset.
     RipRelative { disp_at: u8 },
-    /// The original's bytes but for the rel32 at their end.
-    Call { to: Avma },
+    /// The original's bytes but for the rel32 at their end. `late`: to the original, not to its clone.
+    Call { to: Avma, late: bool },
     /// A call (or else a jump) through a slot, for one to the stub that jumps through it.
     Through { slot: Avma, call: bool },
     /// Reads a cloned table: [`Plan::tables`] has the bytes.

@@ -212,7 +212,8 @@ impl Builder<'_> {
             len = THROUGH_LEN as usize;
             Kind::Through { slot, call: true }
         } else if i.code() == Code::Call_rel32_64 {
-            Kind::Call { to: Avma(i.near_branch_target()) }
+            let late = self.f.late_bound.binary_search(&index).is_ok();
+            Kind::Call { to: Avma(i.near_branch_target()), late }
         } else if has_code_operand(i) {
             // `xbegin` and whatever else is relative to its own place; a direct jump inside a block breaks the graph.
             return Err(Refusal::ReadsOwnAddress);

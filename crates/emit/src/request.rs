@@ -39,6 +39,10 @@ pub struct Function<'a> {
     pub counters: Vec<Counter>,
     /// Registers to keep before instructions.
     pub watches: Vec<Watch>,
+    /// Calls, by their places in [`Cfg::insts`], rising, that go where the redirect at their callee's original leads while it is in
+    /// force, and to the original otherwise: where that has a redirect ([`Function::window`]) they call it and not its clone. A call
+    /// with a shortcut goes by that.
+    pub late_bound: Vec<u32>,
     /// Calls to answer more directly, at most one for each call.
     pub shortcuts: Vec<Shortcut<'a>>,
     /// Loops of which several copies are to lie one behind the other, so that control jumps back only behind the last: such
@@ -140,6 +144,7 @@ impl<'a> Function<'a> {
             align: 1,
             counters: Vec::new(),
             watches: Vec::new(),
+            late_bound: Vec::new(),
             shortcuts: Vec::new(),
             repeats: Vec::new(),
         }

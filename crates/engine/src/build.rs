@@ -304,6 +304,7 @@ fn emit_at(
             hot: c.hot,
             counters: c.counters.clone(),
             watches: c.watches.clone(),
+            late_bound: c.late_bound.clone(),
             shortcuts: shortcuts(c, &bodies),
             repeats: c.repeats.clone(),
             lsda: c.analysed.lsda.as_ref(),

@@ -51,6 +51,8 @@ pub struct Candidate {
     pub targets: Vec<SiteTargets>,
     /// The way through it that can run in place of calls of it, if there is one.
     pub way: Option<Vec<BlockId>>,
+    /// Calls of it that go by the redirect that is in force when they run, by their places in [`Cfg::insts`], rising.
+    pub late_bound: Vec<u32>,
     /// Calls of it that are made more direct.
     pub shortcuts: Vec<Shortcut>,
     /// Loops that lie in its clone several times.
@@ -109,6 +111,7 @@ impl Candidate {
             watches: Vec::new(),
             targets: Vec::new(),
             way: None,
+            late_bound: Vec::new(),
             shortcuts: Vec::new(),
             repeats: Vec::new(),
         }

@@ -13,7 +13,9 @@ use crate::passes::{Passes, Style};
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
-use crate::{Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, parallel, restore};
+use crate::{
+    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, late_bound, parallel, restore,
+};
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
@@ -274,6 +276,8 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
         Counter { at, spot, offset: *offset - COUNTER }
     };
     c.counters = plan.points().iter().map(counter).collect();
+    // Who can stay there is not known yet.
+    c.late_bound = late_bound::in_loops(cfg);
     (c.order, c.hot) = candidates::all_blocks(cfg, &c.counts);
     plan
 }

@@ -20,7 +20,7 @@ use layout::{FrontEnd, Span};
 use profile::Counts;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
-use splice::CachePlan;
+use splice::{CachePlan, RedirectKind};
 
 /// How often things happened. All but lines and pages are executions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -132,15 +132,24 @@ pub(crate) fn of_caches(
             ),
         })
         .collect();
-    (!functions.is_empty()).then(|| dyno(&functions, &|at| program.bound(at).is_some()))
+    let entries = caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry);
+    let jumps = entries.filter_map(|r| {
+        let jump = Decoder::with_ip(64, &r.new, r.at.0, DecoderOptions::NONE).decode();
+        Some((program.extent(program.find(r.at)?).entry, jump))
+    });
+    let jumps: Jumps = jumps.collect();
+    (!functions.is_empty()).then(|| dyno(&functions, &jumps, &|at| program.bound(at).is_some()))
 }
 
+/// The jump at an original's entry to its clone, by the entry.
+pub(crate) type Jumps = FxHashMap<Avma, Instruction>;
+
 /// Sums up all functions. `is_stub` tells the procedure linkage table's stubs.
-pub(crate) fn dyno(functions: &[Counted<'_>], is_stub: &dyn Fn(Avma) -> bool) -> DynoReport {
+pub(crate) fn dyno(functions: &[Counted<'_>], jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) -> DynoReport {
     let (mut before, mut after) = (Tally::default(), Tally::default());
     for f in functions {
         before.original(f.cfg, f.counts, is_stub, &|_| true);
-        after.clone(f, is_stub);
+        after.clone(f, jumps, is_stub);
     }
     DynoReport { functions: functions.len(), before: before.finish(), after: after.finish() }
 }
@@ -292,7 +301,7 @@ impl Tally {
     }
 
     /// A clone, and what of its function ran without one.
-    fn clone(&mut self, f: &Counted<'_>, is_stub: &dyn Fn(Avma) -> bool) {
+    fn clone(&mut self, f: &Counted<'_>, jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) {
         let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.in_place };
         let places = Places::new(f.cfg, f.map);
         let fragments = f.map.fragments();
@@ -360,6 +369,9 @@ impl Tally {
             };
             add(&mut self.stats.exits_to_original, exits);
             through = self.executed(&i, at.0, n, taken, is_stub);
+            if let Some(jump) = to.filter(|_| i.is_call_near()).and_then(|to| jumps.get(&to)) {
+                self.executed(jump, jump.ip(), n, n, is_stub);
+            }
         }
         self.original(f.cfg, f.counts, is_stub, &|b| !cloned.get(b.index()).copied().unwrap_or(true));
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_candidate::{cloned, cloned_again, cloned_in_place};
+use crate::test_candidate::{cloned, cloned_again, cloned_in_place, cloned_late};
 use emit::Repeat;
 
 const TEXT: Avma = Avma(0x10_0000);
@@ -33,6 +33,16 @@ block b1 0x1004
   75 fc
   cond ne b1 else b2
 block b2 0x1008
+  c3
+  return
+";
+
+/// A call of the function itself.
+const AGAIN: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  e8 fb ff ff ff
   c3
   return
 ";
@@ -104,7 +114,7 @@ fn run_less(
     let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
     let clone =
         Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place };
-    dyno(&[clone], &|at| at == Avma(0x2000))
+    dyno(&[clone], &Jumps::default(), &|at| at == Avma(0x2000))
 }
 
 #[test]
@@ -145,6 +155,22 @@ fn a_hot_way_that_was_taken_falls_through() {
 }
 
 #[test]
+fn a_call_by_a_redirect_is_a_jump_more() {
+    let counts = counts(&[10], &[&[]]);
+    let cfg = code::parse(AGAIN).unwrap();
+    let after = |late_bound| {
+        let out = cloned_late(&cfg, late_bound, TEXT);
+        let (map, text) = (&out.clones[0].map, &out.text);
+        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, in_place: (0, &[]) };
+        let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], cfg.entry.0, DecoderOptions::NONE).decode();
+        dyno(&[clone], &[(cfg.entry, jump)].into_iter().collect(), &|_| false).after
+    };
+    let (early, late) = (after(Vec::new()), after(vec![0]));
+    assert_eq!((early.calls, early.taken_branches, early.instructions, early.lines), (10, 0, 20, 1));
+    assert_eq!((late.calls, late.taken_branches, late.instructions, late.lines), (10, 10, 30, 2));
+}
+
+#[test]
 fn copies_of_a_loop_go_round_between_two_jumps_back() {
     // Entered 8 times, 10 turns each.
     let counts = counts(&[8, 80, 8], &[&[0, 8], &[72, 8], &[]]);
@@ -154,7 +180,7 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
         let out = cloned_again(&cfg, order, 3, &[Repeat { first: 1, blocks: 1, copies }], TEXT);
         let (map, text) = (&out.clones[0].map, &out.text);
         let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, in_place: (0, &[]) };
-        dyno(&[clone], &|_| false).after
+        dyno(&[clone], &Jumps::default(), &|_| false).after
     };
     let once = stats(1);
     assert_eq!((once.instructions, once.taken_branches, once.fall_throughs), (184, 72, 16));
@@ -236,7 +262,7 @@ fn what_runs_in_place_is_in_the_caller_and_what_lies_aside_nowhere() {
     let caller = &out.clones[0].map;
     let clone =
         Counted { cfg: &cfgs[0], counts: &counts, map: caller, text: &out.text, text_at: TEXT, in_place };
-    let DynoReport { before, after, .. } = dyno(&[clone], &|_| false);
+    let DynoReport { before, after, .. } = dyno(&[clone], &Jumps::default(), &|_| false);
     assert_eq!((before.instructions, before.calls, before.returns), (200, 100, 100));
     // test, je, add; and the caller's own return.
     assert_eq!((after.instructions, after.calls, after.returns), (400, 0, 100));

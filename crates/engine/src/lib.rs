@@ -27,6 +27,7 @@ mod ground;
 mod heat;
 mod interrupt;
 mod jitdump;
+mod late_bound;
 mod lock;
 mod lookup;
 mod loops;

@@ -16,7 +16,9 @@ use crate::program::{FuncId, Program};
 use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
-use crate::{Error, Interrupt, Target, loops, map_store, perf_map, profile_store, restore, shortcuts, walk};
+use crate::{
+    Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, restore, shortcuts, walk,
+};
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
 use image::Image;
@@ -166,6 +168,7 @@ fn rebuild(
             profile_store::settle(&mut candidates.chosen);
         }
         candidates.order(samples, options.style());
+        late_bound::choose(&mut candidates.chosen, options.style());
         shortcuts::choose(ground.program, &mut candidates.chosen, options.style());
         loops::choose(&mut candidates.chosen, options.style());
 

@@ -64,7 +64,9 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(Shortcut { call, callee, in_place, guard })
         };
-        c.shortcuts = calls(c).filter_map(shortcut).collect();
+        // What runs in place is no clone's that could have been taken back.
+        let lasts = |s: &Shortcut| s.in_place || c.late_bound.binary_search(&s.call).is_err();
+        c.shortcuts = calls(c).filter_map(shortcut).filter(lasts).collect();
     }
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn in_place(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
 }
 
 /// The calls of a function: each by its place, and how often it ran.
-fn calls(c: &Candidate) -> impl Iterator<Item = (u32, &Inst, u64)> {
+pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = (u32, &Inst, u64)> {
     let cfg: &Cfg = &c.analysed.cfg;
     let counts = c.counts.blocks.iter().copied().chain(std::iter::repeat(0));
     cfg.blocks.iter().zip(counts).flat_map(move |(b, n)| {

@@ -2,7 +2,7 @@
 
 use crate::candidates::Candidate;
 use crate::program::{Analysed, FuncId};
-use addr::{Addr, Avma};
+use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg};
 use emit::{Body, Function, Output, Repeat, Request, Shortcut};
 use profile::Counts;
@@ -72,14 +72,27 @@ pub(crate) fn cloned_again(
     repeats: &[Repeat],
     text_at: Avma,
 ) -> Output {
-    let range = cfg.parts[0];
-    let rows = [Row { range, cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }];
+    let rows = rows(cfg);
     let repeats = repeats.to_vec();
-    let function = Function { hot, align: 16, repeats, ..Function::new(cfg, order, &rows) };
+    emitted(vec![Function { hot, align: 16, repeats, ..Function::new(cfg, order, &rows) }], text_at)
+}
+
+/// A clone of all of a function whose entry is redirected, with these calls going by redirects.
+pub(crate) fn cloned_late(cfg: &Cfg, late_bound: Vec<u32>, text_at: Avma) -> Output {
+    let (rows, window) = (rows(cfg), Some(AvmaRange::with_len(cfg.entry, 5)));
+    let order = cfg.block_ids().collect();
+    emitted(vec![Function { late_bound, window, ..Function::new(cfg, order, &rows) }], text_at)
+}
+
+fn rows(cfg: &Cfg) -> [Row; 1] {
+    [Row { range: cfg.parts[0], cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }]
+}
+
+fn emitted(functions: Vec<Function<'_>>, text_at: Avma) -> Output {
     let request = Request {
         text_at,
         data_at: text_at.add(0x10_0000),
-        functions: vec![function],
+        functions,
         known: &|_| None,
         stubs: &Default::default(),
         constant: &|_| None,
@@ -115,9 +128,7 @@ block b2 0x2008
 /// A caller, its callee, and clones of both: all of the callee runs in place of the call, but where its branch is taken.
 pub(crate) fn cloned_in_place(text_at: Avma) -> ([Cfg; 2], Output) {
     let cfgs = [CALLER, CALLEE].map(|text| code::parse(text).unwrap());
-    let rows = cfgs.each_ref().map(|cfg| {
-        [Row { range: cfg.parts[0], cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }]
-    });
+    let rows = cfgs.each_ref().map(rows);
     let path = [0, 1, 2].map(BlockId);
     let body = Body { cfg: &cfgs[1], path: &path, lsda: None };
     let shortcut = Shortcut { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
@@ -125,15 +136,7 @@ pub(crate) fn cloned_in_place(text_at: Avma) -> ([Cfg; 2], Output) {
         shortcuts,
         ..Function::new(&cfgs[i], cfgs[i].block_ids().collect(), &rows[i])
     };
-    let request = Request {
-        text_at,
-        data_at: text_at.add(0x10_0000),
-        functions: vec![function(0, vec![shortcut]), function(1, Vec::new())],
-        known: &|_| None,
-        stubs: &Default::default(),
-        constant: &|_| None,
-    };
-    let out = emit::emit(&request).unwrap();
+    let out = emitted(vec![function(0, vec![shortcut]), function(1, Vec::new())], text_at);
     assert_eq!(out.stats.in_place, 1);
     (cfgs, out)
 }

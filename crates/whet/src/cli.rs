@@ -321,7 +321,7 @@ pub struct How {
     /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
-    /// Only these functions (names, or addresses inside them).
+    /// Only these functions (names, or addresses inside them) and, where edges are counted, what they call often.
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
     /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), loops, in-place,

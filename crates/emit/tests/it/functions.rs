@@ -723,6 +723,40 @@ fn calls_get_where_they_mostly_go() {
     assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
 }
 
+/// Of calls that are to go by redirects, those do whose callees have one, also by a stub or behind an `endbr64`: not one that only
+/// calls reach.
+#[test]
+fn late_calls_go_to_originals_that_are_redirected() {
+    let (f_at, g_at, stub) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x40_3000));
+    let call =
+        |end: u64, to| [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0000 + end), to).unwrap()].concat();
+    let cfg = graph(0x40_0000, &[&call(5, f_at)[..], &call(10, stub), &call(15, g_at), &[0xc3]].concat());
+    let g = graph(g_at.0, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]);
+    let stubs = [(stub, Stub::Function(f_at))].into_iter().collect();
+    for mark in [&[][..], &[0xf3, 0x0f, 0x1e, 0xfa]] {
+        let f = graph(f_at.0, &[mark, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]].concat());
+        let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
+        let behind = |at: Avma| at.add(mark.len() as u64);
+        let calls = |late_bound: Vec<u32>| {
+            let caller = Function { late_bound, ..function(&cfg, &[0], &of_cfg) };
+            let f =
+                Function { window: Some(AvmaRange::with_len(behind(f_at), 5)), ..function(&f, &[0], &of_f) };
+            let functions = vec![caller, f, function(&g, &[0], &of_g)];
+            let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
+            assert_eq!(out.refused, []);
+            let to = |n: usize| {
+                let bytes = out.text[5 * n + 1..5 * n + 5].try_into().unwrap();
+                TEXT.add(5 * n as u64 + 5).offset(i64::from(i32::from_le_bytes(bytes)))
+            };
+            ([to(0), to(1), to(2)], [behind(out.clones[1].entry), out.clones[2].entry])
+        };
+        let (to, [f, g]) = calls(Vec::new());
+        assert_eq!(to, [f, f, g]);
+        let (to, [_, g]) = calls(vec![0, 1, 2]);
+        assert_eq!(to, [f_at, f_at, g]);
+    }
+}
+
 /// All of a function of one block.
 fn straight(cfg: &Cfg) -> Body<'_> {
     Body { cfg, path: &[BlockId(0)], lsda: None }

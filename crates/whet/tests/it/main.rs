@@ -11,5 +11,6 @@ mod profile;
 mod refusals;
 mod report;
 mod sandboxes;
+mod stays;
 mod support;
 mod unwinders;

@@ -91,6 +91,11 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// One of its counters, or what it keeps behind them.
+    pub fn counter(&self, i: u64) -> u64 {
+        self.word(WORK + i)
+    }
+
     /// Lets it do what it is for.
     pub fn go(&self) {
         self.set(GO);

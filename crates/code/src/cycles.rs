@@ -1,0 +1,144 @@
+//! Which blocks can run again before the function is left?
+
+use crate::{BlockId, Cfg, Dest};
+
+/// By block whether the edges of the graph lead from it back to it. What control does outside of the graph is not looked at.
+///
+/// These are the components of more than one block, and blocks with an edge to themselves (Tarjan, *Depth-first search and linear
+/// graph algorithms*, 1972), found without recursion, as a graph may be one long path.
+#[must_use]
+pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
+    let mut edges: Vec<Vec<usize>> = vec![Vec::new(); cfg.blocks.len()];
+    for (out, b) in edges.iter_mut().zip(cfg.block_ids()) {
+        cfg.successors(b, |to| out.extend(inside(to).filter(|to| *to < cfg.blocks.len())));
+    }
+    let mut search = Search {
+        found: vec![None; edges.len()],
+        next: 0,
+        lowest: vec![0; edges.len()],
+        open: Vec::new(),
+        in_cycle: vec![false; edges.len()],
+    };
+    (0..edges.len()).for_each(|b| search.run(&edges, b));
+    search.in_cycle
+}
+
+fn inside(to: Dest) -> Option<usize> {
+    match to {
+        Dest::Block(BlockId(b)) => usize::try_from(b).ok(),
+        Dest::Outside(_) => None,
+    }
+}
+
+struct Search {
+    /// By block when it was found: its number, or more than any once its component is complete.
+    found: Vec<Option<usize>>,
+    /// The number of the block that is found next.
+    next: usize,
+    /// By block the first found of those open ones that it is known to reach.
+    lowest: Vec<usize>,
+    /// Blocks whose component is not complete yet, in the order in which they were found.
+    open: Vec<usize>,
+    in_cycle: Vec<bool>,
+}
+
+impl Search {
+    fn run(&mut self, edges: &[Vec<usize>], start: usize) {
+        // The path to where the search is, with how many edges of each block have been gone.
+        let mut path: Vec<(usize, usize)> = Vec::new();
+        self.enter(start, &mut path);
+        while let Some((b, gone)) = path.last_mut() {
+            let b = *b;
+            if let Some(&to) = edges[b].get(*gone) {
+                *gone += 1;
+                self.in_cycle[b] |= to == b;
+                match self.found[to] {
+                    None => self.enter(to, &mut path),
+                    Some(found) => self.lowest[b] = self.lowest[b].min(found),
+                }
+                continue;
+            }
+            path.pop();
+            if let Some(&(before, _)) = path.last() {
+                self.lowest[before] = self.lowest[before].min(self.lowest[b]);
+            }
+            if self.found[b] == Some(self.lowest[b]) {
+                self.complete(b);
+            }
+        }
+    }
+
+    fn enter(&mut self, b: usize, path: &mut Vec<(usize, usize)>) {
+        if self.found[b].is_none() {
+            (self.found[b], self.lowest[b]) = (Some(self.next), self.next);
+            self.next += 1;
+            self.open.push(b);
+            path.push((b, 0));
+        }
+    }
+
+    /// The component that was entered by `first`: all that has been found since and is open.
+    fn complete(&mut self, first: usize) {
+        let from = self.open.iter().rposition(|b| *b == first).unwrap_or(0);
+        let component = self.open.split_off(from);
+        for &b in &component {
+            self.found[b] = Some(usize::MAX);
+            self.in_cycle[b] |= component.len() > 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+    use proptest::prelude::*;
+
+    /// A graph of blocks of one jump or branch each, by their destinations; one that is not there is outside.
+    fn graph(edges: &[(usize, Option<usize>)]) -> Cfg {
+        let at = |b: usize| 0x1000 + 2 * b;
+        let name = |b: usize| if b < edges.len() { format!("b{b}") } else { format!("{:#x}", at(b)) };
+        let mut text = format!("function 0x1000\npart 0x1000..{:#x}\n", at(edges.len()));
+        for (b, &(to, other)) in edges.iter().enumerate() {
+            let (opcode, way) = match other {
+                Some(other) => ("75", format!("cond ne {} else {}", name(to), name(other))),
+                None => ("eb", format!("jump {}", name(to))),
+            };
+            text += &format!("block b{b} {:#x}\n  {opcode} 00\n  {way}\n", at(b));
+        }
+        parse(&text).unwrap()
+    }
+
+    fn reaches_itself(edges: &[(usize, Option<usize>)], b: usize) -> bool {
+        let (mut seen, mut left) = (vec![false; edges.len()], vec![b]);
+        while let Some(from) = left.pop() {
+            let (to, other) = edges[from];
+            for to in [Some(to), other].into_iter().flatten().filter(|&to| to < edges.len()) {
+                if !std::mem::replace(&mut seen[to], true) {
+                    left.push(to);
+                }
+            }
+        }
+        seen[b]
+    }
+
+    #[test]
+    fn loops_and_what_lies_between_them() {
+        let edges = [(1, None), (1, Some(2)), (3, None), (4, Some(5)), (3, None), (9, None)];
+        assert_eq!(in_cycles(&graph(&edges)), [false, true, false, true, true, false]);
+    }
+
+    #[test]
+    fn a_long_path_takes_no_stack() {
+        let edges: Vec<_> = (0..60_000).map(|b| (b + 1, None)).collect();
+        assert!(!in_cycles(&graph(&edges)).contains(&true));
+    }
+
+    proptest! {
+        #[test]
+        fn as_by_brute_force(edges in (1..12usize).prop_flat_map(|n| prop::collection::vec((0..n + 1, prop::option::of(0..n + 1)), n))) {
+            let expected: Vec<bool> = (0..edges.len()).map(|b| reaches_itself(&edges, b)).collect();
+            prop_assert_eq!(in_cycles(&graph(&edges)), expected);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which calls go by the redirect that is in force when they run?
+//!
+//! Clones call clones, and who is in a clone goes on with it whatever is undone. A thread may stay in one function as long as it
+//! lives, in the loop that serves a connection or takes jobs off a queue: it would go on in clones that were taken back, that count for
+//! nobody any more, or that were laid out for another load. So what such a loop calls it calls by the original's entry: one jump more,
+//! and an undo, a redo or a rebuild is in force for the thread with the loop's next turn.
+//!
+//! How long a thread stays is not known, but how often a loop goes round. One that makes many of all calls is not slowed down: who is
+//! in it calls clones until it is left.
+
+use crate::candidates::Candidate;
+use crate::passes::Style;
+use crate::shortcuts::calls;
+use crate::shuffle::Rng;
+use code::Cfg;
+
+/// A call is made so often at least by one who comes into the function, on the average,
+const TURNS: u64 = 32;
+/// and is at most one in so many of all calls.
+const FEW: u64 = 500;
+
+/// Gives each candidate those of its calls. Where the layout is random and nothing was counted chance says who stays.
+pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
+    let mut chance = shuffle.map(|seed| Rng::new(seed ^ 0x1a));
+    let all = chosen.iter().flat_map(calls).map(|(_, _, n)| n).fold(0, u64::saturating_add);
+    for c in chosen {
+        let coin = chance.as_mut().map(|rng| rng.below(2) == 0);
+        let entered = c.counts.entry;
+        let stays = |n: u64| match coin {
+            Some(coin) if !c.counted => coin,
+            // Who is in it came before it counted.
+            _ if c.counted && entered == 0 => true,
+            _ => n / TURNS >= entered.max(1) && n <= all / FEW,
+        };
+        let mut late = in_loops(&c.analysed.cfg);
+        late.retain(|i| calls(c).any(|(call, _, n)| call == *i && stays(n)));
+        c.late_bound = late;
+    }
+}
+
+/// The calls that a function can make again and again without being left, by their places in [`Cfg::insts`], rising.
+pub(crate) fn in_loops(cfg: &Cfg) -> Vec<u32> {
+    let loops = cfg.blocks.iter().zip(code::in_cycles(cfg)).filter(|(_, in_cycle)| *in_cycle);
+    let is_call = |i: &u32| {
+        let inst = cfg.insts.get(*i as usize).map(|i| &i.decoded);
+        inst.is_some_and(|i| i.is_call_near() || i.is_call_near_indirect())
+    };
+    let mut calls: Vec<u32> = loops.flat_map(|(b, _)| b.insts.clone()).filter(is_call).collect();
+    calls.sort_unstable();
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_candidate::candidate;
+    use profile::Counts;
+
+    /// `call; b1: call; dec; jne b1; call; ret`
+    const SERVES: &str = "\
+function 0x1000
+part 0x1000..0x1015
+block b0 0x1000
+  e8 00 01 00 00
+  fall b1
+block b1 0x1005
+  e8 00 01 00 00
+  48 ff c8
+  75 f6
+  cond ne b1 else b2
+block b2 0x100f
+  e8 00 01 00 00
+  c3
+  return
+";
+
+    fn serves(entered: u64, turns: u64, counted: bool) -> Candidate {
+        let mut c = candidate(1, &[0, 1, 2], &[entered, turns, entered], counted, 0);
+        c.analysed.cfg = code::parse(SERVES).unwrap();
+        c.counts = Counts { entry: entered, ..c.counts };
+        c
+    }
+
+    /// Beside one that makes so many calls.
+    fn chosen(serves: Candidate, others: u64) -> Vec<u32> {
+        let mut all = [serves, self::serves(others, 0, true)];
+        choose(&mut all, Style::default());
+        assert!(all[1].late_bound.is_empty());
+        all[0].late_bound.clone()
+    }
+
+    #[test]
+    fn what_loops_call_that_go_round_often_and_call_little() {
+        for counted in [true, false] {
+            let late = |entered, turns| chosen(serves(entered, turns, counted), 1_000_000);
+            assert_eq!((late(10, 320), late(10, 319)), (vec![1], vec![]));
+            assert_eq!((late(10, 4000), late(10, 5000)), (vec![1], vec![]));
+        }
+    }
+
+    #[test]
+    fn what_loops_call_in_which_threads_are_that_came_before() {
+        assert_eq!(chosen(serves(0, 0, true), 10), [1]);
+        assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
+        assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
+    }
+
+    #[test]
+    fn by_chance_both_ways() {
+        let late = |seed| {
+            let mut all = [serves(0, 0, false)];
+            choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });
+            !all[0].late_bound.is_empty()
+        };
+        assert!((0..20).any(late) && !(0..20).all(late));
+    }
+}
