@@ -32,9 +32,10 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
             _ if c.counted && entered == 0 => true,
             _ => n / TURNS >= entered.max(1) && n <= all / FEW,
         };
-        let mut late = in_loops(&c.analysed.cfg);
-        late.retain(|i| calls(c).any(|(call, _, n)| call == *i && stays(n)));
-        c.late_bound = late;
+        let in_loops = in_loops(&c.analysed.cfg);
+        let late = calls(c).filter(|&(call, _, n)| stays(n) && in_loops.binary_search(&call).is_ok());
+        c.late_bound = late.map(|(call, ..)| call).collect();
+        c.late_bound.sort_unstable();
     }
 }
 
