@@ -137,6 +137,10 @@ pub(crate) fn count(
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
+        let samples: u64 = candidates.samples.values().sum();
+        for c in &mut candidates.chosen[from..] {
+            c.late_bound = late_bound::while_it_counts(c, samples);
+        }
         round(ground, &mut candidates.chosen[from..], options.style(), run, &mut report)?;
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
@@ -276,8 +280,6 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
         Counter { at, spot, offset: *offset - COUNTER }
     };
     c.counters = plan.points().iter().map(counter).collect();
-    // Who can stay there is not known yet.
-    c.late_bound = late_bound::in_loops(cfg);
     (c.order, c.hot) = candidates::all_blocks(cfg, &c.counts);
     plan
 }

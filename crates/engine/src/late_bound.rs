@@ -18,6 +18,8 @@ use code::Cfg;
 const TURNS: u64 = 32;
 /// and is at most one in so many of all calls.
 const FEW: u64 = 500;
+/// Of so many samples at most one is in such a function.
+const FEW_SAMPLES: u64 = 2000;
 
 /// Gives each candidate those of its calls. Where the layout is random and nothing was counted chance says who stays.
 pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
@@ -39,8 +41,14 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
     }
 }
 
+/// The same for a clone that counts: how often its loops go round is not known yet, but that a function makes few calls in which
+/// hardly one of `samples` fell.
+pub(crate) fn while_it_counts(c: &Candidate, samples: u64) -> Vec<u32> {
+    if c.samples <= samples / FEW_SAMPLES { in_loops(&c.analysed.cfg) } else { Vec::new() }
+}
+
 /// The calls that a function can make again and again without being left, by their places in [`Cfg::insts`], rising.
-pub(crate) fn in_loops(cfg: &Cfg) -> Vec<u32> {
+fn in_loops(cfg: &Cfg) -> Vec<u32> {
     let loops = cfg.blocks.iter().zip(code::in_cycles(cfg)).filter(|(_, in_cycle)| *in_cycle);
     let is_call = |i: &u32| {
         let inst = cfg.insts.get(*i as usize).map(|i| &i.decoded);
@@ -104,6 +112,12 @@ block b2 0x100f
         assert_eq!(chosen(serves(0, 0, true), 10), [1]);
         assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
         assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
+    }
+
+    #[test]
+    fn what_loops_call_that_were_hardly_sampled_while_they_count() {
+        let late = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
+        assert_eq!((late(5), late(6)), (vec![1], vec![]));
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn who_came_into_a_clone_follows_undo_redo_and_rebuild() {
 fn who_came_while_it_counted_counts_no_longer() {
     let (guest, original) = started();
     let pid = guest.arg();
-    let optimize = [&["optimize", &pid], &OPTIMIZE[..], &["--seconds", "1", "--count", "60"]].concat();
+    let optimize = [&["optimize", &pid], &OPTIMIZE[..], &["--shuffle", "1", "--count", "60"]].concat();
     let optimizes = whet_command(&optimize).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("counting", || guest.counter(FIRST) != original);
     assert!(second_comes(&guest, original));
