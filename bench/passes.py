@@ -3,9 +3,10 @@
 
 Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
 other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
-tools/measure.py). A pass's share is the ratio of the gains with all passes and without it, within each round; more than 1 is what it gives.
-All of them are built twice a round: "nothing" is the share of leaving nothing out, which a layout's place alone makes. Shares
-do not multiply up to the whole: what one pass leaves undone another may do.
+tools/measure.py). A gain is user CPU per query over all windows without, by that with: the kernel's part, which no pass changes, and
+the coarse clock of user time leave it alone. A pass's share is the ratio of the gains with all passes and without it, within each
+round; more than 1 is what it gives. All of them are built twice a round: "nothing" is the share of leaving nothing out, which a
+layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may do.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 """
@@ -16,6 +17,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -36,11 +38,11 @@ ALL, AGAIN = "all", "nothing"
 RESAMPLES = 2000
 
 
-def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[float]]:
-    """The gain of each pair of windows, by the pass that was left out."""
+def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[Pair]]:
+    """The pairs of windows, by the pass that was left out."""
     left_out = [ALL, AGAIN, *args.passes]
     rng.shuffle(left_out)
-    gains: dict[str, list[float]] = {}
+    pairs: dict[str, list[Pair]] = {}
     with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, loaded(args.server, args.load, args.threads) as server:
         profile = Path(folder) / "profile"
         args.whet.run("optimize", server.pid)
@@ -49,25 +51,42 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict
             without = [] if name in (ALL, AGAIN) else ["--without", name]
             args.whet.run("optimize", server.pid, "--profile", profile, *without)
             result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
-            gains[name] = ratios(result["windows"])
-            print(f"round {number}, without {name}: x{result['cpu_per_query']['ratio']:.3f}", file=sys.stderr, flush=True)
-    return gains
+            pairs[name] = pairs_of(result["windows"])
+            print(f"round {number}, without {name}: x{gain(pairs[name]):.3f}", file=sys.stderr, flush=True)
+    return pairs
 
 
-def ratios(windows: list[dict]) -> list[float]:
-    """CPU per query without whet by that with it, of each pair in which the server worked."""
-    pairs: dict[int, dict[str, float]] = {}
+@dataclass
+class Pair:
+    """User CPU seconds and queries in a window of either kind."""
+
+    originals: tuple[float, int]
+    clones: tuple[float, int]
+
+
+def pairs_of(windows: list[dict]) -> list[Pair]:
+    """Those pairs in which the server worked."""
+    pairs: dict[int, dict[str, tuple[float, int]]] = {}
     for w in windows:
         if w["queries"] > 0 and w["cpu"] > 0:
-            pairs.setdefault(w["pair"], {})[w["side"]] = w["cpu"] / w["queries"]
-    return [p["without"] / p["with"] for p in pairs.values() if len(p) == 2]
+            pairs.setdefault(w["pair"], {})[w["side"]] = (w["user"], w["queries"])
+    return [Pair(p["without"], p["with"]) for p in pairs.values() if len(p) == 2]
 
 
-def share(rounds: list[dict[str, list[float]]], name: str, rng: random.Random) -> dict:
-    """The median over rounds of the ratio of two medians, with a 95% interval: rounds are drawn, then pairs in each."""
+def gain(pairs: list[Pair]) -> float:
+    """User CPU per query without whet by that with it."""
 
-    def of_round(one: dict[str, list[float]], draw: Callable[[list[float]], list[float]]) -> float:
-        return median(draw(one[ALL])) / median(draw(one[name]))
+    def per_query(windows: list[tuple[float, int]]) -> float:
+        return sum(user for user, _ in windows) / sum(queries for _, queries in windows)
+
+    return per_query([p.originals for p in pairs]) / per_query([p.clones for p in pairs])
+
+
+def share(rounds: list[dict[str, list[Pair]]], name: str, rng: random.Random) -> dict:
+    """The median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then pairs in each."""
+
+    def of_round(one: dict[str, list[Pair]], draw: Callable[[list[Pair]], list[Pair]]) -> float:
+        return gain(draw(one[ALL])) / gain(draw(one[name]))
 
     def resampled() -> float:
         drawn = rng.choices(rounds, k=len(rounds))
@@ -96,22 +115,23 @@ def main() -> int:
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    rounds: list[dict[str, list[float]]] = []
+    rounds: list[dict[str, list[Pair]]] = []
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
-            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": rounds}, indent=1))
+            kept = [{name: [asdict(p) for p in pairs] for name, pairs in r.items()} for r in rounds]
+            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
         return 1
-    print(f"{args.server}, {args.load}: CPU per query, without whet / with")
+    print(f"{args.server}, {args.load}: user CPU per query, without whet / with")
     print("| built without | gain | the pass's share (95% interval) |")
     print("|---|---|---|")
     for name in [ALL, AGAIN, *args.passes]:
-        gain = median(ratio for r in rounds for ratio in r[name])
+        whole = median(gain(r[name]) for r in rounds)
         of_it = share(rounds, name, rng)
         told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
-        print(f"| {name} | x{gain:.3f} | {told} |")
+        print(f"| {name} | x{whole:.3f} | {told} |")
     return 0
 
 
