@@ -57,7 +57,8 @@ fn build(compiler: &str, flags: &[&str], seed: u64) {
     assert!(alone.iter().map(|f| f.cfg.entry).eq(threads.iter().map(|f| f.cfg.entry)));
     same(&format!("{what}, random order, four threads"), &threads, &stepped, true);
     // As a target is counted in earnest: what was sampled, in its own order, and what that calls.
-    let sampled = OptimizeOptions { sampling: Duration::from_millis(300), ..OptimizeOptions::default() };
+    // For long enough that on a machine with much else to do most functions are met.
+    let sampled = OptimizeOptions { sampling: Duration::from_secs(2), ..OptimizeOptions::default() };
     let hot = paths.counted(&sampled, b't');
     let hot = own(&hot);
     let stepped = stepped_of(&hot, &alone, &stepped);
