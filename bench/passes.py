@@ -3,8 +3,7 @@
 
 Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
 other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
-tools/measure.py). A gain is user CPU per query over all windows without, by that with: the kernel's part, which no pass changes, and
-the coarse clock of user time leave it alone. A pass's share is the ratio of the gains with all passes and without it, within each
+tools/measure.py). A gain is user CPU per query over all windows without, by that with, as no pass changes the kernel's part. A pass's share is the ratio of the gains with all passes and without it, within each
 round; more than 1 is what it gives. All of them are built twice a round: "nothing" is the share of leaving nothing out, which a
 layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may do.
 
@@ -17,14 +16,14 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 from loaded import LOADS, loaded  # noqa: E402
-from measure import MeasureError, measure  # noqa: E402
+from measure import MeasureError, Window, measure, user_gain, whole_pairs  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
 from server import ServerError, exit_on_signals  # noqa: E402
 from servers import NAMES, FetchError  # noqa: E402
@@ -36,6 +35,8 @@ PASSES = [
 ]  # fmt: skip
 ALL, AGAIN = "all", "nothing"
 RESAMPLES = 2000
+
+Pair = dict[str, Window]
 
 
 def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[Pair]]:
@@ -51,42 +52,16 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict
             without = [] if name in (ALL, AGAIN) else ["--without", name]
             args.whet.run("optimize", server.pid, "--profile", profile, *without)
             result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
-            pairs[name] = pairs_of(result["windows"])
-            print(f"round {number}, without {name}: x{gain(pairs[name]):.3f}", file=sys.stderr, flush=True)
+            pairs[name] = whole_pairs([Window(**w) for w in result["windows"]])
+            print(f"round {number}, without {name}: x{user_gain(pairs[name]):.3f}", file=sys.stderr, flush=True)
     return pairs
-
-
-@dataclass
-class Pair:
-    """User CPU seconds and queries in a window of either kind."""
-
-    originals: tuple[float, int]
-    clones: tuple[float, int]
-
-
-def pairs_of(windows: list[dict]) -> list[Pair]:
-    """Those pairs in which the server worked."""
-    pairs: dict[int, dict[str, tuple[float, int]]] = {}
-    for w in windows:
-        if w["queries"] > 0 and w["cpu"] > 0:
-            pairs.setdefault(w["pair"], {})[w["side"]] = (w["user"], w["queries"])
-    return [Pair(p["without"], p["with"]) for p in pairs.values() if len(p) == 2]
-
-
-def gain(pairs: list[Pair]) -> float:
-    """User CPU per query without whet by that with it."""
-
-    def per_query(windows: list[tuple[float, int]]) -> float:
-        return sum(user for user, _ in windows) / sum(queries for _, queries in windows)
-
-    return per_query([p.originals for p in pairs]) / per_query([p.clones for p in pairs])
 
 
 def share(rounds: list[dict[str, list[Pair]]], name: str, rng: random.Random) -> dict:
     """The median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then pairs in each."""
 
     def of_round(one: dict[str, list[Pair]], draw: Callable[[list[Pair]], list[Pair]]) -> float:
-        return gain(draw(one[ALL])) / gain(draw(one[name]))
+        return user_gain(draw(one[ALL])) / user_gain(draw(one[name]))
 
     def resampled() -> float:
         drawn = rng.choices(rounds, k=len(rounds))
@@ -119,7 +94,7 @@ def main() -> int:
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
-            kept = [{name: [asdict(p) for p in pairs] for name, pairs in r.items()} for r in rounds]
+            kept = [{name: [{side: asdict(w) for side, w in p.items()} for p in pairs] for name, pairs in r.items()} for r in rounds]
             args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
@@ -128,7 +103,7 @@ def main() -> int:
     print("| built without | gain | the pass's share (95% interval) |")
     print("|---|---|---|")
     for name in [ALL, AGAIN, *args.passes]:
-        whole = median(gain(r[name]) for r in rounds)
+        whole = median(user_gain(r[name]) for r in rounds)
         of_it = share(rounds, name, rng)
         told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
         print(f"| {name} | x{whole:.3f} | {told} |")

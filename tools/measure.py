@@ -180,14 +180,30 @@ def bootstrap(ratios: list[float], rng: random.Random, resamples: int = RESAMPLE
     return Estimate(median(ratios), at(0.025), at(0.975))
 
 
-def evaluate(windows: list[Window], rng: random.Random) -> dict:
-    """The figures of the windows. Pairs with a window in which the server did nothing are left out, and counted."""
+def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
+    """Those pairs, by side, of which both windows saw the server work."""
     pairs: dict[int, dict[str, Window]] = {}
     for w in windows:
         pairs.setdefault(w.pair, {})[w.side] = w
-    whole = [p for p in pairs.values() if len(p) == 2 and all(w.queries > 0 and w.cpu > 0 for w in p.values())]
-    if len(whole) < max(2, len(pairs) // 2):
-        raise MeasureError(f"only {len(whole)} of {len(pairs)} pairs saw queries; is the load running?")
+    return [p for p in pairs.values() if len(p) == 2 and all(w.queries > 0 and w.cpu > 0 for w in p.values())]
+
+
+def user_gain(pairs: list[dict[str, Window]]) -> float | None:
+    """User CPU per query without by that with, pooled. None where windows were too few for a single tick."""
+
+    def per_query(side: str) -> float:
+        return sum(p[side].user for p in pairs) / sum(p[side].queries for p in pairs)
+
+    with_ = per_query("with")
+    return per_query("without") / with_ if with_ else None
+
+
+def evaluate(windows: list[Window], rng: random.Random) -> dict:
+    """The figures of the windows. Pairs with a window in which the server did nothing are left out, and counted."""
+    whole = whole_pairs(windows)
+    taken = len({w.pair for w in windows})
+    if len(whole) < max(2, taken // 2):
+        raise MeasureError(f"only {len(whole)} of {taken} pairs saw queries; is the load running?")
 
     def per_query(w: Window) -> float:
         return w.cpu / w.queries
@@ -207,17 +223,15 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
             "user_share": user / (user + system) if user + system else 0.0,
         }
 
-    with_, without = side("with"), side("without")
-    user_with, user_without = with_["user_cpu_us_per_query"], without["user_cpu_us_per_query"]
     return {
         "cpu_per_query": asdict(bootstrap([per_query(p["without"]) / per_query(p["with"]) for p in whole], rng)),
         "throughput": asdict(bootstrap([rate(p["with"]) / rate(p["without"]) for p in whole], rng)),
-        # No interval: one number of each side. None where windows were too few for a single tick.
-        "user_cpu_per_query": user_without / user_with if user_with else None,
-        "with": with_,
-        "without": without,
+        # No interval: one number of each side.
+        "user_cpu_per_query": user_gain(whole),
+        "with": side("with"),
+        "without": side("without"),
         "pairs_used": len(whole),
-        "pairs_void": len(pairs) - len(whole),
+        "pairs_void": taken - len(whole),
     }
 
 

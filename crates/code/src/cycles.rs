@@ -1,6 +1,6 @@
 //! Which blocks can run again before the function is left?
 
-use crate::{BlockId, Cfg, Dest};
+use crate::{Cfg, Dest};
 
 /// By block whether the edges of the graph lead from it back to it. What control does outside of the graph is not looked at.
 ///
@@ -10,7 +10,11 @@ use crate::{BlockId, Cfg, Dest};
 pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
     let mut edges: Vec<Vec<usize>> = vec![Vec::new(); cfg.blocks.len()];
     for (out, b) in edges.iter_mut().zip(cfg.block_ids()) {
-        cfg.successors(b, |to| out.extend(inside(to).filter(|to| *to < cfg.blocks.len())));
+        cfg.successors(b, |to| {
+            if let Dest::Block(to) = to {
+                out.push(to.index());
+            }
+        });
     }
     let mut search = Search {
         found: vec![None; edges.len()],
@@ -21,13 +25,6 @@ pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
     };
     (0..edges.len()).for_each(|b| search.run(&edges, b));
     search.in_cycle
-}
-
-fn inside(to: Dest) -> Option<usize> {
-    match to {
-        Dest::Block(BlockId(b)) => usize::try_from(b).ok(),
-        Dest::Outside(_) => None,
-    }
 }
 
 struct Search {

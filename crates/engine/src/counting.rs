@@ -134,10 +134,10 @@ pub(crate) fn count(
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
     // What is led through the anchor stays so, however often it is called: its clone would know nothing of clones.
     known.extend(ground.lookup.walk.and_then(|at| ground.program.find(at)));
+    let samples: u64 = candidates.samples.values().sum();
     let mut from = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
-        let samples: u64 = candidates.samples.values().sum();
         for c in &mut candidates.chosen[from..] {
             c.late_bound = late_bound::while_it_counts(c, samples);
         }

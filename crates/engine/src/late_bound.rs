@@ -10,9 +10,8 @@
 
 use crate::candidates::Candidate;
 use crate::passes::Style;
-use crate::shortcuts::calls;
+use crate::shortcuts::{calls, made};
 use crate::shuffle::Rng;
-use code::Cfg;
 
 /// A call is made so often at least by one who comes into the function, on the average,
 const TURNS: u64 = 32;
@@ -24,7 +23,7 @@ const FEW_SAMPLES: u64 = 2000;
 /// Gives each candidate those of its calls. Where the layout is random and nothing was counted chance says who stays.
 pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
     let mut chance = shuffle.map(|seed| Rng::new(seed ^ 0x1a));
-    let all = chosen.iter().flat_map(calls).map(|(_, _, n)| n).fold(0, u64::saturating_add);
+    let all = made(chosen);
     for c in chosen {
         let coin = chance.as_mut().map(|rng| rng.below(2) == 0);
         let entered = c.counts.entry;
@@ -34,29 +33,28 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
             _ if c.counted && entered == 0 => true,
             _ => n / TURNS >= entered.max(1) && n <= all / FEW,
         };
-        let in_loops = in_loops(&c.analysed.cfg);
-        let late = calls(c).filter(|&(call, _, n)| stays(n) && in_loops.binary_search(&call).is_ok());
-        c.late_bound = late.map(|(call, ..)| call).collect();
-        c.late_bound.sort_unstable();
+        c.late_bound = in_loops(c, stays);
     }
 }
 
 /// The same for a clone that counts: how often its loops go round is not known yet, but that a function makes few calls in which
 /// hardly one of `samples` fell.
 pub(crate) fn while_it_counts(c: &Candidate, samples: u64) -> Vec<u32> {
-    if c.samples <= samples / FEW_SAMPLES { in_loops(&c.analysed.cfg) } else { Vec::new() }
+    if c.samples <= samples / FEW_SAMPLES { in_loops(c, |_| true) } else { Vec::new() }
 }
 
-/// The calls that a function can make again and again without being left, by their places in [`Cfg::insts`], rising.
-fn in_loops(cfg: &Cfg) -> Vec<u32> {
-    let loops = cfg.blocks.iter().zip(code::in_cycles(cfg)).filter(|(_, in_cycle)| *in_cycle);
-    let is_call = |i: &u32| {
-        let inst = cfg.insts.get(*i as usize).map(|i| &i.decoded);
-        inst.is_some_and(|i| i.is_call_near() || i.is_call_near_indirect())
-    };
-    let mut calls: Vec<u32> = loops.flat_map(|(b, _)| b.insts.clone()).filter(is_call).collect();
-    calls.sort_unstable();
-    calls
+/// The calls that a function can make again and again without being left and that are `wanted` by how often they ran: by their
+/// places in [`code::Cfg::insts`], rising.
+fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+    let mut wanted = calls(c).filter(|call| wanted(call.count)).peekable();
+    if wanted.peek().is_none() {
+        return Vec::new();
+    }
+    let in_cycle = code::in_cycles(&c.analysed.cfg);
+    let mut late: Vec<u32> =
+        wanted.filter(|call| in_cycle[call.block.index()]).map(|call| call.place).collect();
+    late.sort_unstable();
+    late
 }
 
 #[cfg(test)]

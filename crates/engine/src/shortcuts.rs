@@ -47,11 +47,11 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
     }
     let fits: FxHashMap<Avma, bool> =
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
-    let ran: u64 = chosen.iter().flat_map(calls).map(|(_, _, n)| n).fold(0, u64::saturating_add);
+    let ran: u64 = made(chosen);
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
     for c in chosen {
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
-        let shortcut = |(call, inst, n): (u32, &Inst, u64)| {
+        let shortcut = |Call { place: call, inst, count, .. }: Call<'_>| {
             let (callee, guard) = match sites.get(&call) {
                 Some(site) => {
                     let (callee, guard) = table(program, site, inst).filter(|_| all || is_one_way(site))?;
@@ -60,7 +60,7 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
                 None => (direct(program, inst)?, None),
             };
             let in_place = *fits.get(&callee)?;
-            let pays = n >= worth && (in_place || guard.is_some());
+            let pays = count >= worth && (in_place || guard.is_some());
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(Shortcut { call, callee, in_place, guard })
         };
@@ -125,7 +125,7 @@ pub(crate) fn in_place(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
     for c in chosen {
         let callees: FxHashMap<u32, Avma> =
             c.shortcuts.iter().filter(|s| s.in_place).map(|s| (s.call, s.callee)).collect();
-        for (callee, n) in calls(c).filter_map(|(call, _, n)| Some((callees.get(&call)?, n))) {
+        for (callee, n) in calls(c).filter_map(|call| Some((callees.get(&call.place)?, call.count))) {
             let sum = in_place.entry(*callee).or_default();
             *sum = sum.saturating_add(n);
         }
@@ -133,16 +133,32 @@ pub(crate) fn in_place(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
     in_place
 }
 
-/// The calls of a function: each by its place, and how often it ran.
-pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = (u32, &Inst, u64)> {
+/// A call of a function, direct or not.
+pub(crate) struct Call<'a> {
+    /// Where it stands.
+    pub(crate) block: BlockId,
+    /// Its place in [`Cfg::insts`].
+    pub(crate) place: u32,
+    pub(crate) inst: &'a Inst,
+    /// How often it ran.
+    pub(crate) count: u64,
+}
+
+/// All calls of a function.
+pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
     let cfg: &Cfg = &c.analysed.cfg;
-    let counts = c.counts.blocks.iter().copied().chain(std::iter::repeat(0));
-    cfg.blocks.iter().zip(counts).flat_map(move |(b, n)| {
+    cfg.block_ids().zip(&cfg.blocks).flat_map(move |(block, b)| {
+        let count = c.counts.block(block);
         let insts = b.insts.clone().filter_map(|i| Some((i, cfg.insts.get(i as usize)?)));
         insts
             .filter(|(_, inst)| inst.decoded.is_call_near() || inst.decoded.is_call_near_indirect())
-            .map(move |(i, inst)| (i, inst, n))
+            .map(move |(place, inst)| Call { block, place, inst, count })
     })
+}
+
+/// How many calls all functions made.
+pub(crate) fn made(chosen: &[Candidate]) -> u64 {
+    chosen.iter().flat_map(calls).fold(0, |sum, call| sum.saturating_add(call.count))
 }
 
 /// Whom a direct call calls.

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 /// From where the first and the second thread's jobs call what they call: the originals' answer, or that of clones.
 const FIRST: u64 = 2;
 const SECOND: u64 = 3;
+/// What is rebuilt.
+const ONLY: [&str; 5] = ["--only", "serve", "job", "step", "where"];
 
 /// A guest whose first thread is in its loop; what it finds there.
 fn started() -> (Guest, u64) {
@@ -33,14 +35,12 @@ fn ends_well(guest: Guest) {
     assert_eq!((code, signal), (Some(0), None));
 }
 
-const OPTIMIZE: [&str; 5] = ["--only", "serve", "job", "step", "where"];
-
 #[test]
 fn who_came_into_a_clone_follows_undo_redo_and_rebuild() {
     let (guest, original) = started();
     let pid = guest.arg();
     let how = ["--seconds", "1", "--count", "0.3", "--format", "json"];
-    let optimize = [&["optimize", &pid], &OPTIMIZE[..], &how].concat();
+    let optimize = [&["optimize", &pid], &ONLY[..], &how].concat();
     assert_eq!(whet(&optimize).exits(0).json()["generation"], 1);
     assert!(second_comes(&guest, original));
     for _ in 0..3 {
@@ -61,7 +61,7 @@ fn who_came_into_a_clone_follows_undo_redo_and_rebuild() {
 fn who_came_while_it_counted_counts_no_longer() {
     let (guest, original) = started();
     let pid = guest.arg();
-    let optimize = [&["optimize", &pid], &OPTIMIZE[..], &["--shuffle", "1", "--count", "60"]].concat();
+    let optimize = [&["optimize", &pid], &ONLY[..], &["--shuffle", "1", "--count", "60"]].concat();
     let optimizes = whet_command(&optimize).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("counting", || guest.counter(FIRST) != original);
     assert!(second_comes(&guest, original));
