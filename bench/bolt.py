@@ -2,13 +2,15 @@
 """What llvm-bolt gains on a server, beside what whet gains on it.
 
 Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load, of which one
-stands still (SIGSTOP) while the other's window is taken; pairs of windows in random order. First the plain one runs
-against a second plain one, which is the noise of comparing two servers: each has memory of its own, and each window begins with
-caches that the other has filled. Then against the one that llvm-bolt made by a profile of all loads. Then whet optimizes
-the plain one live, and its windows with and without are taken as in bench/run.py; once more without huge pages, as
-llvm-bolt's code is in such only where the kernel has them for files (`huge pages` in the table tells).
+stands still (SIGSTOP) while the other's window is taken; pairs of windows in random order, and several couples of servers
+after one another, as each has memory of its own; intervals are of couples first, then of pairs. The plain one runs against
+a second plain one, which is the noise of comparing two servers, each of which begins its window with caches that the
+other has filled; then against the one that llvm-bolt made by a profile of all loads; then llvm-bolt's against a plain one
+that whet has optimized live, where more than 1 is what whet gains over llvm-bolt. At last the plain one alone, with whet's
+code and without, as in bench/run.py; once more without huge pages, as llvm-bolt's code is in such only where the kernel
+has them for files (`huge pages` in the table tells).
 
-    bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--threads N] [--seed N] [--json FILE] [LOAD...]
+    bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
 
 FOLDER holds the servers `plain` and `bolted`.
 """
@@ -21,8 +23,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
@@ -37,20 +40,25 @@ from servers import FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 WINDOW, SETTLE = 0.2, 0.03
+COUPLES, THREADS = 5, 4
 
 
 class Side:
     """A server under its load, which runs only while a window is taken."""
 
-    def __init__(self, stack: ExitStack, program: Path, load_name: str, threads: int):
-        durable = load_name not in READS
-        self.server = stack.enter_context(Server(durable=durable, program=str(program)))
+    def __init__(self, stack: ExitStack, program: Path, load_name: str):
+        self.stack, self.load_name = stack, load_name
+        self.server = stack.enter_context(Server(durable=load_name not in READS, program=str(program)))
         self.server.prepare(TABLES, ROWS)
-        self.load = stack.enter_context(Load(self.server.socket, load_name, threads, None, TABLES, ROWS))
-        connection = stack.enter_context(Connection(self.server.socket))
-        self.gauge = Gauge(self.server.pid, connection)
+        self.gauge = Gauge(self.server.pid, stack.enter_context(Connection(self.server.socket)))
+
+    def warm_up(self) -> None:
+        """Begins the load and gives it time."""
+        load = Load(self.server.socket, self.load_name, THREADS, None, TABLES, ROWS)
+        self.load = self.stack.enter_context(load)
         # Before the load is ended, whatever happens: a stopped process does not hear that it shall end.
-        stack.callback(self.go)
+        self.stack.callback(self.go)
+        time.sleep(WARM_UP)
 
     def go(self) -> None:
         """Lets the load run."""
@@ -64,13 +72,13 @@ class Side:
         if self.load.running():
             os.kill(self.load.pid, number)
 
-    def window(self, pair: int, side: str) -> Window:
+    def window(self, pair: int, side: str, group: int) -> Window:
         """One window with the load, which stands still before and after."""
         self.go()
         time.sleep(SETTLE)
         window = self.gauge.window(pair, side, WINDOW)
         self.halt()
-        return window
+        return replace(window, group=group)
 
     def finish(self) -> None:
         """Ends the load and sees that it was well."""
@@ -78,23 +86,41 @@ class Side:
         finish(self.load, self.server)
 
 
-def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, rng: random.Random) -> dict:
-    """Two servers in turn."""
+def couple(
+    load_name: str, programs: dict[str, Path], pairs: range, group: int, live: Whet | None, rng: random.Random
+) -> tuple[list[Window], dict[str, int]]:
+    """The windows of two servers in turn, and what is in huge pages of each."""
     with ExitStack() as stack:
-        sides = {}
-        for name, program in programs.items():
-            sides[name] = Side(stack, program, load_name, args.threads)
-            time.sleep(WARM_UP)
-            sides[name].halt()
+        sides = {name: Side(stack, program, load_name) for name, program in programs.items()}
+        for name, side in sides.items():
+            side.warm_up()
+            if live and name == "with":
+                live.run("optimize", side.server.pid)
+            side.halt()
         windows = []
-        for pair in range(args.pairs):
+        for pair in pairs:
             order = list(sides)
             rng.shuffle(order)
-            windows += [sides[name].window(pair, name) for name in order]
-        huge = huge_code(sides["with"].server.pid)
+            windows += [sides[name].window(pair, name, group) for name in order]
+        huge = {name: huge_code(side.server.pid) for name, side in sides.items()}
+        if live and (state := live.state(sides["with"].server.pid)) != "optimized":
+            raise WhetError(f"the server is {state} after its windows")
         for side in sides.values():
             side.finish()
-    return {**evaluate(windows, rng), "huge_code_bytes": huge, "windows": [asdict(w) for w in windows]}
+    return windows, huge
+
+
+def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, live: Whet | None = None) -> dict:
+    """Couples of servers; with `live`, whet optimizes the second of each."""
+    windows, huge, rng = [], [], random.Random(args.seed)
+    for group in range(COUPLES):
+        pairs = range(args.pairs * group // COUPLES, args.pairs * (group + 1) // COUPLES)
+        more, pages = couple(load_name, programs, pairs, group, live, rng)
+        windows += more
+        huge.append(pages)
+    gain = evaluate(windows, rng)
+    least = min(pages["with"] for pages in huge)
+    return {**gain, "huge_code_bytes": least, "huge_code_of_each": huge, "windows": [asdict(w) for w in windows]}
 
 
 def by_whet(load_name: str, args: argparse.Namespace) -> dict:
@@ -108,9 +134,9 @@ def by_whet(load_name: str, args: argparse.Namespace) -> dict:
         return {**gain, "huge_code_bytes": huge, "optimize": optimized}
 
     with ExitStack() as stack:
-        plain = Side(stack, args.folder / "plain", load_name, args.threads)
+        plain = Side(stack, args.folder / "plain", load_name)
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-bench-"))) / "profile"
-        time.sleep(WARM_UP)
+        plain.warm_up()
         pid = plain.server.pid
         huge = gained()
         args.whet.run("profile", "export", pid, "-o", profile)
@@ -119,20 +145,13 @@ def by_whet(load_name: str, args: argparse.Namespace) -> dict:
     return {"whet": huge, "whet, small pages": small}
 
 
-def compare(load_name: str, args: argparse.Namespace) -> dict:
-    """One load."""
-    rng = random.Random(args.seed)
+def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
+    """One load: what was compared, and what came of it."""
     plain, bolted = args.folder / "plain", args.folder / "bolted"
-    return {
-        "load": load_name,
-        "threads": args.threads,
-        "machine": machine(),
-        "tools": {
-            "nothing": side_by_side(load_name, {"without": plain, "with": plain}, args, rng),
-            "llvm-bolt": side_by_side(load_name, {"without": plain, "with": bolted}, args, rng),
-            **by_whet(load_name, args),
-        },
-    }
+    yield "nothing", side_by_side(load_name, {"without": plain, "with": plain}, args)
+    yield "llvm-bolt", side_by_side(load_name, {"without": plain, "with": bolted}, args)
+    yield "whet over llvm-bolt", side_by_side(load_name, {"without": bolted, "with": plain}, args, live=args.whet)
+    yield from by_whet(load_name, args).items()
 
 
 def row(load_name: str, tool: str, g: dict) -> list[str]:
@@ -148,21 +167,25 @@ def main() -> int:
     p.add_argument("folder", type=Path)
     p.add_argument("--whet", type=Whet, default=None)
     p.add_argument("--pairs", type=int, default=150)
-    p.add_argument("--threads", type=int, default=4)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "bolt.json")
     p.add_argument("loads", nargs="*", default=LOADS)
     args = p.parse_intermixed_args()
+    if args.pairs < 2 * COUPLES:
+        p.error(f"at least {2 * COUPLES} pairs: two of each couple of servers")
     args.folder = args.folder.absolute()
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     results = []
     try:
         for load_name in args.loads:
-            results.append(compare(load_name, args))
-            # After each, so that a later failure loses nothing.
-            args.json.write_text(json.dumps(results, indent=1))
-            print(f"{load_name}: done", file=sys.stderr, flush=True)
+            tools: dict[str, dict] = {}
+            results.append({"load": load_name, "threads": THREADS, "machine": machine(), "tools": tools})
+            for name, gain in compare(load_name, args):
+                tools[name] = gain
+                # After each, so that a later failure loses nothing.
+                args.json.write_text(json.dumps(results, indent=1))
+                print(f"{load_name}, {name}: done", file=sys.stderr, flush=True)
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"bolt: {e}", file=sys.stderr)
         return 1

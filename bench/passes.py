@@ -3,9 +3,10 @@
 
 Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
 other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
-tools/measure.py). A gain is user CPU per query over all windows without, by that with, as no pass changes the kernel's part. A pass's share is the ratio of the gains with all passes and without it, within each
-round; more than 1 is what it gives. All of them are built twice a round: "nothing" is the share of leaving nothing out, which a
-layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may do.
+tools/measure.py). A gain is user CPU per query over all windows without, by that with, as no pass changes the kernel's
+part. A pass's share is the ratio of the gains with all passes and without it, within each round; more than 1 is what it
+gives. All of them are built twice a round, and shares are taken of both builds together; "nothing" is one's share of the
+other, which a layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may do.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 """
@@ -61,7 +62,8 @@ def share(rounds: list[dict[str, list[Pair]]], name: str, rng: random.Random) ->
     """The median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then pairs in each."""
 
     def of_round(one: dict[str, list[Pair]], draw: Callable[[list[Pair]], list[Pair]]) -> float:
-        return user_gain(draw(one[ALL])) / user_gain(draw(one[name]))
+        whole = one[ALL] if name == AGAIN else one[ALL] + one[AGAIN]
+        return user_gain(draw(whole)) / user_gain(draw(one[name]))
 
     def resampled() -> float:
         drawn = rng.choices(rounds, k=len(rounds))
@@ -94,7 +96,7 @@ def main() -> int:
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
-            kept = [{name: [{side: asdict(w) for side, w in p.items()} for p in pairs] for name, pairs in r.items()} for r in rounds]
+            kept = [{name: [{s: asdict(w) for s, w in p.items()} for p in pairs] for name, pairs in r.items()} for r in rounds]
             args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)

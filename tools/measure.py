@@ -23,6 +23,7 @@ import platform
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -50,6 +51,8 @@ class Window:
     cpu: float
     user: float
     system: float
+    # Windows of one group have more in common than their pair: the server process, the layout of its memory.
+    group: int = 0
 
 
 @dataclass
@@ -170,14 +173,19 @@ def take_windows(
     return windows
 
 
-def bootstrap(ratios: list[float], rng: random.Random, resamples: int = RESAMPLES) -> Estimate:
-    """The median, with the percentile bootstrap's 95% interval."""
-    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(resamples))
+def bootstrap(groups: list[list[float]], rng: random.Random, resamples: int = RESAMPLES) -> Estimate:
+    """The median, with the percentile bootstrap's 95% interval: groups are drawn, then ratios in each."""
+
+    def resampled() -> float:
+        drawn = rng.choices(groups, k=len(groups)) if len(groups) > 1 else groups
+        return median(ratio for group in drawn for ratio in rng.choices(group, k=len(group)))
+
+    medians = sorted(resampled() for _ in range(resamples))
 
     def at(share: float) -> float:
         return medians[round(share * (resamples - 1))]
 
-    return Estimate(median(ratios), at(0.025), at(0.975))
+    return Estimate(median(ratio for group in groups for ratio in group), at(0.025), at(0.975))
 
 
 def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
@@ -223,9 +231,15 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
             "user_share": user / (user + system) if user + system else 0.0,
         }
 
+    def estimate(ratio: Callable[[dict[str, Window]], float]) -> dict:
+        groups: dict[int, list[float]] = {}
+        for p in whole:
+            groups.setdefault(p["with"].group, []).append(ratio(p))
+        return asdict(bootstrap(list(groups.values()), rng))
+
     return {
-        "cpu_per_query": asdict(bootstrap([per_query(p["without"]) / per_query(p["with"]) for p in whole], rng)),
-        "throughput": asdict(bootstrap([rate(p["with"]) / rate(p["without"]) for p in whole], rng)),
+        "cpu_per_query": estimate(lambda p: per_query(p["without"]) / per_query(p["with"])),
+        "throughput": estimate(lambda p: rate(p["with"]) / rate(p["without"])),
         # No interval: one number of each side.
         "user_cpu_per_query": user_gain(whole),
         "with": side("with"),

@@ -1,5 +1,5 @@
-//! Finding `.eh_frame` in memory: program header, `.eh_frame_hdr` (Linux Standard Base Core, "Exception Frames"), and the
-//! section's end, which nothing states.
+//! Finding `.eh_frame` in memory: program header, and `.eh_frame_hdr` (Linux Standard Base Core, "Exception
+//! Frames").
 
 use crate::bytes::{array, i32_at, u32_at, u64_at};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -9,12 +9,12 @@ const PE_PCREL: u8 = 0x10;
 const PE_DATAREL: u8 = 0x30;
 
 /// What `.eh_frame_hdr` says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Hdr {
     /// Where `.eh_frame` starts.
     pub eh_frame: Avma,
-    /// The highest address of an FDE in the search table, where there is a sound table.
-    pub last_fde: Option<Avma>,
+    /// The FDEs of the search table by rising address, where there is a sound table.
+    pub listed: Option<Vec<Avma>>,
 }
 
 /// Reads `.eh_frame_hdr`. `None` where it is not version 1 or uses encodings that no linker writes.
@@ -22,7 +22,7 @@ pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
     let bytes = mem.bytes(at).ok()?;
     let [1, eh_frame_enc, count_enc, table_enc] = array(&bytes, 0)? else { return None };
     let (eh_frame, used) = pointer(&bytes, 4, eh_frame_enc, at.start)?;
-    let mut out = Hdr { eh_frame, last_fde: None };
+    let mut out = Hdr { eh_frame, listed: None };
     if count_enc == PE_OMIT || table_enc == PE_OMIT {
         return Some(out);
     }
@@ -32,7 +32,9 @@ pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
         let n = usize::try_from(u32_at(&bytes, used)?).ok()?;
         if n.checked_mul(8).is_some_and(|len| len <= rows.len()) {
             let fdes = rows.chunks_exact(8).take(n).filter_map(|row| i32_at(row, 4));
-            out.last_fde = fdes.max().map(|d| at.start.offset(i64::from(d)));
+            let mut listed: Vec<Avma> = fdes.map(|d| at.start.offset(i64::from(d))).collect();
+            listed.sort_unstable();
+            out.listed = Some(listed);
         }
     }
     Some(out)
@@ -55,59 +57,9 @@ fn pointer(b: &[u8], at: usize, enc: u8, base: Avma) -> Option<(Avma, usize)> {
     Some((from.offset(value), at + len))
 }
 
-/// The length of the section that starts at `start` and of which `bytes` are all that can follow: up to and with the
-/// zero terminator, or the last FDE of the search table (a linker may leave the terminator out), or the last record that
-/// fits.
-pub(crate) fn section_len(bytes: &[u8], start: Avma, last_fde: Option<Avma>) -> usize {
-    let mut at = 0usize;
-    loop {
-        let record = u64::try_from(at).ok().map(|o| start.add(o));
-        let Some(len) = u32_at(bytes, at) else { return at };
-        if len == 0 {
-            return at + 4;
-        }
-        let (head, len) = match len {
-            0xffff_ffff => (12, u64_at(bytes, at + 4)),
-            n => (4, Some(u64::from(n))),
-        };
-        let end = len
-            .and_then(|n| usize::try_from(n).ok())
-            .and_then(|n| at.checked_add(head)?.checked_add(n))
-            .filter(|e| *e <= bytes.len());
-        let Some(end) = end else { return at };
-        at = end;
-        if last_fde.is_some() && last_fde == record {
-            // With the terminator, where it is there.
-            return if u32_at(bytes, at) == Some(0) { at + 4 } else { at };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn record(len: usize) -> Vec<u8> {
-        let mut r = u32::try_from(len).unwrap().to_le_bytes().to_vec();
-        r.resize(4 + len, 0xaa);
-        r
-    }
-
-    #[test]
-    fn the_end_of_the_section() {
-        let mut s = [record(12), record(20)].concat();
-        let garbage = [record(8), vec![1, 2, 3]].concat();
-        assert_eq!(section_len(&[s.clone(), garbage.clone()].concat(), Avma(0x100), Some(Avma(0x110))), 40);
-        assert_eq!(section_len(&[s.clone(), garbage.clone()].concat(), Avma(0x100), None), 52);
-        s.extend([0; 4]);
-        for last in [None, Some(Avma(0x110))] {
-            assert_eq!(section_len(&[s.clone(), garbage.clone()].concat(), Avma(0x100), last), 44);
-        }
-        let sticks_out = [record(12), vec![40, 0, 0, 0, 1, 2]].concat();
-        assert_eq!(section_len(&sticks_out, Avma(0x100), None), 16);
-        assert_eq!(section_len(&[0xff; 12], Avma(0), None), 0);
-        assert_eq!(section_len(&[], Avma(0), None), 0);
-    }
 
     #[test]
     fn header_with_and_without_a_table() {
@@ -120,11 +72,12 @@ mod tests {
             b.extend(fde.to_le_bytes());
         }
         let read = |b: &[u8]| hdr(&(at, b), AvmaRange::with_len(at, b.len() as u64));
-        assert_eq!(read(&b), Some(Hdr { eh_frame: Avma(0x2000), last_fde: Some(Avma(0x2030)) }));
+        let listed = Some(vec![Avma(0x2010), Avma(0x2030)]);
+        assert_eq!(read(&b), Some(Hdr { eh_frame: Avma(0x2000), listed }));
         b[8] = 3;
-        assert_eq!(read(&b).unwrap().last_fde, None);
+        assert_eq!(read(&b).unwrap().listed, None);
         b[2] = PE_OMIT;
-        assert_eq!(read(&b).unwrap().last_fde, None);
+        assert_eq!(read(&b).unwrap().listed, None);
         b[0] = 2;
         assert_eq!(read(&b), None);
     }

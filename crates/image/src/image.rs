@@ -181,7 +181,7 @@ fn is_exe_path(path: Option<&str>, hint: &MainHint) -> bool {
 /// The main program: where `AT_PHDR` points, else what `/proc/PID/exe` names. Both name the loader where the program was
 /// started as its argument (`ld.so PROGRAM`); then it is the one module that is linked as a program.
 fn main_program(found: &[Skeleton<'_>], hint: &MainHint, mem: &dyn ReadMemory) -> Option<usize> {
-    let phdrs = |s: &Skeleton<'_>| Some(s.phdrs_at()) == hint.at_phdr;
+    let phdrs = |s: &Skeleton<'_>| Some(s.phdrs_at) == hint.at_phdr;
     let named =
         found.iter().position(phdrs).or_else(|| found.iter().position(|s| is_exe_path(s.path(), hint)))?;
     let s = found.get(named)?;

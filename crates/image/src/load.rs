@@ -23,6 +23,8 @@ const MAX_NEEDED: usize = 4096;
 pub(crate) struct Skeleton<'a> {
     first: &'a Mapping,
     header: Header,
+    /// The program headers in memory: `AT_PHDR` of a main program.
+    pub phdrs_at: Avma,
     phdrs: Vec<Phdr>,
     pub bias: Bias,
     pub extent: AvmaRange,
@@ -58,24 +60,15 @@ fn headers<'a>(
     let at = first.range.start;
     let bad = |what| Error::BadElf { at, what };
     let header = elf::header(ehdr, at)?;
-    // The loader puts program headers where it can see them: in the first page or so of the mapped file.
-    let table = AvmaRange::with_len(at.add(header.phoff), header.phdrs_len());
-    let readable = maps::run_end(maps, at, |m| m.perms.r && m.same_file(first));
-    if header.phoff > first.range.len() || !AvmaRange::new(at, readable).covers(&table) {
-        return Err(bad("program headers outside the first mapping"));
-    }
-    let phdrs = elf::phdrs(&mem.bytes(table)?);
-    let loads = || phdrs.iter().filter(|p| p.kind == elf::PT_LOAD && p.memsz > 0);
-    // The bias comes from the PT_LOAD whose first page is file offset 0, as that is the mapping whose address is known:
-    // stated address of offset 0 is p_vaddr - p_offset. Not from the lowest PT_LOAD: linker scripts may order otherwise.
-    let Some(holder) = loads().find(|p| p.offset < PAGE && p.offset <= p.vaddr) else {
+    let (phdrs_at, phdrs) =
+        table(first, &header, maps, mem).ok_or_else(|| bad("program headers outside the mapped file"))?;
+    let Some(bias) = bias(&phdrs, at) else {
         return Err(bad("no segment holds the ELF header"));
     };
-    let bias = Bias(at.0.wrapping_sub(holder.vaddr - holder.offset));
     if header.kind == ET_EXEC && bias.0 != 0 {
         return Ok(None);
     }
-    let segments = segments(loads(), bias).ok_or_else(|| bad("a segment outside the address space"))?;
+    let segments = segments(loads(&phdrs), bias).ok_or_else(|| bad("a segment outside the address space"))?;
     let (Some(lo), Some(hi)) = (segments.first(), segments.iter().map(|s| s.range.end).max()) else {
         return Err(bad("no segments"));
     };
@@ -90,7 +83,48 @@ fn headers<'a>(
     if code.is_empty() || !code.iter().all(in_place) {
         return Ok(None);
     }
-    Ok(Some(Skeleton { first, header, phdrs, bias, extent, segments }))
+    Ok(Some(Skeleton { first, header, phdrs_at, phdrs, bias, extent, segments }))
+}
+
+/// The program headers, and where they are in memory. Linkers put them behind the ELF header; tools that need more of them
+/// (llvm-bolt, patchelf) put all into a segment of their own at the file's end. Of several mappings of that part of the file
+/// it is the one at the address that the headers themselves state.
+fn table(
+    first: &Mapping,
+    header: &Header,
+    maps: &[Mapping],
+    mem: &dyn ReadMemory,
+) -> Option<(Avma, Vec<Phdr>)> {
+    let ours = |m: &Mapping| m.perms.r && m.same_file(first);
+    let from = maps.partition_point(|m| m.range.start < first.range.start);
+    maps.iter().skip(from).filter(|m| ours(m)).find_map(|m| {
+        let offset = header.phoff.checked_sub(m.offset).filter(|o| *o < m.range.len())?;
+        let table = AvmaRange::with_len(m.range.start.add(offset), header.phdrs_len());
+        if !AvmaRange::new(table.start, maps::run_end(maps, table.start, ours)).covers(&table) {
+            return None;
+        }
+        let phdrs = elf::phdrs(&mem.bytes(table).ok()?);
+        let stated = || {
+            let holder =
+                loads(&phdrs).find(|p| p.offset <= header.phoff && header.phoff - p.offset < p.filesz)?;
+            let vaddr = holder.vaddr.wrapping_add(header.phoff - holder.offset);
+            Some(bias(&phdrs, first.range.start)?.avma(Svma(vaddr)))
+        };
+        let behind_header = m.range.start == first.range.start;
+        (behind_header || stated() == Some(table.start)).then_some((table.start, phdrs))
+    })
+}
+
+fn loads(phdrs: &[Phdr]) -> impl Iterator<Item = &Phdr> {
+    phdrs.iter().filter(|p| p.kind == elf::PT_LOAD && p.memsz > 0)
+}
+
+/// The bias of a module whose ELF header is mapped at `at`. It comes from the PT_LOAD whose first page is file offset 0, as
+/// that is the mapping whose address is known: stated address of offset 0 is p_vaddr - p_offset. Not from the lowest
+/// PT_LOAD: linker scripts may order otherwise.
+fn bias(phdrs: &[Phdr], at: Avma) -> Option<Bias> {
+    let holder = loads(phdrs).find(|p| p.offset < PAGE && p.offset <= p.vaddr)?;
+    Some(Bias(at.0.wrapping_sub(holder.vaddr - holder.offset)))
 }
 
 /// The segments in the process, by rising address.
@@ -110,11 +144,6 @@ fn segments<'p>(loads: impl Iterator<Item = &'p Phdr>, bias: Bias) -> Option<Vec
 }
 
 impl Skeleton<'_> {
-    /// Where the program headers are: `AT_PHDR` of a main program.
-    pub fn phdrs_at(&self) -> Avma {
-        self.first.range.start.add(self.header.phoff)
-    }
-
     pub fn path(&self) -> Option<&str> {
         self.first.path.as_deref()
     }
@@ -251,8 +280,8 @@ impl Skeleton<'_> {
     ) -> Result<(Option<AvmaRange>, FrameTable), Error> {
         let none = || FrameTable::parse(Vec::new(), self.extent.start, mem).map_err(Error::from);
         let hdr_at = self.part(elf::PT_GNU_EH_FRAME);
-        let (start, last) = match hdr_at.and_then(|r| frames::hdr(mem, r)) {
-            Some(h) => (h.eh_frame, h.last_fde),
+        let (start, listed) = match hdr_at.and_then(|r| frames::hdr(mem, r)) {
+            Some(h) => (h.eh_frame, h.listed),
             None => {
                 if hdr_at.is_some() {
                     faults.push(self.bad("an .eh_frame_hdr of unknown form"));
@@ -271,21 +300,22 @@ impl Skeleton<'_> {
         };
         let readable = maps::run_end(maps, start, |m| m.perms.r);
         let whole = AvmaRange::new(start, segment.file_backed.end.min(readable));
-        let mut bytes = match mem.bytes(whole) {
+        let bytes = match mem.bytes(whole) {
             Ok(b) => b,
             Err(e) => {
                 faults.push(e.into());
                 return Ok((None, none()?));
             }
         };
-        let len = frames::section_len(&bytes, start, last);
-        bytes.truncate(len);
-        let range = AvmaRange::new(start, start.add(bytes.len() as u64));
-        match FrameTable::parse(bytes, start, mem) {
-            Ok(table) => Ok((Some(range), table)),
+        let table = match listed {
+            Some(listed) => FrameTable::parse_listed(bytes, start, &listed, mem),
+            None => FrameTable::parse(bytes, start, mem),
+        };
+        match table {
+            Ok(table) => Ok((Some(table.extent()), table)),
             Err(e) => {
                 faults.push(e.into());
-                Ok((Some(range), none()?))
+                Ok((None, none()?))
             }
         }
     }

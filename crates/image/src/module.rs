@@ -58,7 +58,7 @@ pub struct Module {
     pub build_id: Option<Vec<u8>>,
     /// `PT_INTERP`: the path of the dynamic loader.
     pub interpreter: Option<String>,
-    /// `.eh_frame`, up to its terminator.
+    /// `.eh_frame`, up to the end of the last entry that unwinders use.
     pub eh_frame: Option<AvmaRange>,
     /// `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<AvmaRange>,

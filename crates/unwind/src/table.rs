@@ -58,43 +58,48 @@ impl FrameTable {
     /// # Errors
     /// [`Error::OutsideAddressSpace`] if the bytes do not fit at `at`.
     pub fn parse(eh_frame: Vec<u8>, at: Avma, mem: &dyn ReadMemory) -> Result<FrameTable, Error> {
+        FrameTable::collect(eh_frame, at, |reader, bytes| reader.all(bytes, mem))
+    }
+
+    /// As [`parse`](Self::parse), but reads only the FDEs at these addresses: those that the search table of
+    /// `.eh_frame_hdr` lists, by which unwinders go. The section may hold others, of code that is gone, and zero words
+    /// between: llvm-bolt's new section has its own FDEs, a terminator, and then all old ones.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_listed(
+        eh_frame: Vec<u8>,
+        at: Avma,
+        listed: &[Avma],
+        mem: &dyn ReadMemory,
+    ) -> Result<FrameTable, Error> {
+        FrameTable::collect(eh_frame, at, |reader, bytes| reader.listed(bytes, at, listed, mem))
+    }
+
+    fn collect(
+        mut eh_frame: Vec<u8>,
+        at: Avma,
+        read: impl FnOnce(&mut Reader<'_>, &[u8]) -> usize,
+    ) -> Result<FrameTable, Error> {
         let len = eh_frame.len() as u64;
         if at.raw().checked_add(len).is_none() {
             return Err(Error::OutsideAddressSpace { at, len });
         }
-        let mut table = FrameTable { at, ..FrameTable::default() };
-        let used = table.walk(&eh_frame, mem);
-        table.bytes = eh_frame;
-        table.bytes.truncate(used);
-        table.bytes.shrink_to_fit();
-        table.fdes.sort_by_key(|f| (f.range.start, f.offset));
-        table.overlaps = table.fdes.windows(2).filter(|w| w[0].range.overlaps(&w[1].range)).count();
-        Ok(table)
+        let (section, bases) = section(&eh_frame, at);
+        let mut reader = Reader { section, bases, cies: HashMap::new(), fdes: Vec::new(), skipped: 0 };
+        let used = read(&mut reader, &eh_frame);
+        let Reader { mut fdes, skipped, .. } = reader;
+        eh_frame.truncate(used);
+        eh_frame.shrink_to_fit();
+        fdes.sort_by_key(|f| (f.range.start, f.offset));
+        let overlaps = fdes.windows(2).filter(|w| w[0].range.overlaps(&w[1].range)).count();
+        Ok(FrameTable { bytes: eh_frame, at, fdes, skipped, overlaps })
     }
 
-    /// Collects the FDEs of `bytes`; gives the size of the section without its terminator.
-    fn walk(&mut self, bytes: &[u8], mem: &dyn ReadMemory) -> usize {
-        let (section, bases) = section(bytes, self.at);
-        let mut cies: HashMap<usize, Option<Shared<'_>>> = HashMap::new();
-        let mut at = 0;
-        while let Some(entry) = Entry::at(bytes, at) {
-            let Entry::Whole { id, end } = entry else {
-                // A length that leaves the section: whatever follows cannot be found.
-                self.skipped += usize::from(matches!(entry, Entry::Cut));
-                break;
-            };
-            if id == Some(0) {
-                let shared = (end - at <= MAX_CIE).then(|| share(&section, &bases, at, mem)).flatten();
-                cies.insert(at, shared);
-            } else {
-                match fde(&section, &bases, at, &cies, mem) {
-                    Some(fde) => self.fdes.push(fde),
-                    None => self.skipped += 1,
-                }
-            }
-            at = end;
-        }
-        at
+    /// The bytes from the section's start to the end of the last entry that was read.
+    #[must_use]
+    pub fn extent(&self) -> AvmaRange {
+        AvmaRange::with_len(self.at, self.bytes.len() as u64)
     }
 
     /// All FDEs by rising start.
@@ -210,13 +215,94 @@ impl Entry {
     }
 }
 
+/// Collects the FDEs of a section.
+struct Reader<'a> {
+    section: EhFrame<Bytes<'a>>,
+    bases: BaseAddresses,
+    /// By their offsets; `None` for those whose FDEs cannot be used.
+    cies: HashMap<usize, Option<Shared<'a>>>,
+    fdes: Vec<Fde>,
+    skipped: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// All up to the terminator; gives the size of the section without it.
+    fn all(&mut self, bytes: &[u8], mem: &dyn ReadMemory) -> usize {
+        let mut at = 0;
+        while let Some(entry) = Entry::at(bytes, at) {
+            let Entry::Whole { id, end } = entry else {
+                // A length that leaves the section: whatever follows cannot be found.
+                self.skipped += usize::from(matches!(entry, Entry::Cut));
+                break;
+            };
+            if id != Some(0) {
+                self.take(bytes, at, mem);
+            }
+            at = end;
+        }
+        at
+    }
+
+    /// Those at these addresses in a section at `base`; gives where the last one ends.
+    fn listed(&mut self, bytes: &[u8], base: Avma, listed: &[Avma], mem: &dyn ReadMemory) -> usize {
+        let mut last = 0;
+        for fde in listed {
+            let offset = fde.since(base).and_then(|o| usize::try_from(o).ok());
+            match offset.and_then(|at| Some((at, Entry::at(bytes, at)?))) {
+                Some((at, Entry::Whole { id, end })) if id != Some(0) => {
+                    self.take(bytes, at, mem);
+                    last = last.max(end);
+                }
+                _ => self.skipped += 1,
+            }
+        }
+        last
+    }
+
+    fn take(&mut self, bytes: &[u8], offset: usize, mem: &dyn ReadMemory) {
+        match self.fde(bytes, offset, mem) {
+            Some(fde) => self.fdes.push(fde),
+            None => self.skipped += 1,
+        }
+    }
+
+    fn fde(&mut self, bytes: &[u8], offset: usize, mem: &dyn ReadMemory) -> Option<Fde> {
+        let Reader { section, bases, cies, .. } = self;
+        let partial = section.partial_fde_from_offset(bases, EhFrameOffset(offset)).ok()?;
+        let of = partial.cie_offset().0;
+        let shared = cies.entry(of).or_insert_with(|| share(section, bases, bytes, of, mem)).as_ref()?;
+        let entry = partial.parse(|_, _, _| Ok(shared.cie.clone())).ok()?;
+        let end = entry.initial_address().checked_add(entry.len())?;
+        if entry.len() == 0 {
+            return None;
+        }
+        let own = entry_range(bases, offset, entry.entry_len());
+        let lsda = match entry.lsda() {
+            Some(pointer) => resolve(pointer, own, mem)?,
+            None => None,
+        };
+        Some(Fde {
+            range: AvmaRange::new(Avma(entry.initial_address()), Avma(end)),
+            personality: shared.personality,
+            lsda,
+            signal_frame: entry.is_signal_trampoline(),
+            offset: offset as u64,
+        })
+    }
+}
+
 /// Decodes the CIE at `offset`; `None` if its FDEs cannot be used.
 fn share<'a>(
     section: &EhFrame<Bytes<'a>>,
     bases: &BaseAddresses,
+    bytes: &[u8],
     offset: usize,
     mem: &dyn ReadMemory,
 ) -> Option<Shared<'a>> {
+    let Entry::Whole { id: Some(0), end } = Entry::at(bytes, offset)? else { return None };
+    if end - offset > MAX_CIE {
+        return None;
+    }
     let cie = section.cie_from_offset(bases, EhFrameOffset(offset)).ok()?;
     if cie.return_address_register() != gimli::X86_64::RA {
         return None;
@@ -227,34 +313,6 @@ fn share<'a>(
         None => None,
     };
     Some(Shared { cie, personality })
-}
-
-fn fde<'a>(
-    section: &EhFrame<Bytes<'a>>,
-    bases: &BaseAddresses,
-    offset: usize,
-    cies: &HashMap<usize, Option<Shared<'a>>>,
-    mem: &dyn ReadMemory,
-) -> Option<Fde> {
-    let partial = section.partial_fde_from_offset(bases, EhFrameOffset(offset)).ok()?;
-    let shared = cies.get(&partial.cie_offset().0)?.as_ref()?;
-    let entry = partial.parse(|_, _, _| Ok(shared.cie.clone())).ok()?;
-    let end = entry.initial_address().checked_add(entry.len())?;
-    if entry.len() == 0 {
-        return None;
-    }
-    let own = entry_range(bases, offset, entry.entry_len());
-    let lsda = match entry.lsda() {
-        Some(pointer) => resolve(pointer, own, mem)?,
-        None => None,
-    };
-    Some(Fde {
-        range: AvmaRange::new(Avma(entry.initial_address()), Avma(end)),
-        personality: shared.personality,
-        lsda,
-        signal_frame: entry.is_signal_trampoline(),
-        offset: offset as u64,
-    })
 }
 
 /// Where an entry's own bytes lie (`len` as the entry states it, without the field that states it). To the byte: the last

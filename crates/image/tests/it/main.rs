@@ -5,6 +5,8 @@ mod common;
 #[cfg(test)]
 mod live;
 #[cfg(test)]
+mod moved_headers;
+#[cfg(test)]
 mod mutate;
 #[cfg(test)]
 mod vtables;

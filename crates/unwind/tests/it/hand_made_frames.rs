@@ -125,6 +125,35 @@ fn what_is_unsound_is_left_out_and_counted() {
     assert!(matches!(high, Err(Error::OutsideAddressSpace { .. })));
 }
 
+/// A list of FDEs counts, not what else lies in the section; zero words between are no end.
+#[test]
+fn listed_ones_alone() {
+    let mut s = Section::default();
+    let first_cie = s.cie("zR", &[0x03]);
+    s.fde(first_cie, 0x1000, 16, &[], &[]);
+    let new = s.fde(first_cie, 0x2000, 16, &[], &[]);
+    s.0.extend([0; 4]);
+    let second_cie = s.cie("zR", &[0x03]);
+    let old = s.fde(second_cie, 0x3000, 16, &[], &[]);
+    s.fde(second_cie, 0x2008, 16, &[], &[]);
+    let end = s.0.len();
+    let read = |list: &[usize]| {
+        let list: Vec<Avma> = list.iter().map(|o| Avma(AT + *o as u64)).collect();
+        FrameTable::parse_listed(s.0.clone(), Avma(AT), &list, &Slot(0)).unwrap()
+    };
+    let table = read(&[new, old]);
+    let starts: Vec<Avma> = table.fdes().iter().map(|f| f.range.start).collect();
+    assert_eq!((starts, table.skipped(), table.overlaps()), (vec![Avma(0x2000), Avma(0x3000)], 0, 0));
+    assert_eq!(table.extent(), AvmaRange::with_len(Avma(AT), (end - (end - old) / 2) as u64));
+    for fde in table.fdes() {
+        assert_eq!(table.rows(fde).unwrap().len(), 1);
+    }
+    // No FDE: a CIE, the zero word, the section's end, outside, inside an entry.
+    let none = read(&[first_cie, second_cie - 4, end, end + 100, new + 1]);
+    assert_eq!((none.fdes().len(), none.skipped()), (0, 5));
+    assert!(none.extent().is_empty());
+}
+
 #[test]
 fn programs() {
     let mut s = Section::default();

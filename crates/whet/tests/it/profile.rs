@@ -1,6 +1,6 @@
 //! Profiles that outlive their process: a warm start, what does not fit, what other tools make of them.
 
-use crate::support::{Guest, build, build_with, have, run, scratch, skip, whet};
+use crate::support::{Answer, Guest, build, build_with, have, run, scratch, skip, whet};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,11 +36,11 @@ fn output_of(guest: Guest) -> String {
     said
 }
 
-fn optimize(guest: &Guest, profile: &Path) -> crate::support::Answer {
+fn optimize(guest: &Guest, profile: &Path) -> Answer {
     whet(&words(&["optimize", &guest.arg(), "--profile", profile.to_str().unwrap()], &[]))
 }
 
-fn error_of(answer: &crate::support::Answer) -> (String, String) {
+fn error_of(answer: &Answer) -> (String, String) {
     let error = &answer.json()["error"];
     (error["code"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
 }
@@ -211,14 +211,28 @@ fn runs_add_up() {
     assert!(one.contains("\nruns 2\n"), "{one}");
 }
 
-/// llvm-bolt takes the branches for what they are, and the program it makes of them does the same.
+/// llvm-bolt takes the branches for what they are, and the program it makes of them does the same: all its code in new
+/// places where the file has relocations, else the hot functions where they were.
 #[test]
 fn llvm_bolt_rebuilds_by_it() {
     if !have("llvm-bolt-16") {
         skip("llvm_bolt_rebuilds_by_it: no llvm-bolt-16 (tools/setup.sh installs bolt-16)");
         return;
     }
-    let program = build_with("cases.c", &["-Wl,--emit-relocs"]).unwrap();
+    let said = rebuilt_by_bolt(&["-Wl,--emit-relocs"], &["--reorder-functions=hfsort"]);
+    assert!(said.stdout.contains("BOLT-INFO: 2 out of "), "{}", said.stdout);
+    let sound = "0 callsites with invalid profile, used perf data for 0 stale functions";
+    assert!(said.stdout.contains(sound), "{}", said.stdout);
+    for complaint in ["invalid branch", "profile branches match only", "possibly corrupted"] {
+        assert!(!said.stdout.contains(complaint) && !said.stderr.contains(complaint), "{said:?}");
+    }
+    rebuilt_by_bolt(&[], &[]);
+}
+
+/// What llvm-bolt says to a guest linked so and whet's profile of it. What it makes does the same, and so it does when whet
+/// has rebuilt that in turn, which has its program headers at the file's end and frames of code that is gone.
+fn rebuilt_by_bolt(link: &[&str], order: &[&str]) -> Answer {
+    let program = build_with("cases.c", link).unwrap();
     let (file, plain) = profile_of(&program);
     let fdata = scratch("fdata");
     let import =
@@ -229,16 +243,15 @@ fn llvm_bolt_rebuilds_by_it() {
     let rebuilt = scratch("bolted");
     let mut bolt = Command::new("llvm-bolt-16");
     bolt.arg(&program).arg("-o").arg(&rebuilt).arg("--data").arg(&fdata);
-    bolt.args(["--reorder-blocks=ext-tsp", "--reorder-functions=hfsort", "--dyno-stats", "-v=2"]);
+    bolt.args(["--reorder-blocks=ext-tsp", "--dyno-stats", "-v=2"]).args(order);
     let said = run(bolt).exits(0);
-    assert!(said.stdout.contains("BOLT-INFO: 2 out of "), "{}", said.stdout);
-    let sound = "0 callsites with invalid profile, used perf data for 0 stale functions";
-    assert!(said.stdout.contains(sound), "{}", said.stdout);
-    for complaint in ["invalid branch", "profile branches match only", "possibly corrupted"] {
-        assert!(!said.stdout.contains(complaint) && !said.stderr.contains(complaint), "{said:?}");
-    }
     let guest = Guest::working(&rebuilt, &["threads"], 2);
+    let pid = guest.arg();
+    let how = [&["--seconds", "1", "--count", "0.3", "--only"][..], &HOT].concat();
+    let report = whet(&words(&["optimize", &pid], &how)).exits(0).json();
+    assert_eq!(report["functions"]["cloned"], 2, "{report}");
     assert_eq!(output_of(guest), plain);
+    said
 }
 
 /// A linker that is given the order of symbols lays the functions out so.
