@@ -2,13 +2,15 @@
 """What llvm-bolt gains on a server, beside what whet gains on it.
 
 Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load, of which one
-stands still (SIGSTOP) while the other's window is taken; pairs of windows in random order, and several couples of servers
-after one another, as each has memory of its own; intervals are of couples first, then of pairs. The plain one runs against
-a second plain one, which is the noise of comparing two servers, each of which begins its window with caches that the
-other has filled; then against the one that llvm-bolt made by a profile of all loads; then llvm-bolt's against a plain one
-that whet has optimized live, where more than 1 is what whet gains over llvm-bolt. At last the plain one alone, with whet's
-code and without, as in bench/run.py; once more without huge pages, as llvm-bolt's code is in such only where the kernel
-has them for files (`huge pages` in the table tells).
+stands still (SIGSTOP) while the other's window is taken; the servers on one CPU, their clients on another; pairs of
+windows in random order, and several couples of servers after one another, as each has memory of its own; intervals are
+of couples first, then of pairs. The plain one runs against a second plain one, which is the noise of comparing two
+servers; then against the one that llvm-bolt made by a profile of all loads; then llvm-bolt's against a plain one that whet
+has optimized live, where more than 1 is what whet gains over llvm-bolt.
+
+Then the plain one alone, on all CPUs, with whet's code and without, as in bench/run.py; once more without huge pages, as
+llvm-bolt's code is in such only where the kernel has them for files (`huge pages` in the table tells). At last llvm-bolt's
+alone in the same ways: both layouts in one process, where what differs between servers does not count.
 
     bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
 
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -40,7 +42,9 @@ from servers import FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 WINDOW, SETTLE = 0.2, 0.03
-COUPLES, THREADS = 5, 4
+COUPLES, THREADS = 8, 4
+# What optimizing takes, for which the other side's load runs, too. Seconds.
+OPTIMIZE = 10.0
 
 
 class Side:
@@ -56,9 +60,18 @@ class Side:
         """Begins the load and gives it time."""
         load = Load(self.server.socket, self.load_name, THREADS, None, TABLES, ROWS)
         self.load = self.stack.enter_context(load)
-        # Before the load is ended, whatever happens: a stopped process does not hear that it shall end.
+        # Before the load is waited for, whatever happens: a stopped one never ends by itself.
         self.stack.callback(self.go)
         time.sleep(WARM_UP)
+
+    def pin(self) -> None:
+        """Server and client each to a CPU of its own. Which threads share one is else settled by chance for a server's
+        life, and makes a tenth of difference between two of one kind."""
+        client, server, *_ = sorted(os.sched_getaffinity(0))
+        for pid, cpu in ((self.load.pid, client), (self.server.pid, server)):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(task), {cpu})
 
     def go(self) -> None:
         """Lets the load run."""
@@ -91,15 +104,19 @@ def couple(
 ) -> tuple[list[Window], dict[str, int]]:
     """The windows of two servers in turn, and what is in huge pages of each."""
     with ExitStack() as stack:
-        sides = {name: Side(stack, program, load_name) for name, program in programs.items()}
+        # Each side is the first as often as the second.
+        order = list(programs)[:: -1 if group % 2 else 1]
+        sides = {name: Side(stack, programs[name], load_name) for name in order}
         for name, side in sides.items():
             side.warm_up()
+            side.pin()
             if live and name == "with":
                 live.run("optimize", side.server.pid)
+            elif live:
+                time.sleep(OPTIMIZE)
             side.halt()
         windows = []
         for pair in pairs:
-            order = list(sides)
             rng.shuffle(order)
             windows += [sides[name].window(pair, name, group) for name in order]
         huge = {name: huge_code(side.server.pid) for name, side in sides.items()}
@@ -123,26 +140,26 @@ def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Names
     return {**gain, "huge_code_bytes": least, "huge_code_of_each": huge, "windows": [asdict(w) for w in windows]}
 
 
-def by_whet(load_name: str, args: argparse.Namespace) -> dict:
-    """The plain server with whet's code and without; then the same with clones in small pages."""
-
-    def gained(*words: object) -> dict:
-        before = huge_code(pid)
-        optimized = args.whet.run("optimize", pid, *words)
-        huge = huge_code(pid) - before
-        gain = measure(pid, plain.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
-        return {**gain, "huge_code_bytes": huge, "optimize": optimized}
-
+def in_one(load_name: str, name: str, program: Path, args: argparse.Namespace) -> dict[str, dict]:
+    """A server with whet's code and without; then the same with clones in small pages."""
     with ExitStack() as stack:
-        plain = Side(stack, args.folder / "plain", load_name)
+        side = Side(stack, program, load_name)
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-bench-"))) / "profile"
-        plain.warm_up()
-        pid = plain.server.pid
+        side.warm_up()
+        pid = side.server.pid
+
+        def gained(*words: object) -> dict:
+            before = huge_code(pid)
+            optimized = args.whet.run("optimize", pid, *words)
+            huge = huge_code(pid) - before
+            gain = measure(pid, side.server.socket, pairs=args.pairs, whet=args.whet, seed=args.seed)
+            return {**gain, "huge_code_bytes": huge, "optimize": optimized}
+
         huge = gained()
         args.whet.run("profile", "export", pid, "-o", profile)
         small = gained("--profile", profile, "--without", "huge-pages")
-        plain.finish()
-    return {"whet": huge, "whet, small pages": small}
+        side.finish()
+    return {name: huge, f"{name}, small pages": small}
 
 
 def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
@@ -151,7 +168,8 @@ def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dic
     yield "nothing", side_by_side(load_name, {"without": plain, "with": plain}, args)
     yield "llvm-bolt", side_by_side(load_name, {"without": plain, "with": bolted}, args)
     yield "whet over llvm-bolt", side_by_side(load_name, {"without": bolted, "with": plain}, args, live=args.whet)
-    yield from by_whet(load_name, args).items()
+    yield from in_one(load_name, "whet", plain, args).items()
+    yield from in_one(load_name, "whet on llvm-bolt's", bolted, args).items()
 
 
 def row(load_name: str, tool: str, g: dict) -> list[str]:
@@ -173,6 +191,8 @@ def main() -> int:
     args = p.parse_intermixed_args()
     if args.pairs < 2 * COUPLES:
         p.error(f"at least {2 * COUPLES} pairs: two of each couple of servers")
+    if len(os.sched_getaffinity(0)) < 2:
+        p.error("needs two CPUs")
     args.folder = args.folder.absolute()
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,10 @@ other pass left out, in random order, and each rebuild is measured against the o
 tools/measure.py). A gain is user CPU per query over all windows without, by that with, as no pass changes the kernel's
 part. A pass's share is the ratio of the gains with all passes and without it, within each round; more than 1 is what it
 gives. All of them are built twice a round, and shares are taken of both builds together; "nothing" is one's share of the
-other, which a layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may do.
+other, which a layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may
+do. Beside it stands what `whet explain` says of each build by the counts, without noise: branches taken, instructions,
+indirect calls and calls through the PLT in the clones, against the same functions' originals, and how many cache lines
+and pages are hot.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 """
@@ -17,7 +20,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 from loaded import LOADS, loaded  # noqa: E402
 from measure import MeasureError, Window, measure, user_gain, whole_pairs  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
+from run import table  # noqa: E402
 from server import ServerError, exit_on_signals  # noqa: E402
 from servers import NAMES, FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
@@ -40,30 +44,42 @@ RESAMPLES = 2000
 Pair = dict[str, Window]
 
 
-def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, list[Pair]]:
-    """The pairs of windows, by the pass that was left out."""
+@dataclass
+class Build:
+    """What one pass left out makes: the windows, and what is executed before and after, by the counts."""
+
+    pairs: list[Pair]
+    before: dict[str, int]
+    after: dict[str, int]
+
+
+def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, Build]:
+    """The builds by the pass that was left out."""
     left_out = [ALL, AGAIN, *args.passes]
     rng.shuffle(left_out)
-    pairs: dict[str, list[Pair]] = {}
+    builds: dict[str, Build] = {}
     with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, loaded(args.server, args.load, args.threads) as server:
         profile = Path(folder) / "profile"
         args.whet.run("optimize", server.pid)
         args.whet.run("profile", "export", server.pid, "-o", profile)
         for name in left_out:
             without = [] if name in (ALL, AGAIN) else ["--without", name]
-            args.whet.run("optimize", server.pid, "--profile", profile, *without)
+            dyno = args.whet.run("optimize", server.pid, "--profile", profile, *without)["dyno"]
+            if dyno is None:
+                raise WhetError("nothing was rebuilt by the profile")
             result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
-            pairs[name] = whole_pairs([Window(**w) for w in result["windows"]])
-            print(f"round {number}, without {name}: x{user_gain(pairs[name]):.3f}", file=sys.stderr, flush=True)
-    return pairs
+            pairs = whole_pairs([Window(**w) for w in result["windows"]])
+            builds[name] = Build(pairs, dyno["before"], dyno["after"])
+            print(f"round {number}, without {name}: x{user_gain(pairs):.3f}", file=sys.stderr, flush=True)
+    return builds
 
 
-def share(rounds: list[dict[str, list[Pair]]], name: str, rng: random.Random) -> dict:
+def share(rounds: list[dict[str, Build]], name: str, rng: random.Random) -> dict:
     """The median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then pairs in each."""
 
-    def of_round(one: dict[str, list[Pair]], draw: Callable[[list[Pair]], list[Pair]]) -> float:
-        whole = one[ALL] if name == AGAIN else one[ALL] + one[AGAIN]
-        return user_gain(draw(whole)) / user_gain(draw(one[name]))
+    def of_round(one: dict[str, Build], draw: Callable[[list[Pair]], list[Pair]]) -> float:
+        whole = one[ALL].pairs + ([] if name == AGAIN else one[AGAIN].pairs)
+        return user_gain(draw(whole)) / user_gain(draw(one[name].pairs))
 
     def resampled() -> float:
         drawn = rng.choices(rounds, k=len(rounds))
@@ -73,6 +89,17 @@ def share(rounds: list[dict[str, list[Pair]]], name: str, rng: random.Random) ->
     tail = RESAMPLES // 40
     point = median(of_round(r, lambda some: some) for r in rounds)
     return {"ratio": point, "low": samples[tail], "high": samples[-tail - 1]}
+
+
+def executed(rounds: list[dict[str, Build]], name: str) -> list[str]:
+    """What is executed in a build: changes against the originals, and what is hot; medians over rounds."""
+
+    def change(key: str) -> str:
+        ratios = [r[name].after[key] / r[name].before[key] for r in rounds if r[name].before[key]]
+        return f"{median(ratios) - 1:+.1%}" if ratios else "none"
+
+    changes = map(change, ["taken_branches", "instructions", "indirect_calls", "plt_calls"])
+    return [*changes, *(f"{median(r[name].after[key] for r in rounds):.0f}" for key in ("hot_lines", "hot_pages"))]
 
 
 def main() -> int:
@@ -92,23 +119,24 @@ def main() -> int:
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    rounds: list[dict[str, list[Pair]]] = []
+    rounds: list[dict[str, Build]] = []
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
-            kept = [{name: [{s: asdict(w) for s, w in p.items()} for p in pairs] for name, pairs in r.items()} for r in rounds]
+            kept = [{name: asdict(build) for name, build in one.items()} for one in rounds]
             args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
         return 1
     print(f"{args.server}, {args.load}: user CPU per query, without whet / with")
-    print("| built without | gain | the pass's share (95% interval) |")
-    print("|---|---|---|")
+    rows = []
     for name in [ALL, AGAIN, *args.passes]:
-        whole = median(user_gain(r[name]) for r in rounds)
+        whole = median(user_gain(r[name].pairs) for r in rounds)
         of_it = share(rounds, name, rng)
         told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
-        print(f"| {name} | x{whole:.3f} | {told} |")
+        rows.append([name, f"x{whole:.3f}", told, *executed(rounds, name)])
+    head = ["built without", "gain", "the pass's share (95% interval)"]
+    print(table([*head, "taken branches", "instructions", "indirect calls", "PLT calls", "hot lines", "hot pages"], rows))
     return 0
 
 

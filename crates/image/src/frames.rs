@@ -13,7 +13,7 @@ const PE_DATAREL: u8 = 0x30;
 pub(crate) struct Hdr {
     /// Where `.eh_frame` starts.
     pub eh_frame: Avma,
-    /// The FDEs of the search table by rising address, where there is a sound table.
+    /// The FDEs of the search table, where there is a sound one.
     pub listed: Option<Vec<Avma>>,
 }
 
@@ -32,9 +32,7 @@ pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
         let n = usize::try_from(u32_at(&bytes, used)?).ok()?;
         if n.checked_mul(8).is_some_and(|len| len <= rows.len()) {
             let fdes = rows.chunks_exact(8).take(n).filter_map(|row| i32_at(row, 4));
-            let mut listed: Vec<Avma> = fdes.map(|d| at.start.offset(i64::from(d))).collect();
-            listed.sort_unstable();
-            out.listed = Some(listed);
+            out.listed = Some(fdes.map(|d| at.start.offset(i64::from(d))).collect());
         }
     }
     Some(out)
@@ -72,7 +70,7 @@ mod tests {
             b.extend(fde.to_le_bytes());
         }
         let read = |b: &[u8]| hdr(&(at, b), AvmaRange::with_len(at, b.len() as u64));
-        let listed = Some(vec![Avma(0x2010), Avma(0x2030)]);
+        let listed = Some(vec![Avma(0x2030), Avma(0x2010)]);
         assert_eq!(read(&b), Some(Hdr { eh_frame: Avma(0x2000), listed }));
         b[8] = 3;
         assert_eq!(read(&b).unwrap().listed, None);

@@ -18,6 +18,9 @@ const MAX_SMALL: u64 = 1 << 20;
 /// No module needs more libraries.
 const MAX_NEEDED: usize = 4096;
 
+/// So many mappings of one part of a file are looked at for the one that belongs to a module.
+const MAX_VIEWS: usize = 16;
+
 /// A module whose headers fit the memory map; nothing further has been read.
 #[derive(Debug)]
 pub(crate) struct Skeleton<'a> {
@@ -97,8 +100,9 @@ fn table(
 ) -> Option<(Avma, Vec<Phdr>)> {
     let ours = |m: &Mapping| m.perms.r && m.same_file(first);
     let from = maps.partition_point(|m| m.range.start < first.range.start);
-    maps.iter().skip(from).filter(|m| ours(m)).find_map(|m| {
-        let offset = header.phoff.checked_sub(m.offset).filter(|o| *o < m.range.len())?;
+    let offset = |m: &Mapping| header.phoff.checked_sub(m.offset).filter(|o| *o < m.range.len());
+    let views = maps.iter().skip(from).filter(|m| ours(m)).filter_map(|m| Some((m, offset(m)?)));
+    views.take(MAX_VIEWS).find_map(|(m, offset)| {
         let table = AvmaRange::with_len(m.range.start.add(offset), header.phdrs_len());
         if !AvmaRange::new(table.start, maps::run_end(maps, table.start, ours)).covers(&table) {
             return None;
@@ -312,7 +316,12 @@ impl Skeleton<'_> {
             None => FrameTable::parse(bytes, start, mem),
         };
         match table {
-            Ok(table) => Ok((Some(table.extent()), table)),
+            Ok(table) => {
+                if table.fdes().is_empty() && table.skipped() > 0 {
+                    faults.push(self.bad("an .eh_frame in which nothing can be understood"));
+                }
+                Ok((Some(table.extent()), table))
+            }
             Err(e) => {
                 faults.push(e.into());
                 Ok((None, none()?))

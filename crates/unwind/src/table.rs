@@ -1,8 +1,7 @@
 //! All FDEs of one `.eh_frame`.
 //!
 //! Sound tables are read completely; in unsound ones what cannot be understood is left out and counted, and the work
-//! stays linear in the section whatever its bytes claim: each entry is visited once, each CIE decoded once, and an
-//! FDE may only name a CIE that the walk has met before it (linkers write them in that order).
+//! stays linear in the section whatever its bytes claim: no byte belongs to two FDEs, and each CIE is decoded once.
 
 use crate::rows::{State, evaluate};
 use crate::{Error, Fde, Row};
@@ -10,7 +9,7 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use gimli::{
     BaseAddresses, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -73,7 +72,8 @@ impl FrameTable {
         listed: &[Avma],
         mem: &dyn ReadMemory,
     ) -> Result<FrameTable, Error> {
-        FrameTable::collect(eh_frame, at, |reader, bytes| reader.listed(bytes, at, listed, mem))
+        let rising: BTreeSet<Avma> = listed.iter().copied().collect();
+        FrameTable::collect(eh_frame, at, |reader, bytes| reader.listed(bytes, at, rising.into_iter(), mem))
     }
 
     fn collect(
@@ -243,15 +243,22 @@ impl<'a> Reader<'a> {
         at
     }
 
-    /// Those at these addresses in a section at `base`; gives where the last one ends.
-    fn listed(&mut self, bytes: &[u8], base: Avma, listed: &[Avma], mem: &dyn ReadMemory) -> usize {
+    /// Those at these rising addresses in a section at `base`; gives where the last one ends. An entry that begins inside
+    /// another is none: so no byte is read for more than one.
+    fn listed(
+        &mut self,
+        bytes: &[u8],
+        base: Avma,
+        listed: impl Iterator<Item = Avma>,
+        mem: &dyn ReadMemory,
+    ) -> usize {
         let mut last = 0;
         for fde in listed {
-            let offset = fde.since(base).and_then(|o| usize::try_from(o).ok());
+            let offset = fde.since(base).and_then(|o| usize::try_from(o).ok()).filter(|o| *o >= last);
             match offset.and_then(|at| Some((at, Entry::at(bytes, at)?))) {
                 Some((at, Entry::Whole { id, end })) if id != Some(0) => {
                     self.take(bytes, at, mem);
-                    last = last.max(end);
+                    last = end;
                 }
                 _ => self.skipped += 1,
             }

@@ -148,6 +148,17 @@ fn listed_ones_alone() {
     for fde in table.fdes() {
         assert_eq!(table.rows(fde).unwrap().len(), 1);
     }
+    // Twice the same is once; what begins inside another, whole as it may look, is none.
+    assert_eq!(read(&[old, new, old, new]).fdes(), table.fdes());
+    let mut outer = Section::default();
+    let cie = outer.cie("zR", &[0x03]);
+    let mut inner = Section(vec![0; outer.0.len() + 17]);
+    let at = inner.fde(cie, 0x7000, 16, &[], &[]);
+    let holder = outer.fde(cie, 0x6000, 16, &[], &[&inner.0[at..], &[0; 8]].concat());
+    assert_eq!(holder + 17, at);
+    let list = [holder, at].map(|o| Avma(AT + o as u64));
+    let both = FrameTable::parse_listed(outer.0, Avma(AT), &list, &Slot(0)).unwrap();
+    assert_eq!((both.fdes().len(), both.skipped()), (1, 1));
     // No FDE: a CIE, the zero word, the section's end, outside, inside an entry.
     let none = read(&[first_cie, second_cie - 4, end, end + 100, new + 1]);
     assert_eq!((none.fdes().len(), none.skipped()), (0, 5));
