@@ -85,13 +85,13 @@ class Side:
         if self.load.running():
             os.kill(self.load.pid, number)
 
-    def window(self, pair: int, side: str, group: int) -> Window:
+    def window(self, pair: int, side: str) -> Window:
         """One window with the load, which stands still before and after."""
         self.go()
         time.sleep(SETTLE)
         window = self.gauge.window(pair, side, WINDOW)
         self.halt()
-        return replace(window, group=group)
+        return window
 
     def finish(self) -> None:
         """Ends the load and sees that it was well."""
@@ -118,7 +118,7 @@ def couple(
         windows = []
         for pair in pairs:
             rng.shuffle(order)
-            windows += [sides[name].window(pair, name, group) for name in order]
+            windows += [replace(sides[name].window(pair, name), group=group) for name in order]
         huge = {name: huge_code(side.server.pid) for name, side in sides.items()}
         if live and (state := live.state(sides["with"].server.pid)) != "optimized":
             raise WhetError(f"the server is {state} after its windows")

@@ -17,7 +17,6 @@ const USER_END: u64 = 1 << 47;
 const MAX_SMALL: u64 = 1 << 20;
 /// No module needs more libraries.
 const MAX_NEEDED: usize = 4096;
-
 /// So many mappings of one part of a file are looked at for the one that belongs to a module.
 const MAX_VIEWS: usize = 16;
 

@@ -57,7 +57,7 @@ impl FrameTable {
     /// # Errors
     /// [`Error::OutsideAddressSpace`] if the bytes do not fit at `at`.
     pub fn parse(eh_frame: Vec<u8>, at: Avma, mem: &dyn ReadMemory) -> Result<FrameTable, Error> {
-        FrameTable::collect(eh_frame, at, |reader, bytes| reader.all(bytes, mem))
+        FrameTable::collect(eh_frame, at, mem, |reader| reader.all())
     }
 
     /// As [`parse`](Self::parse), but reads only the FDEs at these addresses: those that the search table of
@@ -73,21 +73,24 @@ impl FrameTable {
         mem: &dyn ReadMemory,
     ) -> Result<FrameTable, Error> {
         let rising: BTreeSet<Avma> = listed.iter().copied().collect();
-        FrameTable::collect(eh_frame, at, |reader, bytes| reader.listed(bytes, at, rising.into_iter(), mem))
+        FrameTable::collect(eh_frame, at, mem, |reader| reader.listed(at, rising))
     }
 
     fn collect(
         mut eh_frame: Vec<u8>,
         at: Avma,
-        read: impl FnOnce(&mut Reader<'_>, &[u8]) -> usize,
+        mem: &dyn ReadMemory,
+        read: impl FnOnce(&mut Reader<'_>) -> usize,
     ) -> Result<FrameTable, Error> {
         let len = eh_frame.len() as u64;
         if at.raw().checked_add(len).is_none() {
             return Err(Error::OutsideAddressSpace { at, len });
         }
         let (section, bases) = section(&eh_frame, at);
-        let mut reader = Reader { section, bases, cies: HashMap::new(), fdes: Vec::new(), skipped: 0 };
-        let used = read(&mut reader, &eh_frame);
+        let bytes = &eh_frame[..];
+        let mut reader =
+            Reader { bytes, mem, section, bases, cies: HashMap::new(), fdes: Vec::new(), skipped: 0 };
+        let used = read(&mut reader);
         let Reader { mut fdes, skipped, .. } = reader;
         eh_frame.truncate(used);
         eh_frame.shrink_to_fit();
@@ -217,6 +220,8 @@ impl Entry {
 
 /// Collects the FDEs of a section.
 struct Reader<'a> {
+    bytes: &'a [u8],
+    mem: &'a dyn ReadMemory,
     section: EhFrame<Bytes<'a>>,
     bases: BaseAddresses,
     /// By their offsets; `None` for those whose FDEs cannot be used.
@@ -227,37 +232,31 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// All up to the terminator; gives the size of the section without it.
-    fn all(&mut self, bytes: &[u8], mem: &dyn ReadMemory) -> usize {
+    fn all(&mut self) -> usize {
         let mut at = 0;
-        while let Some(entry) = Entry::at(bytes, at) {
+        while let Some(entry) = Entry::at(self.bytes, at) {
             let Entry::Whole { id, end } = entry else {
                 // A length that leaves the section: whatever follows cannot be found.
                 self.skipped += usize::from(matches!(entry, Entry::Cut));
                 break;
             };
             if id != Some(0) {
-                self.take(bytes, at, mem);
+                self.take(at);
             }
             at = end;
         }
         at
     }
 
-    /// Those at these rising addresses in a section at `base`; gives where the last one ends. An entry that begins inside
+    /// Those at these addresses in a section at `base`; gives where the last one ends. An entry that begins inside
     /// another is none: so no byte is read for more than one.
-    fn listed(
-        &mut self,
-        bytes: &[u8],
-        base: Avma,
-        listed: impl Iterator<Item = Avma>,
-        mem: &dyn ReadMemory,
-    ) -> usize {
+    fn listed(&mut self, base: Avma, rising: BTreeSet<Avma>) -> usize {
         let mut last = 0;
-        for fde in listed {
+        for fde in rising {
             let offset = fde.since(base).and_then(|o| usize::try_from(o).ok()).filter(|o| *o >= last);
-            match offset.and_then(|at| Some((at, Entry::at(bytes, at)?))) {
+            match offset.and_then(|at| Some((at, Entry::at(self.bytes, at)?))) {
                 Some((at, Entry::Whole { id, end })) if id != Some(0) => {
-                    self.take(bytes, at, mem);
+                    self.take(at);
                     last = end;
                 }
                 _ => self.skipped += 1,
@@ -266,18 +265,18 @@ impl<'a> Reader<'a> {
         last
     }
 
-    fn take(&mut self, bytes: &[u8], offset: usize, mem: &dyn ReadMemory) {
-        match self.fde(bytes, offset, mem) {
+    fn take(&mut self, offset: usize) {
+        match self.fde(offset) {
             Some(fde) => self.fdes.push(fde),
             None => self.skipped += 1,
         }
     }
 
-    fn fde(&mut self, bytes: &[u8], offset: usize, mem: &dyn ReadMemory) -> Option<Fde> {
-        let Reader { section, bases, cies, .. } = self;
+    fn fde(&mut self, offset: usize) -> Option<Fde> {
+        let Reader { bytes, mem, section, bases, cies, .. } = self;
         let partial = section.partial_fde_from_offset(bases, EhFrameOffset(offset)).ok()?;
         let of = partial.cie_offset().0;
-        let shared = cies.entry(of).or_insert_with(|| share(section, bases, bytes, of, mem)).as_ref()?;
+        let shared = cies.entry(of).or_insert_with(|| share(section, bases, bytes, of, *mem)).as_ref()?;
         let entry = partial.parse(|_, _, _| Ok(shared.cie.clone())).ok()?;
         let end = entry.initial_address().checked_add(entry.len())?;
         if entry.len() == 0 {
@@ -285,7 +284,7 @@ impl<'a> Reader<'a> {
         }
         let own = entry_range(bases, offset, entry.entry_len());
         let lsda = match entry.lsda() {
-            Some(pointer) => resolve(pointer, own, mem)?,
+            Some(pointer) => resolve(pointer, own, *mem)?,
             None => None,
         };
         Some(Fde {
