@@ -34,6 +34,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
     let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
     let Some(installed) = &target.installed else { return Ok(None) };
+    splice::settle(&target.process, &installed.anchor).map_err(|e| target.cause(e.into()))?;
     match state_of(installed) {
         TargetState::Counting => restore::restore(pid, installed.generation() > 0)?,
         TargetState::Interrupted => {

@@ -152,7 +152,7 @@ fn sampling() -> Vec<Check> {
 
 fn huge_pages() -> Check {
     let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let ok = mode.as_deref().is_some_and(|m| !m.contains("[never]"));
+    let ok = splice::huge_pages_offered();
     Check {
         name: "huge-pages",
         ok,

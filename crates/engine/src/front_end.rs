@@ -31,8 +31,6 @@ const COUNTED: u64 = 8_000_000;
 const SEED: u64 = 1;
 /// Instructions of a stub, at most.
 const LONGEST_STUB: usize = 4;
-/// A huge page. Bytes.
-const HUGE: u64 = 2 << 20;
 
 /// Modelled events, of the same path through originals and through clones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -256,16 +254,8 @@ fn leading_in(installed: &Installed) -> Redirects {
     out
 }
 
-/// What of the newest clones is in huge pages. The kernel tells how much of a mapping, and not which part: it is taken to be the first,
-/// where hot code lies.
+/// What of the newest clones is in huge pages.
 fn huge(target: &Target, installed: &Installed) -> Vec<AvmaRange> {
-    installed
-        .of(installed.generation())
-        .map(|c| c.header.text)
-        .filter_map(|text| {
-            let bytes = target.process.anon_huge_bytes(text).ok()?.min(text.len());
-            let whole = bytes / HUGE * HUGE;
-            (whole > 0).then(|| AvmaRange::with_len(text.start, whole))
-        })
-        .collect()
+    let newest = installed.of(installed.generation());
+    newest.flat_map(|c| target.process.huge_pages(c.header.text).unwrap_or_default()).collect()
 }

@@ -69,8 +69,7 @@ pub(crate) fn check(
 
 /// At most so many bytes are charged to the target.
 fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u64 {
-    // Where pages of clones become a huge one, both are there for a moment.
-    let mapped: u64 = caches.iter().map(|c| c.text_range().len() * 2 + c.data_len()).sum();
+    let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
     let patched: FxHashSet<u64> =
         caches.iter().flat_map(|c| &c.records).map(|r| r.at.align_down(4096).0).collect();
     let pages =

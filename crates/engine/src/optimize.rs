@@ -429,7 +429,10 @@ impl Summary {
         let huge = main.is_some_and(|c| {
             let text = c.text_range();
             splice::huge_wanted(c.text.len() as u64)
-                && target.process.anon_huge_bytes(text).is_ok_and(|b| b >= text.len())
+                && target
+                    .process
+                    .huge_pages(text)
+                    .is_ok_and(|huge| huge.iter().map(|r| r.len()).sum::<u64>() == text.len())
         });
         OptimizeReport {
             pid: target.process.pid().0,

@@ -9,7 +9,7 @@ pub(crate) fn is_optimized(target: &Target) -> bool {
     target.installed.as_ref().is_some_and(|i| i.generation() > 0 && i.state() == State::Applied)
 }
 
-/// Takes clones that count out, and puts the earlier generation back if it was in force.
+/// Takes clones that count out, puts the earlier generation back if it was in force, and pays what is owed.
 ///
 /// # Errors
 /// Those of undo and redo, after more patience than usual.
@@ -23,6 +23,9 @@ pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
     let target = Target::open(pid)?;
     if let Some(installed) = target.installed.as_ref().filter(|_| was_optimized && !is_optimized(&target)) {
         splice::redo(&target.process, installed, &policy)?;
+    }
+    if let Some(installed) = &target.installed {
+        splice::settle(&target.process, &installed.anchor)?;
     }
     Ok(())
 }

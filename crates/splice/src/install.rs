@@ -15,7 +15,7 @@ use tracee::{Process, Remote};
 /// by which it is shown as a module.
 pub const BLOB_OFFSET: u64 = 4096;
 
-const HUGE: u64 = 2 << 20;
+pub(crate) const HUGE: u64 = 2 << 20;
 
 /// One code cache, ready to be put in place.
 #[derive(Clone, Debug)]
@@ -113,6 +113,13 @@ pub struct Plan {
     pub huge: bool,
 }
 
+impl Plan {
+    /// The caches whose code goes to huge pages, where the kernel gives any.
+    fn huge_caches(&self) -> Vec<&CachePlan> {
+        self.caches.iter().filter(|c| self.huge && huge_wanted(c.text.len() as u64)).collect()
+    }
+}
+
 /// What an installation did.
 #[derive(Clone, Debug)]
 pub struct InstallReport {
@@ -120,9 +127,7 @@ pub struct InstallReport {
     pub generation: u32,
     /// What was redirected, and for how long the world stood still.
     pub toggle: ToggleReport,
-    /// Bytes of the caches' text that the kernel backs with huge pages.
-    pub huge_bytes: u64,
-    /// How long one thread was stopped to make the mappings.
+    /// For how long at most one thread was stopped, to make the mappings or to turn the switch of huge pages.
     pub map_stop: Duration,
     /// Where its clones count.
     pub counters: Option<CounterArea>,
@@ -149,10 +154,14 @@ pub fn install(
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
-    let map_stop = map_all(process, earlier, plan)?;
+    let (map_stop, switched_off) = map_all(process, earlier, plan)?;
     let mut anchor = match earlier {
         Some(e) => e.anchor.clone(),
         None => write_anchor(process, plan)?,
+    };
+    let map_stop = match switched_off {
+        true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches())?),
+        false => map_stop,
     };
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
@@ -161,7 +170,6 @@ pub fn install(
         Some(offsets) => Some(counters::provide(process, &anchor, offsets)?),
         None => None,
     };
-    let huge_bytes = if plan.huge { huge::collapse(process, &anchor, &plan.caches) } else { 0 };
     publish(process, &anchor, regions, &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
@@ -186,11 +194,12 @@ pub fn install(
     let change =
         Change { word, hook, counters: handed_out, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
-    Ok(InstallReport { generation, toggle, huge_bytes, map_stop, counters })
+    Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 
-/// Makes all mappings with one thread stopped once; on failure none is left.
-fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<Duration, Error> {
+/// Makes all mappings with one thread stopped once; on failure none is left. Tells how long that took, and whether huge pages
+/// are to be had but for the process's own switch.
+fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<(Duration, bool), Error> {
     let started = Instant::now();
     let wanted = mappings(earlier, plan);
     let result = tracee::with_one_stopped(process, |remote| {
@@ -206,9 +215,9 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
             huge::advise(remote, c.text_range(), plan.huge);
         }
-        Ok(Ok(()))
+        Ok(Ok(!plan.huge_caches().is_empty() && huge::offered() && huge::disabled(remote)?))
     })?;
-    result.map(|()| started.elapsed())
+    result.map(|switched_off| (started.elapsed(), switched_off))
 }
 
 /// What is to be mapped, with its protection.

@@ -16,6 +16,7 @@
 mod error;
 mod group;
 mod home;
+mod huge_pages;
 mod ids;
 mod linger;
 mod mapped_file;

@@ -1,5 +1,6 @@
 //! One process: its files in /proc and its memory.
 
+use crate::huge_pages;
 use crate::remote::Gadgets;
 use crate::shelter;
 use crate::{Error, MappedFile, Pid, Status, Tid};
@@ -29,9 +30,6 @@ struct Inner {
     gadgets: Mutex<Option<Gadgets>>,
     shelter: Mutex<Option<AvmaRange>>,
 }
-
-/// `MADV_COLLAPSE` of Linux 6.1.
-const MADV_COLLAPSE: libc::c_int = 25;
 
 /// How often a torn text of the mappings is read anew. Of a process that does nothing but change its mappings, one text
 /// in a thousand was torn (Linux 6.18).
@@ -380,32 +378,18 @@ impl Process {
         MappedFile::open(&self.memory_file("root").join(path))
     }
 
-    /// Makes huge pages of the 2 MiB-aligned parts of `range`, without the process taking part.
-    ///
-    /// # Errors
-    /// [`Error::Os`] with `EINVAL` before Linux 6.1 or where nothing is aligned, `EAGAIN`/`ENOMEM` where memory is
-    /// short or scattered.
-    pub fn collapse_huge(&self, range: AvmaRange) -> Result<(), Error> {
-        let len = usize::try_from(range.len()).unwrap_or(0);
-        // The address is the target's: for us it is a number in the place of a pointer.
-        let iov =
-            libc::iovec { iov_base: std::ptr::without_provenance_mut(address(range.start)), iov_len: len };
-        let fd = self.inner.pidfd.as_raw_fd();
-        // SAFETY: one valid iovec for a count of one, only read; what it points to is in the other process.
-        let rc = unsafe { libc::syscall(libc::SYS_process_madvise, fd, &raw const iov, 1, MADV_COLLAPSE, 0) };
-        if rc < 0 {
-            let source = io::Error::last_os_error();
-            return Err(self.cause(Error::Os { what: "process_madvise", tid: Tid(self.pid().0), source }));
-        }
-        Ok(())
-    }
-
-    /// How many bytes of the mappings that overlap `range` are in huge pages.
+    /// The parts of `range`, whose ends are pages' ones, that are in huge pages.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
-    pub fn anon_huge_bytes(&self, range: AvmaRange) -> Result<u64, Error> {
-        Ok(huge_bytes(&self.memory_text("smaps")?, range))
+    pub fn huge_pages(&self, range: AvmaRange) -> Result<Vec<AvmaRange>, Error> {
+        let scanned = File::open(self.memory_file("pagemap")).and_then(|f| huge_pages::scan(&f, range));
+        match scanned {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                Ok(huge_pages::told(&self.memory_text("smaps")?, range))
+            }
+            scanned => scanned.map_err(|e| self.file_error("pagemap", e)),
+        }
     }
 
     /// The descriptor that becomes readable when the process ends.
@@ -520,20 +504,6 @@ fn with_memory(dir: &File, name: &str) -> PathBuf {
     }
 }
 
-fn huge_bytes(smaps: &str, range: AvmaRange) -> u64 {
-    let mut inside = false;
-    let mut sum = 0u64;
-    for line in smaps.lines() {
-        if let Some(r) = mapping_range(line) {
-            inside = r.overlaps(&range);
-        } else if inside && let Some(kb) = line.strip_prefix("AnonHugePages:") {
-            let kb: u64 = kb.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0);
-            sum = sum.saturating_add(kb.saturating_mul(1024));
-        }
-    }
-    sum
-}
-
 /// The first text of maps that is not torn, or the last one that was read.
 fn anew_while_torn(mut read: impl FnMut() -> Result<String, Error>) -> Result<String, Error> {
     let mut text = read()?;
@@ -596,15 +566,6 @@ mod tests {
         assert_eq!(process.read_many(&[ranges[0], nowhere]).unwrap_err().at, nowhere.start);
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn sums_huge_pages_of_the_range() {
-        let smaps = "1000-3000 r-xp 0 00:00 0\nSize: 8 kB\nAnonHugePages:      2048 kB\n\
-            3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n";
-        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x2001))), 2048 * 1024);
-        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x3001))), 2052 * 1024);
-        assert_eq!(huge_bytes(smaps, AvmaRange::new(Avma(0x4000), Avma(0x5000))), 0);
     }
 
     #[test]

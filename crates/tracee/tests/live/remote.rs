@@ -73,14 +73,19 @@ fn huge_pages_from_outside() {
     let _alone = alone();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let at = with_one_stopped(&g.process, |r| r.mmap(None, 4 << 20, RX, 0)).unwrap();
-    let start = Avma(at.0.next_multiple_of(2 << 20));
-    let range = AvmaRange::with_len(start, 2 << 20);
-    g.process.write(start, &vec![0x90; 2 << 20]).unwrap();
-    assert_eq!(g.process.anon_huge_bytes(range).unwrap(), 0);
-    match g.process.collapse_huge(range) {
-        Ok(()) => assert_eq!(g.process.anon_huge_bytes(range).unwrap(), 2 << 20),
-        Err(e) => println!("no huge pages here: {e}"),
+    let range = AvmaRange::with_len(Avma(at.0.next_multiple_of(2 << 20)), 2 << 20);
+    let advice = [range.start.0, range.len(), libc::MADV_HUGEPAGE as u64, 0, 0, 0];
+    if let Err(e) = with_one_stopped(&g.process, |r| r.syscall(libc::SYS_madvise, advice)) {
+        return println!("no huge pages here: {e}");
     }
+    assert_eq!(g.process.huge_pages(range).unwrap(), []);
+    // The first touch is for a whole one.
+    g.process.write(range.start, &[0x90]).unwrap();
+    match &g.process.huge_pages(range).unwrap()[..] {
+        [] => println!("no huge pages here"),
+        huge => assert_eq!(huge, [range]),
+    }
+    g.process.write(range.start, &vec![0x90; 2 << 20]).unwrap();
     assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
 }
 

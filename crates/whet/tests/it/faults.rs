@@ -213,20 +213,66 @@ fn one_after_the_other() {
     ends_well(guest);
 }
 
+/// A program that has huge pages switched off.
+fn without_huge_pages() -> Guest {
+    Guest::working(&build("throwing.cc"), &["small"], THREADS)
+}
+
+/// Whether a program may have huge pages, where the kernel tells.
+fn huge_pages(guest: &Guest) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
+    status.lines().find_map(|l| l.strip_prefix("THP_enabled:")).map(|v| v.trim() == "1")
+}
+
+/// Mappings of code that huge pages are in.
+fn code_on_huge_pages(guest: &Guest) -> usize {
+    let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", guest.pid())).unwrap();
+    let mut code = false;
+    let mut huge = |line: &str| {
+        if line.contains('-') {
+            code = line.contains(" r-xp ");
+        }
+        code && line.strip_prefix("AnonHugePages:").is_some_and(|kb| kb.trim() != "0 kB")
+    };
+    smaps.lines().filter(|line| huge(line)).count()
+}
+
+/// All functions are rebuilt: clones of a few are not worth a huge page.
+fn rebuild_all(guest: &Guest) -> [String; 4] {
+    ["optimize", &guest.arg(), "--shuffle", "1"].map(str::to_owned)
+}
+
+/// What a program has switched off for its data its code gets all the same, and the switch is as it was.
+#[test]
+fn clones_on_huge_pages_of_a_program_that_has_them_switched_off() {
+    let doctor = whet(&["doctor", "--format", "json"]).json();
+    let check = doctor["checks"].as_array().unwrap().iter().find(|c| c["name"] == "huge-pages").unwrap();
+    if check["ok"] == false {
+        return crate::support::skip("this host has no huge pages");
+    }
+    let guest = without_huge_pages();
+    assert_eq!(code_on_huge_pages(&guest), 0);
+    let mut got = 0;
+    // Now and then the kernel has none at hand.
+    for _ in 0..4 {
+        whet(&rebuild_all(&guest)).exits(0);
+        got += code_on_huge_pages(&guest);
+        assert_ne!(huge_pages(&guest), Some(true));
+        is_intact(&guest);
+    }
+    assert!(got > 0, "small pages each time");
+    take_out(&guest);
+    ends_well(guest);
+}
+
 /// Where a program has huge pages switched off, whet switches them on for a moment. If it dies then, the next one turns
 /// them off again, whatever it is asked to do.
 #[test]
 fn a_switch_left_on() {
-    let huge_pages = |guest: &Guest| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
-        status.lines().find_map(|l| l.strip_prefix("THP_enabled:")).map(|v| v.trim() == "1")
-    };
-    let start = || Guest::working(&build("throwing.cc"), &["small"], THREADS);
+    let (start, all) = (without_huge_pages, rebuild_all);
     if huge_pages(&start()) != Some(false) {
         return crate::support::skip("the kernel does not tell whether huge pages are switched off");
     }
-    // All functions: clones of a few are not worth a huge page.
-    let all = |guest: &Guest| ["optimize", &guest.arg(), "--shuffle", "1"].map(str::to_owned);
     let mut left_on = 0;
     for point in 8..100 {
         let guest = start();
@@ -248,6 +294,27 @@ fn a_switch_left_on() {
         ends_well(guest);
     }
     panic!("no end of points");
+}
+
+/// The same for one that has clones already, which are in order as they are: what the daemon does after a worker's death.
+#[test]
+fn a_switch_left_on_is_mended() {
+    let guest = without_huge_pages();
+    if huge_pages(&guest) != Some(false) {
+        return crate::support::skip("the kernel does not tell whether huge pages are switched off");
+    }
+    whet(&rebuild_all(&guest)).exits(0);
+    for point in 5..30 {
+        assert!(dying_at(point, &rebuild_all(&guest)).is_none(), "huge pages were never switched on");
+        if huge_pages(&guest) == Some(true) {
+            engine::mend(engine::Pid(guest.pid())).unwrap();
+            assert_eq!(huge_pages(&guest), Some(false));
+            is_intact(&guest);
+            take_out(&guest);
+            return ends_well(guest);
+        }
+    }
+    panic!("huge pages were never switched on");
 }
 
 /// Deaths at any instant, not only at the points.
