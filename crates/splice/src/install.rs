@@ -203,6 +203,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
     let started = Instant::now();
     let wanted = mappings(earlier, plan);
     let result = tracee::with_one_stopped(process, |remote| {
+        let switched_off = !plan.huge_caches().is_empty() && huge::offered() && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
             fault::point();
             if let Err(e) = map(remote, range.start, range.len(), *protection) {
@@ -215,7 +216,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
             huge::advise(remote, c.text_range(), plan.huge);
         }
-        Ok(Ok(!plan.huge_caches().is_empty() && huge::offered() && huge::disabled(remote)?))
+        Ok(Ok(switched_off))
     })?;
     result.map(|switched_off| (started.elapsed(), switched_off))
 }
