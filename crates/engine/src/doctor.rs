@@ -151,17 +151,14 @@ fn sampling() -> Vec<Check> {
 }
 
 fn huge_pages() -> Check {
-    let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let ok = splice::huge_pages_offered();
+    let setting = splice::huge_pages_setting();
+    let ok = setting.as_ref().is_some_and(|(_, set)| splice::huge_pages_offered(set));
+    let mend = setting.as_ref().filter(|_| !ok).map(|(file, _)| format!("echo madvise > {file}"));
     Check {
         name: "huge-pages",
         ok,
         needed: false,
-        found: mode.unwrap_or("not in this kernel".to_owned()),
-        mend: if ok {
-            String::new()
-        } else {
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled".to_owned()
-        },
+        found: setting.map_or("not in this kernel".to_owned(), |(_, set)| set),
+        mend: mend.unwrap_or_default(),
     }
 }

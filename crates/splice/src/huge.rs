@@ -29,18 +29,20 @@ const DISABLED: u64 = 1;
 /// So long takes no touch for which memory was at hand: 2 MiB are cleared in less than one.
 const LONG: Duration = Duration::from_millis(20);
 
-/// Whether this host gives huge pages to who asks, by what its operator has set (`Documentation/admin-guide/mm/transhuge.rst`).
+/// What this host's operator has set about huge pages, and in which file (`Documentation/admin-guide/mm/transhuge.rst`). Pages of
+/// this size have a setting of their own from Linux 6.8 on, which inherits the one of all unless told otherwise. `None` in a
+/// kernel without them.
 #[must_use]
-pub fn offered() -> bool {
-    const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
-    let set = |file: &str| std::fs::read_to_string(format!("{FOLDER}/{file}")).unwrap_or_default();
-    // Sizes of their own, from Linux 6.8 on, inherit unless told otherwise.
-    let of_all = set("enabled");
-    let of_size = set("hugepages-2048kB/enabled");
-    is_offered(if of_size.is_empty() || of_size.contains("[inherit]") { &of_all } else { &of_size })
+pub fn setting() -> Option<(&'static str, String)> {
+    const OF_ALL: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    const OF_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
+    let read = |file| Some((file, std::fs::read_to_string(file).ok()?.trim().to_owned()));
+    read(OF_SIZE).filter(|(_, set)| !set.contains("[inherit]")).or_else(|| read(OF_ALL))
 }
 
-fn is_offered(setting: &str) -> bool {
+/// Whether huge pages are given to who asks, by such a setting.
+#[must_use]
+pub fn offered(setting: &str) -> bool {
     setting.contains("[always]") || setting.contains("[madvise]")
 }
 
@@ -50,17 +52,20 @@ pub fn advise(remote: &mut Remote<'_>, text: AvmaRange, wanted: bool) {
     let _ = remote.syscall(MADVISE, [text.start.0, text.len(), advice, 0, 0, 0]);
 }
 
-/// Whether the process has huge pages switched off, even where they are asked for. (Bit 0 is the switch; the next one, from Linux
-/// 6.18 on, excepts what is asked for.)
+/// Whether the process's own switch is turned off for everything. (Bit 0 is the switch; the next one, from Linux 6.18 on, excepts
+/// what is asked for.)
 ///
 /// # Errors
 /// Those of a system call that could not be run.
 pub fn disabled(remote: &mut Remote<'_>) -> Result<bool, tracee::Error> {
+    Ok(switch(remote)? == DISABLED)
+}
+
+/// The switch as it is. 0 is on, as it always is before Linux 3.15.
+fn switch(remote: &mut Remote<'_>) -> Result<u64, tracee::Error> {
     match remote.syscall(PRCTL, [PR_GET_THP_DISABLE, 0, 0, 0, 0, 0]) {
-        Ok(is) => Ok(is.cast_unsigned() == DISABLED),
-        // Before Linux 3.15.
-        Err(tracee::Error::Remote { .. }) => Ok(false),
-        Err(e) => Err(e),
+        Err(tracee::Error::Remote { .. }) => Ok(0),
+        is => Ok(is?.cast_unsigned()),
     }
 }
 
@@ -71,7 +76,9 @@ pub fn disabled(remote: &mut Remote<'_>) -> Result<bool, tracee::Error> {
 /// [`Error::Tracee`] where the switch could not be turned back; that it is owed stays on record. Without huge pages everything
 /// works as well, only slower: no other error here is worth giving up for.
 pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Result<Duration, Error> {
-    if !on_record(process, anchor) {
+    fault::point();
+    // A debt that is not on record is not run up.
+    if record(process, anchor, DISABLED).is_err() {
         return Ok(Duration::ZERO);
     }
     fault::point();
@@ -86,7 +93,7 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
     });
     let turning = began.elapsed();
     if let Ok(false) = turned {
-        toggle::write_checked(process, anchor.owed_at(), &0u64.to_le_bytes())?;
+        record(process, anchor, 0)?;
         return Ok(turning);
     }
     if turned.is_ok() {
@@ -113,11 +120,9 @@ fn touch_each(process: &Process, caches: &[&CachePlan]) {
     }
 }
 
-/// Puts the debt on record. One that is not is not run up.
-fn on_record(process: &Process, anchor: &Anchor) -> bool {
-    fault::point();
-    process.write(anchor.owed_at(), &DISABLED.to_le_bytes()).is_ok()
-        && process.u64(anchor.owed_at()).is_ok_and(|owed| owed == DISABLED)
+/// Puts on record what is owed.
+fn record(process: &Process, anchor: &Anchor, owed: u64) -> Result<(), Error> {
+    toggle::write_checked(process, anchor.owed_at(), &owed.to_le_bytes())
 }
 
 /// Turns the switch off, as it was: bit 0 is the switch; from Linux 6.18 on the others are its flags
@@ -141,20 +146,18 @@ pub fn settle(process: &Process, anchor: &Anchor) -> Result<(), Error> {
 fn turn_back(process: &Process, anchor: &Anchor, disabled: u64) -> Result<(), Error> {
     tracee::with_one_stopped(process, |remote| {
         // A program that has turned it itself since wants it as it is.
-        if remote.syscall(PRCTL, [PR_GET_THP_DISABLE, 0, 0, 0, 0, 0])? == 0 {
+        if switch(remote)? == 0 {
             fault::point();
             switch_off(remote, disabled)?;
         }
         Ok(())
     })?;
     fault::point();
-    toggle::write_checked(process, anchor.owed_at(), &0u64.to_le_bytes())
+    record(process, anchor, 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_offered;
-
     #[test]
     fn what_operators_set() {
         for (set, offered) in [
@@ -164,7 +167,7 @@ mod tests {
             ("always inherit madvise [never]", false),
             ("", false),
         ] {
-            assert_eq!(is_offered(set), offered, "{set}");
+            assert_eq!(super::offered(set), offered, "{set}");
         }
     }
 }

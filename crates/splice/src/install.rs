@@ -154,12 +154,12 @@ pub fn install(
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
-    let (map_stop, switched_off) = map_all(process, earlier, plan)?;
+    let (map_stop, withheld) = map_all(process, earlier, plan)?;
     let mut anchor = match earlier {
         Some(e) => e.anchor.clone(),
         None => write_anchor(process, plan)?,
     };
-    let map_stop = match switched_off {
+    let map_stop = match withheld {
         true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches())?),
         false => map_stop,
     };
@@ -202,8 +202,9 @@ pub fn install(
 fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<(Duration, bool), Error> {
     let started = Instant::now();
     let wanted = mappings(earlier, plan);
+    let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
     let result = tracee::with_one_stopped(process, |remote| {
-        let switched_off = !plan.huge_caches().is_empty() && huge::offered() && huge::disabled(remote)?;
+        let withheld = huge && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
             fault::point();
             if let Err(e) = map(remote, range.start, range.len(), *protection) {
@@ -216,9 +217,9 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
             huge::advise(remote, c.text_range(), plan.huge);
         }
-        Ok(Ok(switched_off))
+        Ok(Ok(withheld))
     })?;
-    result.map(|switched_off| (started.elapsed(), switched_off))
+    result.map(|withheld| (started.elapsed(), withheld))
 }
 
 /// What is to be mapped, with its protection.

@@ -31,7 +31,7 @@ pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
 pub use counters::{CounterArea, counter_words, counters, forget_counters, free_offset};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
-pub use huge::{offered as huge_pages_offered, settle};
+pub use huge::{offered as huge_pages_offered, setting as huge_pages_setting, settle};
 pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};
