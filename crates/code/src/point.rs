@@ -50,8 +50,14 @@ impl Point {
     /// `liveness` is that of any value ([`Liveness::compute`]) in `cfg`.
     #[must_use]
     pub fn countable(self, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
+        self.countable_behind(0, cfg, liveness)
+    }
+
+    /// As [`Point::countable`]; in a block, behind so many of its instructions or later.
+    #[must_use]
+    pub fn countable_behind(self, skip: u32, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
         match self {
-            Point::Block(b) => in_block(cfg, cfg.blocks.get(b.index())?, liveness),
+            Point::Block(b) => in_block(cfg, cfg.blocks.get(b.index())?, skip, liveness),
             Point::Edge { from, index } => {
                 if matches!(cfg.blocks.get(from.index())?.term, Term::Switch { .. }) {
                     return None;
@@ -79,14 +85,14 @@ impl Point {
     }
 }
 
-/// The best spot of a block.
-fn in_block(cfg: &Cfg, block: &Block, liveness: &Liveness) -> Option<Spot> {
+/// The best spot of a block, behind the first `from` instructions.
+fn in_block(cfg: &Cfg, block: &Block, from: u32, liveness: &Liveness) -> Option<Spot> {
     let mut best: Option<Spot> = None;
     for (skip, inst) in (0u32..).zip(block.insts.clone()) {
         let i = &cfg.insts.get(inst as usize)?.decoded;
-        // An entry's redirect stands behind such an instruction.
+        // Direct calls come in behind the mark.
         let marked = i.code() == Code::Endbr64 && block.insts.len() > 1;
-        match unnoticed(liveness.live_before(inst)).filter(|_| !marked) {
+        match unnoticed(liveness.live_before(inst)).filter(|_| !marked && skip >= from) {
             Some(CountBy::Inc) => return Some(Spot { skip, by: CountBy::Inc }),
             Some(by) if best.is_none() => best = Some(Spot { skip, by }),
             _ => {}

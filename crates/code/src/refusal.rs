@@ -29,16 +29,8 @@ pub enum Refusal {
     RuntimeInternal,
     /// A signal frame by its unwind information.
     SignalFrame,
-    /// Too few bytes at the entry for a jump.
-    EntryTooShort,
-    /// A branch, a jump table or another function lands inside the bytes the entry jump needs.
-    EntryWindowTargeted,
-    /// A call inside the bytes the entry jump needs: its return address would be overwritten.
-    EntryWindowCall,
-    /// The bytes the entry jump needs lie in two pages: its write could be torn by the death of the writer.
-    EntryCrossesPage,
-    /// Bytes at the entry are already somebody's patch (a hook, a breakpoint, a probe).
-    EntryAlreadyPatched,
+    /// No instruction on the way from the entry can carry a redirect ([`crate::redirect_sites`]).
+    NoRedirectSite,
     /// Live bytes differ from the file's, by somebody else's hand.
     ForeignChange,
     /// An operand or a destination lies further than a 32-bit displacement reaches.
@@ -74,11 +66,7 @@ impl Refusal {
             Refusal::RestartableSequence => "restartable_sequence",
             Refusal::RuntimeInternal => "runtime_internal",
             Refusal::SignalFrame => "signal_frame",
-            Refusal::EntryTooShort => "entry_too_short",
-            Refusal::EntryWindowTargeted => "entry_window_targeted",
-            Refusal::EntryWindowCall => "entry_window_call",
-            Refusal::EntryCrossesPage => "entry_crosses_page",
-            Refusal::EntryAlreadyPatched => "entry_already_patched",
+            Refusal::NoRedirectSite => "no_redirect_site",
             Refusal::ForeignChange => "foreign_change",
             Refusal::OutOfReach => "out_of_reach",
             Refusal::RoundTrip => "round_trip",
@@ -114,15 +102,7 @@ impl Refusal {
                 "it is part of the unwinder, the dynamic loader or a signal trampoline"
             }
             Refusal::SignalFrame => "it is a signal frame by its unwind information",
-            Refusal::EntryTooShort => "there are too few bytes at its entry for a jump",
-            Refusal::EntryWindowTargeted => {
-                "something may lead into the bytes that a jump at its entry needs"
-            }
-            Refusal::EntryWindowCall => "a call stands in the bytes that a jump at its entry needs",
-            Refusal::EntryCrossesPage => "the bytes that a jump at its entry needs lie in two pages",
-            Refusal::EntryAlreadyPatched => {
-                "its entry is somebody else's patch already (a hook, a breakpoint, a probe)"
-            }
+            Refusal::NoRedirectSite => "no instruction on the way from its entry has room for a redirect",
             Refusal::ForeignChange => "somebody else has changed its bytes since they were loaded",
             Refusal::OutOfReach => "something it refers to is further away than 2 GiB",
             Refusal::RoundTrip => "its rebuilt code did not decode back to what was meant",
@@ -140,7 +120,7 @@ impl Refusal {
         Self::ALL.into_iter().find(|r| r.code() == code)
     }
 
-    const ALL: [Refusal; 25] = [
+    const ALL: [Refusal; 21] = [
         Refusal::NoUnwindInfo,
         Refusal::OddUnwindInfo,
         Refusal::UnwindDisagrees,
@@ -153,11 +133,7 @@ impl Refusal {
         Refusal::RestartableSequence,
         Refusal::RuntimeInternal,
         Refusal::SignalFrame,
-        Refusal::EntryTooShort,
-        Refusal::EntryWindowTargeted,
-        Refusal::EntryWindowCall,
-        Refusal::EntryCrossesPage,
-        Refusal::EntryAlreadyPatched,
+        Refusal::NoRedirectSite,
         Refusal::ForeignChange,
         Refusal::OutOfReach,
         Refusal::RoundTrip,

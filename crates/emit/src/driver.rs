@@ -35,7 +35,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
     let mut refused = Vec::new();
     let mut jobs = Vec::with_capacity(request.functions.len());
     for f in &request.functions {
-        match Job::new(with_window(f), Vec::new(), request.stubs) {
+        match Job::new(f.clone(), Vec::new(), request.stubs) {
             Ok(job) => jobs.push(job),
             Err(why) => refused.push((f.cfg.entry, why)),
         }
@@ -102,17 +102,6 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// INVARIANT(window): adds the blocks that cannot be left to the original.
-fn with_window<'a>(f: &Function<'a>) -> Function<'a> {
-    let mut f = f.clone();
-    if f.window.is_some() {
-        let overwritten = |b: &BlockId| f.is_overwritten(f.cfg.blocks[b.index()].range.start);
-        let missing = f.cfg.block_ids().filter(|b| overwritten(b) && !f.order.contains(b));
-        f.order.extend(missing.collect::<Vec<_>>());
-    }
-    f
 }
 
 /// One function on its way.
@@ -200,9 +189,7 @@ impl<'a> Round<'a> {
             return Err(too_far);
         }
         let Request { known, stubs, constant, .. } = *request;
-        let mut windows: Vec<AvmaRange> = jobs.iter().filter_map(|job| job.f.window).collect();
-        windows.sort_unstable_by_key(|w| w.start);
-        let clones = Clones { here, rests, windows, known, stubs, constant };
+        let clones = Clones { here, rests, known, stubs, constant };
         Ok(Self { request, fragments, data, text_len, data_len, clones })
     }
 
@@ -250,7 +237,8 @@ impl<'a> Round<'a> {
                 cfis.push(CloneFrame { range, rows, personality, lsda, signal_frame });
             }
             let entry = part.clone.fragments.start();
-            clones.push(CloneInfo { original: job.f.cfg.entry, entry, map: part.map });
+            let entrances = part.clone.entrances;
+            clones.push(CloneInfo { original: job.f.cfg.entry, entry, map: part.map, entrances });
         }
         // The index lies before the table, as its size is known: 12 bytes and 8 for each fragment.
         let eh_frame_hdr = data_at.add(data.len() as u64);

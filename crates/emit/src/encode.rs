@@ -6,7 +6,7 @@ use crate::items::{Item, Kind, Op, Plan, Target};
 use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
-use crate::request::{Function, Stub, Stubs, is_overwritten};
+use crate::request::{Function, Stub, Stubs};
 use crate::{shortcut, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, Refusal};
@@ -25,14 +25,14 @@ pub(crate) struct Entrance {
     /// The place for direct calls and jumps: behind an `endbr64`, if it begins with one. That does nothing but allow indirect
     /// branches to come (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
     pub(crate) direct: Avma,
-    /// Whether a jump at the original's entry leads here.
+    /// Whether who calls the original comes here.
     pub(crate) redirected: bool,
 }
 
 impl Entrance {
     /// That of the clone at `start` of this function.
     pub(crate) fn of(f: &Function<'_>, start: Avma) -> Self {
-        Self { start, direct: behind_mark(f.cfg, start), redirected: f.window.is_some() }
+        Self { start, direct: behind_mark(f.cfg, start), redirected: f.is_redirected }
     }
 }
 
@@ -49,8 +49,6 @@ pub(crate) struct Clones<'a> {
     pub(crate) here: FxHashMap<Avma, Entrance>,
     /// Blocks of theirs that others call ([`Plan::rests`]), by the original's start.
     pub(crate) rests: FxHashMap<Avma, Avma>,
-    /// The [`Function::window`]s of this request, by rising start.
-    pub(crate) windows: Vec<AvmaRange>,
     /// Those that exist already.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
@@ -58,12 +56,6 @@ pub(crate) struct Clones<'a> {
 }
 
 impl Clones<'_> {
-    /// Whether what stands at `at` in an original is gone once all entries are redirected.
-    fn is_overwritten(&self, at: Avma) -> bool {
-        let before = self.windows.partition_point(|w| w.start < at).checked_sub(1);
-        before.and_then(|i| self.windows.get(i)).is_some_and(|w| is_overwritten(*w, at))
-    }
-
     /// The places that are as good as `original` for a direct call or jump, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
         let function = self.function(original);
@@ -76,8 +68,7 @@ impl Clones<'_> {
 
     /// Those of [`Clones::of`] that are no clone's.
     fn originals(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        // INVARIANT(window)
-        [self.function(original), original].into_iter().filter(|at| !self.is_overwritten(*at))
+        [self.function(original), original].into_iter()
     }
 
     /// Whether who comes to the original, also by a stub, is led to a clone while redirects are in force.
@@ -121,6 +112,8 @@ pub(crate) struct Encoded {
     pub(crate) insts: Vec<Option<u32>>,
     /// For each table of the plan its bytes.
     pub(crate) tables: Vec<Vec<u8>>,
+    /// [`crate::CloneInfo::entrances`].
+    pub(crate) entrances: Vec<(Avma, Avma)>,
 }
 
 /// One fragment of it.
@@ -204,6 +197,7 @@ pub(crate) fn encode(
             entries: Vec::with_capacity(plan.items.len()),
             insts: Vec::with_capacity(plan.items.len()),
             tables: Vec::with_capacity(plan.tables.len()),
+            entrances: Vec::with_capacity(plan.entrances.len()),
         },
     };
     for i in 0..plan.items.len() {
@@ -212,6 +206,11 @@ pub(crate) fn encode(
     for t in &plan.tables {
         let bytes = e.table(t.index).ok_or(Misfit::Table(t.index))?;
         e.out.tables.push(bytes);
+    }
+    for &(inst, item) in &plan.entrances {
+        let at = offsets.get(item as usize).ok_or(Refusal::RoundTrip)?;
+        let original = f.cfg.insts.get(inst as usize).ok_or(Refusal::RoundTrip)?.at;
+        e.out.entrances.push((original, e.out.fragments.address(*at)));
     }
     Ok(e.out)
 }

@@ -7,8 +7,7 @@
 use crate::encode::behind_mark;
 use crate::items::{Op, branch_len};
 use crate::plan::{condition_number, has_code_operand};
-use crate::request::is_overwritten;
-use addr::{Avma, AvmaRange};
+use addr::Avma;
 use code::{BlockId, Cfg, Dest, Inst, Term};
 use iced_x86::{CpuidFeature, FlowControl, Instruction, InstructionInfoFactory, Register};
 use unwind::Lsda;
@@ -37,7 +36,7 @@ pub(crate) enum Part<'a> {
 }
 
 /// Whether calls of a function can be answered in place by this way through it: it is short, ends in a plain return, nothing
-/// on it has to do with the stack or is guarded by a landing pad, and nothing leads off it into the bytes of the jump at the entry.
+/// on it has to do with the stack or is guarded by a landing pad.
 #[must_use]
 pub fn fits_in_place(body: Body<'_>) -> bool {
     parts(body).is_some()
@@ -47,13 +46,12 @@ pub fn fits_in_place(body: Body<'_>) -> bool {
 pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
     let Body { cfg, path, lsda } = body;
     path.first().filter(|b| **b == BlockId(0))?;
-    let jump = entry_jump(cfg);
     let mut parts = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     for (i, &id) in path.iter().enumerate() {
         let block = cfg.blocks.get(id.index())?;
         let mut insts = cfg.insts.get(block.insts.start as usize..block.insts.end as usize)?;
-        if i == 0 && jump.start != cfg.entry {
+        if i == 0 && behind_mark(cfg, cfg.entry) != cfg.entry {
             insts = insts.get(1..)?;
         }
         let next = path.get(i + 1).map(|&b| Dest::Block(b));
@@ -82,10 +80,6 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
                 Dest::Outside(at) => at,
                 Dest::Block(b) => cfg.blocks.get(b.index())?.range.start,
             };
-            // INVARIANT(window)
-            if is_overwritten(jump, to) {
-                return None;
-            }
             parts.push(Part::Exit { cond, to });
         }
     }
@@ -94,11 +88,6 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
         Part::Exit { cond, .. } => branch_len(Op::Cond(*cond), true) as usize,
     };
     (parts.iter().map(len).sum::<usize>() <= MOST_BYTES).then_some(parts)
-}
-
-/// Where the jump stands at a function's entry, or would.
-pub(crate) fn entry_jump(cfg: &Cfg) -> AvmaRange {
-    AvmaRange::with_len(behind_mark(cfg, cfg.entry), u64::from(branch_len(Op::Jump, true)))
 }
 
 /// A return that pops nothing but the address.

@@ -124,6 +124,9 @@ pub(crate) struct Plan {
     pub(crate) fragments: Vec<FragmentPlan>,
     /// Items that are branched to although no block starts there.
     pub(crate) labels: Vec<u32>,
+    /// Of [`crate::Function::entrances`] those in cloned blocks, each with the item by which it is entered; not in a further
+    /// copy of a loop.
+    pub(crate) entrances: Vec<(u32, u32)>,
     /// Words to compare with.
     pub(crate) constants: Vec<u64>,
     pub(crate) borrowed: Vec<Borrowed>,

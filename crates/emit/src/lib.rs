@@ -35,7 +35,6 @@
 //! - `one-to-one`: each clone instruction has one original instruction, and each of these one place in the clone that it is carried
 //!   to, whether or not there are further copies (`repeat`); each clone byte is in one instruction.
 //! - `simulation`: wherever control goes on from a clone instruction stands for where it goes on from its original.
-//! - `window`: no clone leads to original bytes that the entry's redirect overwrites.
 //! - `reach`: each displacement is computed exactly and checked to fit; none is ever cut off.
 //! - `movable`: between the read of a cloned table and its jump a register differs from the original's; the map says so.
 #![forbid(unsafe_code)]
@@ -68,7 +67,7 @@ pub use fragments::Fragments;
 pub use in_place::{Body, fits_in_place};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
-pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump};
+pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump, redirect};
 pub use repeat::{Repeat, loops};
 pub use request::{
     CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,

@@ -137,19 +137,6 @@ impl AddressMap {
         self.by_original(original).map(|e| self.fragments.address(e.at))
     }
 
-    /// Where control that comes to the original instruction at `original` is to enter the clone: as
-    /// [`AddressMap::to_clone`], but before the counters that stand there.
-    #[must_use]
-    pub fn entrance(&self, original: Avma) -> Option<Avma> {
-        let copy = self.by_original(original)?;
-        // What lies at the end of the fragment before leads elsewhere.
-        let fragment =
-            self.fragments.with_positions().map(|(at, _)| at).take_while(|at| *at <= copy.at).last()?;
-        let before = self.entries.get(self.first_from(fragment)..self.first_from(copy.at))?;
-        let extra = before.iter().rev().take_while(|e| e.link == Link::Extra && e.original == original);
-        Some(self.fragments.address(extra.last().unwrap_or(copy).at))
-    }
-
     /// The original instruction for which the clone instruction that starts at `clone` stands; `None` also where it is but a
     /// part of that.
     #[must_use]
@@ -322,11 +309,6 @@ mod tests {
         let ways = [(0x100, 0x9000), (0x120, 0x8000), (0x110, 0x8000)];
         for (original, clone) in ways {
             assert_eq!(m.to_clone(Avma(original)), Some(Avma(clone)));
-            assert_eq!(
-                m.entrance(Avma(original)),
-                Some(Avma(clone)),
-                "the jump between fragments is no entrance"
-            );
         }
         let back = [(0x9000, 0x100), (0x9004, 0x110), (0x8000, 0x110), (0x8003, 0x104)];
         for (clone, original) in back {

@@ -19,12 +19,9 @@
 //! The last row makes no use of "does not return": should a call return after all, or a debugger step over a trap, then
 //! control goes on where it would in the original.
 //!
-//! INVARIANT(window): no jump leads to an original instruction that the entry's redirect overwrites. A short first block
-//! would leave its fall-through there, so blocks that start in the window are always cloned.
-//!
 //! A counter on a way out stands on that way alone: before the jump, or behind a conditional jump that is turned so as to
 //! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands before the instruction
-//! that its spot names; never before an `endbr64`, behind which an entry's redirect stands.
+//! that its spot names; never before an `endbr64`, behind which direct calls come in.
 //!
 //! A loop may lie there several times ([`crate::repeat`]).
 //!
@@ -165,11 +162,16 @@ impl Builder<'_> {
         let insts = block.insts.clone();
         let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
         let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
-        // An entry's redirect stands behind such an instruction, and leads to what is behind it in the clone.
+        // Direct calls come in behind such an instruction.
         let marked = first.decoded.code() == Code::Endbr64 && insts.len() > 1;
         let skip = self.counters.get(&Point::Block(id)).map_or(0, |c| c.spot.skip).max(u32::from(marked));
         let counted = insts.start.checked_add(skip).filter(|&i| i <= last).ok_or(Refusal::RoundTrip)?;
         for i in insts {
+            let is_new = !self.plan.entrances.iter().any(|e| e.0 == i);
+            if is_new && self.f.entrances.contains(&i) {
+                let item = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+                self.plan.entrances.push((i, item));
+            }
             if i == counted {
                 self.count(Point::Block(id), self.f.cfg.insts[i as usize].at);
             }
@@ -369,10 +371,6 @@ impl Builder<'_> {
     }
 
     fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) -> Result<(), Refusal> {
-        // INVARIANT(window)
-        if matches!(to, Target::Original(at) | Target::Outside(at) if self.f.is_overwritten(at)) {
-            return Err(Refusal::EntryWindowTargeted);
-        }
         // How far fragments lie apart is not known here.
         let here = self.plan.fragments.last().map(|f| f.zone);
         let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p as usize)));

@@ -2,6 +2,7 @@
 
 use crate::reach::rel32;
 use addr::{Addr, Avma};
+use code::SiteForm;
 
 /// Bytes of a `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
@@ -13,6 +14,15 @@ pub const CALL_LEN: usize = 5;
 pub fn jump(at: Avma, dest: Avma) -> Option<[u8; JUMP_LEN]> {
     let [a, b, c, d] = rel32(at.add(JUMP_LEN as u64), dest)?;
     Some([0xe9, a, b, c, d])
+}
+
+/// The bytes of a redirect that end at `end` and lead to `dest`: see [`code::SiteForm`]; `None` beyond ±2 GiB.
+#[must_use]
+pub fn redirect(form: SiteForm, end: Avma, dest: Avma) -> Option<Vec<u8>> {
+    match form {
+        SiteForm::Jump => Some(jump(end.sub(JUMP_LEN as u64), dest)?.to_vec()),
+        SiteForm::Displacement => Some(branch_displacement(end, dest)?.to_vec()),
+    }
 }
 
 /// The last four bytes of a direct `call`, `jmp` or `jcc` with a 32-bit displacement that ends at `end` and goes to
@@ -34,6 +44,23 @@ mod tests {
             let i = Decoder::with_ip(64, &bytes, at, DecoderOptions::NONE).decode();
             assert_eq!((i.mnemonic(), i.near_branch_target(), i.len()), (Mnemonic::Jmp, dest, JUMP_LEN));
         }
+    }
+
+    /// A REX prefix before the jump changes nothing.
+    #[test]
+    fn a_redirect_keeps_the_first_byte() {
+        let (at, dest) = (Avma(0x5000), Avma(0x9000));
+        for rex in 0x40..=0x4f {
+            // lea rax, [rip]: the prefix stays.
+            let mut bytes = [rex, 0x8d, 0x05, 0, 0, 0, 0];
+            bytes[1..6].copy_from_slice(&redirect(SiteForm::Jump, at.add(6), dest).unwrap());
+            let i = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
+            assert_eq!((i.mnemonic(), i.near_branch_target(), i.len()), (Mnemonic::Jmp, dest.0, 6));
+        }
+        let mut bytes = [0x0f, 0x84, 0, 0, 0, 0];
+        bytes[2..].copy_from_slice(&redirect(SiteForm::Displacement, at.add(6), dest).unwrap());
+        let i = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
+        assert_eq!((i.mnemonic(), i.near_branch_target()), (Mnemonic::Je, dest.0));
     }
 
     #[test]

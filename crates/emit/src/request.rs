@@ -16,14 +16,16 @@ pub struct Function<'a> {
     /// others go to their original addresses.
     pub order: Vec<BlockId>,
     /// So many of `order`, from the first on, lie in the zone of hot code, where they follow those of the other functions. All
-    /// others (those that `window` adds, too) lie in the zone of warm code, behind the hot code of all functions: as a second
+    /// others lie in the zone of warm code, behind the hot code of all functions: as a second
     /// fragment of the clone, or, for 0, as the whole of it.
     pub hot: usize,
     /// Blocks of `order` that are to start at a multiple of a number of bytes (a power of two, at most 4096): heads of hot loops.
     pub align_blocks: Vec<(BlockId, u32)>,
-    /// The bytes of the original that its entry's redirect takes or took, whether or not it is in force. Nothing of the
-    /// clone leads strictly inside: blocks that start there are cloned even if `order` leaves them out.
-    pub window: Option<AvmaRange>,
+    /// Instructions to whose clones redirects in the original lead, by their places in [`Cfg::insts`]. A counter at such an
+    /// instruction counts control that comes from a redirect, too.
+    pub entrances: Vec<u32>,
+    /// Whether a redirect leads to the clone on every path from the original's entry.
+    pub is_redirected: bool,
     /// Unwind rows of all fragments of the original, rising.
     pub rows: &'a [Row],
     /// The original's exception table. Where the function has fragments with tables of their own, the call sites of
@@ -40,7 +42,7 @@ pub struct Function<'a> {
     /// Registers to keep before instructions.
     pub watches: Vec<Watch>,
     /// Calls, by their places in [`Cfg::insts`], rising, that go where the redirect at their callee's original leads while it is in
-    /// force, and to the original otherwise: where that has a redirect ([`Function::window`]) they call it and not its clone. A call
+    /// force, and to the original otherwise: where that [is redirected](Function::is_redirected) they call it and not its clone. A call
     /// with a shortcut goes by that.
     pub late_bound: Vec<u32>,
     /// Calls to answer more directly, at most one for each call.
@@ -136,7 +138,8 @@ impl<'a> Function<'a> {
             hot: order.len(),
             order,
             align_blocks: Vec::new(),
-            window: None,
+            entrances: Vec::new(),
+            is_redirected: false,
             rows,
             lsda: None,
             personality: None,
@@ -149,17 +152,6 @@ impl<'a> Function<'a> {
             repeats: Vec::new(),
         }
     }
-
-    /// Whether the original's instruction at `at` is gone once the entry is redirected.
-    pub(crate) fn is_overwritten(&self, at: Avma) -> bool {
-        self.window.is_some_and(|w| is_overwritten(w, at))
-    }
-}
-
-/// Whether what stands at `at` is gone once the jump in this window is there. Its first byte is not: whoever lands there meets the
-/// whole jump.
-pub(crate) fn is_overwritten(window: AvmaRange, at: Avma) -> bool {
-    window.start < at && at < window.end
 }
 
 impl fmt::Debug for Request<'_> {
@@ -181,9 +173,18 @@ pub struct CloneInfo {
     pub entry: Avma,
     /// Its instructions and the original's.
     pub map: AddressMap,
+    /// For each of [`Function::entrances`] that is cloned the instruction's address and where the clone is entered for it, in
+    /// the order of the clone.
+    pub entrances: Vec<(Avma, Avma)>,
 }
 
 impl CloneInfo {
+    /// Returns where control that comes to the original instruction at `original` by a redirect enters the clone.
+    #[must_use]
+    pub fn entrance(&self, original: Avma) -> Option<Avma> {
+        self.entrances.iter().find(|e| e.0 == original).map(|e| e.1)
+    }
+
     /// Where the clone's bytes lie.
     #[must_use]
     pub fn fragments(&self) -> &Fragments {

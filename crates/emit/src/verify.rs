@@ -7,7 +7,8 @@
 //!
 //! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
 //!    decoded instruction, in one fragment;
-//! 2. INVARIANT(entry): the first stands for the original's first;
+//! 2. INVARIANT(entry): the first stands for the original's first, and where a redirect enters the clone stands for the
+//!    instruction for which it does;
 //! 3. INVARIANT(simulation), for each entry, where *next* is the address behind it, be it the clone's or not:
 //!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
 //!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's, or the
@@ -107,7 +108,10 @@ impl Verifier<'_> {
         }
         let mut asides = Asides::default();
         clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment, &mut asides))?;
-        self.hold(&asides).then_some(())
+        let entered = |&(original, at): &(Avma, Avma)| {
+            !self.map.entries_at(at).is_empty() && self.stands_for(at, original)
+        };
+        (self.hold(&asides) && clone.entrances.iter().all(entered)).then_some(())
     }
 
     fn fragment(&self, fragment: &Fragment<'_>, asides: &mut Asides) -> Option<()> {

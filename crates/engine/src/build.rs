@@ -1,14 +1,13 @@
 //! From chosen functions to code caches: order, place, emit, redirect. Nothing here touches the target.
 
 use crate::candidates::Candidate;
-use crate::file_text::FileText;
 use crate::function_order::function_order;
 use crate::map_store;
 use crate::passes::{Pass, Style};
 use crate::program::{FuncId, Program};
 use crate::{Error, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
-use code::{EntryWindow, Refusal};
+use code::Refusal;
 use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
 use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
@@ -33,8 +32,8 @@ pub struct Built {
     pub holes: Vec<(AvmaRange, Hole)>,
     /// The program's own cache, by place in `caches`.
     pub main_cache: Option<usize>,
-    /// Of the function that is led elsewhere: the bytes its entry's jump takes, and its clone.
-    pub walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
+    /// The clone of the function that is led elsewhere.
+    pub walk: Option<Avma>,
 }
 
 impl Built {
@@ -67,7 +66,7 @@ struct Made {
     cloned: Vec<(FuncId, Fragments)>,
     refused: Vec<(FuncId, Refusal)>,
     entry_only: Vec<bool>,
-    walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
+    walk: Option<Avma>,
 }
 
 /// Whether a cache and so many bytes more of data lie in a room.
@@ -75,16 +74,16 @@ fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
     cache.data_at.add(cache.data_len() + more) <= room.end
 }
 
-/// Builds everything. `files` has a module's file text by the module's place in the image, `maps` is what is mapped now.
-/// `walk` is cloned without anything being led to its clone. In the first cache there is room for `notes` bytes.
+/// Builds everything. `maps` is what is mapped now.
+/// Direct calls in the originals of `chosen` and `callers` lead to clones. `walk` is cloned without anything being led to its clone. In the first cache there is room for `notes` bytes.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
 pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
+    callers: &[Candidate],
     walk: Option<&Candidate>,
-    files: &FxHashMap<usize, FileText>,
     maps: &[Mapping],
     style: Style,
     notes: u64,
@@ -97,7 +96,7 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, walk, files, style, holes: &built.holes };
+        let work = Work { program, chosen, callers, walk, style, holes: &built.holes };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // How much there is beside clones and tables is known once they are made.
@@ -135,8 +134,8 @@ fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
 struct Work<'a, 'm> {
     program: &'a Program<'m>,
     chosen: &'a [Candidate],
+    callers: &'a [Candidate],
     walk: Option<&'a Candidate>,
-    files: &'a FxHashMap<usize, FileText>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
 }
@@ -148,7 +147,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, walk, files, style, holes } = work;
+    let &Work { program, chosen, callers, walk, style, holes } = work;
     let order = function_order(members, style);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -156,31 +155,21 @@ fn one_cache(
     // A non-PIE program reaches its tables by absolute 32-bit addresses.
     let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
 
-    let windows: Vec<Result<EntryWindow, Refusal>> = members
-        .iter()
-        .map(|c| redirects::window(program, c.id, &c.analysed, file_bytes(program, c, files).as_deref()))
-        .collect();
+    let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (out, text_at, data_at, room) = emit_somewhere(
-        &Parts {
-            members: &members,
-            windows: &windows,
-            stubs: &stubs,
-            constant: &|at| program.constant_function(at),
-        },
+        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at) },
         &near,
         low,
         holes,
         more,
     )?;
 
-    let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
-        members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
+    let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
     let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
     let mut led = None;
-    let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     for (entry, reason) in &out.refused {
-        if let Some((c, _)) = by_entry.get(entry).filter(|(c, _)| !is_walk(c)) {
+        if let Some(c) = by_entry.get(entry).filter(|c| !is_walk(c)) {
             refused.push((c.id, *reason));
             entry_only.push(false);
         }
@@ -188,19 +177,15 @@ fn one_cache(
     let mut records = Vec::new();
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
-        let Some((c, window)) = by_entry.get(&clone.original) else { continue };
+        let Some(c) = by_entry.get(&clone.original) else { continue };
         if is_walk(c) {
-            led = Some(((*window).clone(), clone.entry));
+            led = Some(clone.entry);
             continue;
         }
         entries.insert(clone.original, clone.entry);
         cloned.push((c.id, clone.fragments().clone()));
-        let record = match window {
-            Ok(window) => redirects::entry(&c.analysed, window, clone).ok_or(Refusal::OutOfReach),
-            Err(reason) => Err(*reason),
-        };
-        match record {
-            Ok(record) => records.push(record),
+        match redirects::entries(&c.analysed.cfg, &c.sites, clone) {
+            Ok(entries) => records.extend(entries),
             Err(reason) => {
                 refused.push((c.id, reason));
                 entry_only.push(true);
@@ -210,7 +195,7 @@ fn one_cache(
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     if style.passes.has(Pass::Calls) {
-        records.extend(redirects::calls(chosen, &entries, &taken));
+        records.extend(redirects::calls(chosen.iter().chain(callers), &entries, &taken));
     }
     if style.passes.has(Pass::Words) {
         records.extend(redirects::words(program, &entries));
@@ -269,23 +254,16 @@ fn emit_somewhere(
     Err(Error::Build("the size of the clones depends on their address".to_owned()))
 }
 
-/// The file's bytes of a function from its entry on.
-fn file_bytes(program: &Program<'_>, c: &Candidate, files: &FxHashMap<usize, FileText>) -> Option<Vec<u8>> {
-    let file = files.get(&program.module(c.id).in_image)?;
-    file.bytes(*program.extent(c.id).parts.first()?)
-}
-
 /// What one cache is made of.
 struct Parts<'a> {
     members: &'a [&'a Candidate],
-    windows: &'a [Result<EntryWindow, Refusal>],
     stubs: &'a Stubs,
     /// Where a word leads that never changes.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
 fn emit_at(
-    &Parts { members, windows, stubs, constant }: &Parts<'_>,
+    &Parts { members, stubs, constant }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
@@ -298,9 +276,9 @@ fn emit_at(
         .collect();
     let functions = members
         .iter()
-        .zip(windows)
-        .map(|(c, window)| Function {
-            window: window.as_ref().ok().map(EntryWindow::range),
+        .map(|c| Function {
+            entrances: c.sites.sites.iter().map(|s| s.leads_to).collect(),
+            is_redirected: c.sites.complete && !c.sites.sites.is_empty(),
             hot: c.hot,
             counters: c.counters.clone(),
             watches: c.watches.clone(),

@@ -11,7 +11,7 @@ use crate::stacks;
 use crate::targets::ranked;
 use crate::{Error, OptimizeOptions, parallel};
 use addr::Avma;
-use code::{BlockId, Cfg, Dest, Refusal, Term};
+use code::{BlockId, Cfg, Dest, RedirectSites, Refusal, Term};
 use emit::{Counter, Repeat, Watch};
 use iced_x86::FlowControl;
 use layout::{Edge, EdgeKind, Graph};
@@ -57,6 +57,8 @@ pub struct Candidate {
     pub shortcuts: Vec<Shortcut>,
     /// Loops that lie in its clone several times.
     pub repeats: Vec<Repeat>,
+    /// Where control in its original is led to its clone.
+    pub sites: RedirectSites,
 }
 
 /// Where an indirect call or jump led.
@@ -114,6 +116,7 @@ impl Candidate {
             late_bound: Vec::new(),
             shortcuts: Vec::new(),
             repeats: Vec::new(),
+            sites: RedirectSites::default(),
         }
     }
 
@@ -298,13 +301,16 @@ impl Candidates {
     }
 }
 
-/// One function of which as little as can be is cloned: what its entry's jump overwrites.
+/// Returns a function of which only the blocks that begin before `end` are cloned.
 ///
 /// # Errors
-/// Why it cannot be.
-pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusal> {
+/// [`Refusal`] where it cannot be cloned.
+pub fn up_to(program: &Program<'_>, id: FuncId, end: Avma) -> Result<Candidate, Refusal> {
     let analysed = program.analyse(id)?;
-    Ok(Candidate { order: vec![BlockId(0)], hot: 1, ..Candidate::new(id, analysed, 0) })
+    let cfg = &analysed.cfg;
+    let begins = |b: &BlockId| (cfg.entry..end).contains(&cfg.blocks[b.index()].range.start);
+    let order: Vec<BlockId> = cfg.block_ids().filter(begins).collect();
+    Ok(Candidate { hot: order.len(), order, ..Candidate::new(id, analysed, 0) })
 }
 
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.

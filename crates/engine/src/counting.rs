@@ -14,9 +14,10 @@ use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{
-    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, late_bound, parallel, restore,
+    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, late_bound, parallel, redirects,
+    restore,
 };
-use addr::Avma;
+use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
@@ -141,7 +142,8 @@ pub(crate) fn count(
         for c in &mut candidates.chosen[from..] {
             c.late_bound = late_bound::while_it_counts(c, samples);
         }
-        round(ground, &mut candidates.chosen[from..], options.style(), run, &mut report)?;
+        let (before, new) = candidates.chosen.split_at_mut(from);
+        round(ground, new, before, options.style(), run, &mut report)?;
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let is_new = |f| !known.contains(&f) && options.takes(ground.program, f);
@@ -170,16 +172,25 @@ pub(crate) fn count(
     Ok(report)
 }
 
-/// Counts these candidates once.
+/// Counts these candidates once; `callers` are those of earlier rounds.
 fn round(
     ground: &Ground<'_, '_>,
     chosen: &mut [Candidate],
+    callers: &[Candidate],
     style: Style,
     run: &mut Run<'_>,
     report: &mut CountingReport,
 ) -> Result<(), Error> {
     let mut offset = 0;
-    let plans: Vec<CounterPlan> = chosen.iter_mut().map(|c| prepare(c, &mut offset)).collect();
+    let now: FxHashSet<FuncId> = chosen.iter().map(|c| c.id).collect();
+    let met: FxHashSet<FuncId> = now.iter().copied().chain(callers.iter().map(|c| c.id)).collect();
+    let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &now, &met);
+    let only_called: Vec<bool> = chosen.iter().map(only_called).collect();
+    let plans: Vec<CounterPlan> = chosen
+        .iter_mut()
+        .zip(&only_called)
+        .map(|(c, &only_called)| prepare(ground.program, c, only_called, &mut offset))
+        .collect();
     let counted = offset;
     let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch(c, &mut offset)).collect();
     if let Some(seed) = style.shuffle {
@@ -196,8 +207,13 @@ fn round(
     }
     // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
     let style = Style { passes: Passes::default(), ..style };
-    let wanted =
-        Wanted { chosen, style, counters: Some(&(counters.start..watched.end)), notes: &|_| Vec::new() };
+    let wanted = Wanted {
+        chosen,
+        callers,
+        style,
+        counters: Some(&(counters.start..watched.end)),
+        notes: &|_| Vec::new(),
+    };
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();
@@ -240,7 +256,7 @@ fn round(
 
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
     let mut values = &values[..];
-    for (c, plan) in chosen.iter_mut().zip(&plans) {
+    for ((c, plan), only_called) in chosen.iter_mut().zip(&plans).zip(only_called) {
         let (own, rest) = values.split_at(c.counters.len().min(values.len()));
         values = rest;
         if cloned.contains(&c.id) {
@@ -253,7 +269,7 @@ fn round(
                 c.counts.edges[b.index()] = vec![0; degree];
             }
             c.counted = true;
-            c.exact = solved.exact && leaves.is_empty();
+            c.exact = solved.exact && leaves.is_empty() && (only_called || c.sites.complete);
             report.functions += 1;
             report.counters += own.len();
             report.inexact += usize::from(!solved.exact);
@@ -264,16 +280,19 @@ fn round(
 }
 
 /// Gives a candidate all its blocks, those first that ran by what is known so far, and its counters.
-fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
+fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: &mut u32) -> CounterPlan {
     let cfg = &c.analysed.cfg;
     let liveness = Liveness::compute(cfg);
     let leaves = leaves(cfg);
+    // Redirects lead into the middle of a clone: what control has passed before is counted behind that.
+    c.sites = redirects::countable_sites(program, c.id, cfg, only_called);
+    let countable = |point| c.sites.countable(point, cfg, &liveness);
     let plan = if leaves.is_empty() {
-        CounterPlan::new(cfg, &c.counts, &|point| point.countable(cfg, &liveness))
+        CounterPlan::new(cfg, &c.counts, &countable)
     } else {
         let mut left = cfg.clone();
         leaves.iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
-        CounterPlan::new(&left, &Counts::default(), &|point| point.countable(cfg, &liveness))
+        CounterPlan::new(&left, &Counts::default(), &countable)
     };
     let counter = |&(at, spot)| {
         *offset += COUNTER;
@@ -282,6 +301,23 @@ fn prepare(c: &mut Candidate, offset: &mut u32) -> CounterPlan {
     c.counters = plan.points().iter().map(counter).collect();
     (c.order, c.hot) = candidates::all_blocks(cfg, &c.counts);
     plan
+}
+
+/// Whether a function is entered by nothing but direct calls of the functions that were `met` and direct jumps of those that are
+/// cloned `now`, as far as its module shows.
+fn is_only_called(
+    program: &Program<'_>,
+    id: FuncId,
+    now: &FxHashSet<FuncId>,
+    met: &FxHashSet<FuncId>,
+) -> bool {
+    let (module, entry) = (program.module(id), program.extent(id).entry);
+    let here = AvmaRange::with_len(entry, 1);
+    let by_address = module.branches.taken_in(here).len() > 0 || !module.held_in(here).is_empty();
+    let is_in = |from, set: &FxHashSet<FuncId>| program.find(from).is_some_and(|f| set.contains(&f));
+    !by_address
+        && module.branches.calls_to(entry).all(|from| is_in(from, met))
+        && module.branches.jumps_into(here).all(|(from, _)| is_in(from, now))
 }
 
 /// Has a candidate keep where its indirect calls go.

@@ -132,16 +132,20 @@ pub(crate) fn of_caches(
             ),
         })
         .collect();
-    let entries = caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry);
-    let jumps = entries.filter_map(|r| {
-        let jump = Decoder::with_ip(64, &r.new, r.at.0, DecoderOptions::NONE).decode();
-        Some((program.extent(program.find(r.at)?).entry, jump))
-    });
-    let jumps: Jumps = jumps.collect();
+    let mut jumps = Jumps::default();
+    for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
+        let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
+        let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
+        // Where there are several, the one nearest to the entry stands for them.
+        let nearest = jumps.entry(program.extent(function).entry).or_insert(jump);
+        if jump.ip() < nearest.ip() {
+            *nearest = jump;
+        }
+    }
     (!functions.is_empty()).then(|| dyno(&functions, &jumps, &|at| program.bound(at).is_some()))
 }
 
-/// The jump at an original's entry to its clone, by the entry.
+/// The jump that leads from an original to its clone, by the original's entry.
 pub(crate) type Jumps = FxHashMap<Avma, Instruction>;
 
 /// Sums up all functions. `is_stub` tells the procedure linkage table's stubs.

@@ -245,7 +245,11 @@ fn leading_in(installed: &Installed) -> Redirects {
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
         let Some(to) = redirects::leads_to(r) else { continue };
         match r.kind {
-            RedirectKind::Entry => out.entries.insert(r.at, to),
+            // A jump lies behind the first byte of its instruction; else it is the displacement of a branch.
+            RedirectKind::Entry if r.new_bytes().first() == Some(&0xe9) && r.len == 5 => {
+                out.entries.insert(r.at.sub(1), to)
+            }
+            RedirectKind::Entry => out.branches.insert(r.range().end, to),
             RedirectKind::Call => out.calls.insert(r.at.add(4), to),
             RedirectKind::Vtable => out.tables.insert(Avma(u64::from_le_bytes(r.old)), to),
             RedirectKind::Slot => out.slots.insert(r.at, to),

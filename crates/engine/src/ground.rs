@@ -35,6 +35,8 @@ pub(crate) struct Ground<'a, 'm> {
 pub(crate) struct Wanted<'a> {
     /// The functions, with the orders of their blocks.
     pub(crate) chosen: &'a [Candidate],
+    /// Functions of earlier generations: their direct calls lead to clones, too.
+    pub(crate) callers: &'a [Candidate],
     /// How they are laid out.
     pub(crate) style: Style,
     /// Where its clones only count: the offsets at which they do.
@@ -69,13 +71,13 @@ impl Ground<'_, '_> {
     }
 
     fn install_once(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
-        let Wanted { chosen, style, counters, notes } = wanted;
+        let Wanted { chosen, callers, style, counters, notes } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         // An earlier generation has brought it.
         let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let build = |notes| build::build(self.program, chosen, walk, &self.files, &maps, style, notes);
+        let build = |notes| build::build(self.program, chosen, callers, walk, &maps, style, notes);
         let noted = |mut built: Built| {
             let notes = notes(&built);
             if let Some(first) = built.caches.first_mut() {
@@ -104,7 +106,7 @@ impl Ground<'_, '_> {
         memory_limit::check(pid, &built.caches, counters, ready.threads)?;
         let anchor_at = self.place_anchor(&built)?;
         let hook = match walk {
-            Some(walk) => Some(walk::hook(target, walk, &built, anchor_at)?),
+            Some(walk) => Some(walk::hook(target, self.program, walk, &built, anchor_at)?),
             None => None,
         };
         let caches = std::mem::take(&mut built.caches);

@@ -17,7 +17,8 @@ use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
 use crate::{
-    Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, restore, shortcuts, walk,
+    Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, redirects, restore,
+    shortcuts, walk,
 };
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
@@ -168,6 +169,7 @@ fn rebuild(
             profile_store::settle(&mut candidates.chosen);
         }
         candidates.order(samples, options.style());
+        redirects::choose_sites(ground.program, &mut candidates.chosen);
         late_bound::choose(&mut candidates.chosen, options.style());
         shortcuts::choose(ground.program, &mut candidates.chosen, options.style());
         loops::choose(&mut candidates.chosen, options.style());
@@ -188,8 +190,13 @@ fn rebuild(
             summary.set(of_this);
             Notes { profile: profile.clone(), ..notes }.write()
         };
-        let wanted =
-            Wanted { chosen: &candidates.chosen, style: options.style(), counters: None, notes: &notes };
+        let wanted = Wanted {
+            chosen: &candidates.chosen,
+            callers: &[],
+            style: options.style(),
+            counters: None,
+            notes: &notes,
+        };
         let placed = ground.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));

@@ -474,13 +474,6 @@ impl ModuleCode {
     pub fn function_at(&self, pc: Avma) -> Option<&Extent> {
         self.extents.functions.get(self.index_at(pc)? as usize)
     }
-
-    /// The start of the next function at or after an address.
-    #[must_use]
-    pub fn next_start(&self, after: Avma) -> Option<Avma> {
-        let i = self.fragments.partition_point(|f| f.range.start <= after);
-        self.fragments.get(i).map(|f| f.range.start)
-    }
 }
 
 /// A range of some stretches of code, where one holds it whole.

@@ -1,102 +1,101 @@
 //! Which places of the originals lead to clones, and with which bytes.
 
 use crate::candidates::Candidate;
-use crate::program::{Analysed, FuncId, Program};
+use crate::program::{FuncId, ModuleCode, Program};
 use addr::{Addr, Avma, AvmaRange};
-use code::{Cfg, Dest, EntryWindow, Refusal, Term, WindowInput};
+use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal};
 use emit::CloneInfo;
 use iced_x86::{FlowControl, OpKind};
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
-/// The bytes of the original that its entry's jump takes.
-///
-/// # Errors
-/// Why there can be no jump; the clone is still reached by redirected calls.
-pub fn window(
-    program: &Program<'_>,
-    id: FuncId,
-    analysed: &Analysed,
-    file_bytes: Option<&[u8]>,
-) -> Result<EntryWindow, Refusal> {
-    let cfg = &analysed.cfg;
-    let extent = program.extent(id);
-    let part = extent.parts.first().copied().ok_or(Refusal::Unreadable)?;
-    let bytes = analysed.bytes(part).ok_or(Refusal::Unreadable)?;
-    let module = program.module(id);
-    // Words that hold addresses are only told from others where they are relocated: a computed jump of a program linked
-    // to fixed addresses may lead anywhere.
-    if !program.module_image(id).pie && cfg.blocks.iter().any(|b| b.term == Term::Indirect) {
-        return Err(Refusal::EntryWindowTargeted);
-    }
-    let mut targets = jump_targets(cfg);
-    targets.extend(module.held_in(part).iter().filter(|&&at| at != extent.entry));
-    let first_other = extent.other_entries.iter().copied().filter(|&e| e > extent.entry).min();
-    let window = code::entry_window(&WindowInput {
-        entry: extent.entry,
-        part,
-        bytes,
-        file_bytes,
-        next_start: [module.next_start(extent.entry), first_other].into_iter().flatten().min(),
-        branches: &module.branches,
-        targets: &targets,
-    })?;
-    let range = window.range();
-    if range.start.align_down(4096) == range.end.sub(1).align_down(4096) {
-        Ok(window)
-    } else {
-        Err(Refusal::EntryCrossesPage)
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// Gives each candidate the places at which control can be led to a clone of the blocks it has now.
+pub fn choose_sites(program: &Program<'_>, chosen: &mut [Candidate]) {
+    for c in chosen {
+        c.sites = sites(program, c.id, &c.analysed.cfg, &c.order);
     }
 }
 
-/// Where control of the original can get to other than by direct branches (those the sweep knows) and by running on:
-/// through jump tables and exceptions, and after calls that were taken not to return.
-fn jump_targets(cfg: &Cfg) -> Vec<Avma> {
-    let tables = cfg.tables.iter().flat_map(|t| &t.targets).map(|d| match d {
-        Dest::Block(b) => cfg.blocks[b.index()].range.start,
-        Dest::Outside(at) => *at,
-    });
-    let pads = cfg.blocks.iter().filter(|b| b.landing_pad).map(|b| b.range.start);
-    tables.chain(pads).collect()
+/// Returns the places of a function at which control can be led to a clone with the blocks of `order`.
+fn sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, order: &[BlockId]) -> RedirectSites {
+    let mut cloned = vec![false; cfg.blocks.len()];
+    for b in order {
+        if let Some(c) = cloned.get_mut(b.index()) {
+            *c = true;
+        }
+    }
+    let is_cloned = |b: BlockId| cloned.get(b.index()) == Some(&true);
+    code::redirect_sites(cfg, &is_cloned, &|range| is_free(program.module(id), range))
+}
+
+/// Returns those at which control can be led to a clone that counts: where counters can tell all. Where there is none, those that
+/// [`sites`] finds, but for a function to which all control comes by redirected calls (`only_called`).
+#[must_use]
+pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called: bool) -> RedirectSites {
+    let found = code::countable_sites(cfg, &|range| is_free(program.module(id), range));
+    if found.sites.is_empty() && !only_called {
+        let all: Vec<BlockId> = cfg.block_ids().collect();
+        return sites(program, id, cfg, &all);
+    }
+    found
+}
+
+/// Whether the bytes may change: nothing that is known leads into them. What is not known leads to the first byte of an
+/// instruction, and those do not change.
+fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
+    range.start.align_down(PAGE) == range.end.sub(1).align_down(PAGE)
+        && module.branches.jumps_into(range).len() == 0
+        && module.branches.calls_into(range).len() == 0
+        && module.branches.taken_in(range).len() == 0
+        && module.held_in(range).is_empty()
 }
 
 /// Where a redirect leads.
 #[must_use]
 pub fn leads_to(r: &Record) -> Option<Avma> {
-    let displaced = |end: u64, bytes: Option<&[u8]>| {
-        let bytes: [u8; 4] = bytes?.try_into().ok()?;
-        Some(r.at.add(end).offset(i64::from(i32::from_le_bytes(bytes))))
-    };
+    let bytes = r.new_bytes();
     match r.kind {
-        RedirectKind::Entry => displaced(5, r.new.get(1..5)),
-        RedirectKind::Call => displaced(4, r.new.get(..4)),
+        // The last four bytes are a displacement from what follows.
+        RedirectKind::Entry | RedirectKind::Call => {
+            let (_, last) = bytes.split_last_chunk::<4>()?;
+            Some(r.range().end.offset(i64::from(i32::from_le_bytes(*last))))
+        }
         RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
     }
 }
 
-/// The jump at a function's entry, to its clone.
-#[must_use]
-pub fn entry(analysed: &Analysed, window: &EntryWindow, clone: &CloneInfo) -> Option<Record> {
-    jump(analysed, window, clone.map.entrance(window.jump_at)?)
-}
-
-/// The jump at a function's entry, to anywhere.
-#[must_use]
-pub fn jump(analysed: &Analysed, window: &EntryWindow, to: Avma) -> Option<Record> {
-    let new = emit::jump(window.jump_at, to)?;
-    let old = analysed.bytes(window.range())?;
-    let interior = window
-        .interior
-        .iter()
-        .filter_map(|a| a.since(window.jump_at))
-        .fold(0u8, |mask, i| mask | 1u8.checked_shl(u32::try_from(i).unwrap_or(32)).unwrap_or(0));
-    let (len, at) = (window.len, window.jump_at);
-    Some(Record { at, kind: RedirectKind::Entry, len, interior, old: word(old), new: word(&new) })
+/// The redirects of a function to its clone.
+///
+/// # Errors
+/// [`Refusal`] where there is none; the clone is still reached by redirected calls.
+pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Vec<Record>, Refusal> {
+    let record = |site: &RedirectSite| {
+        let inst = cfg.insts.get(site.inst as usize)?;
+        let to = clone.entrance(cfg.insts.get(site.leads_to as usize)?.at)?;
+        let new = emit::redirect(site.form, site.range.end, to)?;
+        let from = usize::try_from(site.range.start.since(inst.at)?).ok()?;
+        let old = inst.bytes.as_slice().get(from..from + new.len())?;
+        let len = u8::try_from(new.len()).ok()?;
+        let kind = RedirectKind::Entry;
+        Some(Record { at: site.range.start, kind, len, interior: 0, old: word(old), new: word(&new) })
+    };
+    if sites.sites.is_empty() {
+        return Err(Refusal::NoRedirectSite);
+    }
+    let records: Vec<Record> = sites.sites.iter().filter_map(record).collect();
+    if records.is_empty() { Err(Refusal::OutOfReach) } else { Ok(records) }
 }
 
 /// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.
 #[must_use]
-pub fn calls(callers: &[Candidate], clones: &FxHashMap<Avma, Avma>, taken: &[AvmaRange]) -> Vec<Record> {
+pub fn calls<'a>(
+    callers: impl Iterator<Item = &'a Candidate>,
+    clones: &FxHashMap<Avma, Avma>,
+    taken: &[AvmaRange],
+) -> Vec<Record> {
     let mut records = Vec::new();
     for caller in callers {
         for inst in &caller.analysed.cfg.insts {

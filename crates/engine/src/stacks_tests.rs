@@ -113,7 +113,7 @@ impl Clone<'_> {
     }
 
     fn call(&mut self, redirected: bool) {
-        let clone = self.map.entrance(Avma(ENTRY)).unwrap();
+        let clone = self.map.to_clone(Avma(ENTRY)).unwrap();
         let mut at = if redirected { clone } else { Avma(ENTRY) };
         self.taken.push(Taken { from: HOME, to: at });
         while at != HOME {
@@ -152,7 +152,7 @@ impl Clone<'_> {
         let inst = self.cfg.insts.iter().find(|i| i.at == original).unwrap();
         let goes = if taken { Avma(inst.decoded.near_branch64()) } else { inst.end() };
         match self.map.fragments().contains(at) {
-            true => self.map.entrance(goes).unwrap_or(goes) == to,
+            true => self.map.to_clone(goes).unwrap_or(goes) == to,
             false => goes == to,
         }
     }

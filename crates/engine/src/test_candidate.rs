@@ -2,7 +2,7 @@
 
 use crate::candidates::Candidate;
 use crate::program::{Analysed, FuncId};
-use addr::{Addr, Avma, AvmaRange};
+use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
 use emit::{Body, Function, Output, Repeat, Request, Shortcut};
 use profile::Counts;
@@ -79,9 +79,9 @@ pub(crate) fn cloned_again(
 
 /// A clone of all of a function whose entry is redirected, with these calls going by redirects.
 pub(crate) fn cloned_late(cfg: &Cfg, late_bound: Vec<u32>, text_at: Avma) -> Output {
-    let (rows, window) = (rows(cfg), Some(AvmaRange::with_len(cfg.entry, 5)));
+    let rows = rows(cfg);
     let order = cfg.block_ids().collect();
-    emitted(vec![Function { late_bound, window, ..Function::new(cfg, order, &rows) }], text_at)
+    emitted(vec![Function { late_bound, is_redirected: true, ..Function::new(cfg, order, &rows) }], text_at)
 }
 
 fn rows(cfg: &Cfg) -> [Row; 1] {

@@ -5,9 +5,16 @@ use crate::candidates::{self, Candidate, Candidates};
 use crate::file_text::{self, FileText};
 use crate::lookup::{self, Lookup};
 use crate::program::Program;
-use crate::{Error, Target, redirects};
-use addr::Avma;
+use crate::{Error, Target};
+use addr::{Addr, Avma, AvmaRange};
+use iced_x86::Code;
 use rustc_hash::FxHashMap;
+use splice::{Record, RedirectKind};
+
+/// Bytes of an `endbr64`.
+const MARK_LEN: u64 = 4;
+/// Bytes of a `jmp rel32`.
+const JUMP_LEN: u64 = 5;
 
 /// Takes `dl_iterate_phdr`, where it is led through the anchor, from what may be rebuilt. Where it is to be led from now on,
 /// the clone that goes on doing its work is returned: of its first instructions, as all else is as it was.
@@ -30,7 +37,7 @@ pub fn take(
     if target.installed.as_ref().is_some_and(|i| i.anchor.hook.is_some()) {
         return Ok(None);
     }
-    let walk = candidates::entry_only(program, id).map_err(not_led)?;
+    let walk = candidates::up_to(program, id, at.add(MARK_LEN + JUMP_LEN)).map_err(not_led)?;
     if file_text::is_foreign(program, files, id, &walk.analysed) {
         return Err(not_led(code::Refusal::ForeignChange));
     }
@@ -43,19 +50,39 @@ pub fn take(
 /// [`Error::Unsupported`] where there can be no jump.
 pub fn hook(
     target: &Target,
+    program: &Program<'_>,
     walk: &Candidate,
     built: &Built,
     anchor_at: Avma,
 ) -> Result<splice::Hook, Error> {
     let anchor = target.installed.as_ref().map_or(anchor_at, |i| i.anchor.routine());
-    let led = built.walk.as_ref().ok_or(code::Refusal::Unreadable);
-    led.and_then(|(window, clone)| {
-        let window = window.as_ref().map_err(|r| *r)?;
-        let to = splice::Anchor::walk_routine(anchor);
-        let record = redirects::jump(&walk.analysed, window, to).ok_or(code::Refusal::OutOfReach)?;
-        Ok(splice::Hook { record, clone: *clone })
-    })
-    .map_err(|r| cannot_lead(target, r))
+    let clone = built.walk.ok_or(code::Refusal::Unreadable);
+    clone
+        .and_then(|clone| {
+            let record = jump(program, walk, splice::Anchor::walk_routine(anchor))?;
+            Ok(splice::Hook { record, clone })
+        })
+        .map_err(|r| cannot_lead(target, r))
+}
+
+/// The jump over the first instructions, behind an `endbr64` where there is one.
+fn jump(program: &Program<'_>, walk: &Candidate, to: Avma) -> Result<Record, code::Refusal> {
+    let cfg = &walk.analysed.cfg;
+    let first = cfg.insts.first().ok_or(code::Refusal::Unreadable)?;
+    let at = if first.decoded.code() == Code::Endbr64 { first.end() } else { first.at };
+    let range = AvmaRange::with_len(at, JUMP_LEN);
+    let inside = AvmaRange::new(at.add(1), range.end);
+    let branches = &program.module(walk.id).branches;
+    let one_block = cfg.blocks.first().is_some_and(|b| b.range.covers(&range));
+    let new = emit::jump(at, to).ok_or(code::Refusal::OutOfReach)?;
+    let old = walk.analysed.bytes(range).ok_or(code::Refusal::Unreadable)?;
+    let interior = cfg.insts.iter().filter(|i| inside.contains(i.at)).filter_map(|i| i.at.since(at));
+    let interior = interior.fold(0u8, |mask, i| mask | 1 << (i & 7));
+    let word = |bytes: &[u8]| std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0));
+    let len = JUMP_LEN as u8;
+    let record = Record { at, kind: RedirectKind::Entry, len, interior, old: word(old), new: word(&new) };
+    let fits = one_block && branches.jumps_into(inside).len() == 0 && record.in_one_page();
+    fits.then_some(record).ok_or(code::Refusal::NoRedirectSite)
 }
 
 fn cannot_lead(target: &Target, why: code::Refusal) -> Error {

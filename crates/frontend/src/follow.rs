@@ -31,8 +31,10 @@ pub struct CloneCode<'a> {
 /// What leads from elsewhere into clones.
 #[derive(Clone, Debug, Default)]
 pub struct Redirects {
-    /// Jumps at entries of originals, by where they are.
+    /// Instructions of originals that are replaced by a jump, by where they are.
     pub entries: FxHashMap<Avma, Avma>,
+    /// Direct jumps of originals that lead elsewhere when they are taken, by the address behind them.
+    pub branches: FxHashMap<Avma, Avma>,
     /// Direct calls in originals, by the address behind the call.
     pub calls: FxHashMap<Avma, Avma>,
     /// Functions that virtual tables lead to, by the original's entry.
@@ -307,7 +309,11 @@ impl<'a> Follower<'a> {
     /// The path's instruction itself.
     fn original(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         let next = match path.flow {
-            Flow::On | Flow::Conditional | Flow::Jump => path.next,
+            Flow::On => path.next,
+            Flow::Conditional | Flow::Jump => {
+                let to = self.setting.redirects.branches.get(&path.after()).copied();
+                to.filter(|_| path.next != path.after()).unwrap_or(path.next)
+            }
             Flow::Call => self.setting.redirects.calls.get(&path.after()).copied().unwrap_or(path.next),
             Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
             Flow::Return => self.returns.pop().unwrap_or(path.next),
@@ -339,8 +345,8 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Bytes of a jump at an entry.
-const JUMP_LEN: u8 = 5;
+/// Bytes of a jump that replaces an instruction: a prefix, which stays, and a `jmp rel32`.
+const JUMP_LEN: u8 = 6;
 
 #[cfg(test)]
 mod tests;

@@ -110,6 +110,12 @@ impl Atlas {
         self.clones.get(*clone).filter(|_| range.contains(pc))
     }
 
+    /// The clone of the function that is entered at `pc`, be it there or at its original.
+    pub(crate) fn entered_at(&self, pc: Avma) -> Option<&Clone> {
+        let here = self.clone_of(pc).filter(|c| c.entered == pc);
+        here.or_else(|| self.clones.iter().find(|c| c.newest && c.original == pc))
+    }
+
     /// The clone instruction at `pc` with its clone; `None` for originals, and inside of instructions.
     pub(crate) fn entry_of(&self, pc: Avma) -> Option<(&Clone, Entry)> {
         let clone = self.clone_of(pc)?;

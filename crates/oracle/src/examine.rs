@@ -82,7 +82,7 @@ const BURIAL: usize = 32;
 /// How many times a thread is watched before another is chosen.
 const ROUNDS: usize = 8;
 
-/// A thread at the entry of a clone, twice.
+/// A thread at the entry of a function or of its clone, twice.
 struct Found {
     tid: Tid,
     original: Avma,
@@ -121,10 +121,8 @@ impl Examination<'_> {
                 Run::Late => {}
                 Run::Ended => break,
                 Run::Hit => {
-                    let clone = thread.regs()?.ip();
-                    let Some(c) = self.atlas.clone_of(clone).filter(|c| c.entered == clone) else {
-                        continue;
-                    };
+                    let Some(c) = self.atlas.entered_at(thread.regs()?.ip()) else { continue };
+                    let clone = c.entered;
                     if self.hunt.is_done(c.original) {
                         continue;
                     }

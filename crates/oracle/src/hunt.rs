@@ -88,7 +88,13 @@ impl Hunt {
         self.done.contains(&original)
     }
 
-    /// The entries of clones to watch next, and for how long.
+    /// Where to wait for a function: at its clone, which clones call, or at its original, from which redirects lead on.
+    fn way_in(&mut self, original: Avma) -> Option<Avma> {
+        let clone = self.entries.get(&original).copied()?;
+        Some(if self.random.below(2) == 0 { original } else { clone })
+    }
+
+    /// The entries to watch next, and for how long.
     pub(crate) fn next(&mut self) -> (Vec<Avma>, Duration) {
         let mut out = Vec::with_capacity(MAX_WATCHED);
         // One place is left for the others, lest those that come seldom hold all of them.
@@ -104,8 +110,7 @@ impl Hunt {
                 // Until it is met again.
                 self.known.remove(&original);
             }
-            let entry = self.entries.get(&original).copied();
-            let new = entry.filter(|e| !out.contains(e));
+            let new = self.way_in(original).filter(|e| !out.contains(e));
             if new.is_none() {
                 break;
             }
@@ -121,7 +126,7 @@ impl Hunt {
                 continue;
             }
             self.all.push_back(original);
-            out.extend(self.entries.get(&original).filter(|e| !out.contains(e)));
+            out.extend(self.way_in(original).filter(|e| !out.contains(e)));
         }
         (out, if sure { WINDOW * 3 } else { WINDOW })
     }

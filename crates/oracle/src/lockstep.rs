@@ -6,7 +6,7 @@ use crate::decoded::{Access, Code, Decoded, GPR_NAMES, State};
 use crate::differ::{Cause, DEAD_FLAGS, DEAD_MEMORY, Inputs, REST, Stains, whole_words};
 use crate::report::{Difference, End, Mismatch, Report};
 use crate::twin::Side;
-use addr::{Avma, AvmaRange, ReadMemory};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::Link;
 use iced_x86::{Code as InstCode, Formatter, GasFormatter, Instruction};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -410,7 +410,8 @@ impl<'a> Lockstep<'a> {
         if self.atlas.clone_of(b).is_some() {
             return Ok(self.atlas.is_extra(b));
         }
-        if self.atlas.olds_in(AvmaRange::with_len(b, 1)).iter().all(|o| o.at != b) {
+        // Behind the first byte of the instruction, which stays.
+        if self.atlas.olds_in(AvmaRange::with_len(b, 2)).iter().all(|o| o.at != b.add(1)) {
             return Ok(false);
         }
         let inst = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;

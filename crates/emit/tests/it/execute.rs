@@ -5,7 +5,7 @@
 
 use crate::common::Rng;
 use crate::common::program::{Program, Source};
-use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use addr::{Addr, Avma, ReadMemory};
 use code::{BlockId, Cfg, Dest};
 use emit::{Body, Function, Output, Shortcut};
 use object::read::elf::ElfFile64;
@@ -107,7 +107,7 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
             out.clones.len(),
             out.stats
         );
-        assert!(redirected * 2 > out.clones.len());
+        assert!(redirected * 3 > out.clones.len());
         assert!(seed == 1 || out.stats.in_place > 10, "{:?}", out.stats);
         // Of those without counters.
         assert!(seed > 0 || out.stats.repeated > 0, "{:?}", out.stats);
@@ -134,10 +134,15 @@ fn rewrite(
     let mut redirected = 0;
     for clone in &out.clones {
         let f = p.functions.iter().find(|f| f.cfg.entry == clone.original).unwrap();
-        let Some(window) = f.window.filter(|w| !table_target_in(&f.cfg, *w)) else { continue };
-        let Some(to) = clone.map.to_clone(window.start) else { continue };
-        let jump = emit::jump(window.start, to).unwrap();
-        new[place(window.start)..][..jump.len()].copy_from_slice(&jump);
+        let led: Vec<_> =
+            f.sites.iter().filter_map(|s| Some((s, clone.entrance(f.at(s.leads_to))?))).collect();
+        for (site, to) in &led {
+            let bytes = emit::redirect(site.form, site.range.end, *to).unwrap();
+            new[place(site.range.start)..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        if led.is_empty() {
+            continue;
+        }
         redirected += 1;
     }
 
@@ -193,15 +198,6 @@ fn rewrite(
     let index_file = at_file as u64 + (index_at.0 - text_at.0);
     header(hdr, elf::PT_GNU_EH_FRAME, elf::PF_R, index_file, index_at.0, index_len);
     (new, redirected)
-}
-
-/// Whether a jump table leads into the bytes.
-fn table_target_in(cfg: &Cfg, window: AvmaRange) -> bool {
-    let at = |d: &Dest| match *d {
-        Dest::Block(b) => cfg.blocks[b.index()].range.start,
-        Dest::Outside(at) => at,
-    };
-    cfg.tables.iter().flat_map(|t| &t.targets).any(|d| window.contains(at(d)) && at(d) != window.start)
 }
 
 /// The entries of an `.eh_frame_hdr` as addresses: of code and of its FDE.

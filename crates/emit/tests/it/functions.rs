@@ -482,18 +482,13 @@ fn counters_stand_on_their_way_alone() {
     assert_eq!((out.clones[0].entry, &out.text[..9]), (TEXT, &inc(0)[..]));
     assert_eq!(out.clones[0].map.to_clone(cfg.entry), Some(TEXT.add(9)));
     assert_eq!(out.clones[0].map.to_original(TEXT), Some(cfg.entry));
-    assert_eq!(out.clones[0].map.entrance(cfg.entry), Some(TEXT));
-    // Where an endbr64 is first, the redirect stands behind it and must not miss the counter either.
+    // Where an endbr64 is first, direct calls come in behind it and must not miss the counter either.
     let cfg = graph(0x40_0000, &[&[0xf3, 0x0f, 0x1e, 0xfa][..], head, &[0xc3]].concat());
     let rows = self::rows(&cfg);
     let counters = vec![counter(Point::Block(BlockId(0)), 0)];
     let out = check(vec![Function { counters, ..function(&cfg, &[0], &rows) }], 16);
     assert_eq!(out.text, [&[0xf3, 0x0f, 0x1e, 0xfa][..], &inc(0), head, &[0xc3]].concat());
-    let map = &out.clones[0].map;
-    assert_eq!(
-        (map.entrance(cfg.entry.add(4)), map.to_clone(cfg.entry.add(4))),
-        (Some(TEXT.add(4)), Some(TEXT.add(13)))
-    );
+    assert_eq!(out.clones[0].map.to_clone(cfg.entry.add(4)), Some(TEXT.add(13)));
 }
 
 #[test]
@@ -510,8 +505,6 @@ fn counters_of_blocks_stand_where_their_spots_say() {
         let out = check(vec![f(skip)], 17);
         let (start, rest) = ([0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]).split_at(before);
         assert_eq!((out.refused, out.text), (vec![], [start, &inc(8), rest].concat()));
-        let passed = &out.clones[0].map;
-        assert_eq!(passed.entrance(cfg.entry), Some(TEXT));
     }
     // Before the reader of flags; behind the end.
     for skip in [0, 3, u32::MAX] {
@@ -617,23 +610,25 @@ fn random_functions_in_random_orders() {
     }
 }
 
+/// A redirect enters a clone before the counter of its instruction's block and behind that of an edge, whatever lies before it.
 #[test]
-fn nothing_is_left_to_bytes_that_the_redirect_overwrites() {
-    // 0: test; je 2. 1: add; 2: ret. Of 0 alone the arms are at +4 and +7, and the redirect takes five bytes.
+fn redirects_enter_where_their_instruction_is_counted() {
+    // 0: test; je 2. 1: add; 2: ret.
     let cfg = diamond();
     let rows = rows(&cfg);
-    let window = Some(AvmaRange::with_len(cfg.entry, 5));
-    let out = check(vec![Function { window, ..function(&cfg, &[0], &rows) }], 13);
-    let map = &out.clones[0].map;
-    assert!(map.to_clone(Avma(0x40_0004)).is_some(), "cloned though it is cold");
-    assert_eq!(map.to_clone(Avma(0x40_0007)), None);
-    // A place in the window that is no block of the graph cannot be cloned.
-    let cfg = graph(0x40_0000, &[0x0f, 0x0b, 0x90, 0x90, 0x90, 0xc3]);
-    let rows = self::rows(&cfg);
-    let mut cut = cfg.clone();
-    cut.blocks.truncate(1);
-    let f = Function { window: Some(AvmaRange::with_len(cfg.entry, 5)), ..function(&cut, &[0], &rows) };
-    assert_eq!(emit::emit(&request(vec![f])).unwrap().refused, [(cfg.entry, Refusal::EntryWindowTargeted)]);
+    let counter = |at, offset| Counter { at, spot: Spot { skip: 0, by: CountBy::Inc }, offset };
+    let edge = Point::Edge { from: BlockId(0), index: 1 };
+    let counters = vec![counter(edge, 8), counter(Point::Block(BlockId(1)), 16)];
+    let add = cfg.blocks[1].insts.start;
+    let f = Function { entrances: vec![0, add], counters, ..function(&cfg, &[0, 1, 2], &rows) };
+    let out = check(vec![f], 13);
+    let (at, counts) = (cfg.insts[add as usize].at, inc(8).len() as u64);
+    let behind = TEXT.add(4 + counts);
+    assert_eq!(out.clones[0].entrances, [(cfg.entry, TEXT), (at, behind)]);
+    assert_eq!(out.clones[0].map.to_clone(at), Some(behind.add(counts)));
+    // What is not cloned is not entered.
+    let f = Function { entrances: vec![0, add], ..function(&cfg, &[0, 2], &rows) };
+    assert_eq!(check(vec![f], 14).clones[0].entrances, [(cfg.entry, TEXT)]);
 }
 
 /// `call *8(%rax); call G; ret` with the table's second word leading to F, both small leaves: `mov 4(%rdi), %eax; ret` and
@@ -739,8 +734,7 @@ fn late_calls_go_to_originals_that_are_redirected() {
         let behind = |at: Avma| at.add(mark.len() as u64);
         let calls = |late_bound: Vec<u32>| {
             let caller = Function { late_bound, ..function(&cfg, &[0], &of_cfg) };
-            let f =
-                Function { window: Some(AvmaRange::with_len(behind(f_at), 5)), ..function(&f, &[0], &of_f) };
+            let f = Function { is_redirected: true, ..function(&f, &[0], &of_f) };
             let functions = vec![caller, f, function(&g, &[0], &of_g)];
             let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
             assert_eq!(out.refused, []);
@@ -806,9 +800,6 @@ fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
         let rows_at = |at| if at == cfg.entry { of_cfg.clone() } else { of_g.clone() };
         unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
     }
-    // The other way is left for what the jump at the callee's entry takes.
-    let other = [BlockId(0), BlockId(2)];
-    assert!(!emit::fits_in_place(Body { cfg: &g, path: &other, lsda: None }));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::rng::Rng;
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use code::{
-    CalleeKind, Cfg, Input, MergeInput, Part, Piece, Refusal, WindowInput, analyse, entry_window, merge,
+    CalleeKind, Cfg, Input, MergeInput, Part, Piece, RedirectSite, Refusal, analyse, merge, redirect_sites,
     sweep,
 };
 use emit::Function;
@@ -20,11 +20,16 @@ pub struct Source {
     pub personality: Option<Avma>,
     pub signal_frame: bool,
     pub name: String,
-    /// What an entry redirect would overwrite.
-    pub window: Option<AvmaRange>,
+    /// What its redirects would change, where all of it is cloned.
+    pub sites: Vec<RedirectSite>,
 }
 
 impl Source {
+    /// Where an instruction of it is.
+    pub fn at(&self, inst: u32) -> Avma {
+        self.cfg.insts[inst as usize].at
+    }
+
     /// A clone of some of its blocks in a random order, now and then their own, in one or two fragments.
     pub fn shuffled(&self, rng: &mut Rng, keep: usize) -> Function<'_> {
         let mut order = rng.order(self.cfg.blocks.len(), keep);
@@ -38,7 +43,7 @@ impl Source {
         Function {
             hot: rng.hot(order.len()),
             align_blocks,
-            window: self.window,
+            entrances: self.sites.iter().map(|s| s.leads_to).collect(),
             lsda: self.lsda.as_ref(),
             personality: self.personality,
             signal_frame: self.signal_frame,
@@ -190,17 +195,8 @@ impl Program {
                 let cfg = analyse(&input)?;
                 let Fde { personality, signal_frame, .. } = fdes[e.fdes[0]];
                 let name = names.get(&e.entry).cloned().unwrap_or_default();
-                let window = entry_window(&WindowInput {
-                    entry: e.entry,
-                    part: e.parts[0],
-                    bytes: &bytes[0],
-                    file_bytes: Some(&bytes[0]),
-                    next_start: None,
-                    branches: &branches,
-                    targets: &landing_pads,
-                });
-                let window = window.ok().map(|w| w.range());
-                Ok(Source { window, cfg, rows, lsda, personality, signal_frame, name })
+                let sites = redirect_sites(&cfg, &|_| true, &|_| true).sites;
+                Ok(Source { sites, cfg, rows, lsda, personality, signal_frame, name })
             };
             match source() {
                 Ok(s) => functions.push(s),

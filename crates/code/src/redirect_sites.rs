@@ -1,0 +1,296 @@
+//! Where in an original can control be led to the clone?
+//!
+//! INVARIANT(first byte): no byte at which an instruction of the original begins ever changes. A redirect changes only later
+//! bytes of one instruction, so:
+//! - a jump to any instruction of the original is right, also one that no analysis of the file can find;
+//! - a probe or a breakpoint, which replaces the first byte of an instruction, and a redirect never touch the same byte: each
+//!   comes and goes without harm to the other. The kernel executes a copy of the *file's* instruction for a uprobe
+//!   (Linux, `kernel/events/uprobes.c`), so a probed site runs the original;
+//! - no thread can be about to execute the middle of a redirect.
+//!
+//! Two kinds of instruction can be changed so:
+//! - one that begins with a REX prefix and has room for a `jmp rel32` behind it. The processor ignores REX.R, X and B before
+//!   such a jump and has no other operand size than that of REX.W (Intel SDM volume 2, `JMP`; AMD APM volume 3, `JMP
+//!   (Near)`); linkers put REX.W before `call rel32` (System V ABI, "Thread-Local Storage");
+//! - a direct jump, conditional or not, with a 32-bit displacement: only the displacement changes, so the redirect leads to
+//!   the clone of the jump's destination.
+//!
+//! Clones stand for originals instruction by instruction, so any instruction of a clone can be entered. The search follows
+//! control from the entry and takes the first instruction on each path that can carry a redirect. A path without one is
+//! right all the same: it runs in the original.
+
+use crate::liveness::Liveness;
+use crate::{BlockId, Cfg, Dest, Inst, Point, Spot, Term};
+use addr::{Addr, Avma, AvmaRange};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+
+/// The most redirects of one function.
+const MOST_SITES: usize = 8;
+/// The most blocks that are searched in one function.
+const MOST_BLOCKS: usize = 64;
+/// Bytes of a `jmp rel32`.
+const JUMP_LEN: u64 = 5;
+
+/// How an instruction carries a redirect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SiteForm {
+    /// A `jmp rel32` lies behind its REX prefix.
+    Jump,
+    /// It is a direct jump, and its displacement is another.
+    Displacement,
+}
+
+/// An instruction that can carry a redirect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RedirectSite {
+    /// The instruction, by its place in [`Cfg::insts`].
+    pub inst: u32,
+    /// How it carries the redirect.
+    pub form: SiteForm,
+    /// The original instruction to whose clone the redirect leads, by its place in [`Cfg::insts`].
+    pub leads_to: u32,
+    /// The bytes that change: none of them is the first of an instruction.
+    pub range: AvmaRange,
+}
+
+/// The redirects of one function.
+#[derive(Clone, Debug, Default)]
+pub struct RedirectSites {
+    /// Rising by address.
+    pub sites: Vec<RedirectSite>,
+    /// Whether every path from the entry meets a site before it leaves the function.
+    pub complete: bool,
+    /// What control passes in the original before a redirect leads it to the clone.
+    passed: FxHashSet<Point>,
+    /// For each block with a site how many of its instructions come before the site.
+    skipped: FxHashMap<BlockId, u32>,
+}
+
+impl RedirectSites {
+    /// Returns where a counter of `point` can be put so that it counts all control that comes from a redirect, as
+    /// [`Point::countable`]; `None` where such control has passed the point in the original.
+    #[must_use]
+    pub fn countable(&self, point: Point, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
+        if self.passed.contains(&point) {
+            return None;
+        }
+        let skipped = match point {
+            Point::Block(b) => self.skipped.get(&b).copied().unwrap_or(0),
+            Point::Edge { .. } => 0,
+        };
+        point.countable_behind(skipped, cfg, liveness)
+    }
+
+    /// Returns a block to which two of the points lead that control passes in the original.
+    fn join(&self, cfg: &Cfg) -> Option<BlockId> {
+        let mut met: FxHashSet<BlockId> = FxHashSet::from_iter([BlockId(0)]);
+        for b in cfg.block_ids() {
+            let (mut index, mut join) = (0, None);
+            cfg.successors(b, |to| {
+                let passed = self.passed.contains(&Point::Edge { from: b, index });
+                if let (true, Dest::Block(next)) = (passed, to)
+                    && !met.insert(next)
+                {
+                    join = Some(next);
+                }
+                index += 1;
+            });
+            if join.is_some() {
+                return join;
+            }
+        }
+        None
+    }
+}
+
+/// Searches the redirects of a function.
+///
+/// `is_cloned` says whether the clone has a block; the search ends at blocks that it does not have. `is_free` says whether the
+/// bytes of a range may change: they lie in one page and nothing refers to an address in them.
+#[must_use]
+pub fn redirect_sites(
+    cfg: &Cfg,
+    is_cloned: &dyn Fn(BlockId) -> bool,
+    is_free: &dyn Fn(AvmaRange) -> bool,
+) -> RedirectSites {
+    Search::of(cfg, is_cloned, is_free).found()
+}
+
+/// As [`redirect_sites`], but only so many that counters can tell how control came to each: at most one path leads from the
+/// entry to any block on the way to a site.
+#[must_use]
+pub fn countable_sites(cfg: &Cfg, is_free: &dyn Fn(AvmaRange) -> bool) -> RedirectSites {
+    let mut barred: FxHashSet<BlockId> = FxHashSet::default();
+    loop {
+        let is_open = |b: BlockId| !barred.contains(&b);
+        let found = Search::of(cfg, &is_open, is_free).found();
+        match found.join(cfg) {
+            Some(b) if b != BlockId(0) => barred.insert(b),
+            _ => return RedirectSites { complete: found.complete && barred.is_empty(), ..found },
+        };
+    }
+}
+
+struct Search<'a> {
+    cfg: &'a Cfg,
+    is_cloned: &'a dyn Fn(BlockId) -> bool,
+    is_free: &'a dyn Fn(AvmaRange) -> bool,
+    /// Code that the function reads as data.
+    read: Vec<AvmaRange>,
+    /// The edges of which a displacement is the site.
+    led: Vec<(BlockId, u32)>,
+    found: RedirectSites,
+}
+
+impl<'a> Search<'a> {
+    fn of(
+        cfg: &'a Cfg,
+        is_cloned: &'a dyn Fn(BlockId) -> bool,
+        is_free: &'a dyn Fn(AvmaRange) -> bool,
+    ) -> Self {
+        let read = ranges_read(cfg);
+        Self { cfg, is_cloned, is_free, read, led: Vec::new(), found: RedirectSites::default() }
+    }
+
+    fn found(mut self) -> RedirectSites {
+        self.run();
+        self.found.sites.sort_by_key(|s| s.range.start);
+        self.found
+    }
+
+    fn run(&mut self) {
+        self.found.complete = true;
+        let mut seen: Vec<BlockId> = Vec::new();
+        // The nearest blocks first.
+        let mut left = VecDeque::from([BlockId(0)]);
+        while let Some(b) = left.pop_front() {
+            if b.index() >= self.cfg.blocks.len() || !(self.is_cloned)(b) || seen.contains(&b) {
+                continue;
+            }
+            if seen.len() >= MOST_BLOCKS || self.found.sites.len() >= MOST_SITES {
+                self.found.complete = false;
+                break;
+            }
+            seen.push(b);
+            if self.jump_in(b) {
+                continue;
+            }
+            let led = self.displacement_at(b);
+            let (mut index, mut leaves) = (0, false);
+            self.cfg.successors(b, |to| {
+                match to {
+                    _ if led == Some(index) => self.led.push((b, index)),
+                    Dest::Block(next) => left.push_back(next),
+                    Dest::Outside(_) => leaves = true,
+                }
+                index += 1;
+            });
+            let ends = matches!(self.cfg.blocks[b.index()].term, Term::Return | Term::Indirect);
+            self.found.complete &= !leaves && !ends;
+        }
+        self.find_passed(&seen);
+    }
+
+    /// Finds the points from which control goes on to a site: the blocks without one of their own from which one can be
+    /// reached, and their edges there.
+    fn find_passed(&mut self, seen: &[BlockId]) {
+        let mut goes_on: FxHashSet<BlockId> = self.led.iter().map(|l| l.0).collect();
+        let edges: Vec<(BlockId, u32, Dest)> = seen
+            .iter()
+            .filter(|b| !self.found.skipped.contains_key(b))
+            .flat_map(|&b| {
+                let mut edges = Vec::new();
+                let mut index = 0;
+                self.cfg.successors(b, |to| {
+                    edges.push((b, index, to));
+                    index += 1;
+                });
+                edges
+            })
+            .collect();
+        let mut known = usize::MAX;
+        while known != goes_on.len() {
+            known = goes_on.len();
+            for &(from, index, to) in &edges {
+                let Dest::Block(next) = to else { continue };
+                let reaches = self.found.skipped.contains_key(&next) || goes_on.contains(&next);
+                if reaches || self.led.contains(&(from, index)) {
+                    goes_on.insert(from);
+                    self.found.passed.insert(Point::Edge { from, index });
+                }
+            }
+        }
+        self.found.passed.extend(goes_on.into_iter().map(Point::Block));
+    }
+
+    /// Takes the first instruction of a block behind whose REX prefix a jump fits, if there is one.
+    fn jump_in(&mut self, b: BlockId) -> bool {
+        let cfg = self.cfg;
+        let insts = cfg.blocks[b.index()].insts.clone();
+        let first = insts.start;
+        let site = insts.filter_map(|inst| {
+            let i = cfg.insts.get(inst as usize)?;
+            let begins_with_rex = i.bytes.as_slice().first().is_some_and(|b| b & 0xf0 == 0x40);
+            let range = AvmaRange::with_len(i.at.add(1), JUMP_LEN);
+            let fits = begins_with_rex && range.end <= i.end() && !self.differs(inst) && self.is_free(range);
+            fits.then_some(RedirectSite { inst, form: SiteForm::Jump, leads_to: inst, range })
+        });
+        let Some(site) = { site }.next() else { return false };
+        self.found.skipped.insert(b, site.inst - first);
+        self.found.sites.push(site);
+        true
+    }
+
+    /// Takes the direct jump at the end of a block, if its destination is cloned; by its place among the block's successors.
+    fn displacement_at(&mut self, b: BlockId) -> Option<u32> {
+        let cfg = self.cfg;
+        let block = &cfg.blocks[b.index()];
+        let (Term::Jump { to: Dest::Block(to) } | Term::Cond { taken: Dest::Block(to), .. }) = block.term
+        else {
+            return None;
+        };
+        let inst = block.insts.end.checked_sub(1)?;
+        let i = cfg.insts.get(inst as usize)?;
+        let range = AvmaRange::new(i.end().sub(4), i.end());
+        let leads_to = cfg.blocks.get(to.index())?.insts.start;
+        if !has_displacement_32(i) || !(self.is_cloned)(to) || self.differs(leads_to) || !self.is_free(range)
+        {
+            return None;
+        }
+        self.found.sites.push(RedirectSite { inst, form: SiteForm::Displacement, leads_to, range });
+        Some(0)
+    }
+
+    fn is_free(&self, range: AvmaRange) -> bool {
+        (self.is_free)(range) && !self.read.iter().any(|r| r.overlaps(&range))
+    }
+
+    /// Whether a register differs between original and clone at an instruction: see [`crate::TableLoad::differs`].
+    fn differs(&self, inst: u32) -> bool {
+        let loads = self.cfg.tables.iter().filter_map(|t| t.cloneable);
+        loads.map(|load| load.differs).any(|(from, to)| (from..to).contains(&inst))
+    }
+}
+
+/// Whether an instruction is a direct jump, conditional or not, whose last four bytes are its displacement.
+fn has_displacement_32(i: &Inst) -> bool {
+    let d = &i.decoded;
+    let long = if d.is_jmp_near() { 5 } else { 6 };
+    (d.is_jmp_near() || d.is_jcc_near()) && i.bytes.as_slice().len() >= long
+}
+
+/// The code that instructions of the function read as data, relative to their own place. An operand of unknown size is taken
+/// for one of 64 bytes, the largest there is.
+fn ranges_read(cfg: &Cfg) -> Vec<AvmaRange> {
+    let reads = cfg.insts.iter().map(|i| &i.decoded).filter(|i| i.is_ip_rel_memory_operand());
+    let ranges = reads.map(|i| {
+        let size = u64::try_from(i.memory_size().size()).unwrap_or(0);
+        AvmaRange::with_len(Avma(i.ip_rel_memory_address()), if size == 0 { 64 } else { size })
+    });
+    ranges.filter(|r| cfg.parts.iter().any(|p| p.overlaps(r))).collect()
+}
+
+#[cfg(test)]
+#[path = "redirect_sites_tests.rs"]
+mod tests;

@@ -1,0 +1,261 @@
+//! Probes and breakpoints of other tools in a process that whet has rebuilt: the process lives, they count, and each comes and
+//! goes in any order with `optimize`, `undo` and `redo`.
+
+use crate::support::{Guest, build, have, run, skip, whet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+const TRACING: &str = "/sys/kernel/tracing";
+/// The functions of the guest that are probed.
+const OWN: [&str; 3] = ["mixed", "pointed", "round_of"];
+/// Functions of the C library that it uses.
+const LIBRARY: [&str; 2] = ["snprintf", "strtoul"];
+
+/// One who holds it uses the kernel's list of probes.
+static TRACEFS: Mutex<()> = Mutex::new(());
+
+/// A group of uprobes; removed when it is dropped.
+struct Probes {
+    group: String,
+    names: Vec<String>,
+}
+
+impl Probes {
+    fn new(group: &str) -> Self {
+        Self { group: format!("whet_{group}_{}", std::process::id()), names: Vec::new() }
+    }
+
+    /// Adds a probe at an offset of a file; `false` where the kernel does not probe that instruction.
+    fn add(&mut self, file: &Path, offset: u64) -> bool {
+        let name = format!("p{}", self.names.len());
+        let line = format!("p:{}/{name} {}:{offset:#x}\n", self.group, file.display());
+        let added = append("uprobe_events", &line);
+        if added {
+            self.names.push(name);
+        }
+        added
+    }
+
+    fn enable(&self, on: bool) {
+        for name in &self.names {
+            let file = format!("{TRACING}/events/{}/{name}/enable", self.group);
+            // An instruction that cannot be probed is told of here.
+            let done = fs::write(&file, if on { "1" } else { "0" });
+            assert!(on || done.is_ok(), "{file}: {done:?}");
+        }
+    }
+
+    /// How often each has fired.
+    fn hits(&self) -> Vec<u64> {
+        let profile = fs::read_to_string(format!("{TRACING}/uprobe_profile")).unwrap();
+        let hits = |name: &String| {
+            let fields = profile.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+            let line = fields.into_iter().find(|f| f.get(1) == Some(&name.as_str())).unwrap();
+            line[2].parse().unwrap()
+        };
+        self.names.iter().map(hits).collect()
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = fs::write(format!("{TRACING}/events/{}/{name}/enable", self.group), "0");
+            append("uprobe_events", &format!("-:{}/{name}\n", self.group));
+        }
+    }
+}
+
+fn append(file: &str, line: &str) -> bool {
+    let file = fs::File::options().append(true).open(Path::new(TRACING).join(file));
+    file.and_then(|mut f| f.write_all(line.as_bytes())).is_ok()
+}
+
+/// Whether uprobes can be placed here.
+fn has_uprobes() -> bool {
+    let events = Path::new(TRACING).join("uprobe_events");
+    if !events.exists() {
+        let _ = Command::new("mount").args(["-t", "tracefs", "nodev", TRACING]).status();
+    }
+    let has = fs::File::options().append(true).open(events).is_ok();
+    if !has {
+        skip("no uprobes: they need root and the kernel's tracefs");
+    }
+    has
+}
+
+/// Offsets in the file of a function's instructions, by objdump.
+fn instructions(program: &Path, function: &str) -> Vec<u64> {
+    let mut objdump = Command::new("objdump");
+    objdump.args(["-d", "--no-show-raw-insn", &format!("--disassemble={function}")]).arg(program);
+    let text = run(objdump).exits(0).stdout;
+    let at = |line: &str| {
+        let (at, rest) = line.trim_start().split_once(":\t")?;
+        u64::from_str_radix(at, 16).ok().filter(|_| !rest.is_empty())
+    };
+    // The program's text lies in the file as it does in memory.
+    let all: Vec<u64> = text.lines().filter_map(at).collect();
+    assert!(!all.is_empty(), "{function}: {text}");
+    all
+}
+
+/// The C library that a process has mapped, and offsets of functions in it.
+fn library(guest: &Guest, names: &[&str]) -> (PathBuf, Vec<u64>) {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap();
+    let path = maps.split_whitespace().find(|w| w.contains("/libc.so")).unwrap();
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", path]);
+    let symbols = run(nm).exits(0).stdout;
+    let of = |name: &&str| {
+        let line =
+            symbols.lines().find(|l| l.split(' ').nth(2).is_some_and(|n| n.split('@').next() == Some(name)));
+        u64::from_str_radix(line.unwrap().split(' ').next().unwrap(), 16).unwrap()
+    };
+    (PathBuf::from(path), names.iter().map(of).collect())
+}
+
+/// A guest whose functions are all clones, in random order.
+fn rebuilt() -> (PathBuf, Guest) {
+    let program = build("probed.c");
+    let guest = Guest::working(&program, &[], 1);
+    whet(&["optimize", &guest.arg(), "--shuffle", "3"]).exits(0);
+    guest.progresses(1);
+    (program, guest)
+}
+
+fn ends_well(guest: Guest) {
+    whet(&["undo", &guest.arg()]).exits(0);
+    guest.progresses(1);
+    let verified = whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json();
+    assert_eq!(verified["identical"], true, "{verified}");
+    let (code, signal, said) = guest.finish();
+    assert_eq!((code, signal, said.as_str()), (Some(0), None, ""));
+}
+
+#[test]
+fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
+    if !has_uprobes() {
+        return;
+    }
+    let _one = TRACEFS.lock();
+    let (program, guest) = rebuilt();
+    let mut probes = Probes::new("entries");
+    for function in OWN {
+        assert!(probes.add(&program, instructions(&program, function)[0]));
+    }
+    let (libc, entries) = library(&guest, &LIBRARY);
+    entries.iter().for_each(|&at| assert!(probes.add(&libc, at)));
+    probes.enable(true);
+    guest.progresses(1);
+    // `mixed` and `pointed` are called by pointers, which lead to the originals.
+    let hits = probes.hits();
+    assert!(hits[0] > 0 && hits[1] > 0, "{hits:?}");
+    probes.enable(false);
+    guest.progresses(1);
+    // Again, with redirects that come and go below the probes.
+    probes.enable(true);
+    for command in ["undo", "redo", "undo"] {
+        whet(&[command, &guest.arg()]).exits(0);
+        guest.progresses(1);
+    }
+    let undone = probes.hits();
+    assert!(undone.iter().zip(&hits).all(|(now, then)| now > then), "{hits:?} {undone:?}");
+    whet(&["redo", &guest.arg()]).exits(0);
+    drop(probes);
+    guest.progresses(1);
+    ends_well(guest);
+}
+
+/// Each instruction of rebuilt functions, that with the redirect among them.
+#[test]
+fn a_probe_at_any_instruction_comes_and_goes() {
+    if !has_uprobes() {
+        return;
+    }
+    let _one = TRACEFS.lock();
+    let (program, guest) = rebuilt();
+    let mut probes = Probes::new("all");
+    for function in OWN {
+        let added =
+            instructions(&program, function).into_iter().filter(|&at| probes.add(&program, at)).count();
+        assert!(added > 5, "{function}: {added}");
+    }
+    for _ in 0..3 {
+        probes.enable(true);
+        guest.progresses(1);
+        probes.enable(false);
+        guest.progresses(1);
+    }
+    // What is probed when the redirects come or go.
+    probes.enable(true);
+    whet(&["undo", &guest.arg()]).exits(0);
+    guest.progresses(1);
+    whet(&["redo", &guest.arg()]).exits(0);
+    probes.enable(false);
+    guest.progresses(1);
+    drop(probes);
+    ends_well(guest);
+}
+
+#[test]
+fn perf_probes_a_rebuilt_function() {
+    if !has_uprobes() || !have("perf") {
+        return skip("no perf, or no uprobes");
+    }
+    let _one = TRACEFS.lock();
+    let (program, guest) = rebuilt();
+    let event = format!("whet_perf_{}", std::process::id());
+    let mut add = Command::new("perf");
+    add.arg("probe").arg("-x").arg(&program).arg(format!("{event}:mixed=mixed"));
+    let added = run(add);
+    if added.code != Some(0) {
+        return skip(&format!("perf probe does not work here: {}", added.stderr));
+    }
+    let data = crate::support::scratch("perf.data");
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-e", &format!("{event}:mixed"), "-p", &guest.arg(), "-o"]).arg(&data);
+    let recorded = run({
+        record.args(["--", "sleep", "0.5"]);
+        record
+    });
+    let mut script = Command::new("perf");
+    script.args(["script", "-F", "event", "-i"]).arg(&data);
+    let events = run(script);
+    let mut delete = Command::new("perf");
+    delete.args(["probe", "-q", "-d", &format!("{event}:mixed")]);
+    run(delete);
+    let _ = fs::remove_file(&data);
+    recorded.exits(0);
+    assert!(events.exits(0).stdout.lines().count() > 10);
+    guest.progresses(1);
+    ends_well(guest);
+}
+
+/// gdb writes its breakpoint in the first byte of an instruction, and puts that byte back.
+#[test]
+fn breakpoints_at_any_instruction_come_and_go() {
+    if !have("gdb") {
+        return skip("no gdb");
+    }
+    let (program, guest) = rebuilt();
+    // Those that are called by pointers, which lead to the originals.
+    for function in ["mixed", "pointed"] {
+        let at = instructions(&program, function);
+        let base = at[0];
+        let mut gdb = Command::new("gdb");
+        gdb.args(["--batch", "-nx", "-p", &guest.arg(), "-ex", "set breakpoint always-inserted on"]);
+        for offset in at.iter().map(|a| a - base) {
+            gdb.args(["-ex", &format!("break *((char *){function} + {offset})")]);
+        }
+        gdb.args(["-ex", "continue", "-ex", "continue", "-ex", "delete", "-ex", "detach"])
+            .env_remove("DEBUGINFOD_URLS");
+        let answer = run(gdb).exits(0);
+        assert!(answer.stdout.contains("Breakpoint"), "{answer:?}");
+        assert!(!answer.stdout.contains("SIG"), "{answer:?}");
+        guest.progresses(1);
+    }
+    ends_well(guest);
+}
