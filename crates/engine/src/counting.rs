@@ -182,9 +182,8 @@ fn round(
     report: &mut CountingReport,
 ) -> Result<(), Error> {
     let mut offset = 0;
-    let now: FxHashSet<FuncId> = chosen.iter().map(|c| c.id).collect();
-    let met: FxHashSet<FuncId> = now.iter().copied().chain(callers.iter().map(|c| c.id)).collect();
-    let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &now, &met);
+    let met: FxHashSet<FuncId> = chosen.iter().chain(callers).map(|c| c.id).collect();
+    let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &met);
     let only_called: Vec<bool> = chosen.iter().map(only_called).collect();
     let plans: Vec<CounterPlan> = chosen
         .iter_mut()
@@ -303,21 +302,16 @@ fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: 
     plan
 }
 
-/// Whether a function is entered by nothing but direct calls of the functions that were `met` and direct jumps of those that are
-/// cloned `now`, as far as its module shows.
-fn is_only_called(
-    program: &Program<'_>,
-    id: FuncId,
-    now: &FxHashSet<FuncId>,
-    met: &FxHashSet<FuncId>,
-) -> bool {
+/// Whether a function is entered by nothing but direct calls of the functions that were `met`, as far as its module shows. Those
+/// are redirected; direct jumps from other functions are not.
+fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) -> bool {
     let (module, entry) = (program.module(id), program.extent(id).entry);
     let here = AvmaRange::with_len(entry, 1);
     let by_address = module.branches.taken_in(here).len() > 0 || !module.held_in(here).is_empty();
-    let is_in = |from, set: &FxHashSet<FuncId>| program.find(from).is_some_and(|f| set.contains(&f));
+    let is_met = |from| program.find(from).is_some_and(|f| met.contains(&f));
     !by_address
-        && module.branches.calls_to(entry).all(|from| is_in(from, met))
-        && module.branches.jumps_into(here).all(|(from, _)| is_in(from, now))
+        && module.branches.calls_to(entry).all(is_met)
+        && module.branches.jumps_into(here).all(|(from, _)| program.find(from) == Some(id))
 }
 
 /// Has a candidate keep where its indirect calls go.
