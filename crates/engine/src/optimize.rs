@@ -125,6 +125,7 @@ pub fn optimize(
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
+    restore::end_counting(pid)?;
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut told = |p: Progress| {
@@ -149,18 +150,10 @@ fn rebuild(
         let stacks = (source == CountSource::BranchStacks).then(|| candidates.count_by_stacks(samples));
         let counting = match source {
             CountSource::Counters(time) => {
-                let mut run = |look: &mut dyn FnMut()| {
+                let mut run = |look: &mut counting::Look<'_>| {
                     counting::wait(&target.process, time, &options.interrupt, look);
                 };
-                match counting::count(ground, &mut candidates, time, options, &mut run, progress) {
-                    Err(Error::Splice(
-                        e @ (splice::Error::GsBaseInUse { .. } | splice::Error::NoCounterMemory { .. }),
-                    )) => {
-                        restore::restore(target.process.pid(), false)?;
-                        Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
-                    }
-                    counted => Some(counted?),
-                }
+                Some(counting::count(ground, &mut candidates, time, options, &mut run, progress)?)
             }
             _ => None,
         };

@@ -5,6 +5,7 @@ mod cli;
 mod daemon;
 mod debuggers;
 mod faults;
+mod gs;
 mod measure;
 mod odd;
 mod profile;
