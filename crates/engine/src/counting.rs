@@ -16,7 +16,7 @@ use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{
     Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, forked, late_bound, parallel,
-    restore,
+    restore, reuse,
 };
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
@@ -141,6 +141,11 @@ pub(crate) fn count(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
+    if ground.target.installed.as_ref().is_some_and(reuse::is_full_of_counting) {
+        let why = "clones that count have taken their half of the room for clones".to_owned();
+        report.left_out = Some(why);
+        return Ok(report);
+    }
     let mut watch = Watch::new(&ground.target.process, ground.program.image());
     if let Some(found) = ground.program.gs_use().or_else(|| before(ground, &mut watch)) {
         return Ok(CountingReport::left_out(found));
@@ -158,7 +163,7 @@ pub(crate) fn count(
         let counted =
             round(ground, &mut candidates.chosen[from..], options.style(), &mut watch, run, &mut report);
         let why = match counted {
-            Err(Error::Splice(e)) if is_reason(&e) => Some(e.to_string()),
+            Err(e) if is_reason(&e) => Some(e.to_string()),
             counted => counted?.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default()),
         };
         if let Some(why) = why {
@@ -207,9 +212,15 @@ fn before(ground: &Ground<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse> {
 }
 
 /// Whether nothing can be counted for this reason, so that counts are inferred.
-fn is_reason(e: &splice::Error) -> bool {
+fn is_reason(e: &Error) -> bool {
     use splice::Error as E;
-    matches!(e, E::GsBaseInUse { .. } | E::NoCounterMemory { .. } | E::CountsForGood | E::MapDenied { .. })
+    let by_splice = |e: &E| {
+        matches!(
+            e,
+            E::GsBaseInUse { .. } | E::NoCounterMemory { .. } | E::CountsForGood | E::MapDenied { .. }
+        )
+    };
+    reuse::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
 }
 
 /// Counts these candidates once; what code may do to its thread's GS base that came meanwhile.

@@ -51,6 +51,7 @@ mod program;
 mod redirects;
 mod report;
 mod restore;
+mod reuse;
 mod samples;
 mod seldom;
 mod shortcuts;

@@ -25,6 +25,7 @@ mod lookup;
 mod page;
 mod placement;
 mod quiet;
+mod reinstate;
 mod toggle;
 mod walk;
 
@@ -38,4 +39,5 @@ pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_recor
 pub use lookup::{FindObject, decode_stub};
 pub use placement::{Hole, NoRoom, Request, place};
 pub use quiet::{Ended, counter_sites, end_counting};
+pub use reinstate::reinstate;
 pub use toggle::{Policy, ToggleReport, redo, undo};

@@ -9,6 +9,7 @@ mod gs;
 mod measure;
 mod odd;
 mod profile;
+mod rebuilds;
 mod refusals;
 mod report;
 mod sandboxes;
