@@ -1,6 +1,6 @@
 //! A process that is rebuilt again and again: the room for clones comes to an end, and rebuilding does not.
 
-use crate::support::{Guest, build, changed_text, stress, wait_until, whet};
+use crate::support::{Guest, build, changed_text, run, stress, wait_until, whet, whet_command};
 use serde_json::Value;
 use std::fs;
 
@@ -9,6 +9,26 @@ fn kib(guest: &Guest, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
     let value = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap();
     value.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Kills whet at each numbered point of a rebuild by earlier clones, and undoes what is there.
+fn dies_at_any_instant(guest: &Guest) {
+    let pid = guest.arg();
+    for point in 1.. {
+        let mut command = whet_command(&["optimize", &pid, "--seconds", "0.15", "--format", "json"]);
+        command.env("WHET_FAULT", point.to_string());
+        let answer = run(command);
+        guest.progresses(1);
+        // In every other case whoever comes next rebuilds what the dead one left.
+        if point % 2 == 0 {
+            whet(&["undo", &pid]).exits(0);
+            assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
+        }
+        if answer.signal.is_none() && answer.code != Some(7) {
+            assert!(point > 3 && answer.exits(0).json()["reused"].is_u64());
+            return;
+        }
+    }
 }
 
 /// One more; `None` where the guest got no CPU while it was sampled.
@@ -41,6 +61,8 @@ fn rebuilds_without_end() {
     // Once there is no room nothing grows.
     let full = sizes[sizes.len() - usize::try_from(reused).unwrap()];
     assert!(last.0 == full.0 && last.1 <= full.1 + 256, "{full:?} {last:?}");
+    dies_at_any_instant(&guest);
+    whet(&["redo", &guest.arg()]).exits(0);
     // What is in force is one generation, as ever.
     let pid = guest.arg();
     whet(&["verify", &pid]).exits(0);
