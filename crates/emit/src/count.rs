@@ -28,6 +28,11 @@ pub(crate) fn steps(by: CountBy) -> impl Iterator<Item = Step> {
     inc.into_iter().chain(through.into_iter().flatten())
 }
 
+/// Whether a step reads or writes memory behind the GS base.
+pub(crate) fn touches_memory(step: Step) -> bool {
+    !matches!(step, Step::Add(_))
+}
+
 /// Bytes of a step.
 pub(crate) fn len(step: Step) -> u32 {
     match step {

@@ -214,6 +214,13 @@ impl<'a> Round<'a> {
             return Ok(Finished::Refused(refused, Refusal::RoundTrip));
         }
         let text = self.text(&parts);
+        let mut gs_sites: Vec<u32> = jobs
+            .iter()
+            .zip(&parts)
+            .flat_map(|(job, part)| gs_sites(job, &part.clone.fragments))
+            .filter_map(|at| u32::try_from(at.since(text_at)?).ok())
+            .collect();
+        gs_sites.sort_unstable();
         let mut data = Vec::with_capacity(self.data_len);
         let mut stats = Stats::default();
         for (job, part) in jobs.iter().zip(&parts) {
@@ -272,7 +279,16 @@ impl<'a> Round<'a> {
             return Err(Error::TooFarApart { text_at, data_at });
         }
         let refused = Vec::new();
-        Ok(Finished::Output(Box::new(Output { text, data, eh_frame_hdr, eh_frame, clones, refused, stats })))
+        Ok(Finished::Output(Box::new(Output {
+            text,
+            data,
+            gs_sites,
+            eh_frame_hdr,
+            eh_frame,
+            clones,
+            refused,
+            stats,
+        })))
     }
 
     /// The fragments of all clones where they lie, and the gaps between them.
@@ -302,6 +318,13 @@ fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma
         }
     }
     rests
+}
+
+/// Where a clone has the instructions that touch the memory of counters.
+fn gs_sites<'a>(job: &'a Job<'_>, fragments: &'a Fragments) -> impl Iterator<Item = Avma> + 'a {
+    let touches = |kind: Kind| matches!(kind, Kind::Count { step, .. } if crate::count::touches_memory(step));
+    let items = job.plan.items.iter().zip(&job.offsets);
+    items.filter(move |(item, _)| touches(item.kind)).map(|(_, &offset)| fragments.address(offset))
 }
 
 fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {

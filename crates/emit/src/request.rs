@@ -199,6 +199,9 @@ pub struct Output {
     pub text: Vec<u8>,
     /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind table.
     pub data: Vec<u8>,
+    /// Where in the text the instructions are that touch the memory of counters and watches, rising: each has 9 bytes, of which
+    /// the first is the prefix of GS, the second a REX. Bytes from the start of the text.
+    pub gs_sites: Vec<u32>,
     /// Where in the data the `.eh_frame_hdr` starts. It covers all clones.
     pub eh_frame_hdr: Avma,
     /// Where in the data the `.eh_frame` lies.

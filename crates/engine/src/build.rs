@@ -202,6 +202,7 @@ fn one_cache(
     }
 
     let maps = map_store::write(&out.clones);
+    let counts = members.iter().any(|c| !c.counters.is_empty() || !c.watches.is_empty());
     let plan = CachePlan {
         text_at,
         text: out.text,
@@ -210,7 +211,7 @@ fn one_cache(
         eh_frame_hdr: out.eh_frame_hdr,
         records,
         map: maps,
-        notes: Vec::new(),
+        notes: if counts { splice::counter_sites(&out.gs_sites) } else { Vec::new() },
     };
     Ok(Made { plan, room, cloned, refused, entry_only, walk: led })
 }

@@ -7,6 +7,7 @@
 use crate::candidates::{self, Candidate, Candidates, Others, SiteTargets};
 use crate::claim::Claim;
 use crate::ground::{Ground, Wanted};
+use crate::gs::{GsUse, Watch};
 use crate::lock::TargetLock;
 use crate::optimize::on_ground;
 use crate::passes::{Passes, Style};
@@ -14,8 +15,8 @@ use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{
-    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, late_bound, parallel, redirects,
-    restore,
+    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, forked, late_bound, parallel,
+    redirects, restore, reuse,
 };
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
@@ -54,6 +55,13 @@ pub struct CountingReport {
     pub left_out: Option<String>,
 }
 
+impl CountingReport {
+    fn left_out(found: GsUse) -> Self {
+        let why = format!("some code in it {}, which counters need", found.what());
+        Self { left_out: Some(why), ..Self::default() }
+    }
+}
+
 /// What was counted in one function.
 #[derive(Clone, Debug)]
 pub struct CountedFunction {
@@ -79,12 +87,13 @@ pub fn count_during(
     progress: &mut dyn FnMut(Progress),
     work: &mut dyn FnMut(),
 ) -> Result<Vec<CountedFunction>, Error> {
-    let mut run = |look: &mut dyn FnMut()| {
+    let mut run = |look: &mut Look<'_>| {
         work();
         look();
     };
     let (process, _lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
+    restore::end_counting(pid)?;
     let target = Target::open(pid)?;
     let counted = on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
         count(ground, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
@@ -102,15 +111,19 @@ pub fn count_during(
 }
 
 /// Lets a target run while its clones count, and calls what it is given now and then.
-pub(crate) type Run<'a> = dyn FnMut(&mut dyn FnMut()) + 'a;
+pub(crate) type Run<'a> = dyn FnMut(&mut Look<'_>) + 'a;
+/// Looks at a target whose clones count; `false` where that is to end.
+pub(crate) type Look<'a> = dyn FnMut() -> bool + 'a;
 
 /// Lets a target run for a while.
-pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut dyn FnMut()) {
+pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut Look<'_>) {
     let begun = Instant::now();
     let goes_on = || process.is_alive() && !interrupt.is_wanted();
     while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| goes_on()) {
         std::thread::sleep(left.min(Duration::from_millis(50)));
-        look();
+        if !look() {
+            break;
+        }
     }
 }
 
@@ -128,9 +141,14 @@ pub(crate) fn count(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
-    if ground.program.sets_gs_base() {
-        report.left_out = Some("some code in it sets the GS base, which counters need".to_owned());
+    if ground.target.installed.as_ref().is_some_and(reuse::is_full_of_counting) {
+        let why = "clones that count have taken their half of the room for clones".to_owned();
+        report.left_out = Some(why);
         return Ok(report);
+    }
+    let mut watch = Watch::new(&ground.target.process, ground.program.image());
+    if let Some(found) = ground.program.gs_use().or_else(|| before(ground, &mut watch)) {
+        return Ok(CountingReport::left_out(found));
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
     // What is led through the anchor stays so, however often it is called: its clone would know nothing of clones.
@@ -143,7 +161,18 @@ pub(crate) fn count(
             c.late_bound = late_bound::while_it_counts(c, samples);
         }
         let (before, new) = candidates.chosen.split_at_mut(from);
-        round(ground, new, before, options.style(), run, &mut report)?;
+        let counted = round(ground, new, before, options.style(), &mut watch, run, &mut report);
+        let why = match counted {
+            Err(e) if is_reason(&e) => Some(e.to_string()),
+            counted => counted?.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default()),
+        };
+        if let Some(why) = why {
+            restore::restore(ground.target.process.pid(), false)?;
+            // What only counting brought in has no samples.
+            candidates.chosen.truncate(if from == 0 { candidates.chosen.len() } else { from });
+            report.left_out = Some(why);
+            break;
+        }
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let is_new = |f| !known.contains(&f) && options.takes(ground.program, f);
@@ -166,21 +195,45 @@ pub(crate) fn count(
         }
     }
     // What came last was not counted.
-    candidates.chosen.truncate(from);
+    if report.left_out.is_none() {
+        candidates.chosen.truncate(from);
+    }
     // A profile keeps no order.
     candidates.chosen.sort_by_key(|c| c.id);
     Ok(report)
 }
 
-/// Counts these candidates once; `callers` are those of earlier rounds.
+/// What code may do to its thread's GS base that came since the program was read, or is of no module.
+fn before(ground: &Ground<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse> {
+    if let Some(installed) = &ground.target.installed {
+        watch.leave(installed.anchor.regions.iter().map(|r| r.text));
+    }
+    watch.look()
+}
+
+/// Whether nothing can be counted for this reason, so that counts are inferred.
+fn is_reason(e: &Error) -> bool {
+    use splice::Error as E;
+    let by_splice = |e: &E| {
+        matches!(
+            e,
+            E::GsBaseInUse { .. } | E::NoCounterMemory { .. } | E::CountsForGood | E::MapDenied { .. }
+        )
+    };
+    reuse::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
+}
+
+/// Counts these candidates once; `callers` are those of earlier rounds. Returns what code may do to its thread's GS base that
+/// came meanwhile.
 fn round(
     ground: &Ground<'_, '_>,
     chosen: &mut [Candidate],
     callers: &[Candidate],
     style: Style,
+    watch: &mut Watch<'_>,
     run: &mut Run<'_>,
     report: &mut CountingReport,
-) -> Result<(), Error> {
+) -> Result<Option<GsUse>, Error> {
     let mut offset = 0;
     let met: FxHashSet<FuncId> = chosen.iter().chain(callers).map(|c| c.id).collect();
     let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &met);
@@ -191,19 +244,14 @@ fn round(
         .map(|(c, &only_called)| prepare(ground.program, c, only_called, &mut offset))
         .collect();
     let counted = offset;
-    let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch(c, &mut offset)).collect();
+    let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch_calls(c, &mut offset)).collect();
     if let Some(seed) = style.shuffle {
         // Other orders than those that come after it.
         let mut rng = Rng::new(seed ^ 0xc0);
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
     let target = Target::open(ground.target.process.pid())?;
-    let from = splice::free_offset(&target.process, target.installed.as_ref(), offset)?;
-    let (counters, watched) = (from..from + counted, from + counted..from + offset);
-    for c in chosen.iter_mut() {
-        c.counters.iter_mut().for_each(|counter| counter.offset += from);
-        c.watches.iter_mut().for_each(|watch| watch.offset += from);
-    }
+    let (counters, watched) = (0..counted, counted..offset);
     // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
     let style = Style { passes: Passes::default(), ..style };
     let wanted = Wanted {
@@ -216,6 +264,9 @@ fn round(
     let placed = ground.install(&target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let begun = Instant::now();
+    let anchor = Target::open(target.process.pid())?.installed.map(|i| i.anchor);
+    watch.leave(anchor.iter().flat_map(|a| a.regions.iter().map(|r| r.text)));
+    let (mut found, since) = (None, forked::now());
     let all_sites: Vec<Site> = sites.iter().flatten().copied().collect();
     let mut seen = Seen::default();
     run(&mut || {
@@ -223,17 +274,27 @@ fn round(
         for words in splice::counter_words(&target.process, &area, watched.clone()).into_iter().flatten() {
             seen.take(&all_sites, counted, &words, &target.process);
         }
+        found = found.or_else(|| watch.look());
+        found.is_none()
     });
     let target = Target::open(ground.target.process.pid())?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid: target.process.pid() })?;
-    let undone = splice::undo(&target.process, installed, &Policy::default())?;
+    let splice::Ended { report: undone, own_base } =
+        splice::end_counting(&target.process, installed, &Policy::default())?;
     report.seconds += begun.elapsed().as_secs_f64();
     let left = undone.foreign.len() + undone.in_use.len();
     if left > 0 {
         return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
     }
+    if let Some(since) = since {
+        // A tick may have been over when the first of them was born.
+        forked::end_counting(target.process.pid(), installed.anchor.at, since.saturating_sub(2));
+    }
     let values = splice::counters(&target.process, &area, counters)?;
-    splice::forget_counters(&target.process, &area)?;
+    splice::release_counters(&target.process, &installed.anchor)?;
+    if let Some((tid, base)) = own_base {
+        return Err(splice::Error::GsBaseInUse { tid, base }.into());
+    }
     // A virtual table leads to the clones that count.
     let originals: FxHashMap<Avma, Avma> = placed
         .built
@@ -275,7 +336,7 @@ fn round(
         }
     }
     report.rounds += 1;
-    Ok(())
+    Ok(found)
 }
 
 /// Gives a candidate all its blocks, those first that ran by what is known so far, and its counters.
@@ -315,7 +376,7 @@ fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) ->
 }
 
 /// Has a candidate keep where its indirect calls go.
-fn watch(c: &mut Candidate, offset: &mut u32) -> Vec<Site> {
+fn watch_calls(c: &mut Candidate, offset: &mut u32) -> Vec<Site> {
     let sites = targets::sites(&c.analysed.cfg, offset);
     c.watches = sites.iter().flat_map(targets::watches).collect();
     sites

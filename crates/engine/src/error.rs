@@ -356,7 +356,8 @@ impl Error {
             Error::Changed { .. } => "see `whet status`; try again when nobody works on it".to_owned(),
             Error::Interrupted { .. } => "the target runs as it did before".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
-                "restart the target at a convenient time to begin anew".to_owned()
+                "rebuild without --shuffle, --profile and --only: an earlier generation is used again; or restart the target"
+                    .to_owned()
             }
             Error::MemoryLimit { .. } => {
                 "raise that limit (systemd: MemoryMax=, MemoryHigh=), or give the process less to hold".to_owned()

@@ -80,8 +80,13 @@ impl Ground<'_, '_> {
         let build = |notes| build::build(self.program, chosen, callers, walk, &maps, style, notes);
         let noted = |mut built: Built| {
             let notes = notes(&built);
-            if let Some(first) = built.caches.first_mut() {
-                first.notes = notes;
+            match counters {
+                // What says how to end counting is there already, unless nothing counts.
+                Some(_) => {
+                    let silent = built.caches.iter_mut().filter(|c| c.notes.is_empty());
+                    silent.for_each(|c| c.notes = splice::counter_sites(&[]));
+                }
+                None => built.caches.first_mut().into_iter().for_each(|first| first.notes = notes.clone()),
             }
             built
         };

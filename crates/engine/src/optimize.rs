@@ -18,7 +18,7 @@ use crate::samples::{self, Samples};
 use crate::source::CountSource;
 use crate::{
     Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, redirects, restore,
-    shortcuts, walk,
+    reuse, shortcuts, walk,
 };
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
@@ -67,7 +67,7 @@ impl OptimizeOptions {
     }
 
     /// The names of the passes that it goes without.
-    fn left_out(&self) -> Vec<String> {
+    pub(crate) fn left_out(&self) -> Vec<String> {
         self.passes.left_out().map(|p| p.to_string()).collect()
     }
 
@@ -126,17 +126,42 @@ pub fn optimize(
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
+    restore::end_counting(pid)?;
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut told = |p: Progress| {
         lock.tell(&p);
         progress(p);
     };
-    let outcome = rebuild(&target, options, &mut told);
+    let outcome = rebuild_or_reuse(&target, options, &mut told);
     let report = restore::or_restore(&target, was_optimized, outcome)?;
     // A file system of the target's that hangs is not to keep an undo out.
     drop(lock);
     Ok(OptimizeReport { perf_map: options.perf_map.then(|| perf_map::refresh(pid)), ..report })
+}
+
+/// Where there is no room for new clones, an earlier generation does.
+fn rebuild_or_reuse(
+    target: &Target,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
+    let may_reuse = reuse::is_possible(options);
+    let is_full = target.installed.as_ref().is_some_and(|i| reuse::is_full(i, options));
+    if may_reuse
+        && is_full
+        && let Some(report) = reuse::reuse(target, options, progress)?
+    {
+        return Ok(report);
+    }
+    match rebuild(target, options, progress) {
+        Err(e) if may_reuse && reuse::no_room(&e) => {
+            // Clones that counted have left their traces since.
+            let target = Target::open(target.process.pid())?;
+            reuse::reuse(&target, options, progress)?.ok_or(e)
+        }
+        outcome => outcome,
+    }
 }
 
 fn rebuild(
@@ -150,18 +175,10 @@ fn rebuild(
         let stacks = (source == CountSource::BranchStacks).then(|| candidates.count_by_stacks(samples));
         let counting = match source {
             CountSource::Counters(time) => {
-                let mut run = |look: &mut dyn FnMut()| {
+                let mut run = |look: &mut counting::Look<'_>| {
                     counting::wait(&target.process, time, &options.interrupt, look);
                 };
-                match counting::count(ground, &mut candidates, time, options, &mut run, progress) {
-                    Err(Error::Splice(
-                        e @ (splice::Error::GsBaseInUse { .. } | splice::Error::NoCounterMemory { .. }),
-                    )) => {
-                        restore::restore(target.process.pid(), false)?;
-                        Some(CountingReport { left_out: Some(e.to_string()), ..CountingReport::default() })
-                    }
-                    counted => Some(counted?),
-                }
+                Some(counting::count(ground, &mut candidates, time, options, &mut run, progress)?)
             }
             _ => None,
         };
@@ -446,6 +463,7 @@ impl Summary {
             exe: target.exe(),
             state: TargetState::Optimized,
             generation: installed.generation,
+            reused: None,
             seconds: round(took.as_secs_f64()),
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,
@@ -472,12 +490,13 @@ impl Summary {
     }
 }
 
-fn round(v: f64) -> f64 {
+/// To four places.
+pub(crate) fn round(v: f64) -> f64 {
     (v * 1e4).round() / 1e4
 }
 
 /// Peak resident memory of this program, in MB of 10^6 bytes.
-fn peak_rss_mb() -> f64 {
+pub(crate) fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status
         .lines()

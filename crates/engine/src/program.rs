@@ -1,6 +1,7 @@
 //! A whole process as code: its modules with their functions, ready to be analysed one by one.
 
 use crate::callees::Callees;
+use crate::gs::{self, GsUse};
 use crate::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Ranges, Refusal};
@@ -38,8 +39,8 @@ pub struct ModuleCode {
     text: Vec<AvmaRange>,
     /// Jumps through words of memory, each with the address of the word; some are there by chance.
     pub jumps_through: Vec<(Avma, Avma)>,
-    /// Whether some instruction of it sets the GS base.
-    sets_gs_base: bool,
+    /// Whether some code of it may change the GS base.
+    gs_use: Option<GsUse>,
     /// Every fragment of a function, by start.
     fragments: Vec<Fragment>,
     /// Code addresses that data holds, rising.
@@ -174,10 +175,9 @@ impl<'m> Program<'m> {
         self.entered_at(to).map(|_| to)
     }
 
-    /// Whether some code sets its thread's GS base, which then is not free for counters.
-    #[must_use]
-    pub fn sets_gs_base(&self) -> bool {
-        self.modules.iter().any(|m| m.sets_gs_base)
+    /// What some code may do to its thread's GS base, which then is not free for counters.
+    pub(crate) fn gs_use(&self) -> Option<GsUse> {
+        self.modules.iter().find_map(|m| m.gs_use)
     }
 
     /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
@@ -383,7 +383,7 @@ impl ModuleCode {
             branches: Branches::default(),
             text: text.iter().map(|(r, _)| *r).collect(),
             jumps_through: text.iter().flat_map(|(r, bytes)| jumps_through(r.start, bytes)).collect(),
-            sets_gs_base: text.iter().any(|(_, bytes)| sets_gs_base(bytes)),
+            gs_use: gs::in_module(module, &text),
             fragments: Vec::new(),
             held: Vec::new(),
         };
@@ -517,13 +517,6 @@ fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> +
     })
 }
 
-/// Whether code has a `wrgsbase` (Intel SDM volume 2), if only by chance.
-fn sets_gs_base(bytes: &[u8]) -> bool {
-    let sets = |w: &[u8]| matches!(w, [0xf3, 0x48 | 0x49, 0x0f, 0xae, to] if to & 0xf8 == 0xd8);
-    let sets_at = |i: usize| i.checked_sub(2).and_then(|i| bytes.get(i..i + 5)).is_some_and(sets);
-    memmem::find_iter(bytes, &[0x0f, 0xae]).any(sets_at)
-}
-
 /// Why a whole module is left alone.
 fn module_refusal(module: &Module) -> Option<Refusal> {
     let file = module.file_name().unwrap_or_default();
@@ -564,15 +557,5 @@ mod tests {
         ];
         let found: Vec<_> = jumps_through(Avma(0x1000), &code).collect();
         assert_eq!(found, [(Avma(0x1002), Avma(0x1018)), (Avma(0x100e), Avma(0x1004))]);
-    }
-
-    #[test]
-    fn the_gs_base_is_set_by_one_instruction() {
-        let wrgsbase_rdx = [0x90, 0xf3, 0x48, 0x0f, 0xae, 0xda];
-        assert!(sets_gs_base(&wrgsbase_rdx) && !sets_gs_base(&wrgsbase_rdx[..5]));
-        assert!(
-            !sets_gs_base(&[0x0f, 0xae, 0xda]) && !sets_gs_base(&[0xf3, 0x48, 0x0f, 0xae, 0xd2]),
-            "wrfsbase"
-        );
     }
 }

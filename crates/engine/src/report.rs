@@ -85,6 +85,9 @@ pub struct OptimizeReport {
     pub state: TargetState,
     /// The number of this rebuild.
     pub generation: u32,
+    /// The earlier generation whose clones are in force again under this number, as there is no room for new ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused: Option<u32>,
     /// Wall time from start to end.
     pub seconds: f64,
     /// User samples taken of the target.

@@ -30,6 +30,21 @@ pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
     Ok(())
 }
 
+/// Ends counting where a whet died over it.
+///
+/// # Errors
+/// Those of undo.
+pub(crate) fn end_counting(pid: Pid) -> Result<(), Error> {
+    let target = Target::open(pid)?;
+    match target.installed.as_ref().filter(|i| i.is_counting()) {
+        Some(installed) => {
+            let undone = splice::undo(&target.process, installed, &Policy::default());
+            undone.map(|_| ()).map_err(|e| target.cause(e.into()))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The outcome of work on a target; where that failed, after the target was brought back.
 ///
 /// # Errors

@@ -36,6 +36,18 @@ impl Samples {
     pub fn original(&self, at: Avma) -> Avma {
         self.clones.iter().find_map(|m| m.original_of_interior(at)).unwrap_or(at)
     }
+
+    /// Carries samples in clones back to original code. A process that was rebuilt often has clones by the hundred thousand.
+    fn carry_back(&mut self) {
+        let ranges = |m| -> Vec<_> { AddressMap::fragments(m).ranges().map(|r| (r, m)).collect() };
+        let mut places: Vec<_> = self.clones.iter().flat_map(ranges).collect();
+        places.sort_unstable_by_key(|(r, _)| r.start);
+        for ip in &mut self.ips {
+            let after = places.partition_point(|(r, _)| r.start <= *ip);
+            let place = after.checked_sub(1).and_then(|i| places.get(i)).filter(|(r, _)| r.contains(*ip));
+            *ip = place.and_then(|(_, map)| map.original_of_interior(*ip)).unwrap_or(*ip);
+        }
+    }
 }
 
 /// Samples all threads for as long as the options say.
@@ -68,6 +80,6 @@ pub fn take(
     sampler.stop()?;
     sampler.drain(|s| samples.add(&s))?;
     samples.lost = sampler.lost();
-    samples.ips = samples.ips.iter().map(|&ip| samples.original(ip)).collect();
+    samples.carry_back();
     Ok(samples)
 }

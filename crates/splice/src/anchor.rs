@@ -20,7 +20,7 @@ pub(crate) const COUNT: u64 = 32;
 const OWED: u64 = 40;
 /// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
 pub(crate) const TARGET: u64 = 56;
-/// The [`CounterArea`]: its start, its end, the bytes of a part, those that were used; 0 for none.
+/// The [`CounterArea`]: its start, its end, the bytes of a part, and these again for whets that count on behind; 0 for none.
 const COUNTERS: u64 = 96;
 /// What regions are called where they are shown as modules.
 pub(crate) const NAME: u64 = 128;
@@ -107,10 +107,15 @@ impl Anchor {
         self.at.add(OWED)
     }
 
-    /// Where the words of a counter area go, and what they are.
-    pub(crate) fn counter_words(&self, area: &CounterArea) -> (Avma, Vec<u8>) {
-        let words = [area.range.start.0, area.range.end.0, area.part, area.used];
+    /// Where the words of a counter area go, and what they are; those for none where this is `None`.
+    pub(crate) fn counter_words(&self, area: Option<&CounterArea>) -> (Avma, Vec<u8>) {
+        let words = area.map_or([0; 4], |a| [a.range.start.0, a.range.end.0, a.part, a.part]);
         (self.at.add(COUNTERS), words.iter().flat_map(|w| w.to_le_bytes()).collect())
+    }
+
+    /// The counter area that is on record now.
+    pub(crate) fn recorded_counters(&self, mem: &dyn ReadMemory) -> Result<Option<CounterArea>, Error> {
+        read_counters(mem, self.at.add(COUNTERS))
     }
 
     /// Where region `i` is.
@@ -202,13 +207,10 @@ impl Anchor {
 /// The words of a counter area at `at`; `None` where there is none.
 fn read_counters(mem: &dyn ReadMemory, at: Avma) -> Result<Option<CounterArea>, Error> {
     let (start, end, part) = (mem.u64(at)?, mem.u64(at.add(8))?, mem.u64(at.add(16))?);
-    let used = mem.u64(at.add(24))?;
     let range = AvmaRange::new(Avma(start), Avma(end));
     match (start, part) {
         (0, _) => Ok(None),
-        (_, 1..) if start < end && range.len().is_multiple_of(part) => {
-            Ok(Some(CounterArea { range, part, used }))
-        }
+        (_, 1..) if start < end && range.len().is_multiple_of(part) => Ok(Some(CounterArea { range, part })),
         _ => Err(Error::Journal { at, what: "an impossible area of counters" }),
     }
 }
@@ -290,8 +292,8 @@ mod tests {
         let (_, mut data) = pages();
         let anchor = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
         let range = AvmaRange::with_len(Avma(0x7300_0000_0000), 0x8000);
-        let area = CounterArea { range, part: 0x2000, used: 0x1238 };
-        let (at, bytes) = anchor.counter_words(&area);
+        let area = CounterArea { range, part: 0x2000 };
+        let (at, bytes) = anchor.counter_words(Some(&area));
         let from = usize::try_from(at.since(AT).unwrap()).unwrap();
         data[from..from + bytes.len()].copy_from_slice(&bytes);
         assert!(from + bytes.len() <= usize::try_from(NAME).unwrap());

@@ -5,12 +5,10 @@
 //! start of a part of the area. A thread that is born later has the part of the one that bore it; counts that
 //! two of them write at once may be lost.
 //!
-//! INVARIANT(kept): the area stays mapped and the bases stay as they were given, also after the clones were taken
-//! out: a thread may come back into one at any time, from a call that waited. What the area holds is given back. A
-//! later area has no smaller parts, as clones of before count at their offsets wherever the base points; and later clones
-//! count at offsets behind theirs ([`free_offset`]), so that what comes back late counts for nobody.
+//! INVARIANT(lent): the area is there, and on record, before a base points into it, and goes only after no clone counts and
+//! no base points into it any more ([`crate::quiet`]).
 
-use crate::{Anchor, Error, Installed, fault, toggle};
+use crate::{Anchor, Error, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
 use tracee::{Process, Stopped};
@@ -22,26 +20,21 @@ pub struct CounterArea {
     pub range: AvmaRange,
     /// Bytes of a part.
     pub part: u64,
-    /// The offset behind those at which the last clones were told to count.
-    pub used: u64,
 }
 
 /// Parts at least, and for each thread there is: more will be born.
 const LEAST_PARTS: u64 = 16;
 const PARTS_PER_THREAD: u64 = 2;
-/// How often a part has the room that is asked for, where that is to be had: the next round will ask for more. It is memory only
-/// once it is counted in.
-const ROOM: u64 = 2;
 /// Address space that an area may take. Threads share parts where it is not enough. Bytes.
 const MOST: u64 = 256 << 20;
 
-/// Clones that count at the same time as those of before share no cache line with them. Bytes.
-const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 
 const MMAP: i64 = 9;
+const MPROTECT: i64 = 10;
+const MUNMAP: i64 = 11;
 const MADVISE: i64 = 28;
-const MADV_DONTNEED: u64 = 4;
+const MUNLOCK: i64 = 150;
 const MADV_NOHUGEPAGE: u64 = 15;
 const READ_WRITE: u64 = 1 | 2;
 /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`
@@ -56,13 +49,6 @@ impl CounterArea {
         self.range.start.add(part * self.part)
     }
 
-    fn free_offset(&self, bytes: u32, threads: u64) -> u32 {
-        let free = self.used.checked_next_multiple_of(LINE).unwrap_or(u64::MAX);
-        let part = free.saturating_add(bytes.into()).max(self.part).saturating_add(PAGE);
-        let is_room = part.saturating_mul(threads) <= MOST;
-        u32::try_from(free).ok().filter(|_| is_room).unwrap_or(0)
-    }
-
     /// The part that a GS base points to.
     fn part_of(&self, base: u64) -> Option<u64> {
         let offset = Avma(base).since(self.range.start).filter(|_| self.range.contains(Avma(base)))?;
@@ -70,19 +56,7 @@ impl CounterArea {
     }
 }
 
-/// The offset from which on so many bytes are free: no clone of before counts there. Where an area of such parts, one for each
-/// thread, were larger than areas may be, offsets begin again, and a thread that comes back late may count for another
-/// clone.
-///
-/// # Errors
-/// [`Error::Tracee`].
-pub fn free_offset(process: &Process, installed: Option<&Installed>, bytes: u32) -> Result<u32, Error> {
-    let Some(area) = installed.and_then(|i| i.anchor.counters) else { return Ok(0) };
-    Ok(area.free_offset(bytes, process.threads()?.len() as u64))
-}
-
-/// Sees to an area with room for these offsets in each part, all zeros: the one there is, or a new one.
-/// It is on record only once it is handed out.
+/// Maps an area with room for these offsets in each part, all zeros, and puts it on record.
 ///
 /// # Errors
 /// [`Error::NoCounterMemory`]; [`Error::Tracee`].
@@ -91,37 +65,36 @@ pub(crate) fn provide(
     anchor: &Anchor,
     offsets: &Range<u32>,
 ) -> Result<CounterArea, Error> {
+    release_counters(process, anchor)?;
     let threads = process.threads()?.len() as u64;
-    let used = u64::from(offsets.end);
-    let wanted = used.next_multiple_of(PAGE).max(PAGE);
-    let enough = |a: &CounterArea| a.part >= wanted && a.parts() >= threads.min(most_parts(a.part));
-    if let Some(area) = anchor.counters.filter(enough) {
-        forget_counters(process, &area)?;
-        return Ok(CounterArea { used, ..area });
-    }
-    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS);
-    let least = wanted.max(anchor.counters.map_or(0, |a| a.part));
-    let roomy = (wanted * ROOM).min(MOST / parts / PAGE * PAGE).max(least);
-    let area = |part| map(process, part, parts.min(most_parts(part)));
-    let range = area(roomy).map(|range| (range, roomy));
-    // A limit of address space may have room for less.
-    let (range, part) = match range {
-        Err(Error::NoCounterMemory { .. }) if roomy > least => (area(least)?, least),
-        other => other?,
-    };
-    Ok(CounterArea { range, part, used })
+    let part = u64::from(offsets.end).next_multiple_of(PAGE).max(PAGE);
+    let parts = (threads * PARTS_PER_THREAD).max(LEAST_PARTS).min(most_parts(part));
+    let area = CounterArea { range: map(process, part * parts)?, part };
+    let (at, words) = anchor.counter_words(Some(&area));
+    fault::point();
+    toggle::write_checked(process, at, &words)?;
+    Ok(area)
 }
 
-/// Maps so many parts.
-fn map(process: &Process, part: u64, parts: u64) -> Result<AvmaRange, Error> {
-    let len = part * parts;
+/// Maps so many bytes. Where the target has all new memory locked (`mlockall(MCL_FUTURE)`), this is not: it would be there as a
+/// whole at once.
+fn map(process: &Process, len: u64) -> Result<AvmaRange, Error> {
     fault::point();
     let mapped = tracee::with_one_stopped(process, |remote| {
-        let at = remote.syscall(MMAP, [0, len, READ_WRITE, MAP_FLAGS, u64::MAX, 0])?;
+        // Nothing can be put behind what nobody may touch.
+        let at = remote.syscall(MMAP, [0, len, 0, MAP_FLAGS, u64::MAX, 0])?;
+        let range = [at.cast_unsigned(), len];
+        let _ = remote.syscall(MUNLOCK, [range[0], range[1], 0, 0, 0, 0]);
         // Of each part some pages are counted in: no huge page, wherever the system gives those unasked. A kernel that has none
         // says so.
-        let _ = remote.syscall(MADVISE, [at.cast_unsigned(), len, MADV_NOHUGEPAGE, 0, 0, 0]);
-        Ok(at)
+        let _ = remote.syscall(MADVISE, [range[0], range[1], MADV_NOHUGEPAGE, 0, 0, 0]);
+        match remote.syscall(MPROTECT, [range[0], range[1], READ_WRITE, 0, 0, 0]) {
+            Ok(_) => Ok(at),
+            Err(e) => {
+                remote.syscall(MUNMAP, [range[0], range[1], 0, 0, 0, 0])?;
+                Err(e)
+            }
+        }
     });
     let at = mapped.map_err(|e| match e {
         tracee::Error::Remote { errno, .. } => Error::NoCounterMemory { len, errno },
@@ -130,27 +103,41 @@ fn map(process: &Process, part: u64, parts: u64) -> Result<AvmaRange, Error> {
     Ok(AvmaRange::with_len(Avma(at.cast_unsigned()), len))
 }
 
+/// Takes the area off the record and unmaps it. No clone may count, and no base point into it, any more.
+///
+/// # Errors
+/// [`Error::Tracee`], [`Error::WriteLost`].
+pub fn release_counters(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+    let (at, none) = anchor.counter_words(None);
+    let Some(area) = anchor.recorded_counters(process)? else { return Ok(()) };
+    // Off the record first: whoever dies in between leaves a mapping that nothing refers to.
+    fault::point();
+    toggle::write_checked(process, at, &none)?;
+    fault::point();
+    let args = [area.range.start.0, area.range.len(), 0, 0, 0, 0];
+    Ok(tracee::with_one_stopped(process, |remote| remote.syscall(MUNMAP, args)).map(|_| ())?)
+}
+
 fn most_parts(part: u64) -> u64 {
     (MOST / part).max(1)
 }
 
-/// Gives every thread a part, each its own as far as there are enough, and puts the area on record. `anchor` is that
-/// of before.
+/// Gives every thread a part, each its own as far as there are enough.
 ///
 /// # Errors
 /// [`Error::GsBaseInUse`] where a thread uses its GS base itself; then no base was changed.
-pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea, anchor: &Anchor) -> Result<(), Error> {
-    let earlier = anchor.counters;
+pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<(), Error> {
     let mut taken = vec![false; usize::try_from(area.parts()).unwrap_or(0)];
     let mut without = Vec::new();
     for tid in stopped.threads() {
-        let base = stopped.regs(tid)?.0.gs_base;
-        let own = area.part_of(base).and_then(|p| taken.get_mut(usize::try_from(p).ok()?));
+        let regs = stopped.regs(tid)?.0;
+        let own = area.part_of(regs.gs_base).and_then(|p| taken.get_mut(usize::try_from(p).ok()?));
         match own {
+            // The stop before this one gave it out.
             Some(taken) if !*taken => *taken = true,
             Some(_) => without.push(tid),
-            None if base == 0 || earlier.is_some_and(|e| e.part_of(base).is_some()) => without.push(tid),
-            None => return Err(Error::GsBaseInUse { tid: tid.0, base }),
+            None if regs.gs_base == 0 && regs.gs == 0 => without.push(tid),
+            None => return Err(Error::GsBaseInUse { tid: tid.0, base: regs.gs_base }),
         }
     }
     let mut free = (0u64..).zip(taken).filter(|(_, t)| !t).map(|(part, _)| part);
@@ -161,12 +148,26 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea, anchor: &A
         regs.0.gs_base = area.base(part).0;
         stopped.set_regs(tid, regs)?;
     }
-    if earlier != Some(*area) {
-        let (at, words) = anchor.counter_words(area);
-        fault::point();
-        toggle::write_checked(stopped.process(), at, &words)?;
-    }
     Ok(())
+}
+
+/// Takes the bases back: what pointed into the area is 0, as it was. The first thread that has one of its own.
+///
+/// # Errors
+/// [`Error::Tracee`].
+pub(crate) fn take_back(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<Option<(i32, u64)>, Error> {
+    let mut own = None;
+    for tid in stopped.threads() {
+        let mut regs = stopped.regs(tid)?;
+        let base = regs.0.gs_base;
+        if area.range.contains(Avma(base)) {
+            regs.0.gs_base = 0;
+            stopped.set_regs(tid, regs)?;
+        } else if base != 0 || regs.0.gs != 0 {
+            own = own.or(Some((tid.0, base)));
+        }
+    }
+    Ok(own)
 }
 
 /// The values of the counters at these offsets, each the sum over all threads.
@@ -199,33 +200,4 @@ pub fn counter_words(
             Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
         })
         .collect()
-}
-
-/// Gives the memory behind the area back to the system; it reads as zeros from then on.
-///
-/// # Errors
-/// [`Error::Tracee`].
-pub fn forget_counters(process: &Process, area: &CounterArea) -> Result<(), Error> {
-    let args = [area.range.start.0, area.range.len(), MADV_DONTNEED, 0, 0, 0];
-    Ok(tracee::with_one_stopped(process, |remote| remote.syscall(MADVISE, args)).map(|_| ())?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn later_clones_count_behind_those_of_before() {
-        let area =
-            |used| CounterArea { range: AvmaRange::with_len(Avma(4096), 1 << 20), part: 1 << 16, used };
-        assert_eq!(area(0).free_offset(8, 1000), 0);
-        assert_eq!(area(1).free_offset(8, 1000), 64);
-        assert_eq!(area(128).free_offset(100_000, 1000), 128);
-        // Too much for so many threads: these begin again.
-        assert_eq!(area(128).free_offset(300_000, 1000), 0);
-        let most = (MOST / 10 - PAGE).next_multiple_of(LINE) - LINE;
-        assert_eq!(area(most).free_offset(0, 10), u32::try_from(most).unwrap());
-        assert_eq!(area(most).free_offset(128, 10), 0);
-        assert_eq!(area(u64::MAX).free_offset(8, 1), 0);
-    }
 }

@@ -62,6 +62,13 @@ impl Installed {
         self.caches.iter().any(|c| c.header.counting && c.header.state != State::Undone)
     }
 
+    /// Whether an older whet has left clones that count for good, and threads with GS bases for these: their journals do not
+    /// say where the counters are.
+    #[must_use]
+    pub fn counts_for_good(&self) -> bool {
+        self.caches.iter().any(|c| c.header.counting && c.header.notes.is_empty())
+    }
+
     /// Where the newest generation is in its life: applied if any of its caches is.
     #[must_use]
     pub fn state(&self) -> State {

@@ -86,6 +86,9 @@ pub enum Error {
         /// Its GS base.
         base: u64,
     },
+    /// An older whet counted in the target, and what it left may count yet.
+    #[error("an older whet counted functions in it, and its clones and GS bases are in use for good")]
+    CountsForGood,
     /// The target got no memory to count in.
     #[error("the target could not map {len} bytes for counters: {}", std::io::Error::from_raw_os_error(*.errno))]
     NoCounterMemory {

@@ -4,7 +4,7 @@ use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
-    Region, State, ToggleReport, counters, fault, huge, journal, walk,
+    Region, State, ToggleReport, counters, fault, huge, journal, quiet, walk,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
@@ -144,6 +144,12 @@ pub fn install(
     policy: &Policy,
 ) -> Result<InstallReport, Error> {
     let counting = plan.counters.is_some();
+    if earlier.is_some_and(|e| counting && e.counts_for_good()) {
+        return Err(Error::CountsForGood);
+    }
+    if let Some(e) = earlier.filter(|e| e.is_counting() && !e.counts_for_good()) {
+        quiet::silence(process, e, policy, &mut ToggleReport::default())?;
+    }
     let generation = earlier.map_or(0, Installed::generation) + 1;
     let regions = earlier.map_or(1, |e| e.anchor.regions.len());
     if regions + plan.caches.len() > MAX_REGIONS {
@@ -163,13 +169,17 @@ pub fn install(
         true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches())?),
         false => map_stop,
     };
+    let counters = match &plan.counters {
+        Some(offsets) => Some(counters::provide(process, &anchor, offsets).or_else(|e| {
+            // Nothing refers to what was mapped.
+            unmap(process, plan)?;
+            Err(e)
+        })?),
+        None => None,
+    };
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    let counters = match &plan.counters {
-        Some(offsets) => Some(counters::provide(process, &anchor, offsets)?),
-        None => None,
-    };
     publish(process, &anchor, regions, &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
@@ -190,9 +200,14 @@ pub fn install(
         .collect();
     let word = Word::swap(&anchor);
     let hook = anchor.hook.map(|h| h.record);
-    let handed_out = counters.as_ref().map(|area| (area, &anchor));
-    let change =
-        Change { word, hook, counters: handed_out, revert: &old_records, apply: &new_records, marks: &marks };
+    let change = Change {
+        word,
+        hook,
+        counters: counters.as_ref(),
+        revert: &old_records,
+        apply: &new_records,
+        marks: &marks,
+    };
     let toggle = toggle::run(process, &change, policy)?;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
@@ -220,6 +235,16 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         Ok(Ok(withheld))
     })?;
     result.map(|withheld| (started.elapsed(), withheld))
+}
+
+/// Unmaps the caches of a plan again.
+fn unmap(process: &Process, plan: &Plan) -> Result<(), Error> {
+    Ok(tracee::with_one_stopped(process, |remote| {
+        plan.caches.iter().try_for_each(|c| {
+            let len = c.text_range().len() + c.data_len();
+            remote.syscall(nr::MUNMAP, [c.text_at.0, len, 0, 0, 0, 0]).map(|_| ())
+        })
+    })?)
 }
 
 /// What is to be mapped, with its protection.

@@ -24,11 +24,13 @@ mod journal;
 mod lookup;
 mod page;
 mod placement;
+mod quiet;
+mod reinstate;
 mod toggle;
 mod walk;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
-pub use counters::{CounterArea, counter_words, counters, forget_counters, free_offset};
+pub use counters::{CounterArea, counter_words, counters, release_counters};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
 pub use huge::{offered as huge_pages_offered, setting as huge_pages_setting, settle};
@@ -36,4 +38,6 @@ pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_want
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};
 pub use placement::{Hole, NoRoom, Request, place};
+pub use quiet::{Ended, counter_sites, end_counting};
+pub use reinstate::reinstate;
 pub use toggle::{Policy, ToggleReport, redo, undo};

@@ -10,6 +10,7 @@ use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::page::{self, Site};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
+    quiet,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
@@ -66,8 +67,25 @@ pub struct ToggleReport {
 /// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
 /// did not keep what was written. What was changed until then is valid; a second undo goes on from there.
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
+    let report = if installed.is_counting() && !installed.counts_for_good() {
+        quiet::end_counting(process, installed, policy)?.report
+    } else {
+        take_away(process, installed, policy)?
+    };
+    quiet::release(process, installed)?;
+    Ok(report)
+}
+
+/// The same for redirects alone. A cache that counts is marked as undone only where nothing says how to end that.
+pub(crate) fn take_away(
+    process: &Process,
+    installed: &Installed,
+    policy: &Policy,
+) -> Result<ToggleReport, Error> {
     let records: Vec<Record> = installed.of_use().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<_> = installed.of_use().map(|c| (c.header.data.start, State::Undone)).collect();
+    let ends = |c: &&Cache| c.header.counting && !installed.counts_for_good();
+    let marked = installed.of_use().filter(|c| !ends(c));
+    let marks: Vec<_> = marked.map(|c| (c.header.data.start, State::Undone)).collect();
     let hook = installed.anchor.hook.map(|h| h.record);
     run(
         process,
@@ -81,6 +99,10 @@ pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result
 /// # Errors
 /// As [`undo`].
 pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
+    if installed.is_counting() && !installed.counts_for_good() {
+        quiet::silence(process, installed, policy, &mut ToggleReport::default())?;
+        quiet::release(process, installed)?;
+    }
     let newest: Vec<_> = installed.of(installed.generation()).collect();
     let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
@@ -118,8 +140,8 @@ pub(crate) struct Change<'a> {
     pub word: Option<Word>,
     /// The jump at the entry of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
     pub hook: Option<Record>,
-    /// Where the clones that are applied count, and the anchor as it was before.
-    pub counters: Option<(&'a CounterArea, &'a Anchor)>,
+    /// Where the clones that are applied count.
+    pub counters: Option<&'a CounterArea>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
@@ -182,9 +204,14 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         // For information: whoever dies here leaves what the stop before said.
         process.write(journal.add(STOPPED_OFFSET), &longest)?;
         fault::point();
-        process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?;
+        mark(process, journal, state)?;
     }
     Ok(report)
+}
+
+/// Writes down where the generation of a journal is in its life.
+pub(crate) fn mark(process: &Process, journal: Avma, state: State) -> Result<(), Error> {
+    Ok(process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?)
 }
 
 /// How many of the places in `todo` lie in its first `pages` pages.
@@ -198,7 +225,11 @@ fn by_page<'a>(sites: &[Site], places: &'a [usize]) -> impl Iterator<Item = &'a 
 }
 
 /// Stops all threads, as often as the policy allows.
-fn stop<'p>(process: &'p Process, policy: &Policy, report: &mut ToggleReport) -> Result<Stopped<'p>, Error> {
+pub(crate) fn stop<'p>(
+    process: &'p Process,
+    policy: &Policy,
+    report: &mut ToggleReport,
+) -> Result<Stopped<'p>, Error> {
     let mut left = policy.attempts;
     loop {
         left = left.saturating_sub(1);
@@ -254,8 +285,8 @@ fn in_stop(
             write_checked(process, word.at, &word.new.to_le_bytes())?;
         }
     }
-    if let Some((area, anchor)) = change.counters {
-        counters::hand_out(stopped, area, anchor)?;
+    if let Some(area) = change.counters {
+        counters::hand_out(stopped, area)?;
     }
     let lead = change.hook.filter(|_| !change.apply.is_empty());
     if let Some(hook) = &lead

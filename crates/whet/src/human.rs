@@ -21,6 +21,12 @@ pub fn optimize(r: &OptimizeReport) -> String {
         bytes(r.code_bytes),
         if r.huge_page { " on huge pages" } else { "" }
     );
+    if let Some(earlier) = r.reused {
+        let _ = write!(
+            s,
+            "\n  no room is left for new clones: those of generation {earlier}, which fit best, are in force again"
+        );
+    }
     if r.samples > 0 {
         let _ = write!(
             s,

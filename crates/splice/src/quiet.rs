@@ -1,0 +1,185 @@
+//! The end of counting: clones that counted do from then on what their originals do and nothing else, and no thread has a
+//! GS base of ours.
+//!
+//! Only instructions of counters touch memory behind the GS base in a clone that counts: 9 bytes, of which the first is the
+//! prefix of GS. A short jump over the other bytes takes the place of the first two. Where a page ends between these two, the
+//! opcode, which then begins the next page, becomes that of a nop.
+//!
+//! INVARIANT(boundaries): an instruction begins where one began before, so a thread may stand anywhere. A counter of three
+//! instructions may be cut short: nobody reads its register any more.
+//! INVARIANT(order): bases go back only when nothing counts; so whoever dies in between leaves what counts in its own memory.
+
+use crate::counters::{release_counters, take_back};
+use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use tracee::Process;
+
+/// First bytes of the list of places.
+const MAGIC: [u8; 8] = *b"whetgs01";
+/// Bytes of an instruction that touches counters' memory.
+const LEN: u64 = 9;
+/// Its first byte.
+const GS: u8 = 0x65;
+/// `jmp` over what is left of it.
+const JUMP: [u8; 2] = [0xeb, 7];
+/// Behind its first byte: `nop` with an operand of a SIB and a disp32, as what it takes the place of.
+const NOP: [u8; 4] = [0x0f, 0x1f, 0x84, 0x00];
+const PAGE: u64 = 4096;
+
+/// The notes of a cache that counts: where in its text the instructions are that touch counters' memory. Bytes from its start.
+#[must_use]
+pub fn counter_sites(sites: &[u32]) -> Vec<u8> {
+    MAGIC.into_iter().chain(sites.iter().flat_map(|s| s.to_le_bytes())).collect()
+}
+
+fn read_sites(notes: &[u8]) -> Option<Vec<u32>> {
+    let (words, rest) = notes.strip_prefix(&MAGIC)?.as_chunks::<4>();
+    rest.is_empty().then(|| words.iter().map(|w| u32::from_le_bytes(*w)).collect())
+}
+
+/// What ending came to.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// What was redirected, and all stops.
+    pub report: ToggleReport,
+    /// The first thread found with a GS base of its own, and the base.
+    pub own_base: Option<(i32, u64)>,
+}
+
+/// Ends counting: redirects are taken away, then clones count no more and all bases go back. The counters' memory stays, until
+/// [`release_counters`].
+///
+/// # Errors
+/// As [`crate::undo`].
+pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -> Result<Ended, Error> {
+    let mut report = toggle::take_away(process, installed, policy)?;
+    let own_base = silence(process, installed, policy, &mut report)?;
+    if report.foreign.is_empty() && report.in_use.is_empty() {
+        for cache in counting(installed) {
+            fault::point();
+            toggle::mark(process, cache.header.data.start, State::Undone)?;
+        }
+    }
+    Ok(Ended { report, own_base })
+}
+
+fn counting(installed: &Installed) -> impl Iterator<Item = &Cache> {
+    installed.caches.iter().filter(|c| c.header.counting && c.header.state != State::Undone)
+}
+
+/// Turns what counts into what does not, and takes all bases back, whether or not redirects lead to it.
+pub(crate) fn silence(
+    process: &Process,
+    installed: &Installed,
+    policy: &Policy,
+    report: &mut ToggleReport,
+) -> Result<Option<(i32, u64)>, Error> {
+    let mut changes = Vec::new();
+    for cache in counting(installed) {
+        let notes = cache.notes(process)?;
+        let sites = read_sites(&notes).ok_or(Error::CountsForGood)?;
+        changes.extend(change(process, cache.header.text, &sites)?);
+    }
+    let area = installed.anchor.recorded_counters(process)?;
+    if changes.is_empty() && area.is_none() {
+        return Ok(None);
+    }
+    let mut stopped = toggle::stop(process, policy, report)?;
+    let mut quiet = || {
+        for (range, bytes) in &changes {
+            fault::point();
+            process.write(range.start, bytes)?;
+        }
+        fault::point();
+        area.map_or(Ok(None), |area| take_back(&mut stopped, &area))
+    };
+    let outcome = quiet();
+    let released = stopped.release()?;
+    report.stops.push(released.stopped);
+    report.cured += released.cured;
+    let own_base = outcome?;
+    let spans: Vec<AvmaRange> = changes.iter().map(|(range, _)| *range).collect();
+    for ((range, wanted), found) in changes.iter().zip(process.read_many(&spans)?) {
+        if found != *wanted {
+            return Err(Error::WriteLost { range: *range });
+        }
+    }
+    Ok(own_base)
+}
+
+/// The pages of a text that have such places, as they are to be: whole pages, which the kernel writes one by one.
+fn change(process: &Process, text: AvmaRange, sites: &[u32]) -> Result<Option<(AvmaRange, Vec<u8>)>, Error> {
+    let (Some(&first), Some(&last)) = (sites.first(), sites.last()) else { return Ok(None) };
+    let start = text.start.add(first.into()).align_down(PAGE);
+    let end = Avma(text.start.add(u64::from(last) + LEN).0.next_multiple_of(PAGE)).min(text.end);
+    let range = AvmaRange::new(start, end);
+    let mut bytes = process.bytes(range)?;
+    let offset = |site: u32| text.start.add(site.into()).since(start).and_then(|o| usize::try_from(o).ok());
+    for &site in sites {
+        let own = offset(site).and_then(|o| bytes.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
+        if !own.is_some_and(|own| pass_over(own, text.start.add(site.into()))) {
+            return Err(Error::Journal {
+                at: text.start.add(site.into()),
+                what: "no counter where one should be",
+            });
+        }
+    }
+    Ok(Some((range, bytes)))
+}
+
+/// Makes the instruction at `at` one that does nothing; `false` where it is none of a counter.
+fn pass_over(bytes: &mut [u8], at: Avma) -> bool {
+    let second = at.add(1);
+    let splits = second == second.align_down(PAGE);
+    let done = if splits { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };
+    if done {
+        return true;
+    }
+    let is_counter = bytes.first() == Some(&GS) && bytes.get(1).is_some_and(|rex| matches!(rex, 0x48 | 0x4c));
+    match if splits { bytes.get_mut(1..5) } else { bytes.get_mut(..2) } {
+        Some(changed) if is_counter => {
+            changed.copy_from_slice(if splits { &NOP[..] } else { &JUMP[..] });
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Gives the counters' memory back where nothing can count in it any more.
+pub(crate) fn release(process: &Process, installed: &Installed) -> Result<(), Error> {
+    if installed.counts_for_good() { Ok(()) } else { release_counters(process, &installed.anchor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_back() {
+        assert_eq!(read_sites(&counter_sites(&[3, 0x7000_0000])), Some(vec![3, 0x7000_0000]));
+        assert_eq!(read_sites(&counter_sites(&[])), Some(vec![]));
+        assert_eq!(read_sites(&[]), None);
+        assert_eq!(read_sites(&counter_sites(&[1])[..11]), None);
+    }
+
+    #[test]
+    fn a_counter_is_passed_over_by_a_write_in_one_page() {
+        let inc = [0x65, 0x48, 0xff, 0x04, 0x25, 1, 2, 3, 4];
+        for (at, changed, wanted) in [
+            (0x1000u64, 0..2, [0xeb, 7, 0xff, 0x04, 0x25, 1, 2, 3, 4]),
+            (0x1ffd, 0..2, [0xeb, 7, 0xff, 0x04, 0x25, 1, 2, 3, 4]),
+            (0x1fff, 1..5, [0x65, 0x0f, 0x1f, 0x84, 0x00, 1, 2, 3, 4]),
+        ] {
+            let mut bytes = inc;
+            assert!(pass_over(&mut bytes, Avma(at)));
+            assert_eq!(bytes, wanted);
+            let pages = [at + changed.start, at + changed.end - 1].map(|a| a / PAGE);
+            assert_eq!(pages[0], pages[1]);
+            // Once is enough.
+            assert!(pass_over(&mut bytes, Avma(at)));
+            assert_eq!(bytes, wanted);
+        }
+        assert!(!pass_over(&mut [0x64, 0x48, 0xff, 0x04, 0x25, 1, 2, 3, 4], Avma(0x1000)));
+        assert!(!pass_over(&mut [0x65], Avma(0x1000)));
+    }
+}

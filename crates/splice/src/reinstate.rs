@@ -1,0 +1,46 @@
+//! Putting an earlier generation in force again, where there is no room for a new one.
+//!
+//! Its clones are as right as they ever were: each stands for its original. It takes the next number, so that it is the newest one
+//! from then on, and redirects of all others go in the same stops.
+
+use crate::{Cache, Error, Header, Installed, Policy, State, ToggleReport, fault, toggle};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracee::Process;
+
+impl Installed {
+    /// The generations that are there whole, those that only counted aside, with their caches; rising.
+    #[must_use]
+    pub fn whole_generations(&self) -> Vec<(u32, Vec<&Cache>)> {
+        let all = (1..=self.generation()).map(|g| (g, self.of(g).collect::<Vec<_>>()));
+        all.filter(|(_, caches)| {
+            let wanted = caches.first().map(|c| c.header.caches as usize);
+            wanted == Some(caches.len())
+        })
+        .collect()
+    }
+}
+
+/// Puts a generation in force again as the newest one; its new number, and what was redirected.
+///
+/// # Errors
+/// As [`crate::redo`]. Whoever dies in between leaves an installation that did not come to its end.
+pub fn reinstate(
+    process: &Process,
+    installed: &Installed,
+    generation: u32,
+    policy: &Policy,
+) -> Result<(u32, ToggleReport), Error> {
+    let number = installed.generation() + 1;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let mut now = installed.clone();
+    for cache in &mut now.caches {
+        if !cache.header.counting && cache.header.generation == generation {
+            cache.header = Header { generation: number, state: State::Prepared, since_ns, ..cache.header };
+            fault::point();
+            toggle::write_checked(process, cache.header.data.start, &cache.header.write())?;
+        }
+    }
+    let report = toggle::redo(process, &now, policy)?;
+    Ok((number, report))
+}
