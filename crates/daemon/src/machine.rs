@@ -396,12 +396,13 @@ impl Target {
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
             Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
-            Outcome::Crashed(why) => self.crashed(job, &why, now),
+            Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
 
-    fn crashed(&mut self, job: Job, why: &str, now: Moment) {
-        self.crashes = self.crashes.saturating_add(1);
+    fn crashed(&mut self, job: Job, why: &str, now: Moment, policy: &Policy<'_>) {
+        // Under the kill switch workers are killed that do not end by themselves.
+        self.crashes = self.crashes.saturating_add(u32::from(!policy.off));
         match job {
             Job::Check => self.checked_at = Some(now),
             Job::Judge => {

@@ -365,6 +365,21 @@ fn crashes_are_mended_and_counted() {
     w.is(State::Watching, "taken out").busy().begin(Job::Optimize { fresh: false });
 }
 
+/// A rebuild that does not end by itself is killed for the kill switch, which is no fault of the target's.
+#[test]
+fn what_is_killed_for_the_switch_is_mended_and_undone() {
+    let mut w = World::optimized();
+    for _ in 0..=CRASHES {
+        w.target.begin(Job::Optimize { fresh: true }, w.now);
+        w.off = true;
+        w.ends(Outcome::Crashed("killed".to_owned()));
+        w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Optimized)));
+        w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch file");
+        w.off = false;
+        w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
+    }
+}
+
 #[test]
 fn ends() {
     let mut w = World::optimized();

@@ -30,11 +30,12 @@ impl Switch {
     /// [`Error::Locked`] where another comparison is being made.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let (process, _lock) = TargetLock::open(pid)?;
-        let claim = Claim::stake(&process)?;
+        let mut claim = Claim::stake(&process)?;
         let Target { installed, .. } = Target::open(pid)?;
         let known = installed.as_ref().map(|i| (i.generation(), state_of(i)));
         match known {
             Some((generation, found @ (TargetState::Optimized | TargetState::Undone))) if generation > 0 => {
+                claim.say(found);
                 Ok(Self { process, claim, generation, found, now: Some(found) })
             }
             _ => Err(Error::NotInstalled { pid }),
