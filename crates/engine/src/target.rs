@@ -44,6 +44,12 @@ impl Target {
         }
     }
 
+    /// How often an operator's undo had begun when it was opened.
+    #[must_use]
+    pub fn undos(&self) -> u64 {
+        self.installed.as_ref().map_or(0, |i| i.anchor.undos)
+    }
+
     /// The path of its program.
     #[must_use]
     pub fn exe(&self) -> String {

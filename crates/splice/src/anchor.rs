@@ -18,6 +18,8 @@ const ORIGINAL: u64 = 24;
 pub(crate) const COUNT: u64 = 32;
 /// What the process's switch of huge pages was (`PR_GET_THP_DISABLE`) while it is turned; 0 where nothing is owed.
 const OWED: u64 = 40;
+/// How often an operator's undo has begun: what was begun before one does not put anything in force after it.
+const UNDOS: u64 = 48;
 /// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
 pub(crate) const TARGET: u64 = 56;
 /// The [`CounterArea`]: its start, its end, the bytes of a part, those that were used; 0 for none.
@@ -65,6 +67,8 @@ pub struct Anchor {
     pub hook: Option<Hook>,
     /// The memory in which clones count, where some did.
     pub counters: Option<CounterArea>,
+    /// How often an operator's undo had begun when this was read.
+    pub undos: u64,
     /// The regions.
     pub regions: Vec<Region>,
 }
@@ -105,6 +109,12 @@ impl Anchor {
     #[must_use]
     pub fn owed_at(&self) -> Avma {
         self.at.add(OWED)
+    }
+
+    /// Where it is written how often an operator's undo has begun.
+    #[must_use]
+    pub fn undos_at(&self) -> Avma {
+        self.at.add(UNDOS)
     }
 
     /// Where the words of a counter area go, and what they are.
@@ -185,6 +195,7 @@ impl Anchor {
             original: mem.u64(at.add(ORIGINAL))?,
             hook: read_hook(mem, at.add(TARGET))?,
             counters: read_counters(mem, at.add(COUNTERS))?,
+            undos: mem.u64(at.add(UNDOS))?,
             regions: Vec::with_capacity(count),
         };
         for i in 0..count {

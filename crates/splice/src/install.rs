@@ -191,8 +191,15 @@ pub fn install(
     let word = Word::swap(&anchor);
     let hook = anchor.hook.map(|h| h.record);
     let handed_out = counters.as_ref().map(|area| (area, &anchor));
-    let change =
-        Change { word, hook, counters: handed_out, revert: &old_records, apply: &new_records, marks: &marks };
+    let change = Change {
+        word,
+        hook,
+        counters: handed_out,
+        only_if: Some(&anchor),
+        revert: &old_records,
+        apply: &new_records,
+        marks: &marks,
+    };
     let toggle = toggle::run(process, &change, policy)?;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }

@@ -36,4 +36,4 @@ pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_want
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};
 pub use placement::{Hole, NoRoom, Request, place};
-pub use toggle::{Policy, ToggleReport, redo, undo};
+pub use toggle::{Policy, ToggleReport, overrule, redo, undo};
