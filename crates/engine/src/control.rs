@@ -34,19 +34,19 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
 
 /// Whoever works on the target: from the announcement on nothing comes into force, so what is found then is all there is.
 fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
-    let target = Target::open(pid)?;
+    let target = Target::open_of_any_version(pid)?;
     let Some(installed) = &target.installed else {
         return Err(if lock.is_held() { Error::NotInstalled { pid } } else { Error::Locked { pid } });
     };
     splice::overrule(&target.process, &installed.anchor)?;
-    let target = Target::open(pid)?;
+    let target = Target::open_of_any_version(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let answer = locked_toggle(&target, installed, TargetState::Undone)?;
     if lock.is_held() {
         return Ok(answer);
     }
     // The other one may have marked as in force what was taken out in between.
-    match Target::open(pid)?.installed.as_ref().map(state_of) {
+    match Target::open_of_any_version(pid)?.installed.as_ref().map(state_of) {
         Some(TargetState::Undone) | None => Ok(answer),
         Some(_) => Err(Error::Changed { pid }),
     }

@@ -270,6 +270,7 @@ impl Error {
             Error::Splice(
                 splice::Error::NoRoom(_)
                 | splice::Error::Journal { .. }
+                | splice::Error::NewerJournal(_)
                 | splice::Error::TooManyCaches(_)
                 | splice::Error::MapDenied { .. },
             ) => X::Refused,
@@ -312,6 +313,7 @@ impl Error {
             Error::Perf(_) => "no_sampling",
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
+            Error::Splice(splice::Error::NewerJournal(_)) => "newer_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(splice::Error::MapDenied { .. }) => "map_denied",
             Error::Splice(_) => "install_failed",
@@ -385,6 +387,9 @@ impl Error {
             Error::NotInCore { .. } => {
                 "open it with gdb as it is; if the process was optimized, its anonymous memory is missing (coredump_filter)"
                     .to_owned()
+            }
+            Error::Splice(splice::Error::NewerJournal(_)) => {
+                "use the newer whet, or `whet undo` and leave it at that".to_owned()
             }
             Error::NoProfile { pid } => format!("run `whet optimize {pid}` without --shuffle first"),
             Error::ProfileUnfit { .. } => {

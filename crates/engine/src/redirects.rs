@@ -71,6 +71,7 @@ pub fn leads_to(r: &Record) -> Option<Avma> {
         RedirectKind::Entry => displaced(5, r.new.get(1..5)),
         RedirectKind::Call => displaced(4, r.new.get(..4)),
         RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
+        RedirectKind::Other => None,
     }
 }
 

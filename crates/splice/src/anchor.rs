@@ -4,7 +4,7 @@
 //! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
 //! journal. Region 0 is the routines' own page, so that even they unwind.
 
-use crate::{CounterArea, Error, Record, journal, lookup, walk};
+use crate::{CounterArea, Error, Record, frozen, journal, lookup, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
@@ -69,6 +69,8 @@ pub struct Anchor {
     pub counters: Option<CounterArea>,
     /// How often an operator's undo had begun when this was read.
     pub undos: u64,
+    /// The version, where a later whet has made it: only the frozen part was read then.
+    pub newer: Option<u32>,
     /// The regions.
     pub regions: Vec<Region>,
 }
@@ -160,6 +162,8 @@ impl Anchor {
         data.extend(1u64.to_le_bytes());
         resize(&mut data, NAME, 0);
         data.extend(b"[whet]");
+        resize(&mut data, frozen::IN_ANCHOR, 0);
+        data.extend(u64::from(frozen::FROZEN).to_le_bytes());
         resize(&mut data, walk::HEADERS, 0);
         data.extend(walk::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
         resize(&mut data, REGIONS, 0);
@@ -182,32 +186,48 @@ impl Anchor {
             return Ok(None);
         }
         let bad = |what: &'static str| Error::Journal { at, what };
-        if mem.u64(at.add(8))? != VERSION {
-            return Err(bad("an anchor of another version"));
-        }
+        let version = mem.u64(at.add(8))?;
+        let is_frozen = || Ok::<_, Error>(mem.u64(at.add(frozen::IN_ANCHOR))? == u64::from(frozen::FROZEN));
+        let newer = match version {
+            VERSION => None,
+            newer if newer > VERSION && is_frozen()? => Some(u32::try_from(newer).unwrap_or(u32::MAX)),
+            _ => return Err(bad("an anchor of another version")),
+        };
         let count = usize::try_from(mem.u64(at.add(COUNT))?).unwrap_or(usize::MAX);
         if count == 0 || count > MAX_REGIONS {
             return Err(bad("an anchor with an impossible number of regions"));
         }
         let mut anchor = Anchor {
             at,
-            slot: Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0)),
-            original: mem.u64(at.add(ORIGINAL))?,
-            hook: read_hook(mem, at.add(TARGET))?,
-            counters: read_counters(mem, at.add(COUNTERS))?,
+            slot: None,
+            original: 0,
+            hook: None,
+            counters: None,
             undos: mem.u64(at.add(UNDOS))?,
+            newer,
             regions: Vec::with_capacity(count),
         };
-        for i in 0..count {
-            let r = anchor.region_at(i);
-            anchor.regions.push(Region {
-                text: AvmaRange::new(Avma(mem.u64(r)?), Avma(mem.u64(r.add(8))?)),
-                eh_frame_hdr: Avma(mem.u64(r.add(16))?),
-                journal: Avma(mem.u64(r.add(24))?),
-            });
+        if newer.is_none() {
+            anchor.slot = Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0));
+            anchor.original = mem.u64(at.add(ORIGINAL))?;
+            anchor.hook = read_hook(mem, at.add(TARGET))?;
+            anchor.counters = read_counters(mem, at.add(COUNTERS))?;
         }
+        for i in 0..count {
+            anchor.regions.push(read_region(mem, anchor.region_at(i))?);
+        }
+        anchor.regions.extend(frozen::further_regions(mem, at)?);
         Ok(Some(anchor))
     }
+}
+
+/// A region's words.
+pub(crate) fn read_region(mem: &dyn ReadMemory, at: Avma) -> Result<Region, Error> {
+    Ok(Region {
+        text: AvmaRange::new(Avma(mem.u64(at)?), Avma(mem.u64(at.add(8))?)),
+        eh_frame_hdr: Avma(mem.u64(at.add(16))?),
+        journal: Avma(mem.u64(at.add(24))?),
+    })
 }
 
 /// The words of a counter area at `at`; `None` where there is none.
@@ -334,7 +354,7 @@ mod tests {
         assert_eq!(Anchor::read(&(Avma(0x1000), &page[..]), Avma(0x1000)).unwrap(), None);
         let (_, mut data) = Anchor::pages(Avma(0x2000), None, 0).unwrap();
         assert_eq!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).unwrap().unwrap().slot, None);
-        data[8] = 9;
+        data[8] = 2;
         assert!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).is_err());
     }
 }

@@ -127,6 +127,9 @@ fn figures(t: &TargetStatus) -> String {
     if let Some(ms) = t.stop_ms {
         let _ = write!(s, ", stopped for {ms:.1} ms");
     }
+    if t.newer_journal.is_some() {
+        s.push_str(", installed by a newer whet: this one can only undo it");
+    }
     if let Some(by) = t.worked_on_by {
         let _ = write!(s, ", worked on by pid {by}");
     }

@@ -14,3 +14,4 @@ mod sandboxes;
 mod stays;
 mod support;
 mod unwinders;
+mod versions;
