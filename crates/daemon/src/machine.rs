@@ -459,11 +459,17 @@ impl Target {
             return;
         };
         let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
-        if v.high < 1.0 + policy.config.harm.min_gain_percent / 100.0 {
+        // Less than a hundredth off, it is no difference, whatever the interval says.
+        let least = 1.0 + policy.config.harm.min_gain_percent / 100.0;
+        if v.high < least && v.factor <= least - measure::LEAST_EFFECT {
             self.harmful = true;
             self.enter(State::Optimized, now, format!("it does not pay: {text}"));
         } else {
-            self.reason = format!("{text} with its clones");
+            let differs = v.low > 1.0 && v.factor >= 1.0 + measure::LEAST_EFFECT;
+            self.reason = match differs {
+                true => format!("{text} with its clones"),
+                false => format!("no difference to be seen: {text} with its clones"),
+            };
         }
     }
 

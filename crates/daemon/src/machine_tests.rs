@@ -148,6 +148,14 @@ fn what_does_not_pay_is_taken_back_and_stays_so() {
     assert_eq!(memory.undone_by, Some(By::Harm));
     w.target = Target::new(w.now, Some(memory));
     assert_eq!(w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().wants(), None);
+    // Less than a hundredth is no difference, whatever the interval says.
+    let mut w = world();
+    w.busy()
+        .begin(Job::Optimize { fresh: false })
+        .built()
+        .begin(Job::Judge)
+        .ends(judged(0.995, 0.991, 0.999));
+    assert_eq!(w.is(State::Optimized, "no difference to be seen").wants(), None);
     // What cannot be told stays.
     for verdict in [judged(0.99, 0.9, 1.01), Outcome::Judged(None, "too idle".to_owned())] {
         let mut w = world();

@@ -143,7 +143,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// Two at once: a comparison has the lock as well while it switches.
-    fn and(self, other: Self) -> Self {
+    fn and(self, other: &Self) -> Self {
         Self { state: self.state.or(other.state), since: self.since.min(other.since), ..self }
     }
 }
@@ -165,7 +165,7 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
     for (path, pid, start_time) in files {
         let Some(work) = said(&path, &holders, start_time) else { continue };
         let work = match all.remove(&pid) {
-            Some(other) => work.and(other),
+            Some(other) => work.and(&other),
             None => work,
         };
         all.insert(pid, work);
