@@ -37,9 +37,13 @@ UNTIL_JUDGED = 400
 def used(daemon: Daemon, pid: int, seconds: float) -> dict:
     """CPU seconds of the daemon and of a process over so long."""
     before, began = (daemon.cpu_seconds(), cpu_clock(pid)), time.monotonic()
+    metrics = [daemon.metric(f"whet_{name}_total") for name in ("looks", "looking_seconds")]
     time.sleep(seconds)
     daemon_cpu, target_cpu = daemon.cpu_seconds() - before[0], cpu_clock(pid) - before[1]
-    return {"seconds": time.monotonic() - began, "daemon": daemon_cpu, "target": target_cpu}
+    looks, looking = (
+        daemon.metric(f"whet_{name}_total") - was for name, was in zip(("looks", "looking_seconds"), metrics)
+    )
+    return {"seconds": time.monotonic() - began, "daemon": daemon_cpu, "target": target_cpu, "looks": looks, "looking": looking}
 
 
 def target(daemon: Daemon, pid: int) -> dict:
@@ -102,6 +106,7 @@ def main() -> int:
     args.json.write_text(json.dumps(result, indent=1))
     w, s = result["watching"], result["steady"]
     print(f"watching {args.processes} processes and one on the list: {w['daemon'] / w['seconds']:.2%} of a CPU")
+    print(f"a look every {w['seconds'] / max(w['looks'], 1):.1f} s, at {w['looking'] / w['seconds']:.3%} of a CPU")
     print(f"a target that stays as it is: {s['daemon'] / s['target']:.2%} of its CPU time, {s['daemon'] / s['seconds']:.2%} of a CPU")
     return 0
 

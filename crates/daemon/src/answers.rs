@@ -1,6 +1,6 @@
 //! What the daemon answers callers.
 
-use crate::machine::{Event, State};
+use crate::machine::Event;
 use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView, Wish};
 use crate::server::{accepted, refusal};
 use crate::supervisor::{Daemon, Entry};
@@ -84,8 +84,7 @@ impl Daemon {
 
     /// Everything counted, as text.
     pub(crate) fn metrics(&self) -> String {
-        let lost = self.lost.iter().map(|_| State::Lost);
-        self.counted.text(self.targets.values().map(|e| e.life.state).chain(lost), self.off)
+        self.counted.text(self.targets.values().map(|e| e.life.state), self.off)
     }
 }
 

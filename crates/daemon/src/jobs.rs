@@ -12,6 +12,8 @@ use tracing::{info, warn};
 const BUILDING: Duration = Duration::from_secs(300);
 /// What any other job may take beyond its own time.
 const SHORT: Duration = Duration::from_secs(60);
+/// How long a rebuild may take to end by itself once the kill-switch file is there. What a killed one leaves is mended.
+const AT_ONCE: Duration = Duration::from_millis(400);
 
 impl Daemon {
     /// Starts what targets want, the hungriest first, as far as there are places.
@@ -145,8 +147,11 @@ impl Daemon {
     /// that back.
     pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
-            if !matches!(worker.order.job, Job::Undo | Job::Mend) {
-                worker.interrupt();
+            match worker.order.job {
+                Job::Undo | Job::Mend => {}
+                // It may build for seconds before it hears, while clones of before are in force.
+                Job::Optimize { .. } => worker.interrupt_within(AT_ONCE),
+                Job::Check | Job::Judge | Job::Redo => worker.interrupt(),
             }
         }
     }

@@ -24,6 +24,7 @@ mod log;
 pub mod machine;
 mod metrics;
 pub mod proto;
+mod roster;
 mod server;
 mod signals;
 pub mod store;

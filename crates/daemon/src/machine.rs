@@ -396,12 +396,13 @@ impl Target {
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
             Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
-            Outcome::Crashed(why) => self.crashed(job, &why, now),
+            Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
 
-    fn crashed(&mut self, job: Job, why: &str, now: Moment) {
-        self.crashes = self.crashes.saturating_add(1);
+    fn crashed(&mut self, job: Job, why: &str, now: Moment, policy: &Policy<'_>) {
+        // Under the kill switch workers are killed that do not end by themselves.
+        self.crashes = self.crashes.saturating_add(u32::from(!policy.off));
         match job {
             Job::Check => self.checked_at = Some(now),
             Job::Judge => {
@@ -458,11 +459,17 @@ impl Target {
             return;
         };
         let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
-        if v.high < 1.0 + policy.config.harm.min_gain_percent / 100.0 {
+        // Less than a hundredth off, it is no difference, whatever the interval says.
+        let least = 1.0 + policy.config.harm.min_gain_percent / 100.0;
+        if v.high < least && v.factor <= least - measure::LEAST_EFFECT {
             self.harmful = true;
             self.enter(State::Optimized, now, format!("it does not pay: {text}"));
         } else {
-            self.reason = format!("{text} with its clones");
+            let differs = v.low > 1.0 && v.factor >= 1.0 + measure::LEAST_EFFECT;
+            self.reason = match differs {
+                true => format!("{text} with its clones"),
+                false => format!("no difference to be seen: {text} with its clones"),
+            };
         }
     }
 

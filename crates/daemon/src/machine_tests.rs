@@ -148,6 +148,14 @@ fn what_does_not_pay_is_taken_back_and_stays_so() {
     assert_eq!(memory.undone_by, Some(By::Harm));
     w.target = Target::new(w.now, Some(memory));
     assert_eq!(w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().wants(), None);
+    // Less than a hundredth is no difference, whatever the interval says.
+    let mut w = world();
+    w.busy()
+        .begin(Job::Optimize { fresh: false })
+        .built()
+        .begin(Job::Judge)
+        .ends(judged(0.995, 0.991, 0.999));
+    assert_eq!(w.is(State::Optimized, "no difference to be seen").wants(), None);
     // What cannot be told stays.
     for verdict in [judged(0.99, 0.9, 1.01), Outcome::Judged(None, "too idle".to_owned())] {
         let mut w = world();
@@ -363,6 +371,21 @@ fn crashes_are_mended_and_counted() {
     w.tell(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
     w.is(State::Watching, "taken out").tell(Event::Journal(Some(J::Undone)));
     w.is(State::Watching, "taken out").busy().begin(Job::Optimize { fresh: false });
+}
+
+/// A rebuild that does not end by itself is killed for the kill switch, which is no fault of the target's.
+#[test]
+fn what_is_killed_for_the_switch_is_mended_and_undone() {
+    let mut w = World::optimized();
+    for _ in 0..=CRASHES {
+        w.target.begin(Job::Optimize { fresh: true }, w.now);
+        w.off = true;
+        w.ends(Outcome::Crashed("killed".to_owned()));
+        w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Optimized)));
+        w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch file");
+        w.off = false;
+        w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct Counted {
     pub failed: u64,
     /// Workers that died or took too long.
     pub crashed: u64,
+    /// Targets that ended, or became another program.
+    pub ended: u64,
     /// Files that could not be written.
     pub unwritten: u64,
     /// Looks at all processes.
@@ -39,7 +41,7 @@ impl Counted {
         }
     }
 
-    /// The text. `states` are those of all targets.
+    /// The text. `states` are those of all targets that are there.
     #[must_use]
     pub fn text(&self, states: impl Iterator<Item = State>, switched_off: bool) -> String {
         let mut by_state = [0u64; State::ALL.len()];
@@ -75,6 +77,11 @@ impl Counted {
             ("whet_taken_back", "Rebuilds that were taken back as they did not pay.", self.taken_back),
             ("whet_jobs_failed", "Jobs that ended with a reason why not.", self.failed),
             ("whet_workers_crashed", "Workers that died or took too long.", self.crashed),
+            (
+                "whet_targets_ended",
+                "Processes on the list that ended, or became another program.",
+                self.ended,
+            ),
             ("whet_files_unwritten", "Files that could not be written.", self.unwritten),
             ("whet_looks", "Looks at all processes.", self.looks),
         ] {
@@ -107,6 +114,6 @@ mod tests {
         has("whet_looking_seconds_total 1.500000");
         has("whet_switched_off 1");
         assert!(text.ends_with("# EOF\n"));
-        assert_eq!(text.lines().filter(|l| l.starts_with("# TYPE")).count(), 10);
+        assert_eq!(text.lines().filter(|l| l.starts_with("# TYPE")).count(), 11);
     }
 }

@@ -29,6 +29,10 @@ const JOURNALS_AT_ONCE: usize = 16;
 const COST: u32 = 2000;
 /// The longest time from look to look that this comes to.
 const LONGEST: Duration = Duration::from_secs(60);
+/// The same for lists of all processes, which cost as much again, and the shortest time between two of them.
+const ALL: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+/// How often the kill-switch file is looked for, whatever else there is to do.
+const SWITCH_EVERY: Duration = Duration::from_millis(250);
 /// How long a target that has ended is still told of.
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// How many of those at most.
@@ -90,6 +94,9 @@ pub(crate) struct Daemon {
     files_fail: bool,
     started: Instant,
     next_look: Moment,
+    /// Journals of targets that are not new are read then.
+    next_journals: Moment,
+    next_switch: Moment,
 }
 
 /// Runs until told to stop.
@@ -168,6 +175,8 @@ impl Daemon {
             files_fail: false,
             started: Instant::now(),
             next_look: Moment::ZERO,
+            next_journals: Moment::ZERO,
+            next_switch: Moment::ZERO,
             store,
             config,
         }
@@ -194,6 +203,7 @@ impl Daemon {
         while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
         self.hear_workers();
         server.serve(Instant::now(), |call, may_command| self.answer(call, may_command));
+        self.heed_switch();
         if self.now() >= self.next_look && !self.is_stopping {
             self.look();
         }
@@ -205,7 +215,7 @@ impl Daemon {
         let now = Instant::now();
         let until = |at: Instant| at.saturating_duration_since(now);
         let deadlines = self.workers.iter().map(Worker::deadline).chain(server.deadline()).map(until);
-        let look = self.next_look.saturating_sub(self.now());
+        let look = self.next_look.min(self.next_switch).saturating_sub(self.now());
         let timeout = deadlines.chain(watchdog.map(|w| w / 2)).fold(look, Duration::min);
         // Rounded up: a moment too early would only make it come back at once, again and again.
         let timeout = Timespec::try_from(timeout + Duration::from_millis(1)).ok();
@@ -220,30 +230,52 @@ impl Daemon {
         }
     }
 
-    /// One look at all processes.
-    fn look(&mut self) {
-        let began = cpu_time();
-        let was_off = std::mem::replace(&mut self.off, self.config.is_switched_off());
-        let time = jiff::Zoned::now().time();
-        self.quiet = self.config.take.quiet_hours.iter().any(|h| h.contain(time));
-        if self.off != was_off {
-            warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "is there: all targets are taken back" } else { "is gone" });
+    /// Looks for the kill-switch file, if it is time to. Where it has come or gone, what follows from that is begun at once.
+    fn heed_switch(&mut self) {
+        let now = self.now();
+        if now < self.next_switch || self.is_stopping {
+            return;
         }
-        let uptime = clock_gettime(ClockId::Boottime).try_into().unwrap_or(Duration::ZERO);
-        let seen = self.watch.look(&self.config.target, self.now(), uptime);
-        self.take_in(seen);
-        self.read_journals();
+        self.next_switch = now + SWITCH_EVERY;
+        let was_off = std::mem::replace(&mut self.off, self.config.is_switched_off());
         if self.off {
             self.switch_off();
         }
+        if self.off == was_off {
+            return;
+        }
+        warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "is there: all targets are taken back" } else { "is gone" });
+        self.start_jobs();
+        // What somebody else has optimized meanwhile is found by its journal.
+        self.targets.values_mut().for_each(|e| e.journal_at = None);
+        self.next_look = now;
+    }
+
+    /// One look at all processes.
+    fn look(&mut self) {
+        let (began, wanted_at) = (cpu_time(), self.next_look);
+        let time = jiff::Zoned::now().time();
+        self.quiet = self.config.take.quiet_hours.iter().any(|h| h.contain(time));
+        let uptime = clock_gettime(ClockId::Boottime).try_into().unwrap_or(Duration::ZERO);
+        let (seen, all) = self.watch.look(&self.config.target, self.now(), uptime);
+        self.take_in(seen);
+        let cost = cpu_time().saturating_sub(began);
+        self.read_journals();
         let now = self.now();
         self.lost.retain(|e| now < e.life.since + REMEMBERED);
         let too_many = self.lost.len().saturating_sub(REMEMBERED_AT_MOST);
         self.lost.drain(..too_many);
-        let cost = cpu_time().saturating_sub(began);
         self.counted.looks += 1;
-        self.counted.looking += cost;
-        self.next_look = now + self.config.take.every.0.max(cost.saturating_mul(COST).min(LONGEST));
+        self.counted.looking += cpu_time().saturating_sub(began);
+        let mut pause = cost.saturating_mul(COST);
+        // What a list of all costs, only the next one waits for, where those of new processes are to be had in between.
+        if all && self.watch.list_all_at(now + pause.clamp(ALL[0], ALL[1])) {
+            pause = Duration::ZERO;
+        }
+        // Unless another look is wanted already.
+        if self.next_look == wanted_at {
+            self.next_look = now + self.config.take.every.0.max(pause.min(LONGEST));
+        }
         if let Some(path) = self.config.paths.metrics.clone() {
             let text = self.metrics();
             let written = write_lightly(&path, text.as_bytes());
@@ -265,6 +297,7 @@ impl Daemon {
         for pid in gone {
             self.tell(pid, Event::Gone);
             self.lost.extend(self.targets.remove(&pid));
+            self.counted.ended += 1;
         }
         for s in seen {
             let pid = s.id.pid;
@@ -288,17 +321,21 @@ impl Daemon {
 
     /// What others have done to targets, by their journals.
     fn read_journals(&mut self) {
-        let now = self.now();
+        let (now, began) = (self.now(), cpu_time());
+        let is_due = |at: Moment| now >= at + JOURNAL_EVERY && now >= self.next_journals;
         let mut due: Vec<(Option<Moment>, i32)> = self
             .targets
             .iter()
-            .filter(|(_, e)| e.life.job.is_none() && e.journal_at.is_none_or(|at| now >= at + JOURNAL_EVERY))
+            .filter(|(_, e)| e.life.job.is_none() && e.journal_at.is_none_or(is_due))
             .map(|(pid, e)| (e.journal_at, *pid))
             .collect();
         due.sort_unstable();
         let new = due.iter().filter(|(at, _)| at.is_none()).count();
         due.truncate(new.max(JOURNALS_AT_ONCE));
+        let any = !due.is_empty();
         for (_, pid) in due {
+            // Many journals, or one that is slow to be had, do not keep the switch waiting.
+            self.heed_switch();
             if let Some(entry) = self.targets.get_mut(&pid) {
                 entry.journal_at = Some(now);
             }
@@ -308,6 +345,10 @@ impl Daemon {
             if target.is_none_or(|t| t.worked_on_by.is_none()) {
                 self.tell(pid, Event::Journal(target.map(|t| t.state)));
             }
+        }
+        if any {
+            let pause = cpu_time().saturating_sub(began).saturating_mul(COST).min(LONGEST);
+            self.next_journals = self.now() + pause;
         }
     }
 

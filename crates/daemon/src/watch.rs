@@ -1,11 +1,12 @@
 //! One look at all processes, as cheap as can be: a list of ids, and of most nothing else.
 //!
 //! A process's program is looked up when it is new, in the two looks after (what forks soon becomes another program), and then
-//! now and again; only processes on the list are asked for their CPU time.
+//! now and again; only processes on the list are asked for their CPU time. Most looks list new processes alone ([`Roster`]).
 
 use crate::config::Rule;
 use crate::machine::Moment;
-use std::collections::HashMap;
+use crate::roster::Roster;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::time::Duration;
 const NEW: u32 = 3;
 /// From then on it is looked up every so many looks.
 const SELDOM: u32 = 12;
+/// Programs looked up in one look at most, but for those of targets and of what was just found.
+const AT_ONCE: usize = 128;
 
 /// What names a process for ever: its id, and when it started (clock ticks since boot).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -44,6 +47,9 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     proc: PathBuf,
+    roster: Roster,
+    /// Until then new processes alone are listed, where that can be had.
+    all_at: Moment,
     ticks_per_second: u64,
     looks: u32,
     known: HashMap<i32, Known>,
@@ -52,11 +58,14 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct Known {
-    looks: u32,
-    /// Of the look at which it was there last.
+    /// How often its program was looked up.
+    times: u32,
+    /// In which look the last time.
     at: u32,
     target: Option<Followed>,
 }
+
+const UNKNOWN: Known = Known { times: 0, at: 0, target: None };
 
 #[derive(Debug)]
 struct Followed {
@@ -80,6 +89,8 @@ impl Watch {
     pub fn new(proc: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
+            roster: Roster::new(proc),
+            all_at: Moment::ZERO,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             looks: 0,
             known: HashMap::new(),
@@ -90,35 +101,70 @@ impl Watch {
     /// Forgets what is no target: rules have changed.
     pub fn look_again(&mut self) {
         self.known.retain(|_, k| k.target.is_some());
+        self.all_at = Moment::ZERO;
     }
 
-    /// All processes on the list. `now` is the daemon's clock, `uptime` the time since boot.
-    pub fn look(&mut self, rules: &[Rule], now: Moment, uptime: Duration) -> Vec<Seen> {
+    /// Lists new processes alone until then, as far as that can be had; whether it can.
+    pub fn list_all_at(&mut self, at: Moment) -> bool {
+        self.all_at = at;
+        self.roster.can_list_new()
+    }
+
+    /// All processes on the list, and whether all processes were listed for that. `now` is the daemon's clock, `uptime` the time
+    /// since boot.
+    pub fn look(&mut self, rules: &[Rule], now: Moment, uptime: Duration) -> (Vec<Seen>, bool) {
         self.looks = self.looks.wrapping_add(1);
-        let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
-        let pids: Vec<i32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-        let mut seen = Vec::new();
-        for pid in pids.into_iter().filter(|&pid| pid != own) {
-            seen.extend(self.one(pid, rules, now, uptime));
+        let new = if now < self.all_at { self.roster.new_ones() } else { None };
+        let all = new.is_none();
+        match new {
+            Some(new) => new.into_iter().for_each(|pid| self.found(pid)),
+            None => {
+                let pids: HashSet<i32> = self.roster.all().into_iter().collect();
+                self.known.retain(|pid, _| pids.contains(pid));
+                for pid in pids {
+                    self.known.entry(pid).or_insert(UNKNOWN);
+                }
+            }
         }
-        let at = self.looks;
-        self.known.retain(|_, k| k.at == at);
-        seen
+        self.known.remove(&i32::try_from(std::process::id()).unwrap_or(0));
+        let due = self.due();
+        (due.into_iter().filter_map(|pid| self.one(pid, rules, now, uptime)).collect(), all)
+    }
+
+    /// Takes a process in that has begun lately.
+    fn found(&mut self, pid: i32) {
+        let known = self.known.entry(pid).or_insert(UNKNOWN);
+        // One that was found in the look before is shown once more; any other had its id before, and has ended.
+        if known.target.is_none() && known.times > 1 {
+            *known = UNKNOWN;
+        }
+    }
+
+    /// Whose program is to be looked up in this look.
+    fn due(&self) -> Vec<i32> {
+        let mut now = Vec::new();
+        let mut later = Vec::new();
+        for (&pid, k) in &self.known {
+            let passed = self.looks.wrapping_sub(k.at);
+            if k.times == 0 || k.target.is_some() {
+                now.push(pid);
+            } else if k.times < NEW {
+                later.push((false, passed, pid));
+            } else if passed >= SELDOM {
+                // Of these, those first whose turn was longest ago.
+                later.push((true, u32::MAX - passed, pid));
+            }
+        }
+        later.sort_unstable();
+        now.extend(later.into_iter().take(AT_ONCE).map(|(.., pid)| pid));
+        now
     }
 
     fn one(&mut self, pid: i32, rules: &[Rule], now: Moment, uptime: Duration) -> Option<Seen> {
-        let look = self.looks;
-        let mut known = self.known.remove(&pid).unwrap_or(Known { looks: 0, at: look, target: None });
-        known.looks = known.looks.saturating_add(1);
-        known.at = look;
-        // Spread over looks by the id, so that none is dearer than others.
-        let due = known.looks <= NEW || pid.unsigned_abs().wrapping_add(look).is_multiple_of(SELDOM);
-        let seen = if known.target.is_some() || due {
-            self.follow(pid, &mut known, rules, now, uptime)
-        } else {
-            None
-        };
+        let mut known = self.known.remove(&pid)?;
+        known.times = known.times.saturating_add(1);
+        known.at = self.looks;
+        let seen = self.follow(pid, &mut known, rules, now, uptime);
         self.known.insert(pid, known);
         seen
     }
@@ -233,33 +279,33 @@ mod tests {
         let rules = [rule(Some("server"), None)];
         fake.put(10, "/usr/bin/server", 500, 1000);
         fake.put(11, "/usr/bin/other", 500, 1000);
-        let seen = watch.look(&rules, S, 20 * S);
+        let (seen, _) = watch.look(&rules, S, 20 * S);
         assert_eq!(seen.len(), 1);
         assert_eq!((seen[0].id, seen[0].parent), (Identity { pid: 10, start: 1000 }, 1));
         assert_eq!((seen[0].cpu_percent, seen[0].age), (0.0, 10 * S));
         fake.put(10, "/usr/bin/server (deleted)", 650, 1000);
-        let seen = watch.look(&rules, 2 * S, 21 * S);
+        let (seen, _) = watch.look(&rules, 2 * S, 21 * S);
         assert_eq!(seen[0].cpu_percent, 150.0);
         // What has forked becomes another program soon.
         fake.put(11, "/usr/bin/server", 0, 1000);
-        assert_eq!(watch.look(&rules, 3 * S, 22 * S).len(), 2);
+        assert_eq!(watch.look(&rules, 3 * S, 22 * S).0.len(), 2);
         // The same id, another process.
         fake.put(10, "/usr/bin/server", 9000, 2200);
-        let again = watch.look(&rules, 4 * S, 23 * S);
+        let (again, _) = watch.look(&rules, 4 * S, 23 * S);
         let again = again.iter().find(|s| s.id.pid == 10).unwrap();
         assert_eq!((again.id.start, again.cpu_percent), (2200, 0.0));
         // It becomes another program, and ends.
         fake.put(10, "/usr/bin/other", 9000, 2200);
-        assert_eq!(watch.look(&rules, 5 * S, 24 * S).len(), 1);
+        assert_eq!(watch.look(&rules, 5 * S, 24 * S).0.len(), 1);
         fs::remove_dir_all(fake.0.path().join("11")).unwrap();
-        assert_eq!(watch.look(&rules, 6 * S, 25 * S), []);
+        assert_eq!(watch.look(&rules, 6 * S, 25 * S), (Vec::new(), true));
         assert_eq!(watch.known.len(), 1);
         // And becomes a target again, later than a new one would be found.
         for i in 0..20 {
             watch.look(&rules, (7 + i) * S, 30 * S);
         }
         fake.put(10, "/usr/bin/server", 9000, 2200);
-        let found = (0..SELDOM).filter(|_| !watch.look(&rules, 40 * S, 40 * S).is_empty()).count();
+        let found = (0..SELDOM).filter(|_| !watch.look(&rules, 40 * S, 40 * S).0.is_empty()).count();
         assert!(found > 0);
     }
 

@@ -98,9 +98,17 @@ impl Worker {
 
     /// Asks it to bring its target in order and end.
     pub fn interrupt(&mut self) {
-        if !self.asked_to_end {
+        self.interrupt_within(GRACE);
+    }
+
+    /// The same, with a time of its own until it is killed; the target is mended then.
+    pub fn interrupt_within(&mut self, grace: Duration) {
+        let until = Instant::now() + grace;
+        if self.asked_to_end {
+            self.deadline = self.deadline.min(until);
+        } else {
             self.asked_to_end = true;
-            self.deadline = Instant::now() + GRACE;
+            self.deadline = until;
             self.signal(Signal::TERM);
         }
     }
@@ -238,6 +246,15 @@ mod tests {
         // One that is asked to end before it listens to that has begun nothing.
         let (_, outcome) = begun("exec sleep 100", LONG, Worker::interrupt);
         assert!(matches!(&outcome, Outcome::Failed { code, .. } if code == "interrupted"), "{outcome:?}");
+        // One that does not, and has little time, is killed.
+        let (_, outcome) = begun("trap '' TERM; echo ready; while :; do sleep 1; done", LONG, |w| {
+            while w.words.is_empty() {
+                read_all(&mut w.stdout, &mut w.words);
+            }
+            w.interrupt();
+            w.interrupt_within(Duration::from_millis(50));
+        });
+        assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
         // One that takes too long is asked to end.
         let (_, outcome) = to_the_end("exec sleep 100", Duration::from_millis(50));
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("too long")), "{outcome:?}");

@@ -1,6 +1,7 @@
 //! One comparison at a time on a target, until somebody else has a hand in it.
 
 use crate::Error;
+use crate::report::TargetState;
 use crate::sign::{self, Sign};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +33,13 @@ impl Claim {
         let file =
             held.file().try_clone().map_err(|source| Error::LockFile { path: path.clone(), source })?;
         Ok(Self { file, path, held: Some(held) })
+    }
+
+    /// Says for `status` which state the comparison found, and restores.
+    pub fn say(&mut self, found: TargetState) {
+        if let Some(held) = &mut self.held {
+            held.say(found);
+        }
     }
 
     /// The claim that another process has staked on behalf of this one, to give it up after that process's death.

@@ -6,14 +6,71 @@ use crate::report::{StopMs, TargetState, ToggleAnswer};
 use crate::status::state_of;
 use crate::{Error, Target, perf_map, restore};
 use splice::{Installed, Policy};
+use std::time::{Duration, Instant};
 use tracee::Pid;
+
+/// How long an undo that goes on without the lock tries again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Takes every redirect of every generation away.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
 pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
-    toggle(pid, TargetState::Undone)
+    let (process, lock) = TargetLock::force(pid)?;
+    Claim::overrule(&process);
+    let begun = Instant::now();
+    loop {
+        match undo_once(pid, &lock) {
+            // Another whet is in the midst of a stop, or has just put something in force.
+            Err(e) if !lock.is_held() && passes(&e) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whoever works on the target: from the announcement on nothing comes into force, so what is found then is all there is.
+fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
+    let target = Target::open_of_any_version(pid)?;
+    let Some(installed) = &target.installed else {
+        return Err(if lock.is_held() { Error::NotInstalled { pid } } else { Error::Locked { pid } });
+    };
+    splice::overrule(&target.process, &installed.anchor)?;
+    let target = Target::open_of_any_version(pid)?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let answer = locked_toggle(&target, installed, TargetState::Undone)?;
+    if lock.is_held() {
+        return Ok(answer);
+    }
+    // The other one may have marked as in force what was taken out in between.
+    match Target::open_of_any_version(pid)?.installed.as_ref().map(state_of) {
+        Some(TargetState::Undone) | None => Ok(answer),
+        Some(_) => Err(Error::Changed { pid }),
+    }
+}
+
+/// Whether an error may pass as soon as another whet has ended its stop. One in another pid namespace has no name here: its tracing
+/// looks like a want of permission.
+fn passes(e: &Error) -> bool {
+    use tracee::Error as T;
+    let passes = |e: &T| match e {
+        T::AlreadyTraced { comm, .. } => comm == tracee::TRACER_NAME,
+        T::NoPermission { .. } => true,
+        _ => false,
+    };
+    match e {
+        Error::Changed { .. } | Error::Splice(splice::Error::NotAlone | splice::Error::WriteLost { .. }) => {
+            true
+        }
+        Error::Tracee(e)
+        | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
+            passes(e)
+        }
+        _ => false,
+    }
 }
 
 /// Puts the redirects of the newest generation back.
@@ -21,7 +78,17 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
 /// # Errors
 /// As [`undo`]; redirects that could not be put back are counted in the answer.
 pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
-    toggle(pid, TargetState::Optimized)
+    // The lock comes first: another whet may be about to add a generation.
+    let (process, lock) = TargetLock::open(pid)?;
+    Claim::overrule(&process);
+    let target = Target::open(pid)?;
+    // What only counted is nothing to put back.
+    let usable = |i: &&Installed| i.generation() > 0;
+    let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
+    let answer = locked_toggle(&target, installed, TargetState::Optimized)?;
+    drop(lock);
+    // Others need not wait for it.
+    Ok(ToggleAnswer { perf_map: Some(perf_map::refresh(pid)), ..answer })
 }
 
 /// Brings a target back in order in which a whet died: clones that count are taken out and the generation before put back; an
@@ -51,22 +118,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
     Ok(Target::open(pid)?.installed.as_ref().map(state_of))
 }
 
-fn toggle(pid: Pid, state: TargetState) -> Result<ToggleAnswer, Error> {
-    // The lock comes first: another whet may be about to add a generation.
-    let (process, lock) = TargetLock::open(pid)?;
-    Claim::overrule(&process);
-    let target = Target::open(pid)?;
-    // What only counted is nothing to put back.
-    let usable = |i: &&Installed| state == TargetState::Undone || i.generation() > 0;
-    let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
-    let answer = locked_toggle(&target, installed, state)?;
-    drop(lock);
-    // Others need not wait for it.
-    let perf_map = (state == TargetState::Optimized).then(|| perf_map::refresh(pid));
-    Ok(ToggleAnswer { perf_map, ..answer })
-}
-
-/// Undoes or redoes a target whose lock is held.
+/// Undoes or redoes a target.
 pub(crate) fn locked_toggle(
     target: &Target,
     installed: &Installed,

@@ -81,6 +81,9 @@ fn capabilities() -> Check {
         found: if missing.is_empty() { "all".to_owned() } else { format!("without {}", missing.join(", ")) },
         mend: if missing.is_empty() {
             String::new()
+        } else if tracee::is_root() {
+            "run outside of the container or service that takes these away; without, some processes, and longer stops"
+                .to_owned()
         } else {
             "run as root; without, only processes of the same user and without seccomp filters, and longer stops"
                 .to_owned()
@@ -124,7 +127,9 @@ fn sampling() -> Vec<Check> {
             mend: if offered.cpu_clock || offered.cycles {
                 String::new()
             } else {
-                "run as root, or set kernel.perf_event_paranoid=2".to_owned()
+                let by_root = "run outside of the container, or allow perf_event_open in its seccomp profile";
+                let by_others = "run as root, or set kernel.perf_event_paranoid=2";
+                if tracee::is_root() { by_root.to_owned() } else { by_others.to_owned() }
             },
         },
         Check {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use tracee::Pid;
 
+pub use tracee::is_root;
+
 /// What stopped a command. The target is as it was, or holds only whole redirects that the journal lists.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,7 +100,7 @@ pub enum Error {
         pid: Pid,
     },
     /// Some redirects could not be taken away.
-    #[error("{left} redirects of process {pid} could not be taken away")]
+    #[error("{left} redirect{} of process {pid} could not be taken away", if *left == 1 { "" } else { "s" })]
     UndoIncomplete {
         /// The target.
         pid: Pid,
@@ -270,6 +272,7 @@ impl Error {
             Error::Splice(
                 splice::Error::NoRoom(_)
                 | splice::Error::Journal { .. }
+                | splice::Error::NewerJournal(_)
                 | splice::Error::TooManyCaches(_)
                 | splice::Error::MapDenied { .. },
             ) => X::Refused,
@@ -312,6 +315,7 @@ impl Error {
             Error::Perf(_) => "no_sampling",
             Error::Splice(splice::Error::NoRoom(_)) => "no_room",
             Error::Splice(splice::Error::Journal { .. }) => "unknown_journal",
+            Error::Splice(splice::Error::NewerJournal(_)) => "newer_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(splice::Error::MapDenied { .. }) => "map_denied",
             Error::Splice(_) => "install_failed",
@@ -372,7 +376,7 @@ impl Error {
                 format!("run `whet undo {pid}` again, then `whet verify {pid}`")
             }
             Error::Perf(perf::Error::Gone { .. }) => GONE.2.to_owned(),
-            Error::Perf(_) => "run as root, or see `whet doctor`".to_owned(),
+            Error::Perf(_) => rights("run as root, or see `whet doctor`").to_owned(),
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
             Error::SeveralFunctions { .. } => "give more of the name, or one of these addresses".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),
@@ -386,6 +390,9 @@ impl Error {
             Error::NotInCore { .. } => {
                 "open it with gdb as it is; if the process was optimized, its anonymous memory is missing (coredump_filter)"
                     .to_owned()
+            }
+            Error::Splice(splice::Error::NewerJournal(_)) => {
+                "use the newer whet, or `whet undo` and leave it at that".to_owned()
             }
             Error::NoProfile { pid } => format!("run `whet optimize {pid}` without --shuffle first"),
             Error::ProfileUnfit { .. } => {
@@ -412,6 +419,15 @@ impl Error {
 const GONE: (&str, ExitCode, &str) =
     ("gone", ExitCode::Gone, "the process has ended or become another program");
 
+/// What helps who has not the rights: for root, who has been told to be root already, what it is without.
+#[must_use]
+pub fn rights(for_others: &'static str) -> &'static str {
+    match is_root() {
+        true => "give whet the capabilities of root (see `whet doctor`), or run it outside of the container",
+        false => for_others,
+    }
+}
+
 /// Code, exit code and next step of a cause in the process itself.
 fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
     use ExitCode as X;
@@ -432,10 +448,16 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::JobStopped(_) => ("stopped", X::Refused, "continue it (kill -CONT PID), then try again"),
         E::SeccompStrict(_) => ("seccomp_strict", X::Refused, "nothing can be done for such a process"),
         E::SeccompFilter { .. } => {
-            ("seccomp_filter", X::Refused, "run whet as root, outside any sandbox with system call filters")
+            let next = match is_root() {
+                true => "run whet outside of containers and of any sandbox with system call filters",
+                false => "run whet as root, outside any sandbox with system call filters",
+            };
+            ("seccomp_filter", X::Refused, next)
         }
         E::NotX86_64 { .. } => ("not_x86_64", X::Refused, "only 64-bit x86 programs are supported"),
-        E::NoPermission { .. } => ("not_permitted", X::Permission, "run as root, or see `whet doctor`"),
+        E::NoPermission { .. } => {
+            ("not_permitted", X::Permission, rights("run as root, or see `whet doctor`"))
+        }
         _ => ("tracee", X::Bug, "`whet verify PID` tells what is in place"),
     }
 }

@@ -253,6 +253,7 @@ fn leading_in(installed: &Installed) -> Redirects {
             RedirectKind::Call => out.calls.insert(r.at.add(4), to),
             RedirectKind::Vtable => out.tables.insert(Avma(u64::from_le_bytes(r.old)), to),
             RedirectKind::Slot => out.slots.insert(r.at, to),
+            RedirectKind::Other => None,
         };
     }
     out

@@ -74,6 +74,9 @@ impl Ground<'_, '_> {
         let Wanted { chosen, callers, style, counters, notes } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
+        if target.undos() != self.target.undos() {
+            return Err(Error::Changed { pid });
+        }
         // An earlier generation has brought it.
         let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;

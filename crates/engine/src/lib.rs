@@ -79,7 +79,7 @@ pub use control::{mend, redo, undo};
 pub use counting::{CountedFunction, CountingReport, count_during};
 pub use doctor::{Check, DoctorReport, doctor};
 pub use dyno::{DynoReport, DynoStats};
-pub use error::{Error, ExitCode, with_causes};
+pub use error::{Error, ExitCode, is_root, rights, with_causes};
 pub use explain::{ExplainReport, FunctionReport, explain, reason_in_words};
 pub use fit::{Fit, fit};
 pub use front_end::{FrontEndReport, follow_path, front_end};

@@ -3,7 +3,6 @@
 use crate::Error;
 use crate::optimize::Progress;
 use crate::sign::Sign;
-use std::fs::File;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
@@ -18,7 +17,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct TargetLock {
     /// What tells others of the work; where no such file can be made they are not told. Gone before others may begin.
     sign: Option<Sign>,
-    _memory: File,
+    /// None where somebody kept it from an undo, which goes on without.
+    lock: Option<tracee::Lock>,
 }
 
 impl TargetLock {
@@ -27,13 +27,25 @@ impl TargetLock {
     /// # Errors
     /// As [`TargetLock::take`].
     pub fn open(pid: Pid) -> Result<(Process, Self), Error> {
+        Self::open_by(pid, false)
+    }
+
+    /// The same for an operator's undo, which nobody keeps away for long: it goes on without the lock then.
+    ///
+    /// # Errors
+    /// As [`TargetLock::open`], but for [`Error::Locked`].
+    pub fn force(pid: Pid) -> Result<(Process, Self), Error> {
+        Self::open_by(pid, true)
+    }
+
+    fn open_by(pid: Pid, by_force: bool) -> Result<(Process, Self), Error> {
         // What is wrong with it is told before that it cannot be opened.
         let sound = is_sound(pid)?;
         let process = match Process::open(pid) {
             Ok(process) => process,
             Err(e) => return Err(tracee::preflight(pid).err().unwrap_or(e).into()),
         };
-        let lock = Self::hold(&process, sound)?;
+        let lock = Self::hold(&process, sound, by_force)?;
         Ok((process, lock))
     }
 
@@ -43,17 +55,23 @@ impl TargetLock {
     /// [`Error::Locked`] where another whet has it and keeps it; as [`tracee::preflight`]; as [`Process::lock`] where there is
     /// none to be had.
     pub fn take(process: &Process) -> Result<Self, Error> {
-        Self::hold(process, is_sound(process.pid())?)
+        Self::hold(process, is_sound(process.pid())?, false)
     }
 
-    fn hold(process: &Process, mut sound: bool) -> Result<Self, Error> {
+    /// Whether it is held; not so where an undo had to go on without.
+    pub fn is_held(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    fn hold(process: &Process, mut sound: bool, by_force: bool) -> Result<Self, Error> {
         let pid = process.pid();
         let begun = Instant::now();
-        let memory = loop {
+        let lock = loop {
             match process.lock()? {
-                Some(memory) => break memory,
-                None if begun.elapsed() > PATIENCE => return Err(Error::Locked { pid }),
-                None => std::thread::sleep(PAUSE),
+                Some(lock) => break Some(lock),
+                None if begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
+                None if by_force => return Ok(Self { sign: None, lock: None }),
+                None => return Err(Error::Locked { pid }),
             }
             sound = false;
         };
@@ -65,7 +83,7 @@ impl TargetLock {
                 false => std::thread::sleep(PAUSE),
             }
         }
-        Ok(Self { sign: Sign::put(process, "lock").ok(), _memory: memory })
+        Ok(Self { sign: Sign::put(process, "lock").ok(), lock })
     }
 
     /// Says what is being done, for `status`.

@@ -107,6 +107,7 @@ impl fmt::Display for Progress {
             Progress::Sampling { samples, left } => {
                 write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
             }
+            Progress::Counting { functions: 1 } => f.write_str("counting in 1 function"),
             Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
             Progress::Building => f.write_str("building clones"),
             Progress::Installing => f.write_str("installing"),
@@ -327,11 +328,11 @@ fn leave_foreign_changes(
 
 fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
     if left_out > 0 {
-        format!("all of the {left_out} functions that could be cloned are libraries', which are left out")
+        format!("what could be cloned is libraries' and left out (functions: {left_out})")
     } else if samples.ips.is_empty() {
         "it used no CPU time in user mode while it was sampled".to_owned()
     } else {
-        format!("none of the {} functions it ran can be cloned", candidates.refused.len())
+        format!("nothing that it ran can be cloned (functions: {})", candidates.refused.len())
     }
 }
 

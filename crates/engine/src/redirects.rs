@@ -64,6 +64,7 @@ pub fn leads_to(r: &Record) -> Option<Avma> {
             Some(r.range().end.offset(i64::from(i32::from_le_bytes(*last))))
         }
         RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
+        RedirectKind::Other => None,
     }
 }
 

@@ -226,7 +226,10 @@ pub struct TargetStatus {
     pub stop_ms: Option<f64>,
     /// CPU time it has used so far. Seconds.
     pub cpu_seconds: Option<f64>,
-    /// The whet that works on it just now: its process id.
+    /// The version of the journal, where a newer whet wrote it: this one can undo it and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_journal: Option<u32>,
+    /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
     pub worked_on_by: Option<i32>,
 }
 

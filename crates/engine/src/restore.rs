@@ -9,7 +9,7 @@ pub(crate) fn is_optimized(target: &Target) -> bool {
     target.installed.as_ref().is_some_and(|i| i.generation() > 0 && i.state() == State::Applied)
 }
 
-/// Takes clones that count out, puts the earlier generation back if it was in force, and pays what is owed.
+/// Takes clones that count out, and where nobody has undone it since, puts the earlier generation back if it was in force, and pays what is owed.
 ///
 /// # Errors
 /// Those of undo and redo, after more patience than usual.
@@ -45,6 +45,16 @@ pub(crate) fn end_counting(pid: Pid) -> Result<(), Error> {
     }
 }
 
+/// Marks what this work has brought as taken out, for an undo that did not know of it.
+fn take_out(pid: Pid) -> Result<(), Error> {
+    let target = Target::open(pid)?;
+    let Some(installed) = &target.installed else { return Ok(()) };
+    if installed.is_counting() || installed.state() != State::Undone {
+        splice::undo(&target.process, installed, &Policy::default())?;
+    }
+    Ok(splice::settle(&target.process, &installed.anchor)?)
+}
+
 /// The outcome of work on a target; where that failed, after the target was brought back.
 ///
 /// # Errors
@@ -55,6 +65,12 @@ pub(crate) fn or_restore<R>(
     outcome: Result<R, Error>,
 ) -> Result<R, Error> {
     let Err(e) = outcome else { return outcome };
-    let restored = restore(target.process.pid(), was_optimized);
+    let pid = target.process.pid();
+    let overruled = || Target::open(pid).is_ok_and(|now| now.undos() != target.undos());
+    let restored = match overruled() {
+        // Nothing of this work is to be in force, and nothing of before.
+        true => take_out(pid),
+        false => restore(pid, was_optimized),
+    };
     Err(target.cause(restored.err().unwrap_or(e)))
 }

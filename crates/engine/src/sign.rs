@@ -74,6 +74,11 @@ impl Sign {
             Progress::Counting { .. } => TargetState::Counting,
             Progress::Building | Progress::Installing => TargetState::Optimizing,
         };
+        self.say(state);
+    }
+
+    /// Says which state the target is in for others. As [`Sign::tell`].
+    pub(crate) fn say(&mut self, state: TargetState) {
         if self.is_private() && self.said != Some(state) {
             self.said = Some(state);
             let _ = self.file.write_all_at(format!("{:<WORD$}\n", state.word()).as_bytes(), 0);
@@ -132,8 +137,15 @@ pub(crate) struct Work {
     pub(crate) by: i32,
     /// Since when: seconds of the Unix epoch.
     pub(crate) since: u64,
-    /// What it said that it does; undo and redo, which take milliseconds, say nothing.
+    /// What it said that it does; of a comparison the state that it restores. Undo and redo, which take milliseconds, say nothing.
     pub(crate) state: Option<TargetState>,
+}
+
+impl Work {
+    /// Two at once: a comparison has the lock as well while it switches.
+    fn and(self, other: &Self) -> Self {
+        Self { state: self.state.or(other.state), since: self.since.min(other.since), ..self }
+    }
 }
 
 /// Who is being worked on, by these files and the kernel's list of locks. Nobody is kept from anything by asking.
@@ -149,31 +161,49 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
         return FxHashMap::default();
     }
     let holders = holders(&fs::read_to_string("/proc/locks").unwrap_or_default());
-    files
-        .into_iter()
-        .filter_map(|(path, pid, start_time)| {
-            let mut file = File::open(path).ok()?;
-            let about = file.metadata().ok()?;
-            let by = *holders.get(&about.ino())?;
-            let mut word = [0; WORD];
-            let state = file.read_exact(&mut word).ok().and_then(|()| state_of(&word));
-            let since = u64::try_from(about.ctime()).unwrap_or(0);
-            Some((pid, Work { start_time, by, since, state }))
-        })
-        .collect()
+    let mut all: FxHashMap<Pid, Work> = FxHashMap::default();
+    for (path, pid, start_time) in files {
+        let Some(work) = said(&path, &holders, start_time) else { continue };
+        let work = match all.remove(&pid) {
+            Some(other) => work.and(&other),
+            None => work,
+        };
+        all.insert(pid, work);
+    }
+    all
 }
 
-/// The target whose lock file has such a name.
+/// What one of the files says, if its maker is alive.
+fn said(path: &Path, holders: &FxHashMap<u64, i32>, start_time: u64) -> Option<Work> {
+    let mut file = File::open(path).ok()?;
+    let about = file.metadata().ok()?;
+    let by = *holders.get(&about.ino())?;
+    let mut word = [0; WORD];
+    let state = file.read_exact(&mut word).ok().and_then(|()| state_of(&word));
+    let since = u64::try_from(about.ctime()).unwrap_or(0);
+    Some(Work { start_time, by, since, state })
+}
+
+/// The target of which a file of such a name tells.
 fn target_of(name: &str) -> Option<(Pid, u64)> {
-    let (pid, start_time) = name.strip_prefix("whet-")?.strip_suffix(".lock")?.split_once('-')?;
+    let rest = name.strip_prefix("whet-")?;
+    let rest = rest.strip_suffix(".lock").or_else(|| rest.strip_suffix(".claim"))?;
+    let (pid, start_time) = rest.split_once('-')?;
     Some((Pid(pid.parse().ok()?), start_time.parse().ok()?))
 }
 
+/// What such a file may say.
+const SAID: [TargetState; 5] = [
+    TargetState::Profiling,
+    TargetState::Counting,
+    TargetState::Optimizing,
+    TargetState::Optimized,
+    TargetState::Undone,
+];
+
 fn state_of(word: &[u8]) -> Option<TargetState> {
     let word = std::str::from_utf8(word).ok()?.trim_end();
-    [TargetState::Profiling, TargetState::Counting, TargetState::Optimizing]
-        .into_iter()
-        .find(|s| s.word() == word)
+    SAID.into_iter().find(|s| s.word() == word)
 }
 
 /// Who holds a whole-file lock on which inode, by the text of `/proc/locks`; who waits for one does not.
@@ -202,6 +232,7 @@ mod tests {
     #[test]
     fn whose_lock_file() {
         assert_eq!(target_of("whet-12-3456.lock"), Some((Pid(12), 3456)));
+        assert_eq!(target_of("whet-12-3456.claim"), Some((Pid(12), 3456)));
         for name in ["whet-12.lock", "whet-x-1.lock", "whet-1-2", "1-2.lock", ""] {
             assert_eq!(target_of(name), None, "{name}");
         }
@@ -209,10 +240,10 @@ mod tests {
 
     #[test]
     fn what_it_says() {
-        for state in [TargetState::Profiling, TargetState::Counting, TargetState::Optimizing] {
+        for state in SAID {
             let said = format!("{:<WORD$}\n", state.word());
             assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));
         }
-        assert_eq!((state_of(b"undone      "), state_of(&[0xff; WORD])), (None, None));
+        assert_eq!((state_of(b"interrupted "), state_of(&[0xff; WORD])), (None, None));
     }
 }

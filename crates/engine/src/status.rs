@@ -45,6 +45,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
         coverage_main: sampled.map(|n| n.coverage_main),
         stop_ms: stopped.map(|ns| (ns as f64 / 1e3).round() / 1e3),
         cpu_seconds: cpu_seconds(target),
+        newer_journal: installed.newer(),
         worked_on_by: None,
     })
 }
@@ -67,6 +68,7 @@ pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
         coverage_main: None,
         stop_ms: None,
         cpu_seconds: cpu_seconds(target),
+        newer_journal: None,
         worked_on_by: Some(work.by),
     }
 }

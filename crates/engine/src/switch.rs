@@ -18,6 +18,8 @@ pub struct Switch {
     claim: Claim,
     generation: u32,
     found: TargetState,
+    /// How often it had been undone by hand then; one that stands in for another takes it as it is.
+    undos: Option<u64>,
     /// None after a switch that was broken off.
     now: Option<TargetState>,
 }
@@ -30,12 +32,14 @@ impl Switch {
     /// [`Error::Locked`] where another comparison is being made.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let (process, _lock) = TargetLock::open(pid)?;
-        let claim = Claim::stake(&process)?;
+        let mut claim = Claim::stake(&process)?;
         let Target { installed, .. } = Target::open(pid)?;
+        let undos = installed.as_ref().map(|i| i.anchor.undos);
         let known = installed.as_ref().map(|i| (i.generation(), state_of(i)));
         match known {
             Some((generation, found @ (TargetState::Optimized | TargetState::Undone))) if generation > 0 => {
-                Ok(Self { process, claim, generation, found, now: Some(found) })
+                claim.say(found);
+                Ok(Self { process, claim, generation, found, undos, now: Some(found) })
             }
             _ => Err(Error::NotInstalled { pid }),
         }
@@ -48,7 +52,7 @@ impl Switch {
     pub fn stand_in(pid: Pid, generation: u32, found: TargetState) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let claim = Claim::witness(&process)?;
-        Ok(Self { process, claim, generation, found, now: None })
+        Ok(Self { process, claim, generation, found, undos: None, now: None })
     }
 
     /// The target, held by handles that cannot come to mean another process.
@@ -103,7 +107,8 @@ impl Switch {
             e => e,
         })?;
         let target = Target::open(pid)?;
-        let is_ours = |i: &&Installed| i.generation() == self.generation && !i.is_counting();
+        let overruled = |i: &Installed| self.undos.is_some_and(|undos| undos != i.anchor.undos);
+        let is_ours = |i: &&Installed| i.generation() == self.generation && !i.is_counting() && !overruled(i);
         let installed = target.installed.as_ref().filter(is_ours).filter(|_| self.stands());
         let installed = installed.ok_or(Error::Changed { pid })?;
         self.now = None;

@@ -23,6 +23,18 @@ impl Target {
     /// # Errors
     /// [`Error::Tracee`] where it is not there or not permitted, [`Error::Splice`] for a journal of another version.
     pub fn open(pid: Pid) -> Result<Self, Error> {
+        let target = Self::open_of_any_version(pid)?;
+        match target.installed.as_ref().and_then(Installed::newer) {
+            Some(version) => Err(splice::Error::NewerJournal(version).into()),
+            None => Ok(target),
+        }
+    }
+
+    /// The same, to show or undo what perhaps a later whet has installed.
+    ///
+    /// # Errors
+    /// As [`Target::open`], but for a later version that has the part of the format which never changes.
+    pub fn open_of_any_version(pid: Pid) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let maps = image::maps::parse(&process.maps_text()?)?;
         let installed = splice::discover(&process, &journal_candidates(&maps))?;
@@ -42,6 +54,12 @@ impl Target {
             Some(Err(_)) => tracee::Error::Exec(pid).into(),
             _ => e,
         }
+    }
+
+    /// How often an operator's undo had begun when it was opened.
+    #[must_use]
+    pub fn undos(&self) -> u64 {
+        self.installed.as_ref().map_or(0, |i| i.anchor.undos)
     }
 
     /// The path of its program.

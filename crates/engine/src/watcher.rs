@@ -47,7 +47,7 @@ impl Watcher {
     pub fn look(&mut self) -> Result<StatusReport, Error> {
         let work = sign::work();
         if let Some(pid) = self.only {
-            let found = self.one(&Target::open(pid)?, work.get(&pid));
+            let found = self.one(&Target::open_of_any_version(pid)?, work.get(&pid));
             return Ok(StatusReport { targets: found.into_iter().collect(), unreadable: 0 });
         }
         let pids = all_pids();
@@ -64,7 +64,7 @@ impl Watcher {
             if self.plain.contains(&pid) {
                 continue;
             }
-            match Target::open(pid).map(|t| self.one(&t, work.get(&pid))) {
+            match Target::open_of_any_version(pid).map(|t| self.one(&t, work.get(&pid))) {
                 Ok(Some(s)) => {
                     targets.push(s);
                     continue;

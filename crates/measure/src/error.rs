@@ -91,7 +91,7 @@ impl Error {
         match self {
             Error::Engine(e) => e.next_step(),
             Error::Work { source, .. } => source.next.clone(),
-            Error::Kernel { .. } => "run as root, or see `whet doctor`".to_owned(),
+            Error::Kernel { .. } => engine::rights("run as root, or see `whet doctor`").to_owned(),
             Error::Guard { .. } => {
                 "nothing was changed; free memory or process slots, then try again".to_owned()
             }

@@ -10,6 +10,9 @@ use crate::{Estimate, report};
 const FEWEST: usize = 5;
 /// An interval that holds 1 says "no difference" only if it is no wider than this, its upper end over its lower.
 const NARROW: f64 = 1.25;
+/// The least effect that is one: the share by which work per CPU second must be more or less. A comparison of nothing with nothing
+/// differs by as much now and then, whatever its interval says.
+pub const LEAST_EFFECT: f64 = 0.01;
 /// A share of void pairs that the reader should know of.
 const VOID: f64 = 0.05;
 
@@ -80,12 +83,12 @@ fn events(sample: &Sample, seed: u64) -> Events {
     }
 }
 
-/// What an interval around 1 says.
+/// What a factor says, by its interval and by its size.
 #[must_use]
 pub fn verdict(factor: &Estimate) -> Verdict {
     match factor {
-        f if f.low > 1.0 => Verdict::Better,
-        f if f.high < 1.0 => Verdict::Worse,
+        f if f.low > 1.0 && f.value >= 1.0 + LEAST_EFFECT => Verdict::Better,
+        f if f.high < 1.0 && f.value <= 1.0 - LEAST_EFFECT => Verdict::Worse,
         f if f.width() <= NARROW => Verdict::NoDifference,
         _ => Verdict::CannotTell,
     }

@@ -30,7 +30,7 @@ pub use classic::classic;
 pub use engine::{Interrupt, Pid, TargetState};
 pub use error::{Error, WorkError};
 pub use estimate::Estimate;
-pub use evaluate::{Figures, evaluate, verdict};
+pub use evaluate::{Figures, LEAST_EFFECT, evaluate, verdict};
 pub use guard::guard;
 pub use options::{Options, Progress};
 pub use paired::paired;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub enum Error {
     /// The kernel lets this user not look at the process.
     #[error(
-        "not allowed to sample the process (kernel.perf_event_paranoid is {}): run whet as root or give it \
-         CAP_PERFMON and CAP_SYS_PTRACE; in a container the seccomp profile must allow perf_event_open",
+        "not allowed to sample the process (kernel.perf_event_paranoid is {}): that takes CAP_PERFMON and \
+         CAP_SYS_PTRACE, which root has; in a container the seccomp profile must allow perf_event_open",
         paranoid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
     )]
     Denied {

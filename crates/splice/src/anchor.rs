@@ -4,7 +4,7 @@
 //! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
 //! journal. Region 0 is the routines' own page, so that even they unwind.
 
-use crate::{CounterArea, Error, Record, journal, lookup, walk};
+use crate::{CounterArea, Error, Record, frozen, journal, lookup, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
@@ -18,6 +18,8 @@ const ORIGINAL: u64 = 24;
 pub(crate) const COUNT: u64 = 32;
 /// What the process's switch of huge pages was (`PR_GET_THP_DISABLE`) while it is turned; 0 where nothing is owed.
 const OWED: u64 = 40;
+/// How often an operator's undo has begun: what was begun before one does not put anything in force after it.
+const UNDOS: u64 = 48;
 /// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
 pub(crate) const TARGET: u64 = 56;
 /// The [`CounterArea`]: its start, its end, the bytes of a part, and these again for whets that count on behind; 0 for none.
@@ -65,6 +67,10 @@ pub struct Anchor {
     pub hook: Option<Hook>,
     /// The memory in which clones count, where some did.
     pub counters: Option<CounterArea>,
+    /// How often an operator's undo had begun when this was read.
+    pub undos: u64,
+    /// The version, where a later whet has made it: only the frozen part was read then.
+    pub newer: Option<u32>,
     /// The regions.
     pub regions: Vec<Region>,
 }
@@ -105,6 +111,12 @@ impl Anchor {
     #[must_use]
     pub fn owed_at(&self) -> Avma {
         self.at.add(OWED)
+    }
+
+    /// Where it is written how often an operator's undo has begun.
+    #[must_use]
+    pub fn undos_at(&self) -> Avma {
+        self.at.add(UNDOS)
     }
 
     /// Where the words of a counter area go, and what they are; those for none where this is `None`.
@@ -155,6 +167,8 @@ impl Anchor {
         data.extend(1u64.to_le_bytes());
         resize(&mut data, NAME, 0);
         data.extend(b"[whet]");
+        resize(&mut data, frozen::IN_ANCHOR, 0);
+        data.extend(u64::from(frozen::FROZEN).to_le_bytes());
         resize(&mut data, walk::HEADERS, 0);
         data.extend(walk::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
         resize(&mut data, REGIONS, 0);
@@ -177,31 +191,48 @@ impl Anchor {
             return Ok(None);
         }
         let bad = |what: &'static str| Error::Journal { at, what };
-        if mem.u64(at.add(8))? != VERSION {
-            return Err(bad("an anchor of another version"));
-        }
+        let version = mem.u64(at.add(8))?;
+        let is_frozen = || Ok::<_, Error>(mem.u64(at.add(frozen::IN_ANCHOR))? == u64::from(frozen::FROZEN));
+        let newer = match version {
+            VERSION => None,
+            newer if newer > VERSION && is_frozen()? => Some(u32::try_from(newer).unwrap_or(u32::MAX)),
+            _ => return Err(bad("an anchor of another version")),
+        };
         let count = usize::try_from(mem.u64(at.add(COUNT))?).unwrap_or(usize::MAX);
         if count == 0 || count > MAX_REGIONS {
             return Err(bad("an anchor with an impossible number of regions"));
         }
         let mut anchor = Anchor {
             at,
-            slot: Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0)),
-            original: mem.u64(at.add(ORIGINAL))?,
-            hook: read_hook(mem, at.add(TARGET))?,
-            counters: read_counters(mem, at.add(COUNTERS))?,
+            slot: None,
+            original: 0,
+            hook: None,
+            counters: None,
+            undos: mem.u64(at.add(UNDOS))?,
+            newer,
             regions: Vec::with_capacity(count),
         };
-        for i in 0..count {
-            let r = anchor.region_at(i);
-            anchor.regions.push(Region {
-                text: AvmaRange::new(Avma(mem.u64(r)?), Avma(mem.u64(r.add(8))?)),
-                eh_frame_hdr: Avma(mem.u64(r.add(16))?),
-                journal: Avma(mem.u64(r.add(24))?),
-            });
+        if newer.is_none() {
+            anchor.slot = Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0));
+            anchor.original = mem.u64(at.add(ORIGINAL))?;
+            anchor.hook = read_hook(mem, at.add(TARGET))?;
+            anchor.counters = read_counters(mem, at.add(COUNTERS))?;
         }
+        for i in 0..count {
+            anchor.regions.push(read_region(mem, anchor.region_at(i))?);
+        }
+        anchor.regions.extend(frozen::further_regions(mem, at)?);
         Ok(Some(anchor))
     }
+}
+
+/// A region's words.
+pub(crate) fn read_region(mem: &dyn ReadMemory, at: Avma) -> Result<Region, Error> {
+    Ok(Region {
+        text: AvmaRange::new(Avma(mem.u64(at)?), Avma(mem.u64(at.add(8))?)),
+        eh_frame_hdr: Avma(mem.u64(at.add(16))?),
+        journal: Avma(mem.u64(at.add(24))?),
+    })
 }
 
 /// The words of a counter area at `at`; `None` where there is none.
@@ -325,7 +356,7 @@ mod tests {
         assert_eq!(Anchor::read(&(Avma(0x1000), &page[..]), Avma(0x1000)).unwrap(), None);
         let (_, mut data) = Anchor::pages(Avma(0x2000), None, 0).unwrap();
         assert_eq!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).unwrap().unwrap().slot, None);
-        data[8] = 9;
+        data[8] = 2;
         assert!(Anchor::read(&(Avma(0x2000), &data[..]), Avma(0x2000)).is_err());
     }
 }

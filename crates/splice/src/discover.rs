@@ -10,6 +10,8 @@ pub struct Cache {
     pub header: Header,
     /// Its redirects.
     pub records: Vec<Record>,
+    /// The version of its journal, where a later whet has written it: see [`Installed::newer`].
+    pub newer: Option<u32>,
 }
 
 impl Cache {
@@ -44,6 +46,13 @@ impl Installed {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.caches.iter().filter(|c| !c.header.counting).map(|c| c.header.generation).max().unwrap_or(0)
+    }
+
+    /// The version of the format, where a later whet has been at work: what this one knows of the target is enough to undo it, and for
+    /// nothing else.
+    #[must_use]
+    pub fn newer(&self) -> Option<u32> {
+        self.caches.iter().filter_map(|c| c.newer).chain(self.anchor.newer).max()
     }
 
     /// The caches of one generation, those that only counted aside.
@@ -111,8 +120,14 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
                 let mut b = [0; journal::HEADER_LEN];
                 mem.read(region.journal, &mut b)?;
                 let header = journal::parse_header(&b, region.journal)?;
-                let records = journal::parse_records(&mem.bytes(header.records)?, header.records.start)?;
-                caches.push(Cache { header, records });
+                let newer = journal::newer(&b);
+                let bytes = mem.bytes(header.records)?;
+                let mut records = journal::parse_records_of(&bytes, header.records.start, newer)?;
+                if newer.is_some() {
+                    // It may have rules of its own for what can go away.
+                    records.retain(|r| mem.bytes(r.range()).is_ok());
+                }
+                caches.push(Cache { header, records, newer });
             }
             return Ok(Some(Installed { anchor, caches }));
         }

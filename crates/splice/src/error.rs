@@ -25,6 +25,11 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// What a later whet has installed: this one can undo it, and nothing else.
+    #[error(
+        "a newer whet has been at work (its journal has version {0}); this one can only show its status and undo it"
+    )]
+    NewerJournal(u32),
     /// The kernel did not give a mapping where it was asked for.
     #[error("the target could not map {len} bytes at {at}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {

@@ -1,8 +1,9 @@
-//! Numbered points at which a test lets whet die.
+//! What tests have whet do: die at numbered points, or write as a later version may.
 //!
 //! Every step that changes the target passes one. With `WHET_FAULT=n` in the environment the n-th passed point
 //! kills whet as `kill -9` would, so a test can walk through all of them and look at what is left.
 
+use crate::journal::{RECORD_LEN, VERSION};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,5 +15,20 @@ pub fn point() {
     let fatal = FATAL.get_or_init(|| std::env::var("WHET_FAULT").ok().and_then(|n| n.parse().ok()));
     if fatal.is_some_and(|n| PASSED.fetch_add(1, Ordering::Relaxed) + 1 == n) {
         tracee::kill_self();
+    }
+}
+
+/// Makes a journal and its records what a whet of version `WHET_JOURNAL_VERSION` might write, where that is in the environment: all that
+/// is not frozen is something else.
+pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
+    let version = std::env::var("WHET_JOURNAL_VERSION").ok().and_then(|n| n.parse::<u32>().ok());
+    let Some(version) = version.filter(|v| *v > VERSION) else { return };
+    header[8..12].copy_from_slice(&version.to_le_bytes());
+    // The two tables, and what lies behind the frozen part.
+    header[104..136].fill(0xa5);
+    header[148..].fill(0xa5);
+    for record in records.as_chunks_mut::<RECORD_LEN>().0 {
+        record[8] += 100;
+        record[10..16].fill(0xa5);
     }
 }

@@ -204,6 +204,7 @@ pub fn install(
         word,
         hook,
         counters: counters.as_ref(),
+        only_if: Some(&anchor),
         revert: &old_records,
         apply: &new_records,
         marks: &marks,
@@ -325,7 +326,6 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
     fault::point();
     write(process, c.text_at, &c.text)?;
     write(process, tables.blob.start, &c.blob)?;
-    write(process, tables.records.start, &journal::write_records(&c.records))?;
     write(process, tables.map.start, &c.map)?;
     write(process, tables.notes.start, &c.notes)?;
     write(process, c.data_at.add(walk::HEADERS), &walk::headers(c.text_range(), c.index()))?;
@@ -346,8 +346,11 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
         notes: tables.notes,
         stopped_ns: 0,
     };
+    let (mut header, mut records) = (header.write(), journal::write_records(&c.records));
+    fault::write_as_later(&mut header, &mut records);
+    write(process, tables.records.start, &records)?;
     fault::point();
-    write(process, c.data_at, &header.write())
+    write(process, c.data_at, &header)
 }
 
 /// Tells the lookup routine of the caches: first the words, then the count that makes them visible.

@@ -3,9 +3,9 @@
 //! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). Little-endian:
 //! a header of [`HEADER_LEN`] bytes, the program headers by which the cache is shown to those who walk the list of modules
 //! (at offset 256), and where the header says: records, the address map, notes. A change of this format must change
-//! [`VERSION`]; a reader refuses what it does not know and never guesses.
+//! [`VERSION`], and keep what `frozen` lists: of a later version a reader reads that alone, and never guesses.
 
-use crate::Error;
+use crate::{Error, frozen};
 use addr::{Addr, Avma, AvmaRange};
 
 /// First bytes of a journal.
@@ -61,6 +61,8 @@ pub enum RedirectKind {
     Vtable,
     /// A slot of the procedure linkage table, already bound.
     Slot,
+    /// One that only a later whet knows.
+    Other,
 }
 
 impl RedirectKind {
@@ -73,6 +75,7 @@ impl RedirectKind {
             RedirectKind::Call => 2,
             RedirectKind::Vtable => 3,
             RedirectKind::Slot => 4,
+            RedirectKind::Other => 0,
         }
     }
 
@@ -84,6 +87,7 @@ impl RedirectKind {
             RedirectKind::Call => "call",
             RedirectKind::Vtable => "vtable",
             RedirectKind::Slot => "slot",
+            RedirectKind::Other => "other",
         }
     }
 }
@@ -195,6 +199,7 @@ impl Header {
             b.extend(r.end.0.to_le_bytes());
         }
         b.extend(self.stopped_ns.to_le_bytes());
+        b.extend(frozen::FROZEN.to_le_bytes());
         b.resize(HEADER_LEN, 0);
         b
     }
@@ -215,10 +220,14 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     if b[..8] != MAGIC {
         return Err(bad("no magic"));
     }
-    if ![VERSION, WITHOUT_COUNTING].contains(&u32_at(8)) {
+    let version = u32_at(8);
+    let is_newer = version > VERSION && u32_at(frozen::IN_JOURNAL) == frozen::FROZEN;
+    if ![VERSION, WITHOUT_COUNTING].contains(&version) && !is_newer {
         return Err(bad("written by another version"));
     }
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));
+    // What these hold is known of one's own version alone.
+    let table = |o: usize| if is_newer { AvmaRange::with_len(at, 0) } else { range(o) };
     let header = Header {
         generation: u32_at(12),
         state: State::from_code(u32_at(16)).ok_or_else(|| bad("no such state"))?,
@@ -227,6 +236,8 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         counting: match u32_at(28) {
             0 => false,
             1 => true,
+            // Whatever it is for: it is not to count.
+            _ if is_newer => false,
             _ => return Err(bad("no such purpose")),
         },
         since_ns: u64_at(32),
@@ -235,8 +246,8 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         text: range(56),
         data: range(72),
         records: range(88),
-        map: range(104),
-        notes: range(120),
+        map: table(104),
+        notes: table(120),
         stopped_ns: u64_at(136),
     };
     if header.data.start != at {
@@ -258,6 +269,13 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     Ok(header)
 }
 
+/// The version of the whet that wrote a header, if that is a later one.
+#[must_use]
+pub fn newer(header: &[u8; HEADER_LEN]) -> Option<u32> {
+    let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+    (version > VERSION).then_some(version)
+}
+
 /// The records' form in the target.
 #[must_use]
 pub fn write_records(records: &[Record]) -> Vec<u8> {
@@ -276,6 +294,14 @@ pub fn write_records(records: &[Record]) -> Vec<u8> {
 /// # Errors
 /// [`Error::Journal`] for a record that no whet of this version writes.
 pub fn parse_records(bytes: &[u8], at: Avma) -> Result<Vec<Record>, Error> {
+    parse_records_of(bytes, at, None)
+}
+
+/// Reads records that a whet of a later version may have written, of kinds that this one does not know.
+///
+/// # Errors
+/// [`Error::Journal`] for a record that is not of the frozen form.
+pub fn parse_records_of(bytes: &[u8], at: Avma, newer: Option<u32>) -> Result<Vec<Record>, Error> {
     let bad = |what: &'static str| Error::Journal { at, what };
     let (chunks, rest) = bytes.as_chunks::<RECORD_LEN>();
     if !rest.is_empty() {
@@ -288,6 +314,7 @@ pub fn parse_records(bytes: &[u8], at: Avma) -> Result<Vec<Record>, Error> {
             let kind = RedirectKind::ALL
                 .into_iter()
                 .find(|k| k.code() == c[8])
+                .or(newer.map(|_| RedirectKind::Other))
                 .ok_or_else(|| bad("a record of unknown kind"))?;
             let record = Record {
                 at: Avma(u64::from_le_bytes(word(0))),
@@ -339,11 +366,14 @@ mod tests {
     #[test]
     fn foreign_headers_are_refused() {
         let h = header();
-        for byte in [0, 8, 16, 28] {
+        for byte in [0, 16, 28] {
             let mut b = h.write();
             b[byte] ^= 0x40;
             assert!(parse_header(&b, h.data.start).is_err(), "byte {byte}");
         }
+        let mut earlier = h.write();
+        earlier[8] = 1;
+        assert!(parse_header(&earlier, h.data.start).is_err());
         let mut out = header();
         out.records = AvmaRange::new(Avma(0x10), Avma(0x30));
         assert!(parse_header(&out.write(), out.data.start).is_err());

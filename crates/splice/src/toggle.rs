@@ -87,11 +87,26 @@ pub(crate) fn take_away(
     let marked = installed.of_use().filter(|c| !ends(c));
     let marks: Vec<_> = marked.map(|c| (c.header.data.start, State::Undone)).collect();
     let hook = installed.anchor.hook.map(|h| h.record);
-    run(
-        process,
-        &Change { word: None, hook, counters: None, revert: &records, apply: &[], marks: &marks },
-        policy,
-    )
+    let none = Change {
+        word: None,
+        hook,
+        counters: None,
+        only_if: None,
+        revert: &records,
+        apply: &[],
+        marks: &marks,
+    };
+    run(process, &none, policy)
+}
+
+/// Announces an operator's undo: from now on nothing that was begun before comes into force, by whichever whet. What another whet has
+/// put in force in the stop of this moment is listed in the target, to be found by looking again.
+///
+/// # Errors
+/// [`Error::Tracee`] where the target cannot be written.
+pub fn overrule(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+    let undos = process.u64(anchor.undos_at())?.wrapping_add(1);
+    Ok(process.write(anchor.undos_at(), &undos.to_le_bytes())?)
 }
 
 /// Puts the newest generation's redirects in force again.
@@ -112,11 +127,10 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
     let old_records: Vec<Record> = older.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
-    run(
-        process,
-        &Change { word, hook, counters: None, revert: &old_records, apply: &records, marks: &marks },
-        policy,
-    )
+    let only_if = Some(&installed.anchor);
+    let change =
+        Change { word, hook, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
+    run(process, &change, policy)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.
@@ -142,6 +156,8 @@ pub(crate) struct Change<'a> {
     pub hook: Option<Record>,
     /// Where the clones that are applied count.
     pub counters: Option<&'a CounterArea>,
+    /// The anchor as it was read: where an operator's undo has begun since, nothing comes into force.
+    pub only_if: Option<&'a Anchor>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
@@ -200,6 +216,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     let clean = report.foreign.is_empty() && waiting.is_empty();
     let longest = report.stops.iter().max().map_or(0, Duration::as_nanos);
     let longest = u64::try_from(longest).unwrap_or(u64::MAX).to_le_bytes();
+    not_overruled(process, change)?;
     for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
         // For information: whoever dies here leaves what the stop before said.
         process.write(journal.add(STOPPED_OFFSET), &longest)?;
@@ -212,6 +229,14 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
 /// Writes down where the generation of a journal is in its life.
 pub(crate) fn mark(process: &Process, journal: Avma, state: State) -> Result<(), Error> {
     Ok(process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?)
+}
+
+/// Makes sure that no operator's undo has begun since the anchor was read.
+fn not_overruled(process: &Process, change: &Change<'_>) -> Result<(), Error> {
+    match change.only_if {
+        Some(anchor) if process.u64(anchor.undos_at())? != anchor.undos => Err(Error::NotAlone),
+        _ => Ok(()),
+    }
 }
 
 /// How many of the places in `todo` lie in its first `pages` pages.
@@ -275,6 +300,7 @@ fn in_stop(
     report: &mut ToggleReport,
 ) -> Result<Stop, Error> {
     let process = stopped.process();
+    not_overruled(process, change)?;
     if let Some(word) = &change.word {
         let found = process.u64(word.at)?;
         if found != word.new {
@@ -378,9 +404,16 @@ mod tests {
     fn a_new_generation_replaces_the_old_ones_in_one_pass() {
         let old = [record(0x1000, 1), record(0x1000, 2), record(0x1010, 1)];
         let new = [record(0x1000, 3), record(0x1020, 3)];
-        let s =
-            sites(&Change { word: None, hook: None, counters: None, revert: &old, apply: &new, marks: &[] })
-                .unwrap();
+        let s = sites(&Change {
+            word: None,
+            hook: None,
+            counters: None,
+            only_if: None,
+            revert: &old,
+            apply: &new,
+            marks: &[],
+        })
+        .unwrap();
         let got: Vec<_> =
             s.iter().map(|s| (s.record.at.0, s.apply, s.record.new[0], s.redirected.len())).collect();
         assert_eq!(got, vec![(0x1010, false, 1, 1), (0x1000, true, 3, 3), (0x1020, true, 3, 1)]);
@@ -390,8 +423,16 @@ mod tests {
     fn a_redirect_over_a_page_end_is_refused() {
         let r = [record(0x1ffe, 1)];
         assert!(
-            sites(&Change { word: None, hook: None, counters: None, revert: &[], apply: &r, marks: &[] })
-                .is_err()
+            sites(&Change {
+                word: None,
+                hook: None,
+                counters: None,
+                only_if: None,
+                revert: &[],
+                apply: &r,
+                marks: &[]
+            })
+            .is_err()
         );
     }
 }

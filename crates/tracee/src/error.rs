@@ -192,7 +192,7 @@ pub struct Stuck {
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
     /// Some threads did not stop within the deadline.
-    #[error("{} threads did not stop within {waited:?}, the first: {}", stuck.len(), first(stuck))]
+    #[error("{} thread{} did not stop within {} ms, the first: {}", stuck.len(), if stuck.len() == 1 { "" } else { "s" }, waited.as_millis(), first(stuck))]
     Busy {
         /// Those threads.
         stuck: Vec<Stuck>,

@@ -19,6 +19,7 @@ mod home;
 mod huge_pages;
 mod ids;
 mod linger;
+mod lock;
 mod mapped_file;
 mod preflight;
 mod priority;
@@ -39,8 +40,9 @@ mod watched;
 
 pub use error::{Error, StopError, Stuck};
 pub use ids::{Pid, Sig, Tid};
+pub use lock::Lock;
 pub use mapped_file::MappedFile;
-pub use preflight::{Preflight, Seccomp, preflight};
+pub use preflight::{Preflight, Seccomp, is_root, preflight};
 pub use priority::Raised;
 pub use process::{Process, stat_field};
 pub use ptrace::kill_self;

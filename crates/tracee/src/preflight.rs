@@ -124,11 +124,18 @@ fn own_status() -> Status {
     fs::read_to_string("/proc/self/status").ok().and_then(|t| Status::parse(&t).ok()).unwrap_or_default()
 }
 
+/// Whether this program runs as root, by its effective user id: then it is for want of something else where a thing is not permitted.
+#[must_use]
+pub fn is_root() -> bool {
+    own_status().uid[1] == 0
+}
+
 fn can_suspend_filters(pid: Pid) -> Result<(), Error> {
     let own = own_status();
     let no = |why: &str| Err(Error::SeccompFilter { pid, why: why.into() });
     if own.cap_eff & CAP_SYS_ADMIN == 0 {
-        return no("that takes the capability CAP_SYS_ADMIN (run as root)");
+        let who = if own.uid[1] == 0 { "which this root has not" } else { "which root has" };
+        return no(&format!("that takes the capability CAP_SYS_ADMIN, {who}"));
     }
     if own.seccomp != 0 {
         return no("this program is under seccomp itself");
@@ -142,6 +149,10 @@ fn with_hint(e: Error, target: &Status) -> Error {
     let own = own_status();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let hint = match scope.as_deref().map(str::trim) {
+        // Root may be without it, in a container or a service.
+        Some("0" | "1" | "2") | None if own.uid[1] == 0 && own.cap_eff & CAP_SYS_PTRACE == 0 => {
+            "; this root has not the capability CAP_SYS_PTRACE"
+        }
         Some("3") => "; kernel.yama.ptrace_scope is 3: no tracing until the next boot",
         Some("2") if own.cap_eff & CAP_SYS_PTRACE == 0 => "; kernel.yama.ptrace_scope is 2: run as root",
         Some("1") if own.cap_eff & CAP_SYS_PTRACE == 0 => {

@@ -5,7 +5,7 @@ use crate::remote::Gadgets;
 use crate::shelter;
 use crate::{Error, MappedFile, Pid, Status, Tid};
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -77,22 +77,6 @@ impl Process {
                 shelter: Mutex::new(None),
             }),
         })
-    }
-
-    /// Keeps others who ask the same away for as long as the file is open: the kernel lets go when its holder dies, however
-    /// that dies. `None` where somebody else keeps us away. Whoever can open the file may trace the process: nobody else
-    /// is able to keep anybody away. Two views of /proc (a container's and that of its host) do not see each other's.
-    ///
-    /// # Errors
-    /// As [`Process::maps_text`].
-    pub fn lock(&self) -> Result<Option<File>, Error> {
-        let fail = |e| self.file_error("mem", e);
-        let file = File::open(self.memory_file("mem")).map_err(fail)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(fail(e)),
-        }
     }
 
     /// Its id.
@@ -193,7 +177,7 @@ impl Process {
         fs::read(self.memory_file(name)).map_err(|source| self.file_error(name, source))
     }
 
-    fn file_error(&self, name: &str, source: io::Error) -> Error {
+    pub(crate) fn file_error(&self, name: &str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::ESRCH) => Error::Gone(self.pid()),
             _ if self.is_ending() => Error::Gone(self.pid()),

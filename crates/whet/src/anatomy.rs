@@ -45,9 +45,10 @@ fn one(r: &ExplainReport, f: &FunctionReport, a: &Anatomy) -> String {
             let how = if counted { "counted" } else { "inferred from samples; only ratios mean something" };
             let _ = write!(
                 s,
-                "\n  counts     entered {}, {} samples ({how})",
+                "\n  counts     entered {}, {} sample{} ({how})",
                 grouped(entered),
-                grouped(f.samples)
+                grouped(f.samples),
+                if f.samples == 1 { "" } else { "s" }
             );
         }
         _ => s.push_str("\n  counts     none known"),

@@ -112,7 +112,7 @@ pub fn start(
 }
 
 fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Trouble> {
-    let next = "run as root, or name other places under [paths] in the configuration";
+    let next = engine::rights("run as root, or name other places under [paths] in the configuration");
     let state = &config.paths.state;
     let to = if detached { LogTo::File(state.join("log")) } else { LogTo::Starter };
     if detached {
@@ -228,13 +228,15 @@ pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
 fn cannot_ask(e: &AskError) -> Trouble {
     match e {
         AskError::NoDaemon { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            failed("permission", e, "run as root", ExitCode::Permission)
+            failed("permission", e, engine::rights("run as root"), ExitCode::Permission)
         }
         AskError::NoDaemon { .. } => failed("no_daemon", e, "`whet start` starts one", ExitCode::NoDaemon),
         AskError::NoAnswer { .. } => {
             failed("no_answer", e, "look at its log; `systemctl restart whet`", ExitCode::Busy)
         }
-        AskError::Refused { .. } => failed("permission", e, "run as root", ExitCode::Permission),
+        AskError::Refused { .. } => {
+            failed("permission", e, engine::rights("run as root"), ExitCode::Permission)
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
 use crate::anatomy;
-use crate::text::{bytes, file_name, percent, printable};
+use crate::text::{bytes, file_name, many, percent, printable};
 use engine::{
     DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, ShownProfile, ShownSite, StatusReport,
     TargetStatus, ToggleAnswer, VerifyReport,
@@ -11,13 +11,13 @@ use std::fmt::Write;
 
 pub fn optimize(r: &OptimizeReport) -> String {
     let mut s = format!(
-        "{} (pid {}) is {}: generation {}, {} of {} hot functions rebuilt, {} of clones{}",
+        "{} (pid {}) is {}: generation {}, {} of {} rebuilt, {} of clones{}",
         r.exe,
         r.pid,
         r.state.word(),
         r.generation,
         r.functions.cloned,
-        r.functions.hot,
+        many(r.functions.hot, "hot function"),
         bytes(r.code_bytes),
         if r.huge_page { " on huge pages" } else { "" }
     );
@@ -30,10 +30,10 @@ pub fn optimize(r: &OptimizeReport) -> String {
     if r.samples > 0 {
         let _ = write!(
             s,
-            "\n  they hold {} of its user time ({} of the program's own), by {} samples of {}",
+            "\n  they hold {} of its user time ({} of the program's own), by {} of {}",
             percent(r.coverage),
             percent(r.coverage_main),
-            r.samples,
+            many(r.samples, "sample"),
             r.source
         );
     }
@@ -59,10 +59,10 @@ pub fn optimize(r: &OptimizeReport) -> String {
 
 pub fn toggle(a: &ToggleAnswer) -> String {
     let mut s = format!(
-        "pid {} is {}: {} redirects, stopped for {:.1} ms",
+        "pid {} is {}: {}, stopped for {:.1} ms",
         a.pid,
         a.state.word(),
-        a.redirects.values().sum::<usize>(),
+        many(a.redirects.values().sum::<usize>(), "redirect"),
         a.stop_ms.max
     );
     if a.skipped_redirects > 0 {
@@ -98,7 +98,8 @@ pub fn headline(r: &StatusReport) -> String {
 }
 
 pub fn unreadable(r: &StatusReport) -> String {
-    format!("({} processes could not be looked at; run as root to see them)", r.unreadable)
+    let next = if engine::is_root() { "" } else { "; run as root to see them" };
+    format!("({} could not be looked at{next})", many(r.unreadable, "process"))
 }
 
 /// The older tool's shape, and a line of figures.
@@ -118,9 +119,9 @@ fn figures(t: &TargetStatus) -> String {
     let mut s = match t.generation {
         0 => format!("since {}", t.since),
         g => format!(
-            "generation {g} since {}: {} functions in {} of clones",
+            "generation {g} since {}: {} in {} of clones",
             t.since,
-            t.cloned,
+            many(t.cloned, "function"),
             bytes(t.code_bytes)
         ),
     };
@@ -128,10 +129,13 @@ fn figures(t: &TargetStatus) -> String {
         let _ = write!(s, ", {} of its samples", percent(share));
     }
     if t.generation > 0 {
-        let _ = write!(s, ", {} left alone, {} redirects", t.refused, t.redirects);
+        let _ = write!(s, ", {} left alone, {}", t.refused, many(t.redirects, "redirect"));
     }
     if let Some(ms) = t.stop_ms {
         let _ = write!(s, ", stopped for {ms:.1} ms");
+    }
+    if t.newer_journal.is_some() {
+        s.push_str(", installed by a newer whet: this one can only undo it");
     }
     if let Some(by) = t.worked_on_by {
         let _ = write!(s, ", worked on by pid {by}");
@@ -141,10 +145,10 @@ fn figures(t: &TargetStatus) -> String {
 
 pub fn verify(r: &VerifyReport) -> String {
     let mut s = format!(
-        "pid {}: {} of code compared, {} live redirects{}, {}",
+        "pid {}: {} of code compared, {}{}, {}",
         r.pid,
         bytes(r.compared_bytes),
-        r.live_redirects,
+        many(r.live_redirects, "live redirect"),
         if r.kept_redirects > 0 { " and the one that unwinders need" } else { "" },
         if r.identical {
             "everything else identical to the files"
@@ -153,7 +157,7 @@ pub fn verify(r: &VerifyReport) -> String {
         }
     );
     for u in &r.unexpected {
-        let _ = write!(s, "\n  {} {}: {} bytes: {}", u.module, u.at, u.len, u.what);
+        let _ = write!(s, "\n  {} {}: {}: {}", u.module, u.at, many(u.len, "byte"), u.what);
     }
     for m in &r.uncompared {
         let _ = write!(s, "\n  {m}: its file is not to be had, not compared");
@@ -166,12 +170,12 @@ pub fn explain(r: &ExplainReport) -> String {
         return anatomy::function(r);
     }
     let mut s = format!(
-        "{} (pid {}) is {}, generation {}: {} samples, {} in cloned functions ({} of the program's own)",
+        "{} (pid {}) is {}, generation {}: {}, {} in cloned functions ({} of the program's own)",
         r.exe,
         r.pid,
         r.state.word(),
         r.generation,
-        r.samples,
+        many(r.samples, "sample"),
         percent(r.coverage),
         percent(r.coverage_main)
     );
@@ -200,22 +204,28 @@ pub fn explain(r: &ExplainReport) -> String {
 
 pub fn profile(p: &ShownProfile) -> String {
     let mut s = format!(
-        "{} of {}, {}: {} samples in {:.1} s, counted for {:.1} s",
+        "{} of {}, {}: {} in {:.1} s, counted for {:.1} s",
         if p.runs == 1 { "one run".to_owned() } else { format!("{} runs", p.runs) },
         p.exes.join(", "),
         p.when,
-        p.samples,
+        many(p.samples, "sample"),
         p.sampled_seconds,
         p.counted_seconds
     );
     if p.left_out > 0 {
-        let _ = write!(s, "; {} functions had no room", p.left_out);
+        let _ = write!(s, "; {} had no room", many(p.left_out, "function"));
     }
     for m in &p.modules {
         let _ = write!(
             s,
-            "\n{} {}: {} functions ({} counted), {} samples, {} blocks, {} edges",
-            m.name, m.build_id, m.functions, m.counted, m.samples, m.blocks, m.edges
+            "\n{} {}: {} ({} counted), {}, {}, {}",
+            m.name,
+            m.build_id,
+            many(m.functions, "function"),
+            m.counted,
+            many(m.samples, "sample"),
+            many(m.blocks, "block"),
+            many(m.edges, "edge")
         );
         let _ = write!(
             s,
@@ -238,7 +248,7 @@ pub fn profile(p: &ShownProfile) -> String {
 
 /// Where an indirect call led.
 fn indirect_call(s: &mut String, site: &ShownSite) {
-    let _ = write!(s, "\n{:>57}{} of {} looks:", "", site.at, site.looks);
+    let _ = write!(s, "\n{:>57}{} of {}:", "", site.at, many(site.looks, "look"));
     for (how, places) in [("to", &site.callees), ("by table", &site.tables)] {
         for p in places {
             let _ = write!(s, " {how} {} {:.1}%", p.name, p.share * 100.0);
@@ -276,8 +286,13 @@ pub fn dyno_rows(d: &DynoReport) -> [(&'static str, u64, u64); 21] {
 
 /// The table of that.
 fn dyno(d: &DynoReport) -> String {
-    let mut s =
-        format!("\nexecuted in {} counted functions\n{:<20}{:>16}{:>16}", d.functions, "", "before", "after");
+    let mut s = format!(
+        "\nexecuted in {}\n{:<20}{:>16}{:>16}",
+        many(d.functions, "counted function"),
+        "",
+        "before",
+        "after"
+    );
     for (name, before, after) in dyno_rows(d) {
         let _ = write!(s, "\n{name:<20}{before:>16}{after:>16}");
         if before > 0 {

@@ -194,7 +194,7 @@ fn human(r: &Report) -> String {
         match r.verdict {
             Verdict::Better => "more work of the same CPU time",
             Verdict::Worse => "LESS work of the same CPU time: `whet undo` takes it out",
-            Verdict::NoDifference => "no difference to be seen",
+            Verdict::NoDifference => "no difference of 1% or more to be seen",
             Verdict::CannotTell => "cannot tell",
         }
     );

@@ -3,6 +3,7 @@
 use crate::cli::{ProfileCommand, To};
 use crate::human;
 use crate::output::Output;
+use crate::text::many;
 use engine::{Error, ExitCode, Pid, Profile, ProfileText};
 use serde::Serialize;
 use std::path::Path;
@@ -39,12 +40,13 @@ fn write(profile: &Profile, to: &To, out: &Output) -> Result<(), Error> {
     }
     if what.left_out > 0 || what.edges_left_out > 0 {
         out.warn(&format!(
-            "left out: {} functions without a symbol of their own or without room, {} edges and calls",
-            what.left_out, what.edges_left_out
+            "left out: {} without a symbol of its own or without room, {}",
+            many(what.left_out, "function"),
+            format_args!("{} of edges and calls", what.edges_left_out)
         ));
     }
     out.answer(&Written { file: to.output.as_deref(), bytes, what: &what }, |w| match w.file {
-        Some(path) => format!("{}: {} functions, {bytes} bytes", path.display(), w.what.functions),
+        Some(path) => format!("{}: {}, {bytes} bytes", path.display(), many(w.what.functions, "function")),
         // The line's end is added to every answer.
         None => w.what.text.trim_end_matches('\n').to_owned(),
     });

@@ -37,6 +37,13 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// How many there are of something: `1 function`, `2 functions`.
+pub fn many(n: impl TryInto<u64>, one: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    let several = one.strip_suffix("ss").map_or_else(|| format!("{one}s"), |_| format!("{one}es"));
+    format!("{n} {}", if n == 1 { one } else { &several })
+}
+
 /// A count with its thousands apart.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -65,6 +72,13 @@ pub fn cut(s: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_and_many() {
+        assert_eq!(many(1_u64, "function"), "1 function");
+        assert_eq!(many(0_u64, "function"), "0 functions");
+        assert_eq!(many(2_usize, "process"), "2 processes");
+    }
 
     #[test]
     fn foreign_words() {

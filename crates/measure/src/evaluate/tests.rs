@@ -176,6 +176,12 @@ fn judgements() {
     wide.factor = Estimate { value: 1.0, low: 0.99, high: 1.02 };
     wide.void_pairs = 10;
     assert_eq!(codes(Some(&wide), 1.0, &busy, Paired), said(Verdict::NoDifference, "void_pairs"));
+    // An interval that leaves 1 out makes no effect of one that is less than a hundredth.
+    for (value, low, high) in [(1.005, 1.001, 1.009), (0.995, 0.992, 0.999), (1.009, 1.001, 1.018)] {
+        assert_eq!(verdict(&Estimate { value, low, high }), Verdict::NoDifference);
+    }
+    assert_eq!(verdict(&Estimate { value: 1.011, low: 1.002, high: 1.02 }), Verdict::Better);
+    assert_eq!(verdict(&Estimate { value: 0.989, low: 0.98, high: 0.998 }), Verdict::Worse);
     wide.factor = Estimate { value: 0.9, low: 0.85, high: 0.95 };
     wide.void_pairs = 0;
     assert_eq!(codes(Some(&wide), 1.0, &busy, Paired), said(Verdict::Worse, ""));

@@ -64,7 +64,7 @@ fn reads_and_writes(pid: Pid) -> Result<f64, WorkError> {
         std::io::ErrorKind::NotFound => gone(pid),
         _ => WorkError {
             message: format!("neither the tracepoint of system calls nor /proc/{pid}/io can be read: {e}"),
-            next: "run as root, or count work by --mysql or --command".to_owned(),
+            next: engine::rights("run as root, or count work by --mysql or --command").to_owned(),
             exit: ExitCode::Permission,
         },
     })?;

@@ -71,13 +71,18 @@ fn parse(text: &str, pid: i32) -> io::Result<Gain> {
         of.is_object().then(|| (name.to_owned(), without, with, change))
     };
     let rows = [row("Work per second", &v["qps"], 1), row("CPU seconds per second", &v["cpu_usage"], 3)];
-    let low = |name: &str| v["combined_improvement_factor"][name].as_f64();
+    let of = |name: &str| v["combined_improvement_factor"][name].as_f64();
+    let least = ::measure::LEAST_EFFECT;
     let warnings = v["warnings"].as_array().into_iter().flatten();
     Ok(Gain {
-        verdict: match (low("low"), low("high")) {
-            (Some(low), _) if low > 1.0 => "more work per CPU second with whet's code",
-            (_, Some(high)) if high < 1.0 => "less work per CPU second with whet's code",
-            (Some(_), Some(_)) => "no difference that could be told from chance",
+        verdict: match (of("value"), of("low"), of("high")) {
+            (Some(f), Some(low), _) if low > 1.0 && f >= 1.0 + least => {
+                "more work per CPU second with whet's code"
+            }
+            (Some(f), _, Some(high)) if high < 1.0 && f <= 1.0 - least => {
+                "less work per CPU second with whet's code"
+            }
+            (_, Some(_), Some(_)) => "no difference that could be told from chance",
             _ => "nothing that could be told",
         },
         factor,

@@ -196,6 +196,7 @@ mod tests {
             coverage_main: Some(0.97),
             stop_ms: Some(2.31),
             cpu_seconds: Some(cpu),
+            newer_journal: None,
             worked_on_by: None,
         }
     }

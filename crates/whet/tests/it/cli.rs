@@ -571,3 +571,22 @@ fn watching() {
     drop(stdout);
     assert_eq!(finish(child).0, Some(0));
 }
+
+#[test]
+fn one_is_not_many() {
+    let guest = Guest::working(&build("cases.c"), &["spin"], 1);
+    let pid = guest.arg();
+    let answers = [
+        &["optimize", &pid, "--shuffle", "1", "--only", "mix_some"][..],
+        &["status", &pid],
+        &["explain", &pid],
+        &["verify", &pid],
+        &["undo", &pid],
+    ];
+    let text: String = answers.iter().map(|args| whet(args).exits(0).stdout).collect();
+    assert!(text.contains("1 of 1 hot function rebuilt"), "{text}");
+    assert!(text.contains(" 1 function in "), "{text}");
+    for word in ["hot function", "function", "redirect", "live redirect", "sample", "byte", "process"] {
+        assert!(!text.contains(&format!(" 1 {word}s")), "{word}: {text}");
+    }
+}

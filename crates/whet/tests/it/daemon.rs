@@ -253,3 +253,65 @@ fn wrong_words_change_nothing() {
     );
     fs::remove_file(program).unwrap();
 }
+
+/// The kill switch does not wait for a look: here none would come for an hour.
+#[test]
+fn the_kill_switch_acts_between_looks() {
+    let program = own_program();
+    let mut daemon = Daemon::for_program(&program, "[harm]\njudge = false\n");
+    let off = daemon.folder.join("off");
+    let guest = Guest::working(&program, &["spin"], 1);
+    let pid = guest.pid();
+    daemon.start();
+    daemon.comes_to(pid, "optimized");
+    let file = daemon.folder.join("whet.toml");
+    let often = fs::read_to_string(&file).unwrap();
+    let seldom = often.replace("every = \"200ms\"", "every = \"1h\"").replace("\"600ms\"", "\"10m\"");
+    assert_ne!(seldom, often);
+    let looks = || {
+        let text = daemon.ask("whet.Metrics", &Value::Null).unwrap()["parameters"]["text"].to_string();
+        let rest = text.split_once("whet_looks_total ").unwrap().1;
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>()
+    };
+    let reload = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let before = looks();
+        assert_eq!(daemon.ask("whet.Reload", &Value::Null).unwrap()["error"], Value::Null);
+        wait_until("the look after that", || looks() != before);
+    };
+    reload(&seldom);
+    fs::write(&off, "").unwrap();
+    assert_eq!(daemon.comes_to(pid, "undone"), "the kill-switch file is there");
+    assert_eq!(changed_text(pid), Vec::<String>::new());
+    fs::remove_file(&off).unwrap();
+    daemon.comes_to(pid, "optimized");
+
+    // A worker that samples for ten minutes is ended, too.
+    let second = Guest::working(&program, &["spin"], 1);
+    fs::remove_dir_all(daemon.folder.join("state")).unwrap();
+    reload(&often.replace("\"600ms\"", "\"10m\""));
+    daemon.comes_to(second.pid(), "profiling");
+    reload(&seldom);
+    fs::write(&off, "").unwrap();
+    daemon.comes_to(pid, "undone");
+    daemon.comes_to(second.pid(), "watching");
+    drop(second);
+    finish(guest, &program);
+}
+
+#[test]
+fn a_target_that_has_ended_is_in_no_gauge() {
+    let program = own_program();
+    let mut daemon = Daemon::for_program(&program, "");
+    let guest = Guest::working(&program, &["spin"], 1);
+    let pid = guest.pid();
+    daemon.start();
+    wait_until("the target", || daemon.target(pid)["state"] == "watching" || !daemon.target(pid).is_null());
+    finish(guest, &program);
+    daemon.comes_to(pid, "lost");
+    let answer = daemon.ask("whet.Metrics", &Value::Null).unwrap();
+    let metrics = answer["parameters"]["text"].as_str().unwrap();
+    let mut gauge = metrics.lines().filter(|l| l.starts_with("whet_targets{"));
+    assert!(gauge.all(|l| l.ends_with(" 0")), "{metrics}");
+    assert!(metrics.contains("\nwhet_targets_ended_total 1\n"), "{metrics}");
+}

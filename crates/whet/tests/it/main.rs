@@ -17,3 +17,4 @@ mod sandboxes;
 mod stays;
 mod support;
 mod unwinders;
+mod versions;

@@ -1,6 +1,6 @@
 //! `whet measure` on a program that makes its own steady load: its answer, and that the program is left as it was found.
 
-use crate::support::{Answer, Guest, build, pid_of, run, wait_until, whet, whet_command};
+use crate::support::{Answer, Guest, build, changed_text, pid_of, run, wait_until, whet, whet_command};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -223,7 +223,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
         let mut command = measure(&guest, &["--classic=60"]);
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = Started(command.spawn().unwrap());
-        wait_until("the other state", || state(&guest) == "optimized");
+        wait_until("the other state", || !changed_text(guest.pid()).is_empty());
         assert_eq!(guards(&guest), 1);
         child
     };
@@ -250,7 +250,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     let mut overruled = begin();
     let second = run(measure(&guest, &SHORT)).exits(6).json();
     assert_eq!(second["error"]["code"], "locked");
-    assert_eq!(state(&guest), "optimized");
+    assert!(!changed_text(guest.pid()).is_empty());
     whet(&["redo", &guest.arg()]).exits(0);
     signal("-KILL", pid_of(&overruled.0).to_string());
     let _ = overruled.0.wait();
@@ -309,4 +309,55 @@ fn what_cannot_be_measured() {
         run(measure(&guest, wrong)).exits(2);
     }
     assert_eq!(state(&guest), "optimized");
+}
+
+/// `status` gives the state that the comparison found and restores, not that of the window of the moment.
+#[test]
+fn status_shows_what_a_comparison_restores() {
+    let guest = optimized();
+    let begin = || {
+        let mut command = measure(&guest, &["--rounds", "1000", "--window", "0.05"]);
+        Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut comparison = begin();
+    let by = pid_of(&comparison.0);
+    let status = || {
+        let answer = whet(&["status", &guest.arg(), "--format", "json"]).exits(0).json();
+        answer["targets"][0].clone()
+    };
+    wait_until("a comparison", || status()["worked_on_by"] == by);
+    let mut said = Vec::new();
+    // By its code it is seen both ways in that time.
+    let (mut with, mut without) = (false, false);
+    wait_until("windows with and without", || {
+        said.push(status()["state"].as_str().unwrap_or_default().to_owned());
+        match changed_text(guest.pid()).is_empty() {
+            true => without = true,
+            false => with = true,
+        }
+        with && without && said.len() >= 20
+    });
+    assert!(comparison.0.try_wait().unwrap().is_none(), "it goes on");
+    said.dedup();
+    assert_eq!(said, ["optimized"]);
+    run(kill(by)).exits(0);
+    comparison.0.wait().unwrap();
+    nothing_is_left(&guest);
+    assert_eq!(state(&guest), "optimized");
+    // The comparison of one that was undone.
+    whet(&["undo", &guest.arg()]).exits(0);
+    let mut comparison = begin();
+    let by = pid_of(&comparison.0);
+    wait_until("a comparison", || status()["worked_on_by"] == by);
+    for _ in 0..20 {
+        assert_eq!(status()["state"], "undone");
+    }
+    run(kill(by)).exits(0);
+    comparison.0.wait().unwrap();
+}
+
+fn kill(pid: i32) -> Command {
+    let mut command = Command::new("kill");
+    command.args(["-INT", &pid.to_string()]);
+    command
 }

@@ -1,6 +1,7 @@
 // Programs that spin in one way or another: cases PAGE WAY.
 #include "page.h"
 #include <asm/prctl.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -8,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -100,6 +102,13 @@ int main(int argc, char **argv) {
             struct timespec rest = {0, took < 300000000 ? took * 3 : 900000000};
             nanosleep(&rest, NULL);
         }
+    } else if (!strcmp(way, "locks_itself")) {
+        // Holds what whets lock of a process: the file of its memory, and that behind a pidfd.
+        int memory = open("/proc/self/mem", O_RDWR), own = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        if (memory < 0 || own < 0 || flock(memory, LOCK_EX)) abort();
+        // Before Linux 6.9 all pidfds have one file, which nobody locks.
+        if (argc > 3) flock(own, LOCK_EX);
+        digest = spin(&page->stop, 0);
     } else if (!strcmp(way, "threads")) {
         pthread_t t;
         pthread_create(&t, NULL, other, NULL);

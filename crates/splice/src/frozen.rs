@@ -1,0 +1,202 @@
+//! The part of the format that never changes, so that any whet can undo what a later one has installed.
+//!
+//! Little-endian words. A whet may add to all of this behind what is listed here, and give it a higher version; a whet that meets a
+//! higher version with this frozen part does `status` and `undo` and nothing else. A change of the frozen part itself takes
+//! another [`FROZEN`], which earlier whets refuse.
+//!
+//! | where | what |
+//! |---|---|
+//! | anchor + 0 | `whetanch` |
+//! | anchor + 8 | version of the anchor (8 bytes) |
+//! | anchor + 32 | how many regions the page lists (8) |
+//! | anchor + 40 | the switch of huge pages that is owed to the process (8) |
+//! | anchor + 48 | how often an operator's undo has begun (8) |
+//! | anchor + 136 | the number of this frozen part (8) |
+//! | anchor + 504 | address of the next page of the list (8); 0 for none |
+//! | anchor + 512 | regions of 32 bytes: start and end of the clones, their `.eh_frame_hdr`, the journal |
+//! | next page + 0 | `whetlist`, how many regions it lists (8), address of the next page (8), 8 bytes of anything |
+//! | next page + 32 | regions |
+//! | journal + 0 | `whetjrnl` |
+//! | journal + 8 | version of the journal (4), generation (4), state (4), index (4), caches (4), purpose (4), installed at (8) |
+//! | journal + 40 | bytes of clones (8), `.eh_frame_hdr` (8) |
+//! | journal + 56 | start and end of clones, of the journal's mapping, of the records, of two tables that are not frozen (16 each) |
+//! | journal + 136 | nanoseconds of the last stop (8), the number of this frozen part (4) |
+//! | record | address (8), kind (1), length in bytes (1), 6 bytes of anything, the bytes without (8) and with (8) the redirect |
+//!
+//! An undo puts the bytes without a redirect where those with it stand, whatever the kind. A record whose place is not mapped any
+//! more has nothing to undo.
+
+use crate::anchor::{REGION_LEN, REGIONS, read_region};
+use crate::{Error, Region};
+use addr::{Addr, Avma, ReadMemory};
+
+/// The number of this frozen part. 0 stands in what whets before it have installed.
+pub(crate) const FROZEN: u32 = 1;
+/// Where it stands in an anchor.
+pub(crate) const IN_ANCHOR: u64 = 136;
+/// Where it stands in a journal.
+pub(crate) const IN_JOURNAL: usize = 144;
+/// Where an anchor has the address of the next page of its list.
+const NEXT: u64 = 504;
+/// First bytes of such a page.
+const MAGIC: [u8; 8] = *b"whetlist";
+/// Where its regions begin.
+const LIST: u64 = 32;
+/// How many regions it has room for.
+const MOST: u64 = (4096 - LIST) / REGION_LEN;
+/// Pages that are followed at most: more are a ring.
+const PAGES: usize = 256;
+
+/// The regions that lie in further pages than the anchor's.
+///
+/// # Errors
+/// [`Error::Journal`] for a page that is none, [`Error::Unreadable`] where one is not there.
+pub(crate) fn further_regions(mem: &dyn ReadMemory, anchor: Avma) -> Result<Vec<Region>, Error> {
+    let mut regions = Vec::new();
+    let mut at = Avma(mem.u64(anchor.add(NEXT))?);
+    for _ in 0..PAGES {
+        if at == Avma(0) {
+            return Ok(regions);
+        }
+        let mut magic = [0; 8];
+        mem.read(at, &mut magic)?;
+        let count = mem.u64(at.add(8))?;
+        if magic != MAGIC || count > MOST {
+            return Err(Error::Journal { at, what: "no page of the list of code caches" });
+        }
+        for i in 0..count {
+            regions.push(read_region(mem, at.add(LIST + REGION_LEN * i))?);
+        }
+        at = Avma(mem.u64(at.add(16))?);
+    }
+    Err(Error::Journal { at, what: "a list of code caches without an end" })
+}
+
+const _: () = assert!(NEXT + 8 == REGIONS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RedirectKind, State, discover, journal};
+    use addr::{AvmaRange, Unreadable};
+
+    /// Pages at addresses.
+    struct Memory(Vec<(Avma, Vec<u8>)>);
+
+    impl ReadMemory for Memory {
+        fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable> {
+            let none = Unreadable { at, len: buf.len() as u64 };
+            self.0.iter().find_map(|(from, bytes)| (*from, &bytes[..]).read(at, buf).ok()).ok_or(none)
+        }
+    }
+
+    const ANCHOR: u64 = 0x7f00_0000_1000;
+    const LIST_PAGE: u64 = 0x7f00_0000_5000;
+    const JOURNALS: [u64; 2] = [0x7f00_0020_0000, 0x7f00_0040_0000];
+    const RECORDS: u64 = 0x800;
+
+    fn words(page: &mut [u8], at: usize, words: &[u64]) {
+        for (i, w) in words.iter().enumerate() {
+            page[at + 8 * i..][..8].copy_from_slice(&w.to_le_bytes());
+        }
+    }
+
+    fn region(journal: u64) -> [u64; 4] {
+        [journal - 0x1000, journal, journal + 0x400, journal]
+    }
+
+    /// Written out by hand: what stands here must be read for ever.
+    fn memory(anchor_version: u64, journal_version: u64, frozen: u64) -> Memory {
+        let mut anchor = vec![0x5a; 4096];
+        anchor[..8].copy_from_slice(b"whetanch");
+        words(&mut anchor, 8, &[anchor_version]);
+        // How many, nothing owed, two undos.
+        words(&mut anchor, 32, &[2, 0, 2]);
+        if anchor_version == 3 {
+            words(&mut anchor, 16, &[0, 0]);
+            words(&mut anchor, 56, &[0; 9]);
+        }
+        words(&mut anchor, 136, &[frozen]);
+        words(&mut anchor, 504, &[LIST_PAGE]);
+        words(&mut anchor, 512, &[ANCHOR - 0x1000, ANCHOR, ANCHOR + 0xe00, ANCHOR]);
+        words(&mut anchor, 544, &region(JOURNALS[0]));
+        let mut list = vec![0x5a; 4096];
+        list[..8].copy_from_slice(b"whetlist");
+        words(&mut list, 8, &[1, 0]);
+        words(&mut list, 32, &region(JOURNALS[1]));
+        let journal = |at: u64| {
+            let mut page = vec![0x5a; 4096];
+            page[..8].copy_from_slice(b"whetjrnl");
+            // Version 9 or so, generation 7; applied, index 0; one cache, not to count.
+            words(&mut page, 8, &[journal_version | 7 << 32, 2, 1]);
+            words(&mut page, 32, &[99, 100, at + 0x400, at - 0x1000, at, at, at + 0x1000]);
+            words(&mut page, 88, &[at + RECORDS, at + RECORDS + 64, 1, 2, 3, 4, 0]);
+            if journal_version == 3 {
+                words(&mut page, 104, &[at, at, at, at]);
+            }
+            words(&mut page, 144, &[frozen]);
+            let r = usize::try_from(RECORDS).unwrap();
+            // A kind of redirect that nobody knows, and one whose place is not there any more.
+            let kind = if journal_version == 3 { 1 } else { 77 };
+            words(&mut page, r, &[at + 16, kind | 5 << 8, 0x11, 0x5a5a_5a5a_5a5a_5a5a]);
+            words(&mut page, r + 32, &[0x10_0000, kind | 4 << 8, 1, 2]);
+            page
+        };
+        let journals = JOURNALS.map(|at| (Avma(at), journal(at)));
+        let mut all = vec![(Avma(ANCHOR), anchor), (Avma(LIST_PAGE), list)];
+        all.extend(journals);
+        Memory(all)
+    }
+
+    fn look(memory: &Memory) -> Result<Option<crate::Installed>, Error> {
+        discover(memory, &[AvmaRange::with_len(Avma(ANCHOR), 4096)])
+    }
+
+    #[test]
+    fn what_a_later_whet_wrote_is_found_and_can_be_undone() {
+        for (anchor, journal) in [(9, 3), (3, 9), (9, 9), (3, 3)] {
+            let found = look(&memory(anchor, journal, 1)).unwrap().unwrap();
+            assert_eq!((found.generation(), found.state(), found.caches.len()), (7, State::Applied, 2));
+            assert_eq!(found.anchor.undos, 2);
+            let is_newer = (anchor, journal) != (3, 3);
+            assert_eq!(found.newer(), is_newer.then_some(9));
+            for (cache, at) in found.caches.iter().zip(JOURNALS) {
+                let first = cache.records.first().unwrap();
+                let kind = if journal == 3 { RedirectKind::Entry } else { RedirectKind::Other };
+                assert_eq!((first.at, first.kind, first.len), (Avma(at + 16), kind, 5));
+                assert_eq!((first.old_bytes(), first.new_bytes()), (&[0x11, 0, 0, 0, 0][..], &[0x5a; 5][..]));
+                assert_eq!(cache.records.len(), if journal == 3 { 2 } else { 1 });
+                assert_eq!(cache.header.code_bytes, 100);
+                assert!(cache.header.map.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn another_frozen_part_is_refused() {
+        for (anchor, journal) in [(9, 3), (3, 9)] {
+            for frozen in [0, 2] {
+                assert!(matches!(look(&memory(anchor, journal, frozen)), Err(Error::Journal { .. })));
+            }
+        }
+        // Of whets before the frozen part, which did not write its number.
+        assert!(look(&memory(3, 3, 0)).unwrap().unwrap().newer().is_none());
+    }
+
+    #[test]
+    fn a_ring_of_pages_ends() {
+        let mut memory = memory(3, 3, 1);
+        words(&mut memory.0[1].1, 16, &[LIST_PAGE]);
+        assert!(matches!(look(&memory), Err(Error::Journal { .. })));
+    }
+
+    /// What this whet writes has the frozen part.
+    #[test]
+    fn this_whet_writes_it() {
+        let (_, data) = crate::Anchor::pages(Avma(ANCHOR), None, 0).unwrap();
+        let at = usize::try_from(IN_ANCHOR).unwrap();
+        assert_eq!(data[at..at + 8], u64::from(FROZEN).to_le_bytes());
+        assert_eq!(data[504..512], [0; 8]);
+        assert_eq!(journal::VERSION, 3);
+    }
+}

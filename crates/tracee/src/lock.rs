@@ -1,0 +1,121 @@
+//! What keeps whets from working on one process at the same time, whoever started them and wherever they are.
+//!
+//! Two files are locked, as no one of them is enough. `/proc/PID/mem` is there on every kernel, and opened by nobody but those that
+//! may trace the process; but each view of `/proc` (a container's, its host's) has an inode of its own for it. The file behind a
+//! pidfd has one inode for a process everywhere (pidfs, Linux 6.9).
+//!
+//! The process may open both itself. What it holds of its own keeps nobody out: its lock is passed over. Then what is left is
+//! that the kernel lets one tracer at a time at a thread.
+
+use crate::{Error, Pid, Process};
+use std::fs::{self, File, TryLockError};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Held until it is dropped; the kernel lets go of it when its holder dies, however it dies.
+#[derive(Debug)]
+pub struct Lock {
+    /// Those of the files that could be locked.
+    _held: Vec<File>,
+}
+
+/// What came of locking one file.
+enum Tried {
+    Held(File),
+    /// The process has locked it itself, or there is no such file.
+    PassedOver,
+    /// Somebody else has it.
+    Taken,
+}
+
+impl Process {
+    /// Keeps others who ask the same away for as long as the lock is held. `None` where somebody else keeps us away, who is not the
+    /// process itself.
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn lock(&self) -> Result<Option<Lock>, Error> {
+        let memory = File::open(self.memory_file("mem")).map_err(|e| self.file_error("mem", e))?;
+        let mut held = Vec::new();
+        for file in [Some(memory), self.own_file()].into_iter().flatten() {
+            match self.try_lock(file)? {
+                Tried::Held(file) => held.push(file),
+                Tried::PassedOver => {}
+                Tried::Taken => return Ok(None),
+            }
+        }
+        Ok(Some(Lock { _held: held }))
+    }
+
+    fn try_lock(&self, file: File) -> Result<Tried, Error> {
+        match file.try_lock() {
+            Ok(()) => Ok(Tried::Held(file)),
+            Err(TryLockError::WouldBlock) => {
+                let inode = file.metadata().map_err(|e| self.file_error("mem", e))?.ino();
+                let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+                Ok(if is_held_by(&locks, inode, self.pid()) { Tried::PassedOver } else { Tried::Taken })
+            }
+            Err(TryLockError::Error(e)) => Err(self.file_error("mem", e)),
+        }
+    }
+
+    /// The file that stands for the process in every namespace; `None` where the kernel has one file for all pidfds.
+    fn own_file(&self) -> Option<File> {
+        const PIDFS: i64 = 0x5049_4446;
+        // SAFETY: takes two integers and gives a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid().0, 0) };
+        let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
+        // SAFETY: the descriptor was just made and nobody else has it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let mut about = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+        // SAFETY: `about` is valid for writes of a statfs.
+        let rc = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) };
+        // SAFETY: plain integers, zeroed and perhaps written.
+        let about = unsafe { about.assume_init() };
+        // The id may have come to mean another process: that one's lock would do no harm, but no good either.
+        (rc == 0 && about.f_type == PIDFS && self.is_alive()).then_some(file)
+    }
+}
+
+/// Whether the text of `/proc/locks` says that a process has locked the whole of a file.
+fn is_held_by(locks: &str, inode: u64, pid: Pid) -> bool {
+    let inode = inode.to_string();
+    locks.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some("FLOCK")
+            && words.nth(2).and_then(|w| w.parse().ok()) == Some(pid.0)
+            && words.next().and_then(|place| place.rsplit(':').next()) == Some(inode.as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn whose_lock_it_is() {
+        let text = "1: FLOCK  ADVISORY  WRITE 41 00:19:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 42 00:19:1234 0 EOF\n\
+                    2: POSIX  ADVISORY  READ 43 fe:01:1234 128 128\n3: FLOCK\njunk\n\n";
+        let holds = |pid| is_held_by(text, 1234, Pid(pid));
+        assert!(holds(41) && !holds(42) && !holds(43));
+        assert!(!is_held_by(text, 234, Pid(41)));
+    }
+
+    #[test]
+    fn one_at_a_time_on_each_of_its_files() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
+        let lock = process.lock().unwrap().unwrap();
+        assert!(process.lock().unwrap().is_none());
+        drop(lock);
+        for file in [File::open(process.memory_file("mem")).ok(), process.own_file()].into_iter().flatten() {
+            file.lock().unwrap();
+            assert!(process.lock().unwrap().is_none());
+            drop(file);
+            assert!(process.lock().unwrap().is_some());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
