@@ -216,6 +216,8 @@ fn one_cache(
         records.extend(redirects::words(program, &entries));
     }
 
+    let records = redirects::lasting(program, &entries, records);
+
     let maps = map_store::write(&out.clones);
     let plan = CachePlan {
         text_at,

@@ -64,6 +64,7 @@ mod targets;
 #[cfg(test)]
 mod test_candidate;
 mod turns;
+mod unloadable;
 mod verify;
 mod walk;
 mod watcher;

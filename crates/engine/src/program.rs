@@ -5,6 +5,7 @@ use crate::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Ranges, Refusal};
 use emit::{Stub, Stubs};
+use iced_x86::OpKind;
 use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
 use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
@@ -197,6 +198,27 @@ impl<'m> Program<'m> {
         slots
     }
 
+    /// Whether code and data of the module at `holder` may lead to an address for as long as they are there: it is in the same
+    /// module, or in one that is never unloaded. Whatever whet writes or assumes keeps to this, so that nothing leads into a
+    /// module that is gone.
+    #[must_use]
+    pub fn lasts_for(&self, holder: Avma, at: Avma) -> bool {
+        self.image.module_of(at).is_some_and(|m| m.nodelete || m.extent.contains(holder))
+    }
+
+    /// The page by which the module at an address is marked where it may be unloaded: its first.
+    #[must_use]
+    pub fn mark_of(&self, at: Avma) -> Option<Avma> {
+        self.image.module_of(at).filter(|m| !m.nodelete).map(|m| m.extent.start)
+    }
+
+    /// Leaves modules alone as a whole, by their places in the image.
+    pub fn leave(&mut self, modules: &[usize], reason: Refusal) {
+        for module in self.modules.iter_mut().filter(|m| modules.contains(&m.in_image)) {
+            module.refused.get_or_insert(reason);
+        }
+    }
+
     /// What a stub of the procedure linkage table jumps to now; `None` for any other address.
     #[must_use]
     pub fn bound(&self, stub: Avma) -> Option<Avma> {
@@ -205,16 +227,12 @@ impl<'m> Program<'m> {
         self.memory.u64(module.plt[i].slot).ok().map(Avma)
     }
 
-    /// What the stubs of some modules' procedure linkage tables come to, for code that lies near all of these.
+    /// The slots of the stubs of some modules' procedure linkage tables. What a slot holds is not taken for constant: libraries
+    /// that hook functions unprotect slots and write to them, also to those that the loader has made read-only.
     #[must_use]
     pub fn stubs(&self, modules: &[usize]) -> Stubs {
         let images = self.image.modules();
-        let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
-        let stub = |p: &PltStub| {
-            let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
-            let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
-            (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
-        };
+        let stub = |p: &PltStub| (p.range.start, Stub::Slot(p.slot));
         modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 
@@ -303,7 +321,21 @@ impl<'m> Program<'m> {
             callee: &|c| self.callees.kind(c),
             is_function: &|at| self.is_function(at),
         })?;
+        if !self.leads_only_to_lasting(&cfg) {
+            return Err(Refusal::ModuleMayUnload);
+        }
         Ok(Analysed { cfg, text, rows, lsda, personality: first.personality, signal_frame: false })
+    }
+
+    /// Whether no direct branch leads into another module that may be unloaded: only a program that writes code by itself has such,
+    /// and clones would call clones of that module.
+    fn leads_only_to_lasting(&self, cfg: &Cfg) -> bool {
+        cfg.insts.iter().all(|inst| {
+            let i = &inst.decoded;
+            let direct = i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64;
+            let to = Avma(i.near_branch_target());
+            !direct || self.image.module_of(to).is_none() || self.lasts_for(cfg.entry, to)
+        })
     }
 
     /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
@@ -538,9 +570,7 @@ fn module_refusal(module: &Module) -> Option<Refusal> {
         ModuleKind::Interpreter | ModuleKind::Vdso => Some(Refusal::RuntimeInternal),
         // The unwinder walks its own frames and knows them by address.
         _ if file.starts_with("libgcc_s") || file.starts_with("libunwind") => Some(Refusal::RuntimeInternal),
-        ModuleKind::Main => None,
-        _ if module.nodelete => None,
-        _ => Some(Refusal::ModuleMayUnload),
+        ModuleKind::Main | ModuleKind::Library => None,
     }
 }
 

@@ -25,7 +25,10 @@ impl Target {
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let maps = image::maps::parse(&process.maps_text()?)?;
-        let installed = splice::discover(&process, &journal_candidates(&maps))?;
+        let mut installed = splice::discover(&process, &journal_candidates(&maps))?;
+        if let Some(installed) = &mut installed {
+            splice::forget_unloaded(&process, installed)?;
+        }
         Ok(Self { process, maps, installed })
     }
 

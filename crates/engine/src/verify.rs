@@ -152,6 +152,7 @@ mod tests {
             interior: 0,
             old: *b"aaaaa\0\0\0",
             new: *b"jjjjj\0\0\0",
+            mark: None,
         };
         let sites = BTreeMap::from([((record.at, record.len), vec![record])]);
         let range = AvmaRange::with_len(Avma(0x1000), 16);

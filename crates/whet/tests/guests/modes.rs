@@ -164,7 +164,7 @@ impl Live<'_> {
         let whole = mode == Mode::Toggled && seed.is_multiple_of(4);
         let seed = seed.to_string();
         let mut how: Vec<&str> = match mode {
-            Mode::Optimized => vec!["--seconds", "0.4", "--count", "0.2"],
+            Mode::Optimized => vec!["--seconds", "0.4", "--count", &self.guest.count],
             Mode::Counted => vec!["--shuffle", &seed, "--count", "0.3"],
             _ => vec!["--shuffle", &seed],
         };
