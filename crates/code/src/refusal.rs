@@ -21,7 +21,9 @@ pub enum Refusal {
     ReadsOwnAddress,
     /// Calls a function that returns twice (setjmp, vfork, getcontext).
     ReturnsTwice,
-    /// Calls a function that asks who called it (dlsym, dlopen).
+    /// Data holds the address of an instruction inside it (a fault table, a sled to be patched).
+    AddressInData,
+    /// Calls a function that asks who called it (dlsym, dlopen), or looks at its return address.
     CallerSensitive,
     /// A restartable sequence: the kernel knows it by address.
     RestartableSequence,
@@ -69,6 +71,7 @@ impl Refusal {
             Refusal::BadInstruction => "bad_instruction",
             Refusal::OverlappingCode => "overlapping_code",
             Refusal::ReadsOwnAddress => "reads_own_address",
+            Refusal::AddressInData => "address_in_data",
             Refusal::ReturnsTwice => "returns_twice",
             Refusal::CallerSensitive => "caller_sensitive",
             Refusal::RestartableSequence => "restartable_sequence",
@@ -107,8 +110,13 @@ impl Refusal {
             Refusal::ReadsOwnAddress => {
                 "its own address is computed from where it lies, which a copy would change"
             }
+            Refusal::AddressInData => {
+                "data holds the address of an instruction inside it (a fault table, a sled to be patched)"
+            }
             Refusal::ReturnsTwice => "it calls a function that returns twice (setjmp, vfork, getcontext)",
-            Refusal::CallerSensitive => "it calls a function that asks who called it (dlsym, dlopen)",
+            Refusal::CallerSensitive => {
+                "it calls a function that asks who called it (dlsym, dlopen, or one that looks at its return address)"
+            }
             Refusal::RestartableSequence => "the kernel knows its code by address (restartable sequences)",
             Refusal::RuntimeInternal => {
                 "it is part of the unwinder, the dynamic loader or a signal trampoline"
@@ -140,7 +148,7 @@ impl Refusal {
         Self::ALL.into_iter().find(|r| r.code() == code)
     }
 
-    const ALL: [Refusal; 25] = [
+    const ALL: [Refusal; 26] = [
         Refusal::NoUnwindInfo,
         Refusal::OddUnwindInfo,
         Refusal::UnwindDisagrees,
@@ -148,6 +156,7 @@ impl Refusal {
         Refusal::BadInstruction,
         Refusal::OverlappingCode,
         Refusal::ReadsOwnAddress,
+        Refusal::AddressInData,
         Refusal::ReturnsTwice,
         Refusal::CallerSensitive,
         Refusal::RestartableSequence,

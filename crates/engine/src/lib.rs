@@ -7,6 +7,7 @@
 mod anatomy;
 mod build;
 mod callees;
+mod caller_address;
 mod calls;
 mod candidates;
 mod claim;

@@ -69,6 +69,13 @@ impl Target {
         Ok(Image::load(&self.maps, &self.pristine(), &self.files(), &hint)?)
     }
 
+    /// Whether other files are mapped as code than when it was opened.
+    pub(crate) fn has_other_code(&self) -> bool {
+        let now = self.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
+        let code = |m: &&Mapping| m.perms.x && m.inode != 0;
+        now.is_none_or(|now| !now.iter().filter(code).eq(self.maps.iter().filter(code)))
+    }
+
     fn files(&self) -> ProcessFiles<'_> {
         ProcessFiles(&self.process)
     }

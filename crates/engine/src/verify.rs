@@ -10,11 +10,21 @@ use splice::{Installed, Record, RedirectKind};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
+/// How often a process is looked at whose libraries come and go meanwhile.
+const ATTEMPTS: u32 = 5;
+
 /// Compares all executable bytes of all modules.
 ///
 /// # Errors
 /// [`Error`] where the target cannot be read.
 pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
+    for _ in 1..ATTEMPTS {
+        let target = Target::open(pid)?;
+        let outcome = compare(&target);
+        if outcome.as_ref().is_ok_and(|r| r.identical) || !target.has_other_code() {
+            return outcome.map_err(|e| target.cause(e));
+        }
+    }
     let target = Target::open(pid)?;
     compare(&target).map_err(|e| target.cause(e))
 }

@@ -44,6 +44,8 @@ pub(crate) struct Guest {
     pub(crate) end: End,
     /// How long its clones count in mode `optimized`. Seconds.
     pub(crate) count: String,
+    /// It changes its own code, which `verify` may find.
+    pub(crate) patches: bool,
     /// whet may find nothing hot in it.
     pub(crate) idle: bool,
     /// whet must refuse it, for this reason.
@@ -81,6 +83,7 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
         pic: None,
         end: End::Exit(0),
         count: "0.2".to_owned(),
+        patches: false,
         idle: false,
         refused: None,
     };
@@ -110,6 +113,7 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
             "Exit" => guest.end = End::Exit(number()?),
             "Signal" => guest.end = End::Signal(number()?),
             "Count" => value.clone_into(&mut guest.count),
+            "Patches" => guest.patches = true,
             "Idle" => guest.idle = true,
             "Refused" => guest.refused = Some(value.to_owned()),
             _ => return Err(format!("{line}: no such directive")),

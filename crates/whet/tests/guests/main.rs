@@ -28,6 +28,7 @@
 //! | `Exit: N` | its exit status (0 without it) |
 //! | `Signal: N` | it ends by this signal |
 //! | `Count: SECONDS` | how long its clones count in mode `optimized` |
+//! | `Patches` | it changes its own code: `whet verify` may find other bytes than the files' |
 //! | `Idle` | whet may find nothing to do (exit code 7) |
 //! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!
