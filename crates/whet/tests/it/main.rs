@@ -7,6 +7,7 @@ mod debuggers;
 mod faults;
 mod measure;
 mod odd;
+mod plugins;
 mod profile;
 mod refusals;
 mod report;
