@@ -49,7 +49,7 @@ pub enum Refusal {
     RoundTrip,
     /// Larger than the analysis is willing to look at.
     TooLarge,
-    /// The library may be unloaded while its clones live.
+    /// In, or branches into, a library that may be unloaded and could not be marked.
     ModuleMayUnload,
     /// Its bytes could not be read.
     Unreadable,
@@ -135,7 +135,9 @@ impl Refusal {
             Refusal::OutOfReach => "something it refers to is further away than 2 GiB",
             Refusal::RoundTrip => "its rebuilt code did not decode back to what was meant",
             Refusal::TooLarge => "it is larger than the analysis is willing to look at",
-            Refusal::ModuleMayUnload => "its library may be unloaded while clones live",
+            Refusal::ModuleMayUnload => {
+                "it is in, or branches into, a library whose unloading would not be noticed"
+            }
             Refusal::Unreadable => "its bytes could not be read",
             Refusal::Cold => "it runs too seldom to pay",
             Refusal::MemoryCap => "the cap on the memory of clones was reached",

@@ -298,7 +298,13 @@ fn in_stop(
                 write_checked(process, span.start, &bytes)?;
             } else {
                 process.write(span.start, &bytes)?;
-                stop.written.push((span, bytes));
+                // Between redirects there may be places that the program itself patches.
+                stop.written.extend(here.iter().filter_map(|&i| {
+                    let range = sites[i].record.range();
+                    let from = usize::try_from(range.start.since(span.start)?).ok()?;
+                    let wanted = bytes.get(from..from + usize::from(sites[i].record.len))?;
+                    Some((range, wanted.to_vec()))
+                }));
             }
         }
     }
