@@ -21,7 +21,9 @@ pub enum Refusal {
     ReadsOwnAddress,
     /// Calls a function that returns twice (setjmp, vfork, getcontext).
     ReturnsTwice,
-    /// Calls a function that asks who called it (dlsym, dlopen).
+    /// Data holds the address of an instruction inside it (a fault table, a sled to be patched).
+    AddressInData,
+    /// Calls a function that asks who called it (dlsym, dlopen), or looks at its return address.
     CallerSensitive,
     /// A restartable sequence: the kernel knows it by address.
     RestartableSequence,
@@ -39,7 +41,7 @@ pub enum Refusal {
     RoundTrip,
     /// Larger than the analysis is willing to look at.
     TooLarge,
-    /// The library may be unloaded while its clones live.
+    /// In, or branches into, a library that may be unloaded and could not be marked.
     ModuleMayUnload,
     /// Its bytes could not be read.
     Unreadable,
@@ -61,6 +63,7 @@ impl Refusal {
             Refusal::BadInstruction => "bad_instruction",
             Refusal::OverlappingCode => "overlapping_code",
             Refusal::ReadsOwnAddress => "reads_own_address",
+            Refusal::AddressInData => "address_in_data",
             Refusal::ReturnsTwice => "returns_twice",
             Refusal::CallerSensitive => "caller_sensitive",
             Refusal::RestartableSequence => "restartable_sequence",
@@ -95,8 +98,13 @@ impl Refusal {
             Refusal::ReadsOwnAddress => {
                 "its own address is computed from where it lies, which a copy would change"
             }
+            Refusal::AddressInData => {
+                "data holds the address of an instruction inside it (a fault table, a sled to be patched)"
+            }
             Refusal::ReturnsTwice => "it calls a function that returns twice (setjmp, vfork, getcontext)",
-            Refusal::CallerSensitive => "it calls a function that asks who called it (dlsym, dlopen)",
+            Refusal::CallerSensitive => {
+                "it calls a function that asks who called it (dlsym, dlopen, or one that looks at its return address)"
+            }
             Refusal::RestartableSequence => "the kernel knows its code by address (restartable sequences)",
             Refusal::RuntimeInternal => {
                 "it is part of the unwinder, the dynamic loader or a signal trampoline"
@@ -107,7 +115,9 @@ impl Refusal {
             Refusal::OutOfReach => "something it refers to is further away than 2 GiB",
             Refusal::RoundTrip => "its rebuilt code did not decode back to what was meant",
             Refusal::TooLarge => "it is larger than the analysis is willing to look at",
-            Refusal::ModuleMayUnload => "its library may be unloaded while clones live",
+            Refusal::ModuleMayUnload => {
+                "it is in, or branches into, a library whose unloading would not be noticed"
+            }
             Refusal::Unreadable => "its bytes could not be read",
             Refusal::Cold => "it runs too seldom to pay",
             Refusal::MemoryCap => "the cap on the memory of clones was reached",
@@ -120,7 +130,7 @@ impl Refusal {
         Self::ALL.into_iter().find(|r| r.code() == code)
     }
 
-    const ALL: [Refusal; 21] = [
+    const ALL: [Refusal; 22] = [
         Refusal::NoUnwindInfo,
         Refusal::OddUnwindInfo,
         Refusal::UnwindDisagrees,
@@ -128,6 +138,7 @@ impl Refusal {
         Refusal::BadInstruction,
         Refusal::OverlappingCode,
         Refusal::ReadsOwnAddress,
+        Refusal::AddressInData,
         Refusal::ReturnsTwice,
         Refusal::CallerSensitive,
         Refusal::RestartableSequence,

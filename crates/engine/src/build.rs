@@ -201,6 +201,8 @@ fn one_cache(
         records.extend(redirects::words(program, &entries));
     }
 
+    let records = redirects::lasting(program, &entries, records);
+
     let maps = map_store::write(&out.clones);
     let counts = members.iter().any(|c| !c.counters.is_empty() || !c.watches.is_empty());
     let plan = CachePlan {

@@ -7,6 +7,7 @@
 mod anatomy;
 mod build;
 mod callees;
+mod caller_address;
 mod calls;
 mod candidates;
 mod claim;
@@ -67,6 +68,7 @@ mod targets;
 #[cfg(test)]
 mod test_candidate;
 mod turns;
+mod unloadable;
 mod verify;
 mod walk;
 mod watcher;

@@ -18,7 +18,7 @@ use crate::samples::{self, Samples};
 use crate::source::CountSource;
 use crate::{
     Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, redirects, restore,
-    reuse, shortcuts, walk,
+    reuse, shortcuts, unloadable, walk,
 };
 use addr::ReadMemory;
 use emit::{AddressMap, Fragments};
@@ -242,6 +242,7 @@ pub(crate) fn on_ground<R>(
     let image = target.image()?;
     let pristine = target.pristine();
     check_program(pid, &image, &pristine)?;
+    let unmarked = unloadable::mark(target, &image);
     let lookup = lookup::find(target, &image)?;
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
@@ -249,7 +250,8 @@ pub(crate) fn on_ground<R>(
         (None, None) => samples::take(&target.process, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Building);
-    let program = Program::new(image, &pristine);
+    let mut program = Program::new(image, &pristine);
+    program.leave(&unmarked, code::Refusal::ModuleMayUnload);
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,

@@ -58,6 +58,7 @@ mod tests {
             interior: 0,
             old: [1, 2, 3, 4, 5, 0, 0, 0],
             new: [0xe9; 8],
+            mark: None,
         };
         let m = Pristine { under: &under, records: vec![record] };
         for from in 0x1000u64..0x1010 {

@@ -1,19 +1,28 @@
 //! A whole process as code: its modules with their functions, ready to be analysed one by one.
 
 use crate::callees::Callees;
+use crate::caller_address::{self, Look};
 use crate::gs::{self, GsUse};
 use crate::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Branches, Cfg, Extent, Extents, Input, MergeInput, Part, Piece, Ranges, Refusal};
+use code::{
+    Branches, Callee, CalleeKind, Cfg, Dest, Extent, Extents, Input, MergeInput, Part, Piece, Ranges,
+    Refusal, Term,
+};
 use emit::{Stub, Stubs};
+use iced_x86::OpKind;
 use image::{Image, Module, ModuleKind, PltStub, RelocKind, VtableSlot};
 use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::hash::Hasher;
+use std::sync::{Mutex, PoisonError};
 use unwind::{CfaRule, Fde, Lsda, Reg, Row};
 
 /// Into how many shares the code of a module is cut that are swept side by side.
 const SHARES: usize = 4;
+
+/// How many functions that jump on to each other are looked through for one that looks at its return address.
+const TAIL_CALLS: usize = 32;
 
 /// A function of the process: a module's place in the image and the function's place in the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -43,8 +52,10 @@ pub struct ModuleCode {
     gs_use: Option<GsUse>,
     /// Every fragment of a function, by start.
     fragments: Vec<Fragment>,
-    /// Code addresses that data holds, rising.
+    /// Code addresses that data holds or that other modules can ask for, rising.
     held: Vec<Avma>,
+    /// Those that data holds, rising; in a program linked to fixed addresses some are there by chance.
+    in_data: Vec<Avma>,
 }
 
 /// A fragment of a function.
@@ -62,6 +73,8 @@ pub struct Program<'m> {
     image: Image,
     modules: Vec<ModuleCode>,
     callees: Callees,
+    /// Which functions, by entry, look at their return address, as far as that was asked.
+    lookers: Mutex<FxHashMap<Avma, bool>>,
     /// Slots of virtual tables whose function's address no instruction computes.
     vtables: Vec<VtableSlot>,
     memory: &'m (dyn ReadMemory + Sync),
@@ -105,7 +118,8 @@ impl<'m> Program<'m> {
         let modules: Vec<ModuleCode> =
             (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
         let callees = Callees::new(&image, &modules, memory);
-        let mut this = Self { image, modules, callees, vtables: Vec::new(), memory };
+        let lookers = Mutex::default();
+        let mut this = Self { image, modules, callees, lookers, vtables: Vec::new(), memory };
         this.vtables = this.find_vtables();
         this
     }
@@ -197,6 +211,27 @@ impl<'m> Program<'m> {
         slots
     }
 
+    /// Whether code and data of the module at `holder` may lead to an address for as long as they are there: it is in the same
+    /// module, or in one that is never unloaded. Whatever whet writes or assumes keeps to this, so that nothing leads into a
+    /// module that is gone.
+    #[must_use]
+    pub fn lasts_for(&self, holder: Avma, at: Avma) -> bool {
+        self.image.module_of(at).is_some_and(|m| m.nodelete || m.extent.contains(holder))
+    }
+
+    /// The page by which the module at an address is marked where it may be unloaded: its first.
+    #[must_use]
+    pub fn mark_of(&self, at: Avma) -> Option<Avma> {
+        self.image.module_of(at).filter(|m| !m.nodelete).map(|m| m.extent.start)
+    }
+
+    /// Leaves modules alone as a whole, by their places in the image.
+    pub fn leave(&mut self, modules: &[usize], reason: Refusal) {
+        for module in self.modules.iter_mut().filter(|m| modules.contains(&m.in_image)) {
+            module.refused.get_or_insert(reason);
+        }
+    }
+
     /// What a stub of the procedure linkage table jumps to now; `None` for any other address.
     #[must_use]
     pub fn bound(&self, stub: Avma) -> Option<Avma> {
@@ -205,16 +240,12 @@ impl<'m> Program<'m> {
         self.memory.u64(module.plt[i].slot).ok().map(Avma)
     }
 
-    /// What the stubs of some modules' procedure linkage tables come to, for code that lies near all of these.
+    /// The slots of the stubs of some modules' procedure linkage tables. What a slot holds is not taken for constant: libraries
+    /// that hook functions unprotect slots and write to them, also to those that the loader has made read-only.
     #[must_use]
     pub fn stubs(&self, modules: &[usize]) -> Stubs {
         let images = self.image.modules();
-        let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
-        let stub = |p: &PltStub| {
-            let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
-            let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
-            (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
-        };
+        let stub = |p: &PltStub| (p.range.start, Stub::Slot(p.slot));
         modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 
@@ -300,10 +331,108 @@ impl<'m> Program<'m> {
             rows: &rows,
             landing_pads: &landing_pads,
             constant: &constant,
-            callee: &|c| self.callees.kind(c),
+            callee: &|c| self.callee_kind(c),
             is_function: &|at| self.is_function(at),
         })?;
+        if self.has_address_in_data(f, &cfg) {
+            return Err(Refusal::AddressInData);
+        }
+        if !self.leads_only_to_lasting(&cfg) {
+            return Err(Refusal::ModuleMayUnload);
+        }
         Ok(Analysed { cfg, text, rows, lsda, personality: first.personality, signal_frame: false })
+    }
+
+    /// What is known about a callee.
+    fn callee_kind(&self, callee: Callee) -> CalleeKind {
+        let kind = self.callees.kind(callee);
+        if kind != CalleeKind::Ordinary {
+            return kind;
+        }
+        let at = match callee {
+            Callee::Direct(at) => self.bound(at).unwrap_or(at),
+            Callee::Slot(slot) => self.memory.u64(slot).map_or(slot, Avma),
+        };
+        if self.looks_at_caller(at) { CalleeKind::CallerSensitive } else { kind }
+    }
+
+    /// Whether a function looks at its return address, or jumps to one that does.
+    fn looks_at_caller(&self, at: Avma) -> bool {
+        let known = || self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&looks) = known().get(&at) {
+            return looks;
+        }
+        let (mut seen, mut next, mut looks) = (vec![at], 0, false);
+        while let Some(&one) = seen.get(next).filter(|_| !looks && next < TAIL_CALLS) {
+            let found = self.entered_at(one).and_then(|f| self.look_of(f)).unwrap_or_default();
+            looks |= found.looks;
+            for to in found.leaves_to.into_iter().map(|to| self.bound(to).unwrap_or(to)) {
+                if !seen.contains(&to) {
+                    seen.push(to);
+                }
+            }
+            next += 1;
+        }
+        known().insert(at, looks);
+        looks
+    }
+
+    /// What a function does with its return address; `None` where that is not asked. The C library's functions that look at it are
+    /// known by name: others only pass it to hooks that are not there.
+    fn look_of(&self, f: FuncId) -> Option<Look> {
+        let (image, extent) = (self.module_image(f), self.extent(f));
+        if is_libc(image) || extent.plt {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for &fde in &extent.fdes {
+            rows.extend(image.frames.rows(image.frames.fdes().get(fde)?).ok()?);
+        }
+        rows.sort_by_key(|r: &Row| r.range.start);
+        let read = |&range: &AvmaRange| Some((range, self.memory.bytes(range).ok()?));
+        let parts: Vec<_> = extent.parts.iter().map(read).collect::<Option<_>>()?;
+        Some(caller_address::look(&parts, &rows))
+    }
+
+    /// Whether data holds the address of one of its instructions, of which it is not known what for: a handler may look an
+    /// interrupted program counter up there, or patch what stands there. The targets of its jump tables are known, and where it jumps
+    /// to an address that it has from anywhere, the words may be labels for that; a clone leaves for the original then.
+    fn has_address_in_data(&self, f: FuncId, cfg: &Cfg) -> bool {
+        if cfg.blocks.iter().any(|b| b.term == Term::Indirect) {
+            return false;
+        }
+        let (module, extent) = (self.module(f), self.extent(f));
+        let is_target = |at: Avma| {
+            cfg.tables.iter().flat_map(|t| &t.targets).any(|d| match d {
+                Dest::Block(b) => cfg.blocks[b.index()].range.start == at,
+                Dest::Outside(to) => *to == at,
+            })
+        };
+        let is_entry = |at: Avma| {
+            extent.entry == at
+                || extent.other_entries.contains(&at)
+                || extent.parts.iter().any(|p| p.start == at)
+        };
+        let held = extent.parts.iter().flat_map(|part| {
+            let from = module.in_data.partition_point(|&a| a < part.start);
+            let to = module.in_data.partition_point(|&a| a < part.end);
+            &module.in_data[from..to]
+        });
+        let mut unknown = held.copied().filter(|&at| !is_entry(at) && !is_target(at));
+        // Blocks that nothing but the data leads to are in no graph; in between instructions there is nothing.
+        let inside = |at: Avma| cfg.insts.iter().any(|i| i.at < at && at < i.end());
+        unknown.any(|at| !inside(at))
+    }
+
+    /// Whether no direct branch leads into another module that may be unloaded: only a program that writes code by itself has such,
+    /// and clones would call clones of that module.
+    fn leads_only_to_lasting(&self, cfg: &Cfg) -> bool {
+        cfg.insts.iter().all(|inst| {
+            let i = &inst.decoded;
+            let direct = i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64;
+            let to = Avma(i.near_branch_target());
+            !direct || self.image.module_of(to).is_none() || self.lasts_for(cfg.entry, to)
+        })
     }
 
     /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
@@ -386,6 +515,7 @@ impl ModuleCode {
             gs_use: gs::in_module(module, &text),
             fragments: Vec::new(),
             held: Vec::new(),
+            in_data: Vec::new(),
         };
         if this.refused.is_none() && has_restartable_sequences(module, &text) {
             this.refused = Some(Refusal::RestartableSequence);
@@ -405,7 +535,8 @@ impl ModuleCode {
         let ranges: Ranges = pieces.iter().map(|p| p.range).collect();
         let shares: Vec<&[Piece<'_>]> = pieces.chunks(pieces.len().div_ceil(SHARES).max(1)).collect();
         self.branches = Branches::joined(parallel::map(&shares, |share| code::sweep_part(share, &ranges)));
-        let held: FxHashSet<Avma> = held_addresses(module, memory);
+        let in_data = addresses_in_data(module, memory);
+        let held: FxHashSet<Avma> = held_addresses(module, &in_data);
         let far_pads: Vec<(usize, Avma)> = fdes
             .iter()
             .enumerate()
@@ -442,6 +573,10 @@ impl ModuleCode {
         self.fragments.sort_unstable_by_key(|f| f.range.start);
         self.held = held.into_iter().collect();
         self.held.sort_unstable();
+        self.in_data = in_data;
+        self.in_data.extend(words_in_data(module, &self.text, memory));
+        self.in_data.sort_unstable();
+        self.in_data.dedup();
     }
 
     /// Whether the start of an extent is a function's, not that of a fragment to which only jumps lead.
@@ -504,8 +639,11 @@ fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
 /// only has it as the argument of its registration.
 fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
     const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
-    let is_libc = module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"));
-    !is_libc && text.iter().any(|(_, bytes)| memmem::find(bytes, &RSEQ_SIG).is_some())
+    !is_libc(module) && text.iter().any(|(_, bytes)| memmem::find(bytes, &RSEQ_SIG).is_some())
+}
+
+fn is_libc(module: &Module) -> bool {
+    module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"))
 }
 
 /// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
@@ -524,23 +662,37 @@ fn module_refusal(module: &Module) -> Option<Refusal> {
         ModuleKind::Interpreter | ModuleKind::Vdso => Some(Refusal::RuntimeInternal),
         // The unwinder walks its own frames and knows them by address.
         _ if file.starts_with("libgcc_s") || file.starts_with("libunwind") => Some(Refusal::RuntimeInternal),
-        ModuleKind::Main => None,
-        _ if module.nodelete => None,
-        _ => Some(Refusal::ModuleMayUnload),
+        ModuleKind::Main | ModuleKind::Library => None,
     }
 }
 
-/// Code addresses that data holds or other modules can ask for.
-fn held_addresses(module: &Module, memory: &dyn ReadMemory) -> FxHashSet<Avma> {
-    let mut held: FxHashSet<Avma> = module
-        .relocations
-        .iter()
-        .filter_map(|r| match r.kind {
-            RelocKind::Relative(Some(at)) => Some(at),
-            RelocKind::Relative(None) => memory.u64(r.at).ok().map(Avma),
-            _ => None,
+/// Addresses that relocated words of data hold.
+fn addresses_in_data(module: &Module, memory: &dyn ReadMemory) -> Vec<Avma> {
+    let held = |r: &image::Reloc| match r.kind {
+        RelocKind::Relative(Some(at)) => Some(at),
+        RelocKind::Relative(None) => memory.u64(r.at).ok().map(Avma),
+        _ => None,
+    };
+    module.relocations.iter().filter_map(held).collect()
+}
+
+/// Words of the data of a program linked to fixed addresses that are addresses of its code, if only by chance: nothing tells
+/// them from others there.
+fn words_in_data(module: &Module, text: &[AvmaRange], memory: &dyn ReadMemory) -> Vec<Avma> {
+    let data = module.segments.iter().filter(|s| !module.pie && !s.perms.x);
+    let is_code = |at: &Avma| text.iter().any(|r| r.contains(*at));
+    data.filter_map(|s| memory.bytes(s.file_backed).ok().map(|bytes| (s.range.start, bytes)))
+        .flat_map(|(start, bytes)| {
+            let skip = usize::try_from(start.0.next_multiple_of(8) - start.0).unwrap_or(0);
+            let (words, _) = bytes.get(skip..).unwrap_or_default().as_chunks::<8>();
+            words.iter().map(|w| Avma(u64::from_le_bytes(*w))).filter(is_code).collect::<Vec<_>>()
         })
-        .collect();
+        .collect()
+}
+
+/// Code addresses that data holds or other modules can ask for.
+fn held_addresses(module: &Module, in_data: &[Avma]) -> FxHashSet<Avma> {
+    let mut held: FxHashSet<Avma> = in_data.iter().copied().collect();
     held.extend(module.symbols.iter().filter(|s| s.exported).map(|s| s.at));
     held.insert(module.entry.unwrap_or_default());
     held

@@ -81,7 +81,15 @@ pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Ve
         let old = inst.bytes.as_slice().get(from..from + new.len())?;
         let len = u8::try_from(new.len()).ok()?;
         let kind = RedirectKind::Entry;
-        Some(Record { at: site.range.start, kind, len, interior: 0, old: word(old), new: word(&new) })
+        Some(Record {
+            at: site.range.start,
+            kind,
+            len,
+            interior: 0,
+            old: word(old),
+            new: word(&new),
+            mark: None,
+        })
     };
     if sites.sites.is_empty() {
         return Err(Refusal::NoRedirectSite);
@@ -117,6 +125,7 @@ pub fn calls<'a>(
                 interior: 0,
                 old: word(&bytes[at..]),
                 new: word(&new),
+                mark: None,
             };
             let after = taken.partition_point(|t| t.end <= record.at);
             let free = taken.get(after).is_none_or(|t| !t.overlaps(&record.range()));
@@ -137,13 +146,12 @@ pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Recor
     let redirect = |kind, at: Avma, function: Avma| {
         let clone = clones.get(&function)?;
         let (old, new) = (function.0.to_le_bytes(), clone.0.to_le_bytes());
-        let record = Record { at, kind, len: 8, interior: 0, old, new };
+        let record = Record { at, kind, len: 8, interior: 0, old, new, mark: None };
         record.in_one_page().then_some(record)
     };
     let in_tables =
         program.vtables().iter().filter_map(|v| redirect(RedirectKind::Vtable, v.slot, v.function));
-    let stay = program.image().modules().iter().filter(|m| m.nodelete);
-    let in_slots = stay.flat_map(|m| &m.slots).filter_map(|s| {
+    let in_slots = program.image().modules().iter().flat_map(|m| &m.slots).filter_map(|s| {
         let holds = program.memory().u64(s.slot).ok()?;
         redirect(RedirectKind::Slot, s.slot, Avma(holds))
     });
@@ -151,6 +159,23 @@ pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Recor
     records.sort_by_key(|r| r.at);
     records.dedup_by_key(|r| r.at);
     records
+}
+
+/// Drops records of places that may outlive what they lead to, and gives those in modules that may be unloaded their marks.
+/// `clones` has the clones' entries by the originals'.
+#[must_use]
+pub fn lasting(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>, records: Vec<Record>) -> Vec<Record> {
+    let originals: FxHashMap<Avma, Avma> =
+        clones.iter().map(|(&original, &clone)| (clone, original)).collect();
+    let lasts = |r: &Record| {
+        let original = leads_to(r).and_then(|to| originals.get(&to).copied());
+        // An entry's redirect leads from a function to its own clone, perhaps behind the clone's start.
+        original.map_or(r.kind == RedirectKind::Entry, |at| program.lasts_for(r.at, at))
+    };
+    let marked = |r: Record| Record { mark: program.mark_of(r.at), ..r };
+    // The marked page itself is never written.
+    let beside_mark = |r: &Record| r.mark.is_none_or(|page| r.at.align_down(4096) != page);
+    records.into_iter().filter(lasts).map(marked).filter(beside_mark).collect()
 }
 
 fn word(bytes: &[u8]) -> [u8; 8] {

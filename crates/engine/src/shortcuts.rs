@@ -51,10 +51,12 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
     for c in chosen {
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+        let entry = c.analysed.cfg.entry;
         let shortcut = |Call { place: call, inst, count, .. }: Call<'_>| {
             let (callee, guard) = match sites.get(&call) {
                 Some(site) => {
-                    let (callee, guard) = table(program, site, inst).filter(|_| all || is_one_way(site))?;
+                    let (callee, guard) =
+                        table(program, entry, site, inst).filter(|_| all || is_one_way(site))?;
                     (callee, Some(guard))
                 }
                 None => (direct(program, inst)?, None),
@@ -169,12 +171,14 @@ fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
     (plain && program.entered_at(to).is_some()).then_some(to)
 }
 
-/// Whom a call through a table calls by the table that was seen most, and what says so.
-fn table(program: &Program<'_>, site: &SiteTargets, inst: &Inst) -> Option<(Avma, Guard)> {
+/// Whom a call through a table calls by the table that was seen most, and what says so. Neither the table nor the callee may be
+/// in a module that can be unloaded while the caller is there: another one's table may come to the same address.
+fn table(program: &Program<'_>, caller: Avma, site: &SiteTargets, inst: &Inst) -> Option<(Avma, Guard)> {
     let (register, displacement) = emit::table_call(&inst.decoded)?;
     let &(table, _) = site.bases.first()?;
     let callee = program.constant_function(table.offset(displacement.cast_signed()))?;
-    Some((callee, Guard { register, table }))
+    let lasts = [table, callee].into_iter().all(|at| program.lasts_for(caller, at));
+    lasts.then_some((callee, Guard { register, table }))
 }
 
 /// Whether nearly always the same table was seen.

@@ -37,7 +37,10 @@ impl Target {
     pub fn open_of_any_version(pid: Pid) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let maps = image::maps::parse(&process.maps_text()?)?;
-        let installed = splice::discover(&process, &journal_candidates(&maps))?;
+        let mut installed = splice::discover(&process, &journal_candidates(&maps))?;
+        if let Some(installed) = &mut installed {
+            splice::forget_unloaded(&process, installed)?;
+        }
         Ok(Self { process, maps, installed })
     }
 
@@ -82,6 +85,13 @@ impl Target {
         let mut hint: MainHint = image::auxv::parse(&self.process.auxv()?);
         hint.exe_path = Some(self.exe());
         Ok(Image::load(&self.maps, &self.pristine(), &self.files(), &hint)?)
+    }
+
+    /// Whether other files are mapped as code than when it was opened.
+    pub(crate) fn has_other_code(&self) -> bool {
+        let now = self.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
+        let code = |m: &&Mapping| m.perms.x && m.inode != 0;
+        now.is_none_or(|now| !now.iter().filter(code).eq(self.maps.iter().filter(code)))
     }
 
     fn files(&self) -> ProcessFiles<'_> {

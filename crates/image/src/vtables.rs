@@ -39,8 +39,7 @@ pub struct VtableSlot {
     pub function: Avma,
 }
 
-/// The function slots of all virtual tables of the modules that stay loaded, by module and address. Modules linked to fixed
-/// addresses have none: words are not told from pointers there.
+/// The function slots of all virtual tables, by module and address. Modules linked to fixed addresses have none: words are not told from pointers there.
 #[must_use]
 pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     let runtime: BTreeSet<Avma> = image
@@ -52,7 +51,7 @@ pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     if runtime.is_empty() {
         return Vec::new();
     }
-    let usable = image.modules().iter().filter(|m| m.pie && m.nodelete);
+    let usable = image.modules().iter().filter(|m| m.pie);
     let words: Vec<BTreeMap<Avma, Avma>> = usable.map(|m| relocated_words(m, mem)).collect();
     let types: BTreeSet<Avma> =
         words.iter().flatten().filter(|(_, value)| runtime.contains(value)).map(|(&at, _)| at).collect();

@@ -308,6 +308,7 @@ mod tests {
             interior: 4,
             old: *b"\x41\x57\x41\x56\x41\0\0\0",
             new: *b"\xe9\x01\x02\x03\x04\0\0\0",
+            mark: None,
         };
         let hook = Hook { record, clone: Avma(0x7200_0000_0040) };
         let (at, bytes) = anchor.hook_words(&hook);

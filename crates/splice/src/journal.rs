@@ -108,6 +108,8 @@ pub struct Record {
     pub old: [u8; 8],
     /// With the redirect.
     pub new: [u8; 8],
+    /// The marked page of the module that holds the place, where that module may be unloaded: see [`crate::mark_modules`].
+    pub mark: Option<Avma>,
 }
 
 impl Record {
@@ -276,13 +278,27 @@ pub fn newer(header: &[u8; HEADER_LEN]) -> Option<u32> {
     (version > VERSION).then_some(version)
 }
 
+/// Bytes of the number of a marked page in a record.
+const MARK_LEN: usize = 5;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// Reads the number of a marked page; 0 stands for none.
+fn mark(number: &[u8]) -> Option<Avma> {
+    let number = number.iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b));
+    (number != 0).then(|| Avma(number.saturating_mul(PAGE)))
+}
+
 /// The records' form in the target.
 #[must_use]
 pub fn write_records(records: &[Record]) -> Vec<u8> {
     let mut b = Vec::with_capacity(records.len() * RECORD_LEN);
     for r in records {
         b.extend(r.at.0.to_le_bytes());
-        b.extend([r.kind.code(), r.len, r.interior, 0, 0, 0, 0, 0]);
+        b.extend([r.kind.code(), r.len, r.interior]);
+        // A page's number has 35 bits, as user addresses have 47.
+        let page = r.mark.map_or(0, |at| at.0 / PAGE).to_le_bytes();
+        b.extend(&page[..MARK_LEN]);
         b.extend(r.old);
         b.extend(r.new);
     }
@@ -323,6 +339,7 @@ pub fn parse_records_of(bytes: &[u8], at: Avma, newer: Option<u32>) -> Result<Ve
                 interior: c[10],
                 old: word(16),
                 new: word(24),
+                mark: mark(&c[11..11 + MARK_LEN]),
             };
             if record.sound() { Ok(record) } else { Err(bad("a record of impossible length")) }
         })
@@ -388,8 +405,11 @@ mod tests {
             interior: 0b10010,
             old: *b"\x55\x48\x89\xe5\x90\0\0\0",
             new: *b"\xe9\0\0\0\0\0\0\0",
+            mark: None,
         };
         assert_eq!(parse_records(&write_records(&[r, r]), Avma(0)).unwrap(), vec![r, r]);
+        let marked = Record { mark: Some(Avma(0x7fff_ffff_f000)), ..r };
+        assert_eq!(parse_records(&write_records(&[marked]), Avma(0)).unwrap(), vec![marked]);
         assert_eq!(r.interior_starts().collect::<Vec<_>>(), vec![Avma(0x1005), Avma(0x1008)]);
         assert_eq!(r.old_bytes().len(), 5);
         let crossing = Record { at: Avma(0x1ffd), ..r };

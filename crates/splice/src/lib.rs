@@ -23,6 +23,7 @@ mod huge;
 mod install;
 mod journal;
 mod lookup;
+mod mark;
 mod page;
 mod placement;
 mod quiet;
@@ -38,6 +39,7 @@ pub use huge::{offered as huge_pages_offered, setting as huge_pages_setting, set
 pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use lookup::{FindObject, decode_stub};
+pub use mark::{forget_unloaded, mark_modules};
 pub use placement::{Hole, NoRoom, Request, place};
 pub use quiet::{Ended, counter_sites, end_counting};
 pub use reinstate::reinstate;

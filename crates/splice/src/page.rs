@@ -161,6 +161,7 @@ mod tests {
             interior,
             old: word(&ORIGINAL[offset..offset + new.len()]),
             new: word(new),
+            mark: None,
         }
     }
 

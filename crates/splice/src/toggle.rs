@@ -7,6 +7,7 @@
 //! next stop.
 
 use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
+use crate::mark::Marks;
 use crate::page::{self, Site};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
@@ -321,6 +322,10 @@ fn in_stop(
         let waiting = left.to_vec();
         return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(Stop { waiting, ..Stop::default() }) };
     }
+    // Nothing is written where a module has come in place of the one that was rebuilt.
+    let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
+    let left: Vec<usize> = left.iter().copied().filter(|&i| marks.stands(&sites[i].record)).collect();
+    let left = &left[..];
     let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
     let blocked = contexts::blocked(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut stop = Stop::default();
@@ -341,8 +346,19 @@ fn in_stop(
         stop.waiting.extend(outcome.waiting);
         if bytes != before {
             fault::point();
-            process.write(span.start, &bytes)?;
-            stop.written.push((span, bytes));
+            if here.iter().any(|&i| sites[i].record.mark.is_some()) {
+                // Once the world goes on, the module may be unloaded.
+                write_checked(process, span.start, &bytes)?;
+            } else {
+                process.write(span.start, &bytes)?;
+                // Between redirects there may be places that the program itself patches.
+                stop.written.extend(here.iter().filter_map(|&i| {
+                    let range = sites[i].record.range();
+                    let from = usize::try_from(range.start.since(span.start)?).ok()?;
+                    let wanted = bytes.get(from..from + usize::from(sites[i].record.len))?;
+                    Some((range, wanted.to_vec()))
+                }));
+            }
         }
     }
     Ok(stop)
@@ -379,6 +395,11 @@ fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) ->
         // The last byte: never the start of an instruction that a breakpoint could be set on in between.
         let at = record.range().end.sub(1);
         let mut byte = [0];
+        if record.mark.is_some() {
+            // Its module may go, and other memory come, between the two: it is only read, and may be gone already.
+            let _ = process.read(at, &mut byte);
+            continue;
+        }
         process.read(at, &mut byte)?;
         process.write(at, &byte)?;
     }
@@ -397,7 +418,15 @@ mod tests {
     use super::*;
 
     fn record(at: u64, new: u8) -> Record {
-        Record { at: Avma(at), kind: RedirectKind::Entry, len: 5, interior: 2, old: [0x55; 8], new: [new; 8] }
+        Record {
+            at: Avma(at),
+            kind: RedirectKind::Entry,
+            len: 5,
+            interior: 2,
+            old: [0x55; 8],
+            new: [new; 8],
+            mark: None,
+        }
     }
 
     #[test]

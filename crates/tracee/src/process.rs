@@ -376,6 +376,26 @@ impl Process {
         }
     }
 
+    /// Tells of each page whether the process has a copy of its own of it: one that was written to in a private mapping. The
+    /// kernel's `PM_FILE` is set for pages of files and of shared memory alone (Linux's `Documentation/admin-guide/mm/pagemap.rst`).
+    ///
+    /// # Errors
+    /// As [`Process::maps_text`].
+    pub fn own_copies(&self, pages: &[Avma]) -> Result<Vec<bool>, Error> {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const FILE: u64 = 1 << 61;
+        let fail = |e| self.file_error("pagemap", e);
+        let file = File::open(self.memory_file("pagemap")).map_err(fail)?;
+        let is_own = |page: &Avma| {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, page.0 / 4096 * 8).map_err(fail)?;
+            let word = u64::from_le_bytes(word);
+            Ok(word & (PRESENT | SWAPPED) != 0 && word & FILE == 0)
+        };
+        pages.iter().map(is_own).collect()
+    }
+
     /// The descriptor that becomes readable when the process ends.
     #[must_use]
     pub fn pidfd(&self) -> std::os::fd::BorrowedFd<'_> {

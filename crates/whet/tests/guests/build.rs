@@ -19,27 +19,39 @@ pub(crate) fn build(harness: &Harness, guest: &Guest, variant: Variant) -> Resul
     }
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let compiler = variant.compiler(guest);
-    let library = match &guest.library {
-        Some((source, linked)) => {
-            let path = program.with_extension("so");
-            let mut command = Command::new(compiler);
-            command.arg(format!("-O{}", variant.level)).args(["-fPIC", "-shared", "-s"]).arg(source);
-            run(command, &path)?;
-            Some((path, *linked))
-        }
-        None => None,
+    let build_library = |source: &Path, ending: &str, defined: &[&str]| {
+        let path = program.with_extension(ending);
+        let mut command = Command::new(compiler);
+        command
+            .arg(format!("-O{}", variant.level))
+            .args(["-fPIC", "-shared", "-s"])
+            .args(defined)
+            .arg(source);
+        run(command, &path).map(|()| path)
     };
+    let mut library = None;
+    let mut second = None;
+    if let Some((source, linked)) = &guest.library {
+        library = Some((build_library(source, "so", &[])?, *linked));
+        if guest.twice {
+            second = Some(build_library(source, "second.so", &["-DGUEST_SECOND"])?);
+        }
+    }
     let mut command = Command::new(compiler);
     command.args(arguments(harness, guest, variant)).arg(&guest.source);
-    if let Some((path, linked)) = &library {
-        let mut define = OsString::from("-DGUEST_LIBRARY=\"");
+    let define = |name: &str, path: &Path| {
+        let mut define = OsString::from(format!("-D{name}=\""));
         define.push(path);
         define.push("\"");
-        command.arg(define);
+        define
+    };
+    if let Some((path, linked)) = &library {
+        command.arg(define("GUEST_LIBRARY", path));
         if *linked {
             command.arg(path);
         }
     }
+    command.args(second.iter().map(|path| define("GUEST_SECOND_LIBRARY", path)));
     command.args(&guest.with).args(&guest.link);
     // The program comes last: its presence says that all of it is there.
     run(command, &program)?;
@@ -89,6 +101,7 @@ fn key(harness: &Harness, guest: &Guest, variant: Variant) -> Result<u64, String
     arguments(harness, guest, variant).hash(&mut hasher);
     guest.link.hash(&mut hasher);
     guest.library.as_ref().map(|(_, linked)| linked).hash(&mut hasher);
+    guest.twice.hash(&mut hasher);
     harness.compilers.version(variant.compiler(guest)).hash(&mut hasher);
     Ok(hasher.finish())
 }

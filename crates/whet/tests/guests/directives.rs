@@ -35,11 +35,17 @@ pub(crate) struct Guest {
     pub(crate) with: Vec<PathBuf>,
     /// A library's source, and whether the program is linked with it.
     pub(crate) library: Option<(PathBuf, bool)>,
+    /// Whether the library is built a second time, as another one.
+    pub(crate) twice: bool,
     /// The only compilers that can build it; empty for all.
     pub(crate) compilers: Vec<String>,
     /// Whether it is built position-independent; `None` for both.
     pub(crate) pic: Option<bool>,
     pub(crate) end: End,
+    /// How long its clones count in mode `optimized`. Seconds.
+    pub(crate) count: String,
+    /// It changes its own code, which `verify` may find.
+    pub(crate) patches: bool,
     /// whet may find nothing hot in it.
     pub(crate) idle: bool,
     /// whet must refuse it, for this reason.
@@ -72,9 +78,12 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
         link: Vec::new(),
         with: Vec::new(),
         library: None,
+        twice: false,
         compilers: Vec::new(),
         pic: None,
         end: End::Exit(0),
+        count: "0.2".to_owned(),
+        patches: false,
         idle: false,
         refused: None,
     };
@@ -97,11 +106,14 @@ fn read(folder: &Path, source: &Path, text: &str) -> Result<Guest, String> {
             "Link" => guest.link.extend(words()),
             "With" => guest.with.extend(words().map(|w| folder.join(w))),
             "Library" => guest.library = Some((folder.join(value), false)),
+            "Twice" => (guest.library, guest.twice) = (Some((folder.join(value), false)), true),
             "Linked" => guest.library = Some((folder.join(value), true)),
             "Compilers" => guest.compilers.extend(words()),
             "Pic" => guest.pic = Some(value == "yes"),
             "Exit" => guest.end = End::Exit(number()?),
             "Signal" => guest.end = End::Signal(number()?),
+            "Count" => value.clone_into(&mut guest.count),
+            "Patches" => guest.patches = true,
             "Idle" => guest.idle = true,
             "Refused" => guest.refused = Some(value.to_owned()),
             _ => return Err(format!("{line}: no such directive")),

@@ -6,7 +6,7 @@
 //! | mode | what is done while it runs |
 //! |---|---|
 //! | plain | nothing |
-//! | optimized | `whet optimize PID --seconds 0.4 --count 0.2` |
+//! | optimized | `whet optimize PID --seconds 0.4 --count 0.2` (see `Count`) |
 //! | shuffled | `whet optimize PID --shuffle SEED` |
 //! | toggled | shuffled, then `whet undo` and `whet redo` in turn as fast as they go; undone and verified in the end |
 //! | counted | `whet optimize PID --shuffle SEED --count 0.3`: clones that count, in random order, come first |
@@ -21,11 +21,14 @@
 //! | `Link: ...` | more arguments at the end of the command |
 //! | `With: FILE...` | more sources, relative to `guests/` |
 //! | `Library: FILE` | a source built as a shared library; its path is the macro `GUEST_LIBRARY` |
+//! | `Twice: FILE` | the same, and built again with `GUEST_SECOND` defined; that path is the macro `GUEST_SECOND_LIBRARY` |
 //! | `Linked: FILE` | the same, and the program is linked with it |
 //! | `Compilers: gcc` or `clang` | only these |
 //! | `Pic: yes` or `no` | only position-independent, or only not |
 //! | `Exit: N` | its exit status (0 without it) |
 //! | `Signal: N` | it ends by this signal |
+//! | `Count: SECONDS` | how long its clones count in mode `optimized` |
+//! | `Patches` | it changes its own code: `whet verify` may find other bytes than the files' |
 //! | `Idle` | whet may find nothing to do (exit code 7) |
 //! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!

@@ -8,6 +8,7 @@ mod faults;
 mod gs;
 mod measure;
 mod odd;
+mod plugins;
 mod probes;
 mod profile;
 mod rebuilds;

@@ -1,0 +1,109 @@
+//! Does a function look at the address to which it returns?
+//!
+//! One that is called by a clone would see an address in the clone: it is in no module and not between the bounds of any. The
+//! unwind rules say at each instruction where on the stack the return address lies. A function whose instructions name that
+//! place, other than by `call` and `ret`, looks at it (compilers make `__builtin_return_address(0)` so), and so does a function that
+//! jumps to such a one.
+//!
+//! LIMIT: what is called through a pointer is not known to the analysis of its caller. Return addresses of outer frames are reached
+//! through frame pointers or by unwinding, which no rule tells from other loads.
+
+use addr::{Avma, AvmaRange};
+use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, OpKind, Register};
+use unwind::{CfaRule, Reg, Row};
+
+/// The return address lies below the frame address. Bytes.
+const BELOW: i64 = 8;
+
+/// What a function does with its return address.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Whether one of its instructions names it.
+    pub(crate) looks: bool,
+    /// Where its direct branches lead out of it.
+    pub(crate) leaves_to: Vec<Avma>,
+}
+
+/// Looks through the fragments of a function; `rows` are its unwind rules, rising.
+pub(crate) fn look(parts: &[(AvmaRange, Vec<u8>)], rows: &[Row]) -> Look {
+    let mut found = Look::default();
+    for (range, bytes) in parts {
+        for i in &mut Decoder::with_ip(64, bytes, range.start.0, DecoderOptions::NONE) {
+            let at = Avma(i.ip());
+            let after = rows.partition_point(|r| r.range.start <= at);
+            let row = after.checked_sub(1).and_then(|n| rows.get(n)).filter(|r| r.range.contains(at));
+            found.looks |= row.is_some_and(|row| names_return_address(&i, row));
+            let branch = i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 && !i.is_call_near();
+            let to = Avma(i.near_branch_target());
+            if branch && !parts.iter().any(|(part, _)| part.contains(to)) {
+                found.leaves_to.push(to);
+            }
+        }
+    }
+    found
+}
+
+fn names_return_address(i: &Instruction, row: &Row) -> bool {
+    let CfaRule::RegOffset(register, offset) = row.cfa else { return false };
+    let base = match register {
+        Reg::RSP => Register::RSP,
+        Reg::RBP => Register::RBP,
+        _ => return false,
+    };
+    let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    let plain = i.memory_base() == base && i.memory_index() == Register::None;
+    // A `nop` names memory and reads none.
+    let used = i.memory_size() != MemorySize::Unknown || i.mnemonic() == iced_x86::Mnemonic::Lea;
+    let is_nop = i.mnemonic() == iced_x86::Mnemonic::Nop;
+    memory && plain && used && !is_nop && i.memory_displacement64().cast_signed() == offset - BELOW
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(from: u64, to: u64, register: Reg, offset: i64) -> Row {
+        Row {
+            range: AvmaRange::new(Avma(from), Avma(to)),
+            cfa: CfaRule::RegOffset(register, offset),
+            regs: Vec::new(),
+            args_size: 0,
+        }
+    }
+
+    fn of(bytes: &[u8], rows: &[Row]) -> Look {
+        look(&[(AvmaRange::with_len(Avma(0x1000), bytes.len() as u64), bytes.to_vec())], rows)
+    }
+
+    #[test]
+    fn the_return_address_is_where_the_rules_say() {
+        // sub rsp,8; mov rax,[rsp+8]; add rsp,8; ret
+        let code = [0x48, 0x83, 0xec, 8, 0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x83, 0xc4, 8, 0xc3];
+        let rows = [
+            row(0x1000, 0x1004, Reg::RSP, 8),
+            row(0x1004, 0x100d, Reg::RSP, 16),
+            row(0x100d, 0x100e, Reg::RSP, 8),
+        ];
+        assert!(of(&code, &rows).looks);
+        // The word above it is an argument, that below a local.
+        for other in [16, 0] {
+            let mut code = code;
+            code[8] = other;
+            assert!(!of(&code, &rows).looks, "{other}");
+        }
+        // mov rax,[rbp+8] with the frame pointer; mov rax,[rsp+8] there is any word.
+        let framed = [row(0x1000, 0x1010, Reg::RBP, 16)];
+        assert!(of(&[0x48, 0x8b, 0x45, 8, 0xc3], &framed).looks);
+        assert!(!of(&[0x48, 0x8b, 0x44, 0x24, 8, 0xc3], &framed).looks);
+        // nop dword [rsp]; ret at the entry.
+        assert!(!of(&[0x0f, 0x1f, 0x04, 0x24, 0xc3], &[row(0x1000, 0x1005, Reg::RSP, 8)]).looks);
+    }
+
+    #[test]
+    fn where_it_leaves_to() {
+        // jne .+0x10; jmp .+0x100; jmp .-5
+        let code = [0x75, 0x0e, 0xe9, 0xf9, 0, 0, 0, 0xeb, 0xf9];
+        let found = of(&code, &[row(0x1000, 0x1009, Reg::RSP, 8)]);
+        assert_eq!(found, Look { looks: false, leaves_to: vec![Avma(0x1010), Avma(0x1100)] });
+    }
+}
