@@ -90,6 +90,13 @@ pub enum Progress {
     },
     /// Building clones.
     Building,
+    /// Building clones in random order.
+    Shuffling {
+        /// So many.
+        functions: usize,
+        /// Functions that there is no room for.
+        left_out: usize,
+    },
     /// Counting edges.
     Counting {
         /// Of so many functions.
@@ -105,6 +112,13 @@ impl fmt::Display for Progress {
             Progress::Reading => f.write_str("reading the program"),
             Progress::Sampling { samples, left } => {
                 write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
+            }
+            Progress::Shuffling { functions, left_out: 0 } => write!(f, "building {functions} clones"),
+            Progress::Shuffling { functions, left_out } => {
+                write!(
+                    f,
+                    "building {functions} clones; {left_out} functions are left out, as there are too many"
+                )
             }
             Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
             Progress::Building => f.write_str("building clones"),
@@ -125,6 +139,7 @@ pub fn optimize(
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
+    let options = &OptimizeOptions { interrupt: options.interrupt.watching(&process), ..options.clone() };
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut told = |p: Progress| {
@@ -193,7 +208,8 @@ fn rebuild(
         let placed = ground.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
-        Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), ..report })
+        let not_drawn = candidates.not_drawn;
+        Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), not_drawn, ..report })
     })
 }
 
@@ -225,10 +241,14 @@ pub(crate) fn on_ground<R>(
     };
     progress(Progress::Building);
     let program = Program::new(image, &pristine);
+    options.interrupt.check()?;
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
     };
+    if options.shuffle.is_some() {
+        progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
+    }
     let all = candidates.chosen.len();
     candidates.chosen.retain(|c| options.takes(&program, c.id));
     let left_out = all - candidates.chosen.len();
@@ -243,7 +263,8 @@ pub(crate) fn on_ground<R>(
         }
         _ => {}
     }
-    let ground = Ground { target, program: &program, lookup, files, walk };
+    let interrupt = options.interrupt.clone();
+    let ground = Ground { target, program: &program, lookup, files, walk, interrupt };
     then(&ground, candidates, &samples, progress)
 }
 
@@ -445,6 +466,7 @@ impl Summary {
             source: source.name(samples).to_owned(),
             without: Vec::new(),
             functions: self.functions,
+            not_drawn: 0,
             refusals: self.refusals,
             coverage: self.coverage,
             coverage_main: self.coverage_main,
