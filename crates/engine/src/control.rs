@@ -6,7 +6,7 @@ use crate::report::{StopMs, TargetState, ToggleAnswer};
 use crate::status::state_of;
 use crate::{Error, Target, perf_map, restore};
 use splice::{Installed, Policy};
-use tracee::Pid;
+use tracee::{Pid, Raised};
 
 /// Takes every redirect of every generation away.
 ///
@@ -52,6 +52,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
 }
 
 fn toggle(pid: Pid, state: TargetState) -> Result<ToggleAnswer, Error> {
+    let _favoured = Raised::favoured();
     // The lock comes first: another whet may be about to add a generation.
     let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
