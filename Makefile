@@ -25,6 +25,8 @@ bench: setup
 	bench/run.py --server mysql-9.7
 	bench/counting.py
 	bench/back_end.py
+	bench/stops.py
+	bench/unwinding.py
 	bench/watching.py
 	bench/passes.py
 

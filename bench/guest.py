@@ -1,4 +1,4 @@
-"""A guest of the benchmarks: a program in C that counts its work in a page of a file."""
+"""A guest of the benchmarks: a program in C, C++ or Rust that counts its work in a page of a file."""
 
 import mmap
 import struct
@@ -12,13 +12,27 @@ from typing import Callable
 from server import die_with_parent
 
 
+# How the source with each ending is compiled.
+COMPILERS = {
+    ".c": ["gcc", "-O2", "-pthread"],
+    ".cc": ["g++", "-O2", "-pthread"],
+    ".rs": ["rustc", "--edition", "2024", "-Copt-level=2"],
+}
+
+
+def build(name: str, program: Path) -> None:
+    """Compiles the one source of that name."""
+    here = Path(__file__).resolve().parent
+    ending = next(e for e in COMPILERS if (here / f"{name}{e}").exists())
+    subprocess.run([*COMPILERS[ending], str(here / f"{name}{ending}"), "-o", str(program)], check=True)
+
+
 @contextmanager
 def running(name: str, *words: str) -> Iterator[tuple[int, Callable[[int], int]]]:
-    """Builds and runs `name`.c beside this file; its pid, and what reads the counter at an offset of the page."""
+    """Builds and runs `name`, whose source lies beside this file; its pid, and what reads the counter at an offset of the page."""
     with tempfile.TemporaryDirectory(prefix=f"whet-{name}-") as folder:
         program, file = Path(folder) / name, Path(folder) / "page"
-        source = Path(__file__).resolve().parent / f"{name}.c"
-        subprocess.run(["gcc", "-O2", "-pthread", str(source), "-o", str(program)], check=True)
+        build(name, program)
         file.write_bytes(bytes(4096))
         with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096) as page:
             process = subprocess.Popen([str(program), str(file), *words], preexec_fn=die_with_parent)

@@ -143,7 +143,7 @@ impl Order {
             let stage = match p {
                 Progress::Reading | Progress::Sampling { .. } => State::Profiling,
                 Progress::Counting { .. } => State::Counting,
-                Progress::Building | Progress::Installing => State::Optimizing,
+                Progress::Building | Progress::Shuffling { .. } | Progress::Installing => State::Optimizing,
             };
             if last.replace(stage) != Some(stage) {
                 say(&Line::Stage(stage));

@@ -31,10 +31,20 @@ const DATA_ALIGN: usize = 8;
 /// [`Error`] where the request contradicts itself or its two places are too far apart. What concerns one function
 /// only is a refusal in the output.
 pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
+    emit_while(request, &|| true)
+}
+
+/// As [`emit`], for as long as `goes_on` says so: it is asked before each function. A large program takes minutes.
+///
+/// # Errors
+/// As [`emit`]; [`Error::BrokenOff`].
+pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<Output, Error> {
+    let go_on = || if goes_on() { Ok(()) } else { Err(Error::BrokenOff) };
     check(request)?;
     let mut refused = Vec::new();
     let mut jobs = Vec::with_capacity(request.functions.len());
     for f in &request.functions {
+        go_on()?;
         match Job::new(f.clone(), Vec::new(), request.stubs) {
             Ok(job) => jobs.push(job),
             Err(why) => refused.push((f.cfg.entry, why)),
@@ -46,6 +56,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
         let mut parts = Vec::with_capacity(jobs.len());
         let mut kept = Vec::with_capacity(jobs.len());
         for (i, job) in jobs.into_iter().enumerate() {
+            go_on()?;
             let entry = job.f.cfg.entry;
             match round.part(&job, i) {
                 Ok(part) => {

@@ -62,7 +62,7 @@ mod verify;
 mod verify_shortcut;
 mod zones;
 
-pub use driver::emit;
+pub use driver::{emit, emit_while};
 pub use fragments::Fragments;
 pub use in_place::{Body, fits_in_place};
 pub use map::{AddressMap, Entry, Link};

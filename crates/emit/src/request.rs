@@ -269,6 +269,9 @@ pub enum Error {
         /// Where the data was to lie.
         data_at: Avma,
     },
+    /// The caller wanted no more of it.
+    #[error("broken off")]
+    BrokenOff,
     /// The unwind tables could not be written although each clone's alone could.
     #[error("cannot write the unwind tables of the clones")]
     Frames(#[source] unwind::Error),

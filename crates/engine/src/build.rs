@@ -5,7 +5,7 @@ use crate::function_order::function_order;
 use crate::map_store;
 use crate::passes::{Pass, Style};
 use crate::program::{FuncId, Program};
-use crate::{Error, neighbourhood, redirects};
+use crate::{Error, Interrupt, neighbourhood, redirects};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
 use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
@@ -74,11 +74,21 @@ fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
     cache.data_at.add(cache.data_len() + more) <= room.end
 }
 
-/// Builds everything. `maps` is what is mapped now.
-/// Direct calls in the originals of `chosen` and `callers` lead to clones. `walk` is cloned without anything being led to its clone. In the first cache there is room for `notes` bytes.
+/// What a build has to keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// In the first cache there is room for so many bytes of notes.
+    pub notes: u64,
+    /// When to break off.
+    pub interrupt: &'a Interrupt,
+}
+
+/// Builds everything. `maps` is what is mapped now. Direct calls in the originals of `chosen` and `callers` lead to clones. `walk` is
+/// cloned without anything being led to its clone.
 ///
 /// # Errors
-/// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
+/// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made; those of
+/// [`Interrupt::check`].
 pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
@@ -86,7 +96,7 @@ pub fn build(
     walk: Option<&Candidate>,
     maps: &[Mapping],
     style: Style,
-    notes: u64,
+    &Bounds { notes, interrupt }: &Bounds<'_>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
     let images = program.image().modules();
@@ -96,7 +106,7 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, callers, walk, style, holes: &built.holes };
+        let work = Work { program, chosen, callers, walk, style, holes: &built.holes, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // How much there is beside clones and tables is known once they are made.
@@ -138,6 +148,7 @@ struct Work<'a, 'm> {
     walk: Option<&'a Candidate>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
+    interrupt: &'a Interrupt,
 }
 
 /// Makes a cache where there is room for `more` bytes of data beside what is usual.
@@ -147,7 +158,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, callers, walk, style, holes } = work;
+    let &Work { program, chosen, callers, walk, style, holes, interrupt } = work;
     let order = function_order(members, style);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -158,7 +169,7 @@ fn one_cache(
     let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (out, text_at, data_at, room) = emit_somewhere(
-        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at) },
+        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
         &near,
         low,
         holes,
@@ -263,10 +274,11 @@ struct Parts<'a> {
     stubs: &'a Stubs,
     /// Where a word leads that never changes.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
+    interrupt: &'a Interrupt,
 }
 
 fn emit_at(
-    &Parts { members, stubs, constant }: &Parts<'_>,
+    &Parts { members, stubs, constant, interrupt }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
@@ -296,8 +308,11 @@ fn emit_at(
             ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
         })
         .collect();
-    emit::emit(&Request { text_at, data_at, functions, known: &|_| None, stubs, constant })
-        .map_err(|e| Error::Build(e.to_string()))
+    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
+        (emit::Error::BrokenOff, Err(why)) => why,
+        (e, _) => Error::Build(e.to_string()),
+    })
 }
 
 /// Those of a function whose callees lie in reach of the cache.

@@ -10,7 +10,7 @@ use crate::split;
 use crate::stacks;
 use crate::targets::ranked;
 use crate::{Error, OptimizeOptions, parallel};
-use addr::Avma;
+use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, RedirectSites, Refusal, Term};
 use emit::{Counter, Repeat, Watch};
 use iced_x86::FlowControl;
@@ -21,6 +21,9 @@ use tracee::Pid;
 
 /// So many functions are analysed before it is asked whether they are enough.
 pub(crate) const AT_ONCE: usize = 1024;
+/// Code that a shuffle takes on at once. Bytes. To clone one byte takes some 200 bytes of memory, and clones with all that belongs
+/// to them take three times the room of their originals.
+const SHUFFLED: u64 = 16 << 20;
 
 /// One function to be cloned.
 #[derive(Debug)]
@@ -160,6 +163,8 @@ pub struct Candidates {
     pub refused: Vec<(FuncId, u64, Refusal)>,
     /// Samples by function, for all functions with any.
     pub samples: FxHashMap<FuncId, u64>,
+    /// Functions that a shuffle left out.
+    pub not_drawn: usize,
 }
 
 /// Counts samples by function.
@@ -214,10 +219,15 @@ pub fn choose(
         let only = named(program, pid, &options.only)?;
         wanted.retain(|f| only.contains(f));
     }
+    let all = wanted.len();
+    if let Some(seed) = options.shuffle {
+        draw(&mut wanted, seed, SHUFFLED, |&f| program.extent(f).parts.iter().map(AvmaRange::len).sum());
+    }
     wanted.sort_unstable();
-    let mut out = Candidates::default();
+    let mut out = Candidates { not_drawn: all - wanted.len(), ..Candidates::default() };
     let enough = |out: &Candidates| options.max_functions.is_some_and(|max| out.chosen.len() >= max);
     for some in wanted.chunks(AT_ONCE) {
+        options.interrupt.check()?;
         for (&id, analysed) in some.iter().zip(parallel::map(some, |&id| program.analyse(id))) {
             if enough(&out) {
                 break;
@@ -311,6 +321,22 @@ pub fn up_to(program: &Program<'_>, id: FuncId, end: Avma) -> Result<Candidate, 
     let begins = |b: &BlockId| (cfg.entry..end).contains(&cfg.blocks[b.index()].range.start);
     let order: Vec<BlockId> = cfg.block_ids().filter(begins).collect();
     Ok(Candidate { hot: order.len(), order, ..Candidate::new(id, analysed, 0) })
+}
+
+/// Keeps as many as have so many bytes in all, drawn by the seed.
+fn draw<T: Ord>(all: &mut Vec<T>, seed: u64, most: u64, size: impl Fn(&T) -> u64) {
+    all.sort_unstable();
+    if all.iter().map(&size).fold(0, u64::saturating_add) <= most {
+        return;
+    }
+    Rng::new(seed).shuffle(all);
+    let mut sum = 0u64;
+    let fits = |f: &T| {
+        sum = sum.saturating_add(size(f));
+        sum <= most
+    };
+    let kept = all.iter().map(fits).take_while(|fits| *fits).count();
+    all.truncate(kept);
 }
 
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
@@ -428,6 +454,20 @@ mod tests {
         let ids = |(order, hot): (Vec<BlockId>, usize)| (order.iter().map(|b| b.0).collect::<Vec<_>>(), hot);
         assert_eq!(ids(all_blocks(&c.analysed.cfg, &c.counts)), (vec![0, 2, 1, 3], 3));
         assert_eq!(ids(all_blocks(&c.analysed.cfg, &Counts::default())), (vec![0, 1, 2, 3], 4));
+    }
+
+    #[test]
+    fn a_draw_keeps_to_its_room_and_is_the_seeds() {
+        let drawn = |seed, most| {
+            let mut all: Vec<u64> = (1..=100).collect();
+            draw(&mut all, seed, most, |n| *n);
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(drawn(1, 5050), (1..=100).collect::<Vec<_>>());
+        let some = drawn(1, 1000);
+        assert!((900..=1000).contains(&some.iter().sum::<u64>()), "{some:?}");
+        assert_eq!((some == drawn(1, 1000), some == drawn(2, 1000)), (true, false));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::status::state_of;
 use crate::{Error, Target, perf_map, restore};
 use splice::{Installed, Policy};
 use std::time::{Duration, Instant};
-use tracee::Pid;
+use tracee::{Pid, Raised};
 
 /// How long an undo that goes on without the lock tries again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -18,6 +18,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// # Errors
 /// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
 pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    let _favoured = Raised::favoured();
     let (process, lock) = TargetLock::force(pid)?;
     Claim::overrule(&process);
     let begun = Instant::now();
@@ -78,6 +79,7 @@ fn passes(e: &Error) -> bool {
 /// # Errors
 /// As [`undo`]; redirects that could not be put back are counted in the answer.
 pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    let _favoured = Raised::favoured();
     // The lock comes first: another whet may be about to add a generation.
     let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);

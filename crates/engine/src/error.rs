@@ -352,6 +352,10 @@ impl Error {
             | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
                 tracee_code(e).2.to_owned()
             }
+            Error::Stop(e) | Error::Splice(splice::Error::Stop(e)) if e.is_starved() => {
+                "try again when the host has less to do; with CAP_SYS_NICE, which root has, whet lends such threads its real-time priority"
+                    .to_owned()
+            }
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
                 "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up"
                     .to_owned()

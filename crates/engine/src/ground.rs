@@ -1,13 +1,13 @@
 //! Where generations are put: the program as it was read, and how clones of it get into the process.
 
-use crate::build::{self, Built};
+use crate::build::{self, Bounds, Built};
 use crate::candidates::Candidate;
 use crate::file_text::FileText;
 use crate::lookup::Lookup;
 use crate::optimize::MEMORY_CAP;
 use crate::passes::{Pass, Style};
 use crate::program::Program;
-use crate::{Error, Target, memory_limit, walk};
+use crate::{Error, Interrupt, Target, memory_limit, walk};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, InstallReport, Plan, Policy};
@@ -28,6 +28,8 @@ pub(crate) struct Ground<'a, 'm> {
     pub(crate) files: FxHashMap<usize, FileText>,
     /// `dl_iterate_phdr`, where it is to be led through the anchor.
     pub(crate) walk: Option<Candidate>,
+    /// When to break off.
+    pub(crate) interrupt: Interrupt,
 }
 
 /// What a generation is made of.
@@ -80,7 +82,10 @@ impl Ground<'_, '_> {
         // An earlier generation has brought it.
         let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let build = |notes| build::build(self.program, chosen, callers, walk, &maps, style, notes);
+        let build = |notes| {
+            let bounds = Bounds { notes, interrupt: &self.interrupt };
+            build::build(self.program, chosen, callers, walk, &maps, style, &bounds)
+        };
         let noted = |mut built: Built| {
             let notes = notes(&built);
             match counters {

@@ -1,32 +1,66 @@
-//! A wish from outside that the work end soon.
+//! A wish from outside that the work end soon, or the end of its target.
 
 use crate::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tracee::Process;
 
 /// Looked at where work can be broken off and the target be put back as it was. Clones share the wish.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicUsize>);
+pub struct Interrupt {
+    signal: Arc<AtomicUsize>,
+    /// With its end the work has no purpose.
+    target: Option<Process>,
+}
 
 impl Interrupt {
+    /// The same wish, for work on one target.
+    #[must_use]
+    pub fn watching(&self, target: &Process) -> Self {
+        Self { target: Some(target.clone()), ..self.clone() }
+    }
+
     /// Where a signal handler stores the signal's number.
     #[must_use]
     pub fn cell(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.signal)
     }
 
     /// Whether the wish was uttered.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.signal.load(Ordering::Relaxed) != 0
     }
 
     /// # Errors
-    /// [`Error::Interrupted`] if the wish was uttered.
+    /// [`Error::Interrupted`] if the wish was uttered, [`tracee::Error::Gone`] if the target has ended.
     pub fn check(&self) -> Result<(), Error> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            signal => Err(Error::Interrupted { signal }),
+        match (self.signal.load(Ordering::Relaxed), &self.target) {
+            (0, Some(target)) if !target.is_alive() => Err(tracee::Error::Gone(target.pid()).into()),
+            (0, _) => Ok(()),
+            (signal, _) => Err(Error::Interrupted { signal }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use tracee::Pid;
+
+    #[test]
+    fn a_signal_or_the_end_of_the_target() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let target = Process::open(Pid(child.id().cast_signed())).unwrap();
+        let general = Interrupt::default();
+        let interrupt = general.watching(&target);
+        interrupt.check().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(interrupt.check(), Err(Error::Tracee(tracee::Error::Gone(_)))));
+        general.check().unwrap();
+        general.cell().store(2, Ordering::Relaxed);
+        assert!(matches!(interrupt.check(), Err(Error::Interrupted { signal: 2 })));
     }
 }

@@ -91,6 +91,13 @@ pub enum Progress {
     },
     /// Building clones.
     Building,
+    /// Building clones in random order.
+    Shuffling {
+        /// So many.
+        functions: usize,
+        /// Functions that there is no room for.
+        left_out: usize,
+    },
     /// Counting edges.
     Counting {
         /// Of so many functions.
@@ -108,6 +115,13 @@ impl fmt::Display for Progress {
                 write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
             }
             Progress::Counting { functions: 1 } => f.write_str("counting in 1 function"),
+            Progress::Shuffling { functions, left_out: 0 } => write!(f, "building {functions} clones"),
+            Progress::Shuffling { functions, left_out } => {
+                write!(
+                    f,
+                    "building {functions} clones; {left_out} functions are left out, as there are too many"
+                )
+            }
             Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
             Progress::Building => f.write_str("building clones"),
             Progress::Installing => f.write_str("installing"),
@@ -128,6 +142,7 @@ pub fn optimize(
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
     restore::end_counting(pid)?;
+    let options = &OptimizeOptions { interrupt: options.interrupt.watching(&process), ..options.clone() };
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut told = |p: Progress| {
@@ -218,7 +233,8 @@ fn rebuild(
         let placed = ground.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
-        Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), ..report })
+        let not_drawn = candidates.not_drawn;
+        Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), not_drawn, ..report })
     })
 }
 
@@ -251,11 +267,15 @@ pub(crate) fn on_ground<R>(
     };
     progress(Progress::Building);
     let mut program = Program::new(image, &pristine);
+    options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
     };
+    if options.shuffle.is_some() {
+        progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
+    }
     let all = candidates.chosen.len();
     candidates.chosen.retain(|c| options.takes(&program, c.id));
     let left_out = all - candidates.chosen.len();
@@ -270,7 +290,8 @@ pub(crate) fn on_ground<R>(
         }
         _ => {}
     }
-    let ground = Ground { target, program: &program, lookup, files, walk };
+    let interrupt = options.interrupt.clone();
+    let ground = Ground { target, program: &program, lookup, files, walk, interrupt };
     then(&ground, candidates, &samples, progress)
 }
 
@@ -473,6 +494,7 @@ impl Summary {
             source: source.name(samples).to_owned(),
             without: Vec::new(),
             functions: self.functions,
+            not_drawn: 0,
             refusals: self.refusals,
             coverage: self.coverage,
             coverage_main: self.coverage_main,

@@ -45,6 +45,11 @@ pub struct StopMs {
     pub max: f64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_none(n: &usize) -> bool {
+    *n == 0
+}
+
 impl StopMs {
     /// Of some durations; zeros for none.
     #[must_use]
@@ -102,6 +107,9 @@ pub struct OptimizeReport {
     pub without: Vec<String>,
     /// How many functions.
     pub functions: FunctionCounts,
+    /// Functions that a shuffle left out, as there is more code than it takes on at once. The seed draws those that stay.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub not_drawn: usize,
     /// Why functions, or entries of cloned functions, were left alone: reason to count.
     pub refusals: BTreeMap<String, usize>,
     /// Share of the user samples that fall in cloned functions.
@@ -118,7 +126,7 @@ pub struct OptimizeReport {
     pub redirects: BTreeMap<String, usize>,
     /// Redirects left out since threads or somebody else stood in the way.
     pub skipped_redirects: usize,
-    /// Stops of the whole target.
+    /// Stops of the target: those of all threads, and that of one thread for mappings.
     pub stop_ms: StopMs,
     /// What counting came to, where edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -98,6 +98,7 @@ pub(crate) fn reuse(
         state: TargetState::Optimized,
         generation,
         reused: Some(earlier),
+        not_drawn: 0,
         seconds: crate::optimize::round(begun.elapsed().as_secs_f64()),
         samples: samples.ips.len() as u64,
         lost_samples: samples.lost,

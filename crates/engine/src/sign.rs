@@ -72,7 +72,7 @@ impl Sign {
         let state = match progress {
             Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
             Progress::Counting { .. } => TargetState::Counting,
-            Progress::Building | Progress::Installing => TargetState::Optimizing,
+            Progress::Building | Progress::Shuffling { .. } | Progress::Installing => TargetState::Optimizing,
         };
         self.say(state);
     }

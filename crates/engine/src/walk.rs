@@ -80,7 +80,8 @@ fn jump(program: &Program<'_>, walk: &Candidate, to: Avma) -> Result<Record, cod
     let interior = interior.fold(0u8, |mask, i| mask | 1 << (i & 7));
     let word = |bytes: &[u8]| std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0));
     let len = JUMP_LEN as u8;
-    let record = Record { at, kind: RedirectKind::Entry, len, interior, old: word(old), new: word(&new), mark: None };
+    let record =
+        Record { at, kind: RedirectKind::Entry, len, interior, old: word(old), new: word(&new), mark: None };
     let fits = one_block && branches.jumps_into(inside).len() == 0 && record.in_one_page();
     fits.then_some(record).ok_or(code::Refusal::NoRedirectSite)
 }

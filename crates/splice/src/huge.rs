@@ -82,8 +82,7 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
         return Ok(Duration::ZERO);
     }
     fault::point();
-    let began = Instant::now();
-    let turned = tracee::with_one_stopped(process, |remote| {
+    let turned = tracee::timed_with_one_stopped(process, |remote| {
         // It may have been turned since, by the program.
         let off = disabled(remote)?;
         if off {
@@ -91,8 +90,7 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
         }
         Ok(off)
     });
-    let turning = began.elapsed();
-    if let Ok(false) = turned {
+    if let Ok((false, turning)) = turned {
         record(process, anchor, 0)?;
         return Ok(turning);
     }
@@ -101,9 +99,8 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
         touch_each(process, caches);
         fault::point();
     }
-    let began = Instant::now();
-    turn_back(process, anchor, DISABLED)?;
-    Ok(turning.max(began.elapsed()))
+    let back = turn_back(process, anchor, DISABLED)?;
+    Ok(turned.map_or(back, |(_, turning)| turning.max(back)))
 }
 
 /// The first byte of each huge page. Where the kernel has to look for one the others stay small.
@@ -139,12 +136,13 @@ fn switch_off(remote: &mut Remote<'_>, disabled: u64) -> Result<(), tracee::Erro
 pub fn settle(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     match process.u64(anchor.owed_at())? {
         0 => Ok(()),
-        disabled => turn_back(process, anchor, disabled),
+        disabled => turn_back(process, anchor, disabled).map(drop),
     }
 }
 
-fn turn_back(process: &Process, anchor: &Anchor, disabled: u64) -> Result<(), Error> {
-    tracee::with_one_stopped(process, |remote| {
+/// Returns for how long a thread was stopped.
+fn turn_back(process: &Process, anchor: &Anchor, disabled: u64) -> Result<Duration, Error> {
+    let ((), stopped) = tracee::timed_with_one_stopped(process, |remote| {
         // A program that has turned it itself since wants it as it is.
         if switch(remote)? == 0 {
             fault::point();
@@ -153,7 +151,8 @@ fn turn_back(process: &Process, anchor: &Anchor, disabled: u64) -> Result<(), Er
         Ok(())
     })?;
     fault::point();
-    record(process, anchor, 0)
+    record(process, anchor, 0)?;
+    Ok(stopped)
 }
 
 #[cfg(test)]

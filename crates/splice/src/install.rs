@@ -8,7 +8,7 @@ use crate::{
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
 
 /// Where the blob of a code cache begins in its data mapping; before it are the journal's header and the program headers
@@ -127,7 +127,8 @@ pub struct InstallReport {
     pub generation: u32,
     /// What was redirected, and for how long the world stood still.
     pub toggle: ToggleReport,
-    /// For how long at most one thread was stopped, to make the mappings or to turn the switch of huge pages.
+    /// For how long at most one thread was stopped, to make the mappings or to turn the switch of huge pages. It is one of
+    /// the stops in `toggle` as well: of a program with one thread it stops everything.
     pub map_stop: Duration,
     /// Where its clones count.
     pub counters: Option<CounterArea>,
@@ -209,17 +210,23 @@ pub fn install(
         apply: &new_records,
         marks: &marks,
     };
-    let toggle = toggle::run(process, &change, policy)?;
+    let mut toggle = toggle::run(process, &change, policy)?;
+    if toggle.stops.iter().all(|s| *s < map_stop) {
+        let longest = u64::try_from(map_stop.as_nanos()).unwrap_or(u64::MAX).to_le_bytes();
+        for cache in &plan.caches {
+            process.write(cache.data_at.add(journal::STOPPED_OFFSET), &longest)?;
+        }
+    }
+    toggle.stops.push(map_stop);
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 
 /// Makes all mappings with one thread stopped once; on failure none is left. Tells how long that took, and whether huge pages
 /// are to be had but for the process's own switch.
 fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<(Duration, bool), Error> {
-    let started = Instant::now();
     let wanted = mappings(earlier, plan);
     let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
-    let result = tracee::with_one_stopped(process, |remote| {
+    let (result, stopped) = tracee::timed_with_one_stopped(process, |remote| {
         let withheld = huge && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
             fault::point();
@@ -235,7 +242,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         }
         Ok(Ok(withheld))
     })?;
-    result.map(|withheld| (started.elapsed(), withheld))
+    result.map(|withheld| (stopped, withheld))
 }
 
 /// Unmaps the caches of a plan again.

@@ -16,13 +16,15 @@ use crate::{
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tracee::{Process, Seized, StopError, Stopped};
+use tracee::{Patience, Process, Seized, StopError, Stopped};
 
 /// How patient to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Longest time to wait for all threads to stop before all are let go.
+    /// Longest time to wait for threads that are stuck in the kernel before all are let go.
     pub deadline: Duration,
+    /// The same for threads that only wait for a CPU, at the first attempt; at the n-th n times as long.
+    pub starved: Duration,
     /// How many stops to try in all, for threads that do not stop in time or stand in the way.
     pub attempts: u32,
     /// Pause between attempts.
@@ -37,6 +39,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             deadline: Duration::from_millis(50),
+            starved: Duration::from_millis(200),
             attempts: 10,
             pause: Duration::from_millis(20),
             pages: 200,
@@ -259,7 +262,9 @@ pub(crate) fn stop<'p>(
     let mut left = policy.attempts;
     loop {
         left = left.saturating_sub(1);
-        match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(policy.deadline)) {
+        let attempt = policy.attempts.saturating_sub(left).clamp(1, 10);
+        let patience = Patience { blocked: policy.deadline, starved: policy.starved * attempt };
+        match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(patience)) {
             Err(StopError::Busy { .. }) if left > 0 => {
                 report.busy += 1;
                 std::thread::sleep(policy.pause);

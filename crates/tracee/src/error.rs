@@ -192,7 +192,7 @@ pub struct Stuck {
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
     /// Some threads did not stop within the deadline.
-    #[error("{} thread{} did not stop within {} ms, the first: {}", stuck.len(), if stuck.len() == 1 { "" } else { "s" }, waited.as_millis(), first(stuck))]
+    #[error("{}", busy(stuck, *waited))]
     Busy {
         /// Those threads.
         stuck: Vec<Stuck>,
@@ -204,6 +204,23 @@ pub enum StopError {
     Failed(#[from] Error),
 }
 
-fn first(stuck: &[Stuck]) -> String {
-    stuck.first().map_or_else(String::new, |s| format!("{} (state {}, in {})", s.tid, s.state, s.wchan))
+impl StopError {
+    /// Whether all that was missing is CPU time: every thread that did not stop was ready to run.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        matches!(self, Self::Busy { stuck, .. } if !stuck.is_empty() && stuck.iter().all(|s| s.state == 'R'))
+    }
+}
+
+fn busy(stuck: &[Stuck], waited: Duration) -> String {
+    let threads = if stuck.len() == 1 { "thread" } else { "threads" };
+    let (n, ms) = (stuck.len(), waited.as_millis());
+    if stuck.iter().all(|s| s.state == 'R') {
+        return format!("{n} {threads} did not get a CPU to stop on within {ms} ms: the host is overloaded");
+    }
+    let first = stuck
+        .iter()
+        .find(|s| s.state != 'R')
+        .map(|s| format!("{} (state {}, in {})", s.tid, s.state, s.wchan));
+    format!("{n} {threads} did not stop within {ms} ms, among them {}", first.unwrap_or_default())
 }

@@ -6,7 +6,9 @@
 //! and be let go without anything to remember.
 
 use crate::home::Place;
+use crate::lend;
 use crate::linger::{is_there, make_way};
+use crate::patience::{Patience, Starvation};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::restart::cure;
 use crate::shared::Survey;
@@ -25,6 +27,8 @@ pub(crate) struct Group {
     since: Option<Instant>,
     cured: usize,
     exec: bool,
+    /// The place of the way home of a thread at rest that has run a system call.
+    pub(crate) place: Option<(Tid, Place)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +43,11 @@ const NEW: Thread = Thread { resting: None, dismissed: false };
 
 /// Between two looks at threads that have not stopped yet. A thread is late only if it waits for a CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
+/// From so many late threads on they stop sooner if left alone. A thread takes some microseconds of CPU to stop; each look takes
+/// CPU time as well.
+const MANY: usize = 64;
+const FOR_EACH: Duration = Duration::from_micros(2);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// How often the state letter of a late thread is looked at.
 const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all stand still: far more than the kernel needs
@@ -60,7 +69,7 @@ impl Group {
     /// `survey` is what is known about processes that share the memory; nothing needs to be unless all are stopped.
     pub(crate) fn new(process: &Process, survey: Survey) -> Self {
         let process = process.clone();
-        Self { process, survey, threads: BTreeMap::new(), since: None, cured: 0, exec: false }
+        Self { process, survey, threads: BTreeMap::new(), since: None, cured: 0, exec: false, place: None }
     }
 
     /// Seizes every thread, without stopping it, until no new one turns up.
@@ -74,8 +83,12 @@ impl Group {
     /// Seizes the threads not yet known; how many there were.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
-        for tid in self.process.user_threads()? {
-            if self.threads.contains_key(&tid) || !self.seize(tid, OPTIONS | TRACE_CLONE)? {
+        for tid in self.process.threads()? {
+            // In this order: a look at a thread's files costs as much as its stop.
+            if self.threads.contains_key(&tid)
+                || self.process.is_worker(tid)
+                || !self.seize(tid, OPTIONS | TRACE_CLONE)?
+            {
                 continue;
             }
             new += 1;
@@ -132,7 +145,7 @@ impl Group {
     }
 
     /// Stops every thread. On failure the caller drops the group, which lets all go.
-    pub(crate) fn stop_all(&mut self, deadline: Duration) -> Result<Vec<(Tid, Regs)>, StopError> {
+    pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
         let since = Instant::now();
         self.since = Some(since);
         for (&tid, t) in &self.threads {
@@ -142,6 +155,7 @@ impl Group {
         }
         let mut late = LATE;
         let mut leaving = None;
+        let mut watch = Starvation::default();
         loop {
             let running = self.pump()?;
             let pid = self.process.pid();
@@ -149,7 +163,7 @@ impl Group {
                 return Err(Error::Exec(pid).into());
             }
             if running == 0 {
-                if self.seize_new()? > 0 {
+                if !self.is_complete() && self.seize_new()? > 0 {
                     continue;
                 }
                 let Some((tid, _)) = self.resting().next() else {
@@ -162,19 +176,46 @@ impl Group {
                     return Err(refusal.into());
                 }
                 let waited = since.elapsed();
-                if leaving.get_or_insert_with(Instant::now).elapsed() >= LEAVING || waited >= deadline {
+                if leaving.get_or_insert_with(Instant::now).elapsed() >= LEAVING || waited >= patience.blocked
+                {
                     return Err(StopError::Busy { stuck: vec![sharer.stuck()], waited });
                 }
             }
             let waited = since.elapsed();
-            if running > 0 && waited >= deadline {
-                return Err(StopError::Busy { stuck: self.stuck(), waited });
-            }
             if waited >= late {
                 late = waited + LATE;
                 self.drop_dead_leader();
             }
-            std::thread::sleep(NAP);
+            if running > 0
+                && (watch.blocked_for(&self.process, self.late(), waited) >= patience.blocked
+                    || waited >= patience.starved.max(patience.blocked))
+            {
+                return Err(StopError::Busy { stuck: self.stuck(), waited });
+            }
+            self.nap(waited);
+        }
+    }
+
+    /// Whether there are as many threads as rest here: then there are no others, as those that rest cannot end one by one. To
+    /// count a thousand threads takes nothing, to list them a tenth of their stop.
+    fn is_complete(&self) -> bool {
+        self.process
+            .status()
+            .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
+    }
+
+    /// Threads that have not come to rest yet.
+    fn late(&self) -> impl Iterator<Item = Tid> {
+        self.threads.iter().filter(|(_, t)| t.resting.is_none() && !t.dismissed).map(|(&tid, _)| tid)
+    }
+
+    /// Waits for a moment for threads to come to rest. The more there are the longer, as each look at all takes CPU time that
+    /// they need. Where few are late, each in turn gets this thread's priority.
+    fn nap(&self, waited: Duration) {
+        match u32::try_from(self.late().count()).unwrap_or(u32::MAX) {
+            n if n as usize >= MANY => std::thread::sleep((FOR_EACH * n).min(LONGEST_NAP)),
+            n if n == 0 || waited < LATE / 4 => std::thread::sleep(NAP),
+            _ => self.late().for_each(|tid| lend::wait(tid, NAP)),
         }
     }
 
@@ -213,6 +254,10 @@ impl Group {
                 && self.seize(tid, OPTIONS)?
             {
                 next = since.elapsed() + each;
+                // The stop is that of the thread that is chosen, not the time for which others could not be stopped.
+                if self.threads.is_empty() {
+                    self.since = Some(Instant::now());
+                }
                 self.threads.insert(tid, NEW);
                 self.interrupt(tid)?;
             }
@@ -247,7 +292,7 @@ impl Group {
                 std::thread::sleep(NAP * 10);
             }
             self.drop_dead_leader();
-            std::thread::sleep(NAP);
+            self.nap(since.elapsed());
         }
         Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }
@@ -355,13 +400,12 @@ impl Group {
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        let late = self.threads.iter().filter(|(_, t)| t.resting.is_none() && !t.dismissed);
-        late.map(|(&tid, _)| Stuck {
+        let stuck = |tid| Stuck {
             tid,
             state: self.process.thread_status(tid).map_or('?', |s| s.state),
             wchan: self.process.text(&format!("task/{tid}/wchan")).unwrap_or_default(),
-        })
-        .collect()
+        };
+        self.late().map(stuck).collect()
     }
 
     /// The threads at rest.
@@ -385,6 +429,7 @@ impl Group {
     }
 
     fn let_go(&mut self, tid: Tid) {
+        self.place = None;
         if let Ok(regs) = self.regs(tid).or_else(|_| ptrace::regs(tid)) {
             self.cure(tid, &regs);
         }

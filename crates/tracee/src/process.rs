@@ -263,11 +263,14 @@ impl Process {
     /// waits for that ends, and there is nothing of the program in their registers.
     pub(crate) fn user_threads(&self) -> Result<Vec<Tid>, Error> {
         let mut tids = self.threads()?;
-        tids.retain(|tid| {
-            let stat = fs::read(self.file(&format!("task/{tid}/stat"))).unwrap_or_default();
-            !is_kernel_worker(&String::from_utf8_lossy(&stat))
-        });
+        tids.retain(|&tid| !self.is_worker(tid));
         Ok(tids)
+    }
+
+    /// Whether a thread is one that the kernel keeps in the process for itself.
+    pub(crate) fn is_worker(&self, tid: Tid) -> bool {
+        let stat = fs::read(self.file(&format!("task/{tid}/stat"))).unwrap_or_default();
+        is_kernel_worker(&String::from_utf8_lossy(&stat))
     }
 
     /// When the process started, in clock ticks (`sysconf(_SC_CLK_TCK)`) since boot: with the id, it names a

@@ -12,6 +12,7 @@
 
 use crate::group::{Group, NAP};
 use crate::home::{Home, Place};
+use crate::lend;
 use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
@@ -133,7 +134,11 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        let place = self.place(tid)?;
+        // As long as the thread rests its place stays right; to find it takes the text of all mappings.
+        let place = match self.place.take().filter(|(of, _)| *of == tid) {
+            Some((_, place)) => place,
+            None => self.place(tid)?,
+        };
         self.syscall_at(tid, gadgets, place, nr, args)
     }
 
@@ -155,7 +160,9 @@ impl Group {
             self.make_shelter(tid, gadgets, &place, pages)?;
             place = self.place(tid)?;
         }
-        self.one_syscall(tid, gadgets, &place, nr, args)
+        let result = self.one_syscall(tid, gadgets, &place, nr, args);
+        self.place = Some((tid, place));
+        result
     }
 
     /// The same, with whatever place there is.
@@ -257,7 +264,7 @@ impl Group {
                     {
                         return Err(Error::ThreadGone(tid));
                     }
-                    std::thread::sleep(if looks < 1000 { NAP } else { NAP * 10 });
+                    lend::wait(tid, if looks < 1000 { NAP } else { NAP * 10 });
                 }
             }
         }
@@ -381,9 +388,22 @@ pub fn with_one_stopped<R>(
     process: &Process,
     f: impl FnOnce(&mut Remote<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
+    timed_with_one_stopped(process, f).map(|(result, _)| result)
+}
+
+/// As [`with_one_stopped`]; returns for how long the thread was stopped as well, from its interruption to its release.
+///
+/// # Errors
+/// As [`with_one_stopped`].
+pub fn timed_with_one_stopped<R>(
+    process: &Process,
+    f: impl FnOnce(&mut Remote<'_>) -> Result<R, Error>,
+) -> Result<(R, Duration), Error> {
     let gadgets = Gadgets::of(process).map_err(|e| process.cause(e))?;
     let _raised = Raised::own();
     let tracer = Tracer::start(Group::new(process, Survey::default()))?;
     let tid = tracer.run(|group| group.stop_one(EACH, DEADLINE))?;
-    f(&mut Remote { process, tracer: &tracer, tid, gadgets }).map_err(|e| process.cause(e))
+    let result = f(&mut Remote { process, tracer: &tracer, tid, gadgets }).map_err(|e| process.cause(e));
+    let report = tracer.ask(Group::release)?;
+    Ok((result?, report.stopped))
 }

@@ -6,7 +6,7 @@ use crate::process::mapping_range;
 use crate::remote::Gadgets;
 use crate::shared::Survey;
 use crate::tracer::Tracer;
-use crate::{Error, Process, Regs, StopError, Tid};
+use crate::{Error, Patience, Process, Regs, StopError, Tid};
 use addr::{Addr, Avma, AvmaRange};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -73,14 +73,15 @@ impl<'p> Seized<'p> {
     /// Stops every thread, those born meanwhile included.
     ///
     /// # Errors
-    /// [`StopError::Busy`] where some thread does not stop within `deadline` (a vfork parent, a wait for a dead disk), or
+    /// [`StopError::Busy`] where some thread does not stop in time (a vfork parent, a wait for a dead disk, no CPU), or
     /// a child that shares the memory has not left it yet; [`StopError::Failed`] with [`Error::Gone`], [`Error::Exec`],
     /// or [`Error::SharesMemory`] where it stays. By then everything is let go; threads that were interrupted and are
     /// in an uninterruptible wait keep their tracer until they come out of it, for at most a minute, unless this
     /// program ends before or is the target's parent.
-    pub fn stop(self, deadline: Duration) -> Result<Stopped<'p>, StopError> {
+    pub fn stop(self, patience: impl Into<Patience>) -> Result<Stopped<'p>, StopError> {
+        let patience = patience.into();
         let Self { process, tracer, raised } = self;
-        let error = match tracer.ask(move |group| group.stop_all(deadline))? {
+        let error = match tracer.ask(move |group| group.stop_all(patience))? {
             Ok(threads) => {
                 let threads = threads.into_iter().collect();
                 return Ok(Stopped { process, threads, tracer, maps: OnceCell::new(), _raised: raised });

@@ -319,6 +319,7 @@ pub struct How {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "count", "shuffle"])]
     profile: Option<PathBuf>,
     /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
+    /// Of a program with more than 16 MiB of code the seed also draws which functions; the answer says how many it left out.
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
     /// Only these functions (names, or addresses inside them) and, where edges are counted, what they call often.

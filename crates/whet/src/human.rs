@@ -48,6 +48,13 @@ pub fn optimize(r: &OptimizeReport) -> String {
     if !r.refusals.is_empty() {
         let _ = write!(s, "\n  left alone: {}", counts(&r.refusals));
     }
+    if r.not_drawn > 0 {
+        let _ = write!(
+            s,
+            "\n  not drawn: {} more functions; a shuffle takes on 16 MiB of code at once",
+            r.not_drawn
+        );
+    }
     s.push_str(&perf_map(r.perf_map.as_ref()));
     let _ = write!(
         s,

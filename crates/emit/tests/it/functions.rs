@@ -632,6 +632,20 @@ fn redirects_enter_where_their_instruction_is_counted() {
 }
 
 /// `call *8(%rax); call G; ret` with the table's second word leading to F, both small leaves: `mov 4(%rdi), %eax; ret` and
+#[test]
+fn it_breaks_off_at_the_next_function() {
+    let (a, b) = (graph(0x40_0000, &[0xc3]), graph(0x40_1000, &[0xc3]));
+    let (of_a, of_b) = (rows(&a), rows(&b));
+    let two = request(vec![function(&a, &[0], &of_a), function(&b, &[0], &of_b)]);
+    for most in 0..4 {
+        let asked = std::cell::Cell::new(0);
+        let goes_on = || asked.replace(asked.get() + 1) < most;
+        assert!(matches!(emit::emit_while(&two, &goes_on), Err(Error::BrokenOff)), "{most}");
+        assert_eq!(asked.get(), most + 1);
+    }
+    assert!(emit::emit_while(&two, &|| true).is_ok());
+}
+
 /// `lea 0x10(%rip), %rax; ret`, or not.
 #[test]
 fn calls_get_where_they_mostly_go() {

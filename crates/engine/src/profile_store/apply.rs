@@ -62,6 +62,7 @@ pub(crate) fn candidates(
         Some((id, same.iter().fold(0, |sum: u64, (_, _, f)| sum.saturating_add(f.samples)), analysed))
     };
     for some in functions.chunks(candidates::AT_ONCE) {
+        options.interrupt.check()?;
         for (id, samples, analysed) in parallel::map(some, analyse).into_iter().flatten() {
             if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
                 break;

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""For how long a program with many threads stands still: `undo` and `redo` in turn, and rebuilds with their mappings.
+
+    bench/stops.py [--threads N] [--computing N] [--toggles N] [--rebuilds N] [--whet PATH] [--json FILE]
+
+Without --threads both shapes are taken: 1,001 threads of which 500 compute, and 65 of which 8 do, as in a server with
+64 connections. More than twice as many threads as CPUs compute: who waits for a CPU takes longest to stop.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from guest import running  # noqa: E402
+from measure import machine  # noqa: E402
+from server import exit_on_signals  # noqa: E402
+from whet_cli import Whet, WhetError  # noqa: E402
+
+SHAPES = [(1001, 500), (65, 8)]
+WARM_UP = 2.0
+# One function more in each: a rebuild of the same has the same to do.
+REBUILD = ("--shuffle", "1", "--only", *(f"step{n}" for n in range(1, 9)))
+
+
+def spread(values: list[float]) -> dict:
+    """Median, 99th percentile and maximum; ms."""
+    values = sorted(values)
+
+    def at(share: float) -> float:
+        return values[min(len(values) - 1, int(share * len(values)))]
+
+    return {"p50": at(0.5), "p99": at(0.99), "max": values[-1], "stops": len(values)}
+
+
+def shape(whet: Whet, threads: int, computing: int, toggles: int, rebuilds: int) -> dict:
+    """The stops of one program."""
+    with running("threads", str(threads), str(computing)) as (pid, count):
+        while count(8) == 0:
+            time.sleep(0.01)
+        time.sleep(WARM_UP)
+        optimized = [whet.run("optimize", pid, *REBUILD) for _ in range(rebuilds)]
+        toggled = [whet.run(("undo", "redo")[n % 2], pid) for n in range(toggles)]
+    return {
+        "threads": threads,
+        "computing": computing,
+        "toggle": spread([t["stop_ms"]["max"] for t in toggled]),
+        "rebuild": spread([o["stop_ms"]["max"] for o in optimized]),
+        "mapping": spread([o["map_stop_ms"] for o in optimized]),
+    }
+
+
+def main() -> int:
+    exit_on_signals()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--threads", type=int)
+    p.add_argument("--computing", type=int, default=1)
+    p.add_argument("--toggles", type=int, default=100)
+    p.add_argument("--rebuilds", type=int, default=10)
+    p.add_argument("--whet", type=Whet, default=None)
+    p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "stops.json")
+    args = p.parse_args()
+    whet = args.whet or Whet()
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    shapes = SHAPES if args.threads is None else [(args.threads, args.computing)]
+    try:
+        results = [shape(whet, *s, args.toggles, args.rebuilds) for s in shapes]
+    except (WhetError, OSError, subprocess.CalledProcessError) as e:
+        print(f"stops: {e}", file=sys.stderr)
+        return 1
+    args.json.write_text(json.dumps({"shapes": results, "machine": machine()}, indent=1))
+    for r in results:
+        print(f"{r['threads']} threads, {r['computing']} computing; ms")
+        for what in ("toggle", "rebuild", "mapping"):
+            s = r[what]
+            print(f"  {what:8} p50 {s['p50']:6.2f}  p99 {s['p99']:6.2f}  max {s['max']:6.2f}  ({s['stops']})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

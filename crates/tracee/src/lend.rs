@@ -1,0 +1,102 @@
+//! A thread's priority, lent to a thread of the target while the lender waits for it.
+//!
+//! On a host with more to do than it has CPUs, a thread that is to stop waits for a CPU like everybody else: with a hundred busy
+//! programs on two CPUs, a third of a second for each step. So the tracing thread lends its own priority.
+//!
+//! The kernel has one way to do that which ends by itself when the lender dies, as law 3 demands: priority inheritance. A lock
+//! with priority inheritance (`FUTEX_LOCK_PI`) is a word that holds its owner's thread id. The kernel takes the word's
+//! claim as it is (`attach_to_pi_owner()` in `kernel/futex/pi.c`): whoever waits for the lock lends its priority to that thread.
+//! The word lies in the memory of this program. Nothing in the target is read or written, and the target cannot see the lock.
+//!
+//! Only a real-time priority is worth lending: the kernel hands on no nice values.
+
+use crate::Tid;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+/// `FUTEX_LOCK_PI2`, whose time is that of `CLOCK_MONOTONIC` (Linux 5.14), and `FUTEX_UNLOCK_PI`. Without
+/// `FUTEX_PRIVATE_FLAG`: a private lock may be held by threads of this process alone, and newer kernels check that.
+const LOCK: libc::c_int = 13;
+const UNLOCK: libc::c_int = 7;
+
+/// Waits for `time`, and lends the calling thread's priority to `tid` meanwhile, where the kernel can do that.
+pub(crate) fn wait(tid: Tid, time: Duration) {
+    let since = Instant::now();
+    if let Ok(owner) = u32::try_from(tid.0) {
+        let lock = AtomicU32::new(owner);
+        if futex(&lock, LOCK, Some(time)) == 0 {
+            // The thread has ended, and left us its lock.
+            futex(&lock, UNLOCK, None);
+        }
+    }
+    // An old kernel, or a thread that has ended.
+    std::thread::sleep(time.saturating_sub(since.elapsed()));
+}
+
+/// The call; what it says. `time` is from now.
+fn futex(lock: &AtomicU32, operation: libc::c_int, time: Option<Duration>) -> libc::c_long {
+    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `until` is valid for writes of one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut until) };
+    until.tv_nsec += time.map_or(0, |t| i64::from(t.subsec_nanos()));
+    until.tv_sec +=
+        time.map_or(0, |t| i64::try_from(t.as_secs()).unwrap_or(0)) + until.tv_nsec / 1_000_000_000;
+    until.tv_nsec %= 1_000_000_000;
+    let until = if time.is_some() { &raw const until } else { std::ptr::null() };
+    // SAFETY: the word lives until the call returns, by when the kernel has forgotten it: as nobody waits for it any more.
+    unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, until) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// The real-time priority as the kernel counts it now, loans included: field 18 of `stat`; below 0 for a real-time one.
+    fn priority(tid: u32) -> i64 {
+        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(15).unwrap().parse().unwrap()
+    }
+
+    fn ended(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_loan_is_seen_and_ends() {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let id = child.id();
+        let tid = Tid(id.cast_signed());
+        let before = priority(id);
+        let lender = std::thread::spawn(move || {
+            let _raised = crate::Raised::own();
+            wait(tid, Duration::from_millis(300));
+            // SAFETY: takes one integer.
+            unsafe { libc::sched_getscheduler(0) == libc::SCHED_FIFO }
+        });
+        let mut highest = before;
+        let since = Instant::now();
+        while !lender.is_finished() {
+            highest = highest.min(priority(id));
+        }
+        assert!(since.elapsed() >= Duration::from_millis(290));
+        if lender.join().unwrap() {
+            assert!(highest < 0, "nothing was lent: {highest}");
+        }
+        assert_eq!(priority(id), before);
+        ended(child);
+    }
+
+    #[test]
+    fn a_thread_that_ends_or_has_ended_is_waited_for_as_long() {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let tid = Tid(child.id().cast_signed());
+        let since = Instant::now();
+        let waits = std::thread::spawn(move || wait(tid, Duration::from_millis(100)));
+        ended(child);
+        waits.join().unwrap();
+        wait(tid, Duration::from_millis(100));
+        assert!(since.elapsed() >= Duration::from_millis(200));
+    }
+}
