@@ -4,7 +4,7 @@ use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
-    Region, State, ToggleReport, counters, fault, huge, journal, walk,
+    Region, State, ToggleReport, counters, fault, finishing, huge, journal, walk,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
@@ -170,7 +170,8 @@ pub fn install(
         Some(offsets) => Some(counters::provide(process, &anchor, offsets)?),
         None => None,
     };
-    publish(process, &anchor, regions, &plan.caches)?;
+    finishing::publish(process, &mut anchor)?;
+    publish(process, &anchor, anchor.regions.len(), &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
     {
@@ -194,6 +195,12 @@ pub fn install(
     let change =
         Change { word, hook, counters: handed_out, revert: &old_records, apply: &new_records, marks: &marks };
     let toggle = toggle::run(process, &change, policy)?;
+    // That stop may have made more such code.
+    for c in &plan.caches {
+        let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
+        anchor.regions.push(region);
+    }
+    finishing::publish(process, &mut anchor)?;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 

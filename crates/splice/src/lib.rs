@@ -18,6 +18,7 @@ mod counters;
 mod discover;
 mod error;
 mod fault;
+mod finishing;
 mod huge;
 mod install;
 mod journal;

@@ -10,6 +10,7 @@ use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::page::{self, Site};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
+    finishing,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
@@ -69,11 +70,10 @@ pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let records: Vec<Record> = installed.of_use().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = installed.of_use().map(|c| (c.header.data.start, State::Undone)).collect();
     let hook = installed.anchor.hook.map(|h| h.record);
-    run(
-        process,
-        &Change { word: None, hook, counters: None, revert: &records, apply: &[], marks: &marks },
-        policy,
-    )
+    let change = Change { word: None, hook, counters: None, revert: &records, apply: &[], marks: &marks };
+    let report = run(process, &change, policy)?;
+    finishing::publish(process, &mut installed.anchor.clone())?;
+    Ok(report)
 }
 
 /// Puts the newest generation's redirects in force again.
@@ -90,11 +90,10 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
     let old_records: Vec<Record> = older.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
-    run(
-        process,
-        &Change { word, hook, counters: None, revert: &old_records, apply: &records, marks: &marks },
-        policy,
-    )
+    let change = Change { word, hook, counters: None, revert: &old_records, apply: &records, marks: &marks };
+    let report = run(process, &change, policy)?;
+    finishing::publish(process, &mut installed.anchor.clone())?;
+    Ok(report)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.

@@ -14,21 +14,26 @@
 //! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
 
 mod error;
+mod finish;
 mod group;
 mod home;
 mod huge_pages;
 mod ids;
 mod linger;
 mod mapped_file;
+mod open_file;
+mod pieces;
 mod preflight;
 mod priority;
 mod process;
 mod ptrace;
 mod regs;
 mod remote;
+mod rest;
 mod restart;
 mod shared;
 mod shelter;
+mod slots;
 mod status;
 mod step;
 mod stop;
@@ -46,6 +51,7 @@ pub use process::{Process, stat_field};
 pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, with_one_stopped};
+pub use slots::FinishingCode;
 pub use status::Status;
 pub use stop::{Seized, StopReport, Stopped};
 pub use tracer::TRACER_NAME;
