@@ -6,13 +6,14 @@
 //! (`SA_RESTART`). The kernel decides by the address behind the call. So such a thread is followed to the entry of its
 //! call in the slot, where it gets the address from which there is no restart. Should we die in between, a
 //! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
-//! go at a stop inside of a call would wake it out of the call.
+//! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
+//! so only threads of processes that have handlers are followed.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
 use crate::rest::Rest;
 use crate::slots::Slot;
-use crate::{Regs, Tid};
+use crate::{Regs, Sig, Tid};
 
 /// A thread that was sent into a slot, to make a transfer.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +43,8 @@ impl Group {
             return self.let_go_as_is(tid);
         }
         self.cured += 1;
-        if rest.moves() && regs.syscall().is_some() && ptrace::to_syscall(tid, None).is_ok() {
+        let follow = rest.moves() && regs.syscall().is_some() && self.has_handlers(tid);
+        if follow && ptrace::to_syscall(tid, None).is_ok() {
             self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
         } else {
             self.detach(tid, None);
@@ -66,14 +68,20 @@ impl Group {
                     Err(_) => self.detach(tid, None),
                 }
             }
-            Stop::Signal(sig) if !there && under_way => {
-                let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
-                if self.process.thread_status(tid).is_ok_and(|s| s.sig_cgt & bit == 0) {
-                    if ptrace::to_syscall(tid, Some(sig)).is_err() {
-                        self.detach(tid, Some(sig));
+            Stop::Signal(sig) if !self.catches(tid, sig) => {
+                // While traced, even ignored signals wake a thread out of its call.
+                let on = match there || !under_way {
+                    true => {
+                        self.threads.insert(tid, Thread::dismissed());
+                        ptrace::interrupt(tid).and_then(|()| ptrace::cont(tid, Some(sig)))
                     }
-                    return;
+                    false => ptrace::to_syscall(tid, Some(sig)),
+                };
+                if on.is_err() {
+                    self.detach(tid, Some(sig));
                 }
+            }
+            Stop::Signal(sig) if !there && under_way => {
                 // The handler runs after the call, which ends as it does when nobody interrupts it but the signal.
                 if ptrace::set_regs(tid, &part).is_ok() {
                     slot.free(&self.process);
@@ -83,5 +91,18 @@ impl Group {
             Stop::Signal(sig) => self.detach(tid, Some(sig)),
             _ => self.detach(tid, None),
         }
+    }
+
+    /// Whether any signal has a handler but those of the C library, which restart calls; yes where nobody can tell.
+    fn has_handlers(&self, tid: Tid) -> bool {
+        // SIGCANCEL and SIGSETXID.
+        const LIBRARY: u64 = 1 << 31 | 1 << 32;
+        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & !LIBRARY != 0)
+    }
+
+    /// Whether a signal has a handler; yes where nobody can tell.
+    fn catches(&self, tid: Tid, sig: Sig) -> bool {
+        let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
+        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & bit != 0)
     }
 }

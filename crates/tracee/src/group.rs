@@ -42,6 +42,11 @@ pub(crate) struct Thread {
 const NEW: Thread = Thread { resting: None, dismissed: false, entering: None };
 
 impl Thread {
+    /// One that is to be let go as soon as it has come to rest.
+    pub(crate) fn dismissed() -> Self {
+        Self { dismissed: true, ..NEW }
+    }
+
     /// One that enters a slot.
     pub(crate) fn entering(entering: Entering) -> Self {
         Self { resting: None, dismissed: true, entering: Some(entering) }
@@ -318,8 +323,12 @@ impl Group {
                 None
             }
             Stop::Signal(sig) => {
-                // While traced, even ignored signals wake a thread out of its call; see `restart`.
+                // While traced, even ignored signals wake a thread out of its call; see `restart`. What is left of a call
+                // is finished from rest.
                 if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
+                    if self.since.is_none() && Rest::of(&self.process, tid, &regs).is_some() {
+                        self.interrupt(tid)?;
+                    }
                     self.cure(tid, &regs);
                 }
                 Some(sig)

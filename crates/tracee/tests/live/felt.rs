@@ -91,3 +91,26 @@ fn no_wait_begins_anew() {
         assert!(calls - then[0] >= 10, "{i}");
     }
 }
+
+#[test]
+fn a_handler_still_ends_what_is_taken_up_again() {
+    const NAMES: [&str; 5] =
+        ["write, a part", "epoll_wait", "recv with its own timeout", "recv, a part", "send"];
+    let _alone = alone();
+    let g = Guest::start("interrupts", &[]);
+    until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
+    assert!(rows(&g).iter().all(|r| r[1] == 0), "before any stop: {:?}", rows(&g));
+    for i in 0..1000 {
+        if i % 10 == 3 {
+            with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+        }
+        stop_and_go(&g.process);
+        std::thread::sleep(Duration::from_micros(i * 37 % 3000));
+    }
+    let seen = rows(&g);
+    until("further calls", || rows(&g).iter().zip(&seen).all(|(now, then)| now[0] >= then[0] + 10));
+    for (name, [calls, bad, handled, got]) in NAMES.iter().zip(rows(&g)) {
+        println!("{name:26} calls {calls:5} bad {bad} ({got:#x}) handled {handled}");
+    }
+    assert!(rows(&g).iter().all(|r| r[1] == 0));
+}
