@@ -4,7 +4,7 @@ use crate::anchor::{PAGE, region_bytes};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
-    Region, State, ToggleReport, counters, fault, huge, journal, quiet, walk,
+    Region, State, ToggleReport, counters, fault, finishing, huge, journal, quiet, walk,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
@@ -153,7 +153,8 @@ pub fn install(
     }
     let generation = earlier.map_or(0, Installed::generation) + 1;
     let regions = earlier.map_or(1, |e| e.anchor.regions.len());
-    if regions + plan.caches.len() > MAX_REGIONS {
+    // Routines that finish calls may come in between.
+    if regions + plan.caches.len() + tracee::MOST_AREAS > MAX_REGIONS {
         return Err(Error::TooManyCaches(regions));
     }
     for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.as_ref().map(|h| &h.record)) {
@@ -181,7 +182,8 @@ pub fn install(
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    publish(process, &anchor, regions, &plan.caches)?;
+    finishing::publish(process, &mut anchor)?;
+    publish(process, &anchor, anchor.regions.len(), &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.is_none()
     {
@@ -218,6 +220,12 @@ pub fn install(
         }
     }
     toggle.stops.push(map_stop);
+    // That stop may have made more such code.
+    for c in &plan.caches {
+        let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
+        anchor.regions.push(region);
+    }
+    finishing::publish(process, &mut anchor)?;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 

@@ -18,6 +18,7 @@ mod counters;
 mod discover;
 mod error;
 mod fault;
+mod finishing;
 mod frozen;
 mod huge;
 mod install;

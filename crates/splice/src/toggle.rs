@@ -11,7 +11,7 @@ use crate::mark::Marks;
 use crate::page::{self, Site};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
-    quiet,
+    finishing, quiet,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
@@ -100,7 +100,9 @@ pub(crate) fn take_away(
         apply: &[],
         marks: &marks,
     };
-    run(process, &none, policy)
+    let report = run(process, &none, policy)?;
+    finishing::publish(process, &mut installed.anchor.clone())?;
+    Ok(report)
 }
 
 /// Announces an operator's undo: from now on nothing that was begun before comes into force, by whichever whet. What another whet has
@@ -134,7 +136,9 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let only_if = Some(&installed.anchor);
     let change =
         Change { word, hook, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
-    run(process, &change, policy)
+    let report = run(process, &change, policy)?;
+    finishing::publish(process, &mut installed.anchor.clone())?;
+    Ok(report)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.

@@ -3,16 +3,18 @@
 //! Invariant: a thread that is `resting` is in the kernel's stop of that name and nothing is owed to it. Any other
 //! stop (a signal, a clone) is left at once, with what belongs to it, and the interruption that is pending brings the
 //! thread to rest on its way back to user code: there its registers are user code's, it can run system calls for us,
-//! and be let go without anything to remember.
+//! and be let go without anything to remember. What is left of its call it finishes by itself: see `finish`.
 
+use crate::finish::Entering;
 use crate::home::Place;
 use crate::lend;
 use crate::linger::{is_there, make_way};
 use crate::patience::{Patience, Starvation};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
+use crate::rest::Rest;
 use crate::restart::cure;
 use crate::shared::Survey;
-use crate::{Error, Process, Regs, StopError, StopReport, Stuck, Tid};
+use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,24 +24,38 @@ use std::time::{Duration, Instant};
 pub(crate) struct Group {
     pub(crate) process: Process,
     survey: Survey,
-    threads: BTreeMap<Tid, Thread>,
+    pub(crate) threads: BTreeMap<Tid, Thread>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
-    cured: usize,
+    pub(crate) cured: usize,
     exec: bool,
     /// The place of the way home of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Thread {
+pub(crate) struct Thread {
     /// Its registers, once it is at rest.
     resting: Option<Regs>,
     /// Only to be let go when it comes to rest: not of the process, or too late.
     dismissed: bool,
+    /// On its way into a slot; let go as soon as it is there.
+    entering: Option<Entering>,
 }
 
-const NEW: Thread = Thread { resting: None, dismissed: false };
+const NEW: Thread = Thread { resting: None, dismissed: false, entering: None };
+
+impl Thread {
+    /// One that is to be let go as soon as it has come to rest.
+    pub(crate) fn dismissed() -> Self {
+        Self { dismissed: true, ..NEW }
+    }
+
+    /// One that enters a slot.
+    pub(crate) fn entering(entering: Entering) -> Self {
+        Self { resting: None, dismissed: true, entering: Some(entering) }
+    }
+}
 
 /// Between two looks at threads that have not stopped yet. A thread is late only if it waits for a CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
@@ -325,12 +341,16 @@ impl Group {
     }
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
+        if let Some(entering) = self.threads.get(&tid).and_then(|t| t.entering) {
+            self.entered(tid, entering, stop);
+            return Ok(());
+        }
         let signal = match stop {
             Stop::Rest => {
                 if self.threads.get(&tid).is_some_and(|t| t.dismissed) {
                     self.let_go(tid);
                 } else if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
-                    self.threads.insert(tid, Thread { resting: Some(regs), dismissed: false });
+                    self.threads.insert(tid, Thread { resting: Some(regs), ..NEW });
                 }
                 return Ok(());
             }
@@ -339,7 +359,7 @@ impl Group {
                 if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
                     // A clone that is no thread of the process is none of our business.
                     let dismissed = !self.process.file(&format!("task/{new}")).exists();
-                    self.threads.entry(new).or_insert(Thread { resting: None, dismissed });
+                    self.threads.entry(new).or_insert(Thread { dismissed, ..NEW });
                 }
                 None
             }
@@ -348,8 +368,12 @@ impl Group {
                 None
             }
             Stop::Signal(sig) => {
-                // While traced, even ignored signals wake a thread out of its call; see `restart`.
+                // While traced, even ignored signals wake a thread out of its call; see `restart`. What is left of a call
+                // is finished from rest.
                 if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
+                    if self.since.is_none() && Rest::of(&self.process, tid, &regs).is_some() {
+                        self.interrupt(tid)?;
+                    }
                     self.cure(tid, &regs);
                 }
                 Some(sig)
@@ -430,11 +454,33 @@ impl Group {
 
     fn let_go(&mut self, tid: Tid) {
         self.place = None;
+        match self.rest(tid) {
+            Some(rest) => self.finish(tid, &rest),
+            None => self.let_go_as_is(tid),
+        }
+    }
+
+    /// What is left to do of the call that a thread at rest is in.
+    fn rest(&self, tid: Tid) -> Option<Rest> {
+        Rest::of(
+            &self.process,
+            tid,
+            &self.regs(tid).or_else(|_| ptrace::regs(tid).map_err(|_| Error::ThreadGone(tid))).ok()?,
+        )
+    }
+
+    /// Lets a thread go on in a call that is taken up again from the beginning, or not at all.
+    pub(crate) fn let_go_as_is(&mut self, tid: Tid) {
         if let Ok(regs) = self.regs(tid).or_else(|_| ptrace::regs(tid)) {
             self.cure(tid, &regs);
         }
+        self.detach(tid, None);
+    }
+
+    /// Ends the tracing of a stopped thread.
+    pub(crate) fn detach(&mut self, tid: Tid, sig: Option<Sig>) {
         // ESRCH: killed meanwhile. Anything else is mended by the end of the tracing thread.
-        let _ = ptrace::detach(tid);
+        let _ = ptrace::detach(tid, sig);
         self.threads.remove(&tid);
     }
 
@@ -445,7 +491,7 @@ impl Group {
         let since = Instant::now();
         let mut late = LATE;
         // What was not interrupted needs nothing but the end of the tracing thread.
-        while self.since.is_some() && !self.threads.is_empty() {
+        while self.since.is_some() && !self.are_all_gone() {
             if !self.see_off() {
                 break;
             }
@@ -463,6 +509,11 @@ impl Group {
         true
     }
 
+    /// Whether no thread needs anything but the end of the tracing thread.
+    fn are_all_gone(&self) -> bool {
+        self.threads.values().all(|t| t.entering.is_some_and(|e| e.there))
+    }
+
     /// Whether all that have not come to rest are in uninterruptible waits.
     fn stuck_for_long(&self) -> bool {
         self.threads.keys().all(|&tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
@@ -476,7 +527,7 @@ impl Group {
     /// Goes on with that until all are let go, `end` is set or a minute has passed.
     pub(crate) fn linger(&mut self, end: &AtomicBool) {
         let since = Instant::now();
-        while !self.threads.is_empty() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
+        while !self.are_all_gone() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
             self.drop_dead_leader();
             if !self.see_off() {
                 break;
@@ -496,8 +547,16 @@ impl Group {
     /// Lets every thread at rest go on.
     pub(crate) fn release(&mut self) -> StopReport {
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
+        // Those first that need nothing: making room for what is left of a call takes a thread at rest some time.
+        let mut rests = Vec::new();
         for &tid in &resting {
-            self.let_go(tid);
+            match self.rest(tid) {
+                Some(rest) => rests.push((tid, rest)),
+                None => self.let_go_as_is(tid),
+            }
+        }
+        for (tid, rest) in rests {
+            self.finish(tid, &rest);
         }
         let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
         StopReport { stopped, threads: resting.len(), cured: self.cured }

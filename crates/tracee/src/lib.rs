@@ -14,6 +14,7 @@
 //! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
 
 mod error;
+mod finish;
 mod group;
 mod home;
 mod huge_pages;
@@ -22,16 +23,20 @@ mod lend;
 mod linger;
 mod lock;
 mod mapped_file;
+mod open_file;
 mod patience;
+mod pieces;
 mod preflight;
 mod priority;
 mod process;
 mod ptrace;
 mod regs;
 mod remote;
+mod rest;
 mod restart;
 mod shared;
 mod shelter;
+mod slots;
 mod status;
 mod step;
 mod stop;
@@ -51,6 +56,7 @@ pub use process::{Process, stat_field};
 pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, timed_with_one_stopped, with_one_stopped};
+pub use slots::{FinishingCode, MOST_AREAS};
 pub use status::Status;
 pub use stop::{Seized, StopReport, Stopped};
 pub use tracer::TRACER_NAME;

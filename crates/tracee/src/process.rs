@@ -3,6 +3,7 @@
 use crate::huge_pages;
 use crate::remote::Gadgets;
 use crate::shelter;
+use crate::slots::{self, Areas};
 use crate::{Error, MappedFile, Pid, Status, Tid};
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 use std::fs::{self, File};
@@ -29,6 +30,8 @@ struct Inner {
     /// What was found in its code last time.
     gadgets: Mutex<Option<Gadgets>>,
     shelter: Mutex<Option<AvmaRange>>,
+    /// `None` until its mappings were looked through.
+    slot_areas: Mutex<Option<Areas>>,
 }
 
 /// How often a torn text of the mappings is read anew. Of a process that does nothing but change its mappings, one text
@@ -75,6 +78,7 @@ impl Process {
                 pidfd,
                 gadgets: Mutex::new(None),
                 shelter: Mutex::new(None),
+                slot_areas: Mutex::new(None),
             }),
         })
     }
@@ -421,6 +425,17 @@ impl Process {
 
     pub(crate) fn set_shelter(&self, range: AvmaRange) {
         *self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
+    }
+
+    /// The areas of slots in the target, those of earlier whets included.
+    pub(crate) fn slot_areas(&self) -> Areas {
+        self.change_slot_areas(|areas| areas.clone())
+    }
+
+    pub(crate) fn change_slot_areas<R>(&self, change: impl FnOnce(&mut Areas) -> R) -> R {
+        let mut known = self.inner.slot_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = || self.maps_text().map(|maps| slots::find(self, &maps)).unwrap_or_default();
+        change(known.get_or_insert_with(found))
     }
 
     pub(crate) fn set_gadgets(&self, found: Gadgets) {

@@ -67,9 +67,10 @@ pub(crate) fn to_syscall(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
     request(PTRACE_SYSCALL, tid, 0, number(sig))
 }
 
-/// Ends the tracing of a stopped thread, which goes on (or stays stopped by job control).
-pub(crate) fn detach(tid: Tid) -> io::Result<()> {
-    request(PTRACE_DETACH, tid, 0, 0)
+/// Ends the tracing of a stopped thread, which goes on, with a signal if one was about to be delivered (or stays stopped
+/// by job control).
+pub(crate) fn detach(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
+    request(PTRACE_DETACH, tid, 0, number(sig))
 }
 
 fn number(sig: Option<Sig>) -> usize {

@@ -7,7 +7,7 @@
 //! run after all, the program gets its EINTR. That decision is the kernel's, made after the thread goes on: no
 //! signal can fall between our looking and its going.
 //!
-//! All that the program can notice is that a relative timeout begins anew.
+//! A relative timeout would begin anew, and a transfer that has moved a part gives that: [`crate::rest`] sees to both.
 
 use crate::{Process, Regs};
 use addr::{Addr, ReadMemory};
@@ -41,7 +41,7 @@ pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Whether the call, having given EINTR, has had no effect and waits when issued again.
-fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
+pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
     match nr {
         libc::SYS_epoll_wait
         | libc::SYS_epoll_pwait

@@ -247,7 +247,7 @@ impl Watched {
                 // Nothing known holds any more, and nothing is armed in a new program.
                 self.armed = false;
                 self.at = Where::Ended;
-                return self.gone_is_ended(ptrace::detach(tid), "detach");
+                return self.gone_is_ended(ptrace::detach(tid, None), "detach");
             }
             Stop::Signal(Sig(libc::SIGTRAP)) if is_breakpoint(tid) => self.at = Where::Hit,
             Stop::Signal(sig) => {
@@ -292,7 +292,7 @@ impl Drop for Watched {
             if self.at == Where::Rest {
                 self.cure();
             }
-            let _ = ptrace::detach(self.tid);
+            let _ = ptrace::detach(self.tid, None);
         }
     }
 }

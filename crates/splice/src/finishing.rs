@@ -1,0 +1,95 @@
+//! How unwinders get through the routines that finish interrupted system calls (`tracee::FinishingCode`).
+//!
+//! A thread in such a routine stands where its program called the kernel, with the same stack. So the routine is a frame of no
+//! size, whose return address is a word of the slot. The tables lie behind the routines, in the same mapping; the
+//! anchor lists it as one more region. Until there is an anchor, and for unwinders that walk the list of modules, a
+//! stack ends in the routine.
+
+use crate::anchor::{Anchor, MAX_REGIONS, Region, region_bytes};
+use crate::{Error, fault, toggle};
+use addr::{Addr, AvmaRange, ReadMemory};
+use tracee::{FinishingCode, Process};
+use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
+
+/// Room for the index of the tables. Bytes.
+const INDEX: u64 = 2048;
+/// `DW_OP_addr`: a word that follows, as a number.
+const OP_ADDR: u8 = 0x03;
+
+/// Lists in the anchor what code of that kind the target has by now.
+///
+/// # Errors
+/// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
+pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Error> {
+    for code in process.finishing_code() {
+        let listed = anchor.regions.iter().any(|r| r.text.start == code.text.start);
+        if listed || anchor.regions.len() >= MAX_REGIONS {
+            continue;
+        }
+        let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
+        let frames = unwind::write_frames(&frames(&code), table_at, hdr_at)?;
+        if frames.hdr.len() as u64 > INDEX
+            || !code.tables.contains(table_at.add(frames.eh_frame.len() as u64))
+        {
+            return Err(Error::Journal { at: hdr_at, what: "no room for the frames of routines" });
+        }
+        toggle::write_checked(process, table_at, &frames.eh_frame)?;
+        toggle::write_checked(process, hdr_at, &frames.hdr)?;
+        // As its own page: no journal.
+        let region = Region { text: code.text, eh_frame_hdr: hdr_at, journal: anchor.at };
+        fault::point();
+        toggle::write_checked(process, anchor.region_at(anchor.regions.len()), &region_bytes(&region))?;
+        if process.u64(anchor.count_at())? != anchor.regions.len() as u64 {
+            return Err(Error::NotAlone);
+        }
+        fault::point();
+        anchor.regions.push(region);
+        let count = anchor.regions.len() as u64;
+        toggle::write_checked(process, anchor.count_at(), &count.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// One frame for each routine.
+fn frames(code: &FinishingCode) -> Vec<CloneFrame> {
+    let frame = |&(range, back): &(AvmaRange, addr::Avma)| {
+        let at: Vec<u8> = std::iter::once(OP_ADDR).chain(back.0.to_le_bytes()).collect();
+        let row = Row {
+            range,
+            cfa: CfaRule::RegOffset(Reg::RSP, 0),
+            regs: vec![(Reg::RA, RegRule::Expr(at.into()))],
+            args_size: 0,
+        };
+        CloneFrame { range, rows: vec![row], personality: None, lsda: None, signal_frame: false }
+    };
+    code.routines.iter().map(frame).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use addr::Avma;
+
+    #[test]
+    fn a_frame_of_no_size() {
+        let routine = |i: u64| {
+            (
+                AvmaRange::with_len(Avma(0x7000_0000_1000).add(i * 192), 192),
+                Avma(0x7000_0001_0020).add(i * 512),
+            )
+        };
+        let code = FinishingCode {
+            text: AvmaRange::with_len(Avma(0x7000_0000_1000), 0xa000),
+            tables: AvmaRange::with_len(Avma(0x7000_0000_7000), 0x4000),
+            routines: (0..128).map(routine).collect(),
+        };
+        let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
+        let written = unwind::write_frames(&frames(&code), table_at, hdr_at).unwrap();
+        assert!(written.hdr.len() as u64 <= INDEX);
+        assert!(code.tables.contains(table_at.add(written.eh_frame.len() as u64)));
+        let table = unwind::FrameTable::parse(written.eh_frame, table_at, &(Avma(0), &[0u8][..])).unwrap();
+        let read: Vec<Row> = table.fdes().iter().flat_map(|f| table.rows(f).unwrap()).collect();
+        let meant: Vec<Row> = frames(&code).into_iter().flat_map(|f| f.rows).collect();
+        assert_eq!(read, meant);
+    }
+}

@@ -1,0 +1,108 @@
+//! Leading a thread into the slot that finishes its call.
+//!
+//! Registers change at once and a slot needs nobody, so our death at any instant leaves a thread that finishes its call.
+//!
+//! A call that has moved something must end with that as soon as a signal handler runs, even one whose signal restarts calls
+//! (`SA_RESTART`). The kernel decides by the address behind the call. So such a thread is followed to the entry of its
+//! call in the slot, where it gets the address from which there is no restart. Should we die in between, a
+//! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
+//! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
+//! so only threads of processes that have handlers are followed.
+
+use crate::group::{Group, Thread};
+use crate::ptrace::{self, Stop};
+use crate::rest::Rest;
+use crate::slots::Slot;
+use crate::{Regs, Sig, Tid};
+
+/// A thread that was sent into a slot, to make a transfer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entering {
+    slot: Slot,
+    /// Its registers, should its call end with what it has moved before it gets there.
+    part: Regs,
+    /// It makes the transfer, and needs nothing but the end of the tracing thread.
+    pub(crate) there: bool,
+}
+
+impl Group {
+    /// Lets a thread at rest finish its call in a slot; where there is none it goes on as it is.
+    pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) {
+        let slot = match rest.slot() {
+            Some(slot) => Some(slot),
+            None => self.slot(rest.pieces()),
+        };
+        let Some(slot) = slot else { return self.let_go_as_is(tid) };
+        let Some(regs) = rest.enter(&self.process, slot) else {
+            if rest.slot().is_none() {
+                slot.free(&self.process);
+            }
+            return self.let_go_as_is(tid);
+        };
+        if ptrace::set_regs(tid, &regs).is_err() {
+            return self.let_go_as_is(tid);
+        }
+        self.cured += 1;
+        let follow = rest.moves() && regs.syscall().is_some() && self.has_handlers(tid);
+        if follow && ptrace::to_syscall(tid, None).is_ok() {
+            self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
+        } else {
+            self.detach(tid, None);
+        }
+    }
+
+    /// A thread on its way into a slot has stopped.
+    pub(crate) fn entered(&mut self, tid: Tid, entering: Entering, stop: Stop) {
+        let Entering { slot, part, there } = entering;
+        let Ok(mut regs) = ptrace::regs(tid) else { return self.detach(tid, None) };
+        let under_way = regs.ip() == slot.behind() || regs.ip() == slot.entry();
+        match stop {
+            Stop::Syscall if !there && regs.ip() == slot.behind() => {
+                regs.0.rip = slot.once().0;
+                // Else the thread goes on without that, as it would without us.
+                let _ = ptrace::set_regs(tid, &regs);
+                match ptrace::cont(tid, None) {
+                    Ok(()) => {
+                        self.threads.insert(tid, Thread::entering(Entering { there: true, ..entering }));
+                    }
+                    Err(_) => self.detach(tid, None),
+                }
+            }
+            Stop::Signal(sig) if !self.catches(tid, sig) => {
+                // While traced, even ignored signals wake a thread out of its call.
+                let on = match there || !under_way {
+                    true => {
+                        self.threads.insert(tid, Thread::dismissed());
+                        ptrace::interrupt(tid).and_then(|()| ptrace::cont(tid, Some(sig)))
+                    }
+                    false => ptrace::to_syscall(tid, Some(sig)),
+                };
+                if on.is_err() {
+                    self.detach(tid, Some(sig));
+                }
+            }
+            Stop::Signal(sig) if !there && under_way => {
+                // The handler runs after the call, which ends as it does when nobody interrupts it but the signal.
+                if ptrace::set_regs(tid, &part).is_ok() {
+                    slot.free(&self.process);
+                }
+                self.detach(tid, Some(sig));
+            }
+            Stop::Signal(sig) => self.detach(tid, Some(sig)),
+            _ => self.detach(tid, None),
+        }
+    }
+
+    /// Whether any signal has a handler but those of the C library, which restart calls; yes where nobody can tell.
+    fn has_handlers(&self, tid: Tid) -> bool {
+        // SIGCANCEL and SIGSETXID.
+        const LIBRARY: u64 = 1 << 31 | 1 << 32;
+        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & !LIBRARY != 0)
+    }
+
+    /// Whether a signal has a handler; yes where nobody can tell.
+    fn catches(&self, tid: Tid, sig: Sig) -> bool {
+        let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
+        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & bit != 0)
+    }
+}

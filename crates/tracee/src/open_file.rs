@@ -1,0 +1,110 @@
+//! What an open file of the target is, as far as waiting calls on it are concerned.
+
+use crate::Process;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// Kinds of open files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Pipe,
+    Socket,
+    Terminal,
+    /// `/dev/random`, `/dev/urandom`.
+    Random,
+    Other,
+}
+
+/// A socket's own words on itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Socket {
+    /// `AF_*`.
+    pub(crate) domain: i32,
+    /// A stream of bytes.
+    pub(crate) stream: bool,
+    /// How long it waits to receive and to send; 0 for ever. Nanoseconds.
+    pub(crate) receive_ns: u64,
+    pub(crate) send_ns: u64,
+}
+
+/// The kind of an open file, by its descriptor.
+pub(crate) fn kind(process: &Process, fd: u64) -> Kind {
+    let Ok(meta) = fs::metadata(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff))) else {
+        return Kind::Other;
+    };
+    let kind = meta.file_type();
+    if kind.is_fifo() {
+        return Kind::Pipe;
+    }
+    if kind.is_socket() {
+        return Kind::Socket;
+    }
+    if !kind.is_char_device() {
+        return Kind::Other;
+    }
+    // Documentation/admin-guide/devices.txt
+    match (libc::major(meta.rdev()), libc::minor(meta.rdev())) {
+        (1, 8 | 9) => Kind::Random,
+        (4 | 5 | 136..=143 | 188, _) => Kind::Terminal,
+        _ => Kind::Other,
+    }
+}
+
+/// Asks a socket, through a descriptor of our own; `None` where that cannot be had (Linux before 5.6).
+pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
+    let number = i32::try_from(fd & 0xffff_ffff).ok()?;
+    // SAFETY: takes three integers and gives a new descriptor or -1.
+    let own = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.pidfd().as_raw_fd(), number, 0) };
+    let own = i32::try_from(own).ok().filter(|&fd| fd >= 0)?;
+    // SAFETY: the descriptor was just made and nobody else has it.
+    let own = unsafe { OwnedFd::from_raw_fd(own) };
+    let [domain, kind] = [libc::SO_DOMAIN, libc::SO_TYPE].map(|what| option(&own, what, [0i32]));
+    let [receive, send] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|what| option(&own, what, [0i64; 2]));
+    let ns = |[seconds, micros]: [i64; 2]| {
+        let (s, us) = (u64::try_from(seconds).ok()?, u64::try_from(micros).ok()?);
+        s.checked_mul(1_000_000_000)?.checked_add(us.checked_mul(1000)?)
+    };
+    Some(Socket {
+        domain: domain?[0],
+        stream: kind?[0] == libc::SOCK_STREAM,
+        receive_ns: ns(receive?)?,
+        send_ns: ns(send?)?,
+    })
+}
+
+fn option<T: Copy, const N: usize>(fd: &OwnedFd, what: libc::c_int, mut value: [T; N]) -> Option<[T; N]> {
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).ok()?;
+    // SAFETY: the kernel writes at most `len` bytes of integers to `value`, and the length to `len`.
+    let rc = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, what, value.as_mut_ptr().cast(), &raw mut len)
+    };
+    (rc == 0).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pid;
+    use std::time::Duration;
+
+    #[test]
+    fn sockets_and_others() {
+        let me = Process::open(Pid(std::process::id().cast_signed())).unwrap();
+        let number = |fd: &dyn AsRawFd| i64::from(fd.as_raw_fd()).cast_unsigned();
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+        assert_eq!(kind(&me, number(&stream)), Kind::Socket);
+        let of_stream = Socket { domain: libc::AF_UNIX, stream: true, receive_ns: 1_500_000_000, send_ns: 0 };
+        // Where the kernel or a sandbox has no such call nothing is known.
+        assert!(socket(&me, number(&stream)).is_none_or(|s| s == of_stream));
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(socket(&me, number(&datagrams)).is_none_or(|s| !s.stream && s.domain == libc::AF_INET));
+        let (pipe, _end) = std::io::pipe().unwrap();
+        assert_eq!(kind(&me, number(&pipe)), Kind::Pipe);
+        assert_eq!(kind(&me, number(&fs::File::open("/dev/urandom").unwrap())), Kind::Random);
+        assert_eq!(kind(&me, number(&fs::File::open("/dev/null").unwrap())), Kind::Other);
+        assert_eq!(kind(&me, number(&fs::File::open("/proc/self/exe").unwrap())), Kind::Other);
+        assert_eq!(kind(&me, 0xffff_fff0), Kind::Other);
+    }
+}

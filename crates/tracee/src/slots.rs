@@ -1,0 +1,425 @@
+//! Routines in the target that finish an interrupted system call on behalf of the program.
+//!
+//! A slot is one routine and the words it works with. A thread enters at [`Slot::entry`], at a `syscall` instruction,
+//! with the arguments of the rest of its call. Behind the call the routine computes the result that the program expects
+//! of the whole, restores the six argument registers and jumps back behind the program's own `syscall` instruction. It
+//! changes no flag, no stack and no register but those that any system call changes (`rax`, `rcx`, `r11`). So a thread
+//! needs nobody's help to come back: whet may have ended long before.
+//!
+//! A slot is free again when the routine says so, with its last store. The instruction behind that store is the same
+//! in all uses, so a new use harms no thread that is still about to execute it. A thread that leaves the routine
+//! otherwise (it is cancelled, or a signal handler jumps away) keeps its slot for good.
+//!
+//! Two mappings side by side hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with guards on
+//! both sides. The next whet finds an area by its shape and its mark.
+
+use crate::group::Group;
+use crate::process::mapping_range;
+use crate::remote::Gadgets;
+use crate::{Error, Process};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+
+const GUARD: u64 = 4096;
+/// How many slots an area has: those for at most 16 pieces of memory, and those for as many as a call may name.
+const SMALL: u64 = 120;
+const LARGE: u64 = 8;
+const SLOTS: u64 = SMALL + LARGE;
+/// Bytes of a routine.
+const CODE_EACH: u64 = 192;
+/// Behind the routines, for the frame tables that unwinders need. Bytes.
+const TABLES: u64 = 16 << 10;
+const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
+/// Bytes of words of a slot of each size.
+const SMALL_EACH: u64 = 512;
+const LARGE_EACH: u64 = VECTOR + 16 * UIO_MAXIOV;
+/// What the words of an area begin with; the marks of use follow.
+const MARK: [u8; 16] = *b"whet's slots 1\0\0";
+const BUSY: u64 = 64;
+const SMALL_AT: u64 = 2048;
+const LARGE_AT: u64 = SMALL_AT + SMALL * SMALL_EACH;
+const WORDS_LEN: u64 = (LARGE_AT + LARGE * LARGE_EACH).next_multiple_of(4096);
+/// At most so many areas are made in one target.
+pub const MOST_AREAS: usize = 16;
+
+const _: () = assert!(CODE_LEN.is_multiple_of(4096) && BUSY + 8 * SLOTS <= SMALL_AT);
+
+/// The kernel's limit for pieces of memory in one call.
+pub(crate) const UIO_MAXIOV: u64 = 1024;
+
+// Where the words of a slot are, from its start.
+/// Added to the result of the call; the result itself where the call fails and [`PASS`] is 0.
+pub(crate) const MOVED: u64 = 0;
+/// 1 where a failure is the program's to see.
+pub(crate) const PASS: u64 = 8;
+/// The program's own `syscall` instruction, where the call in the slot only waits until the program's has no need to.
+pub(crate) const AGAIN: u64 = 16;
+/// The result where such a wait ends by time.
+pub(crate) const EXPIRED: u64 = 24;
+/// Behind the program's own `syscall` instruction.
+pub(crate) const BACK: u64 = 32;
+/// The program's system call, by number, and its arguments in order.
+pub(crate) const NUMBER: u64 = 40;
+pub(crate) const ARGS: u64 = 48;
+/// When the time of the call runs out, by `CLOCK_MONOTONIC`; 0 for never. Nanoseconds.
+pub(crate) const DEADLINE: u64 = 96;
+/// How many words there are up to here.
+pub(crate) const WORDS: usize = 13;
+// What arguments point to.
+pub(crate) const TIME: u64 = 112;
+pub(crate) const POLL: u64 = 128;
+pub(crate) const MESSAGE: u64 = 136;
+pub(crate) const CONTROL: u64 = 192;
+pub(crate) const CONTROL_LEN: u64 = 64;
+pub(crate) const VECTOR: u64 = 256;
+/// Pieces of memory that a small slot has room for.
+const SMALL_VECTOR: u64 = (SMALL_EACH - VECTOR) / 16;
+
+/// Where the routine goes on behind a call that the kernel must not restart: see [`Slot::once`].
+const ONCE: u64 = 6;
+
+/// An area of slots, by the start of its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Area(Avma);
+
+/// Code in a target that finishes system calls which a stop has ended early. A thread in it has its program's own stack
+/// pointer, and goes on where its program called the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FinishingCode {
+    /// The mapping.
+    pub text: AvmaRange,
+    /// The part of it where frame tables go.
+    pub tables: AvmaRange,
+    /// Its routines, rising, each with the address of the word that says where it goes on.
+    pub routines: Vec<(AvmaRange, Avma)>,
+}
+
+/// What a target is known to have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Areas {
+    pub(crate) known: Vec<Area>,
+    /// The target cannot map another.
+    refused: bool,
+}
+
+/// One routine with its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    area: Area,
+    index: u64,
+}
+
+impl Area {
+    fn code(self) -> AvmaRange {
+        AvmaRange::with_len(self.0, CODE_LEN)
+    }
+
+    fn words(self) -> Avma {
+        self.0.add(CODE_LEN)
+    }
+
+    fn finishing_code(self) -> FinishingCode {
+        let routine = |index| {
+            let slot = Slot { area: self, index };
+            (AvmaRange::with_len(slot.entry(), CODE_EACH), slot.words().add(BACK))
+        };
+        FinishingCode {
+            text: self.code(),
+            tables: AvmaRange::with_len(self.0.add(SLOTS * CODE_EACH), TABLES),
+            routines: (0..SLOTS).map(routine).collect(),
+        }
+    }
+
+    /// Takes a slot with room for so many pieces of memory that nobody uses.
+    fn take(self, process: &Process, pieces: usize) -> Option<Slot> {
+        let first = if pieces as u64 <= SMALL_VECTOR { 0 } else { SMALL };
+        let busy = process.bytes(AvmaRange::with_len(self.words().add(BUSY), 8 * SLOTS)).ok()?;
+        let free = |i: &u64| busy[usize::try_from(i * 8).unwrap_or(0)..][..8] == [0; 8];
+        let slot = Slot { area: self, index: (first..SLOTS).find(free)? };
+        process.write(slot.busy(), &1u64.to_le_bytes()).ok()?;
+        Some(slot)
+    }
+}
+
+impl Slot {
+    /// The slot that an instruction belongs to.
+    pub(crate) fn of(process: &Process, ip: Avma) -> Option<Self> {
+        let area = process.slot_areas().known.into_iter().find(|a| a.code().contains(ip))?;
+        let index = ip.since(area.0)? / CODE_EACH;
+        (index < SLOTS).then_some(Self { area, index })
+    }
+
+    /// The `syscall` instruction at which a thread enters.
+    pub(crate) fn entry(self) -> Avma {
+        self.area.0.add(self.index * CODE_EACH)
+    }
+
+    /// Behind it. The kernel restarts a call from here at [`Slot::entry`].
+    pub(crate) fn behind(self) -> Avma {
+        self.entry().add(2)
+    }
+
+    /// The same, for a call that the kernel must not restart: the instruction before leads to the end of the routine, so
+    /// that whatever wakes the thread ends the call with what it has moved, as it ends one that nobody interrupted.
+    pub(crate) fn once(self) -> Avma {
+        self.entry().add(ONCE)
+    }
+
+    pub(crate) fn words(self) -> Avma {
+        let words = self.area.words();
+        match self.index.checked_sub(SMALL) {
+            None => words.add(SMALL_AT + self.index * SMALL_EACH),
+            Some(large) => words.add(LARGE_AT + large * LARGE_EACH),
+        }
+    }
+
+    /// Pieces of memory that it has room for.
+    pub(crate) fn room(self) -> u64 {
+        if self.index < SMALL { SMALL_VECTOR } else { UIO_MAXIOV }
+    }
+
+    fn busy(self) -> Avma {
+        self.area.words().add(BUSY + 8 * self.index)
+    }
+
+    /// Gives it back, where no thread has entered it.
+    pub(crate) fn free(self, process: &Process) {
+        // A process that is gone has nothing to give back.
+        let _ = process.write(self.busy(), &[0; 8]);
+    }
+
+    /// The bytes of the routine.
+    fn routine(self) -> Vec<u8> {
+        let mut a = Routine { at: self.entry(), bytes: Vec::new(), jumps: Vec::new(), labels: Vec::new() };
+        let word = |offset| self.words().add(offset);
+        a.put(&[0x0f, 0x05]); // syscall
+        a.jump(JMP, "done");
+        a.jump(JMP, "part"); // once: the kernel restarts a call from `done` here
+        a.label("done");
+        a.put(&[0x48, 0x99]); // cqo
+        a.put(&[0x48, 0x89, 0xd1]); // mov rcx, rdx
+        a.jump(JRCXZ, "good");
+        a.load(RCX, word(PASS));
+        a.jump(JRCXZ, "part");
+        a.jump(JMP, "restore");
+        a.label("good");
+        a.load(RCX, word(AGAIN));
+        a.jump(JRCXZ, "sum");
+        a.put(&[0x48, 0x89, 0xc1]); // mov rcx, rax
+        a.jump(JRCXZ, "expired");
+        a.load(RAX, word(NUMBER));
+        a.load(RCX, word(AGAIN));
+        a.jump(JMP, "leave");
+        a.label("expired");
+        a.load(RAX, word(EXPIRED));
+        a.jump(JMP, "restore");
+        a.label("sum");
+        a.load(RCX, word(MOVED));
+        a.put(&[0x48, 0x8d, 0x04, 0x08]); // lea rax, [rax + rcx]
+        a.jump(JMP, "restore");
+        a.label("part");
+        a.load(RAX, word(MOVED));
+        a.label("restore");
+        a.load(RCX, word(BACK));
+        a.label("leave");
+        for (i, register) in [RDI, RSI, RDX, R10, R8, R9].into_iter().enumerate() {
+            a.load(register, word(ARGS + 8 * i as u64));
+        }
+        a.clear(self.busy());
+        a.put(&[0xff, 0xe1]); // jmp rcx
+        a.finish()
+    }
+}
+
+/// The second and the first byte of `mov r64, [rip + disp32]`, by register: ModRM and REX.
+type Register = (u8, u8);
+const RAX: Register = (0x05, 0x48);
+const RCX: Register = (0x0d, 0x48);
+const RDX: Register = (0x15, 0x48);
+const RSI: Register = (0x35, 0x48);
+const RDI: Register = (0x3d, 0x48);
+const R8: Register = (0x05, 0x4c);
+const R9: Register = (0x0d, 0x4c);
+const R10: Register = (0x15, 0x4c);
+/// Jumps of two bytes.
+const JMP: u8 = 0xeb;
+const JRCXZ: u8 = 0xe3;
+
+/// Instructions that change no flag.
+struct Routine {
+    at: Avma,
+    bytes: Vec<u8>,
+    jumps: Vec<(usize, &'static str)>,
+    labels: Vec<(&'static str, usize)>,
+}
+
+impl Routine {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    fn label(&mut self, name: &'static str) {
+        self.labels.push((name, self.bytes.len()));
+    }
+
+    fn jump(&mut self, opcode: u8, to: &'static str) {
+        self.put(&[opcode, 0]);
+        self.jumps.push((self.bytes.len(), to));
+    }
+
+    fn load(&mut self, (modrm, rex): Register, from: Avma) {
+        self.put(&[rex, 0x8b, modrm]);
+        self.displacement(from, 4);
+    }
+
+    /// `mov qword [rip + disp32], 0`
+    fn clear(&mut self, at: Avma) {
+        self.put(&[0x48, 0xc7, 0x05]);
+        self.displacement(at, 8);
+        self.put(&[0; 4]);
+    }
+
+    /// A displacement; the instruction ends `rest` bytes from its start on.
+    fn displacement(&mut self, to: Avma, rest: u64) {
+        let next = self.at.add(self.bytes.len() as u64 + rest);
+        let bytes = to.0.wrapping_sub(next.0).to_le_bytes();
+        self.put(&bytes[..4]);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        for (end, name) in self.jumps {
+            let to = self.labels.iter().find(|(label, _)| *label == name).map_or(end, |(_, at)| *at);
+            let distance = to.wrapping_sub(end);
+            debug_assert!(i8::try_from(distance.cast_signed()).is_ok());
+            self.bytes[end - 1] = distance.to_le_bytes()[0];
+        }
+        self.bytes
+    }
+}
+
+impl Process {
+    /// The code that finishes system calls in this process, so far.
+    #[must_use]
+    pub fn finishing_code(&self) -> Vec<FinishingCode> {
+        self.slot_areas().known.into_iter().map(Area::finishing_code).collect()
+    }
+}
+
+/// The areas that earlier whets have made.
+pub(crate) fn find(process: &Process, maps: &str) -> Areas {
+    let marked = |area: &Area| {
+        process.bytes(AvmaRange::with_len(area.words(), MARK.len() as u64)).is_ok_and(|b| b == MARK)
+    };
+    Areas { known: shaped(maps).into_iter().filter(marked).collect(), refused: false }
+}
+
+/// The mappings that look like one.
+fn shaped(maps: &str) -> Vec<Area> {
+    let parsed: Vec<(AvmaRange, &str)> =
+        maps.lines().filter_map(|l| Some((mapping_range(l)?, l.split(' ').nth(1)?))).collect();
+    parsed
+        .windows(4)
+        .filter(|w| (w[1].0.len(), w[2].0.len()) == (CODE_LEN, WORDS_LEN))
+        .filter(|w| [w[0].1, w[1].1, w[2].1, w[3].1] == ["---p", "r-xp", "rw-p", "---p"])
+        .filter(|w| w.windows(2).all(|w| w[0].0.end == w[1].0.start))
+        .map(|w| Area(w[1].0.start))
+        .collect()
+}
+
+impl Group {
+    /// A slot that nobody uses; where there is none a thread at rest maps another area.
+    pub(crate) fn slot(&mut self, pieces: usize) -> Option<Slot> {
+        let areas = self.process.slot_areas();
+        if let Some(slot) = areas.known.iter().find_map(|a| a.take(&self.process, pieces)) {
+            return Some(slot);
+        }
+        if areas.refused || areas.known.len() >= MOST_AREAS {
+            return None;
+        }
+        let made = Gadgets::of(&self.process).and_then(|gadgets| self.make_area(gadgets));
+        match made {
+            Ok(area) => {
+                self.process.change_slot_areas(|areas| areas.known.push(area));
+                area.take(&self.process, pieces)
+            }
+            Err(e) => {
+                let refused = matches!(e, Error::Remote { .. });
+                self.process.change_slot_areas(|areas| areas.refused |= refused);
+                None
+            }
+        }
+    }
+
+    fn make_area(&mut self, gadgets: Gadgets) -> Result<Area, Error> {
+        let arg = |i: i32| i64::from(i).cast_unsigned();
+        let flags = arg(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let whole = CODE_LEN + WORDS_LEN + 2 * GUARD;
+        let map = [0, whole, arg(libc::PROT_NONE), flags, u64::MAX, 0];
+        let at = Avma(self.syscall_anywhere(gadgets, libc::SYS_mmap, map)?.cast_unsigned());
+        let area = Area(at.add(GUARD));
+        let filled = self.fill(gadgets, area);
+        if filled.is_err() {
+            self.syscall_anywhere(gadgets, libc::SYS_munmap, [at.0, whole, 0, 0, 0, 0])?;
+        }
+        filled.map(|()| area)
+    }
+
+    fn fill(&mut self, gadgets: Gadgets, area: Area) -> Result<(), Error> {
+        let arg = |i: i32| i64::from(i).cast_unsigned();
+        for (range, access) in [
+            (area.code(), libc::PROT_READ | libc::PROT_EXEC),
+            (AvmaRange::with_len(area.words(), WORDS_LEN), libc::PROT_READ | libc::PROT_WRITE),
+        ] {
+            let protect = [range.start.0, range.len(), arg(access), 0, 0, 0];
+            self.syscall_anywhere(gadgets, libc::SYS_mprotect, protect)?;
+        }
+        let mut code = Vec::new();
+        for index in 0..SLOTS {
+            code.extend(Slot { area, index }.routine());
+            // int3
+            code.resize(usize::try_from((index + 1) * CODE_EACH).unwrap_or(0), 0xcc);
+        }
+        self.process.write(area.0, &code)?;
+        self.process.write(area.words(), &MARK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AREA: Area = Area(Avma(0x7000_0000_1000));
+
+    #[test]
+    fn its_shape_is_its_own() {
+        let (code, words) = (0x1000 + CODE_LEN, 0x1000 + CODE_LEN + WORDS_LEN);
+        let maps = |perms: &str| {
+            format!(
+                "0-1000 ---p 0 00:00 0 \n1000-{code:x} {perms} 0 00:00 0 \n{code:x}-{words:x} rw-p 0 00:00 0 \n\
+                {words:x}-{:x} ---p 0 00:00 0 \n",
+                words + 0x1000
+            )
+        };
+        assert_eq!(shaped(&maps("r-xp")), [Area(Avma(0x1000))]);
+        assert_eq!(shaped(&maps("r--p")), []);
+    }
+
+    #[test]
+    fn routines_fit_and_jump_to_their_labels() {
+        for index in [0, SMALL - 1, SMALL, SLOTS - 1] {
+            let slot = Slot { area: AREA, index };
+            let code = slot.routine();
+            assert!(code.len() as u64 <= CODE_EACH, "{}", code.len());
+            assert_eq!(code[..2], [0x0f, 0x05]);
+            // `done` is where a call that is not restarted ends, right behind a jump of two bytes.
+            let done = usize::try_from(ONCE).unwrap();
+            assert_eq!((code[2], usize::from(code[3]) + 4), (JMP, done));
+            assert_eq!((code[4], &code[done..done + 2]), (JMP, &[0x48, 0x99][..]));
+            assert_eq!(code[code.len() - 2..], [0xff, 0xe1]);
+        }
+        let last = Slot { area: AREA, index: SLOTS - 1 };
+        let end = last.words().add(VECTOR + 16 * last.room());
+        assert!(end <= AREA.words().add(WORDS_LEN));
+        let small = Slot { area: AREA, index: SMALL - 1 };
+        assert_eq!(small.words().add(VECTOR + 16 * small.room()), Slot { area: AREA, index: SMALL }.words());
+    }
+}

@@ -1,0 +1,116 @@
+//! What a program can notice of stops: nothing of what it asked the kernel for.
+
+use crate::guest::{Guest, alone, stop, stop_and_go, until};
+use addr::{Avma, ReadMemory};
+use std::time::Duration;
+use tracee::with_one_stopped;
+
+/// Rows of four counters.
+fn rows(g: &Guest) -> Vec<[u64; 4]> {
+    let row = |i| [0, 8, 16, 24].map(|o| g.process.u64(Avma(g.words[0] + 32 * i + o)).unwrap());
+    (0..g.words[1]).map(row).collect()
+}
+
+const TRANSFERS: [&str; 12] = [
+    "write pipe",
+    "writev pipe",
+    "send tcp",
+    "write tcp",
+    "sendmsg unix, descriptors",
+    "sendfile unix",
+    "splice unix",
+    "recv tcp, all",
+    "recvmsg unix, all",
+    "writev tcp",
+    "pwritev2 pipe",
+    "send unix",
+];
+
+#[test]
+fn no_transfer_is_short() {
+    let _alone = alone();
+    let g = Guest::start("transfers", &[]);
+    // Without us none is.
+    until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
+    for (name, [calls, shorts, errors, wrong]) in TRANSFERS.iter().zip(rows(&g)) {
+        assert_eq!((shorts, errors, wrong), (0, 0, 0), "{name}, {calls} calls, before any stop");
+    }
+    let mut cured = 0;
+    for i in 0..1000 {
+        if i % 10 == 3 {
+            with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+        }
+        let mut stopped = stop(&g.process).unwrap();
+        if i % 7 == 0 {
+            stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
+        }
+        cured += stopped.release().unwrap().cured;
+        std::thread::sleep(Duration::from_micros(i * 37 % 3000));
+    }
+    let seen = rows(&g);
+    until("further calls", || rows(&g).iter().zip(&seen).all(|(now, then)| now[0] >= then[0] + 10));
+    println!("{cured} calls taken up again; {} descriptors passed", g.word(3));
+    for (name, [calls, shorts, errors, wrong]) in TRANSFERS.iter().zip(rows(&g)) {
+        println!("{name:26} calls {calls:5} short {shorts} failed {errors} wrong {wrong}");
+    }
+    for (name, [_, shorts, errors, wrong]) in TRANSFERS.iter().zip(rows(&g)) {
+        assert_eq!((shorts, errors, wrong), (0, 0, 0), "{name}");
+    }
+    assert!(cured > 1000);
+    assert_eq!(g.word(2), 0, "arguments changed");
+    // One more may be on its way.
+    let (passed, sent) = (g.word(3), rows(&g)[4][0]);
+    assert!(passed.abs_diff(sent) <= 2, "{passed} descriptors with {sent} messages");
+    stop_and_go(&g.process);
+}
+
+#[test]
+fn no_wait_begins_anew() {
+    let _alone = alone();
+    let g = Guest::start("waits", &[]);
+    // Each has a timeout of 60 ms, and there is a stop before each has run out.
+    std::thread::sleep(Duration::from_millis(200));
+    let before = rows(&g);
+    for i in 0..400 {
+        if i % 20 == 3 {
+            with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+        }
+        let mut stopped = stop(&g.process).unwrap();
+        if i % 7 == 0 {
+            stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
+        }
+        stopped.release().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let seen = rows(&g);
+    for (i, [calls, eintr, odd, longest]) in seen.iter().enumerate() {
+        println!("{i:2} calls {:4} EINTR {eintr} odd {odd:#x} longest {longest} us", calls - before[i][0]);
+    }
+    for (i, ([calls, eintr, odd, _], then)) in seen.iter().zip(&before).enumerate() {
+        assert_eq!((*eintr, *odd), (0, 0), "{i}");
+        assert!(calls - then[0] >= 10, "{i}");
+    }
+}
+
+#[test]
+fn a_handler_still_ends_what_is_taken_up_again() {
+    const NAMES: [&str; 5] =
+        ["write, a part", "epoll_wait", "recv with its own timeout", "recv, a part", "send"];
+    let _alone = alone();
+    let g = Guest::start("interrupts", &[]);
+    until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
+    assert!(rows(&g).iter().all(|r| r[1] == 0), "before any stop: {:?}", rows(&g));
+    for i in 0..1000 {
+        if i % 10 == 3 {
+            with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+        }
+        stop_and_go(&g.process);
+        std::thread::sleep(Duration::from_micros(i * 37 % 3000));
+    }
+    let seen = rows(&g);
+    until("further calls", || rows(&g).iter().zip(&seen).all(|(now, then)| now[0] >= then[0] + 10));
+    for (name, [calls, bad, handled, got]) in NAMES.iter().zip(rows(&g)) {
+        println!("{name:26} calls {calls:5} bad {bad} ({got:#x}) handled {handled}");
+    }
+    assert!(rows(&g).iter().all(|r| r[1] == 0));
+}
