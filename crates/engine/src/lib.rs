@@ -51,6 +51,7 @@ mod report;
 mod restore;
 mod samples;
 mod seldom;
+mod shares;
 mod shortcuts;
 mod shuffle;
 mod sign;
@@ -100,6 +101,7 @@ pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
     Unexpected, VerifyReport,
 };
+pub use shares::UserTime;
 pub use status::{is_still, status};
 pub use switch::Switch;
 pub use target::Target;

@@ -105,6 +105,9 @@ pub struct OptimizeReport {
     pub coverage: f64,
     /// The same for the main program alone.
     pub coverage_main: f64,
+    /// Where all of the user time goes; absent where no samples are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<crate::UserTime>,
     /// Bytes of clones.
     pub code_bytes: u64,
     /// Bytes of address space mapped in the target for this generation.
@@ -219,6 +222,9 @@ pub struct TargetStatus {
     pub coverage: Option<f64>,
     /// The same for the main program.
     pub coverage_main: Option<f64>,
+    /// Where all of the user time goes, by the same samples; absent where none were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<crate::UserTime>,
     /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
     pub stop_ms: Option<f64>,
     /// CPU time it has used so far. Seconds.

@@ -11,6 +11,7 @@ mod profile;
 mod refusals;
 mod report;
 mod sandboxes;
+mod shares;
 mod stays;
 mod support;
 mod unwinders;
