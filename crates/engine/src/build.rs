@@ -33,8 +33,6 @@ pub struct Built {
     pub holes: Vec<(AvmaRange, Hole)>,
     /// The program's own cache, by place in `caches`.
     pub main_cache: Option<usize>,
-    /// Of the function that is led elsewhere: the bytes its entry's jump takes, and its clone.
-    pub walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
 }
 
 impl Built {
@@ -52,7 +50,6 @@ impl Built {
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
         self.entry_only.extend(made.entry_only);
-        self.walk = self.walk.take().or(made.walk);
         self.holes.push((made.room, Hole::Plain));
         self.holes.sort_by_key(|(r, _)| r.start);
         self.rooms.push(made.room);
@@ -67,7 +64,6 @@ struct Made {
     cloned: Vec<(FuncId, Fragments)>,
     refused: Vec<(FuncId, Refusal)>,
     entry_only: Vec<bool>,
-    walk: Option<(Result<EntryWindow, Refusal>, Avma)>,
 }
 
 /// Whether a cache and so many bytes more of data lie in a room.
@@ -76,14 +72,13 @@ fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
 }
 
 /// Builds everything. `files` has a module's file text by the module's place in the image, `maps` is what is mapped now.
-/// `walk` is cloned without anything being led to its clone. In the first cache there is room for `notes` bytes.
+/// In the first cache there is room for `notes` bytes.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made.
 pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
-    walk: Option<&Candidate>,
     files: &FxHashMap<usize, FileText>,
     maps: &[Mapping],
     style: Style,
@@ -93,11 +88,11 @@ pub fn build(
     let images = program.image().modules();
     for modules in &groups(program) {
         let members: Vec<&Candidate> =
-            chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, walk, files, style, holes: &built.holes };
+        let work = Work { program, chosen, files, style, holes: &built.holes };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // How much there is beside clones and tables is known once they are made.
@@ -135,7 +130,6 @@ fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
 struct Work<'a, 'm> {
     program: &'a Program<'m>,
     chosen: &'a [Candidate],
-    walk: Option<&'a Candidate>,
     files: &'a FxHashMap<usize, FileText>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
@@ -148,7 +142,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, walk, files, style, holes } = work;
+    let &Work { program, chosen, files, style, holes } = work;
     let order = function_order(members, style);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -177,10 +171,8 @@ fn one_cache(
     let by_entry: FxHashMap<Avma, (&Candidate, &Result<EntryWindow, Refusal>)> =
         members.iter().zip(&windows).map(|(c, w)| (c.analysed.cfg.entry, (*c, w))).collect();
     let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
-    let mut led = None;
-    let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     for (entry, reason) in &out.refused {
-        if let Some((c, _)) = by_entry.get(entry).filter(|(c, _)| !is_walk(c)) {
+        if let Some((c, _)) = by_entry.get(entry) {
             refused.push((c.id, *reason));
             entry_only.push(false);
         }
@@ -189,10 +181,6 @@ fn one_cache(
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
         let Some((c, window)) = by_entry.get(&clone.original) else { continue };
-        if is_walk(c) {
-            led = Some(((*window).clone(), clone.entry));
-            continue;
-        }
         entries.insert(clone.original, clone.entry);
         cloned.push((c.id, clone.fragments().clone()));
         let record = match window {
@@ -227,7 +215,7 @@ fn one_cache(
         map: maps,
         notes: Vec::new(),
     };
-    Ok(Made { plan, room, cloned, refused, entry_only, walk: led })
+    Ok(Made { plan, room, cloned, refused, entry_only })
 }
 
 /// How often place and size are fitted to each other.

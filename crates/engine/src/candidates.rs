@@ -298,15 +298,6 @@ impl Candidates {
     }
 }
 
-/// One function of which as little as can be is cloned: what its entry's jump overwrites.
-///
-/// # Errors
-/// Why it cannot be.
-pub fn entry_only(program: &Program<'_>, id: FuncId) -> Result<Candidate, Refusal> {
-    let analysed = program.analyse(id)?;
-    Ok(Candidate { order: vec![BlockId(0)], hot: 1, ..Candidate::new(id, analysed, 0) })
-}
-
 /// Every function with a sample: the cold ones among them cost little room and make calls direct.
 /// And every one that is known to have run besides.
 fn hot(by: &FxHashMap<FuncId, u64>, ran: FxHashSet<FuncId>) -> Vec<FuncId> {

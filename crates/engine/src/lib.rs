@@ -65,6 +65,7 @@ mod targets;
 #[cfg(test)]
 mod test_candidate;
 mod turns;
+mod unwinder;
 mod verify;
 mod walk;
 mod watcher;

@@ -226,7 +226,8 @@ pub(crate) fn on_ground<R>(
         (None, None) => samples::take(&target.process, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Building);
-    let program = Program::new(image, &pristine);
+    let mut program = Program::new(image, &pristine);
+    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
@@ -235,7 +236,7 @@ pub(crate) fn on_ground<R>(
     candidates.chosen.retain(|c| options.takes(&program, c.id));
     let left_out = all - candidates.chosen.len();
     leave_foreign_changes(&program, &files, &mut candidates);
-    let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
+    walk::take(&program, &lookup, &mut candidates);
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
     }
@@ -245,7 +246,7 @@ pub(crate) fn on_ground<R>(
         }
         _ => {}
     }
-    let ground = Ground { target, program: &program, lookup, files, walk };
+    let ground = Ground { target, program: &program, lookup, files };
     then(&ground, candidates, &samples, progress)
 }
 

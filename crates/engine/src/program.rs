@@ -63,6 +63,8 @@ pub struct Program<'m> {
     callees: Callees,
     /// Slots of virtual tables whose function's address no instruction computes.
     vtables: Vec<VtableSlot>,
+    /// Words that are led elsewhere: what they hold is not assumed.
+    kept: FxHashSet<Avma>,
     memory: &'m (dyn ReadMemory + Sync),
 }
 
@@ -104,9 +106,15 @@ impl<'m> Program<'m> {
         let modules: Vec<ModuleCode> =
             (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
         let callees = Callees::new(&image, &modules, memory);
-        let mut this = Self { image, modules, callees, vtables: Vec::new(), memory };
+        let mut this =
+            Self { image, modules, callees, vtables: Vec::new(), kept: FxHashSet::default(), memory };
         this.vtables = this.find_vtables();
         this
+    }
+
+    /// Has code call through some words whatever they hold.
+    pub fn keep(&mut self, words: impl Iterator<Item = Avma>) {
+        self.kept.extend(words);
     }
 
     /// What is loaded.
@@ -169,7 +177,8 @@ impl<'m> Program<'m> {
     /// The function to whose entry a word of memory leads, if that is so now and ever.
     #[must_use]
     pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
-        let constant = self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
+        let constant =
+            !self.kept.contains(&slot) && self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
         let to = self.memory.u64(slot).ok().map(Avma).filter(|_| constant)?;
         self.entered_at(to).map(|_| to)
     }
@@ -211,7 +220,8 @@ impl<'m> Program<'m> {
         let images = self.image.modules();
         let near = |at: Avma| modules.iter().any(|&i| images[i].extent.contains(at));
         let stub = |p: &PltStub| {
-            let constant = self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
+            let constant =
+                !self.kept.contains(&p.slot) && self.image.is_readonly_data(AvmaRange::with_len(p.slot, 8));
             let function = self.memory.u64(p.slot).ok().map(Avma).filter(|&f| constant && near(f));
             (p.range.start, function.map_or(Stub::Slot(p.slot), Stub::Function))
         };

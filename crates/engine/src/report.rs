@@ -185,7 +185,8 @@ pub struct VerifyReport {
     pub state: Option<TargetState>,
     /// Live redirects found.
     pub live_redirects: usize,
-    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: 1 where `dl_iterate_phdr` is led.
+    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
+    /// `dl_iterate_phdr`.
     pub kept_redirects: usize,
     /// Bytes compared.
     pub compared_bytes: u64,

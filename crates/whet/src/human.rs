@@ -145,7 +145,7 @@ pub fn verify(r: &VerifyReport) -> String {
         r.pid,
         bytes(r.compared_bytes),
         r.live_redirects,
-        if r.kept_redirects > 0 { " and the one that unwinders need" } else { "" },
+        if r.kept_redirects > 0 { " and those that unwinders need" } else { "" },
         if r.identical {
             "everything else identical to the files"
         } else {
