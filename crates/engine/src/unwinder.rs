@@ -18,9 +18,11 @@ const UNWIND: &str = "_Unwind_";
 pub fn may_unwind(image: &Image, memory: &dyn ReadMemory) -> bool {
     let modules = image.modules().iter().filter(|m| m.kind != ModuleKind::Vdso);
     image.skipped().iter().any(|s| s.path.as_deref() != Some("[vdso]"))
-        || modules
-            .into_iter()
-            .any(|m| m.symbols.with_prefix(UNWIND).is_some() || has_number(image, m, memory))
+        || modules.into_iter().any(|m| {
+            m.symbols.with_prefix(UNWIND).is_some()
+                || m.frames.fdes().iter().any(|f| f.personality.is_some())
+                || has_number(image, m, memory)
+        })
 }
 
 fn has_number(image: &Image, module: &Module, memory: &dyn ReadMemory) -> bool {

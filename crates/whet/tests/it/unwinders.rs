@@ -269,6 +269,42 @@ fn an_unwinder_loaded_later() {
     assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
 }
 
+/// C programs on musl hold no unwinder, be they stripped or not, so nothing need be led in a static one. In a dynamic one
+/// the C library's symbol is led for unwinders that are loaded later, and so is the program's own word, as a program that
+/// lists modules may hold an unwinder without names.
+#[test]
+fn musl_without_an_unwinder() {
+    for (how, shown, kept) in
+        [(&[][..], "shown", 2), (&["-static"], "nothing", 0), (&["-static", "-s"], "nothing", 0)]
+    {
+        let Some(program) = compile("musl-gcc", "musl.c", &[&["-O2", "-Wall"], how].concat(), &[]) else {
+            return;
+        };
+        let untouched = Guest::working(&program, &[], 1).finish();
+        assert!(untouched.2.ends_with(" nothing\n"), "{untouched:?}");
+        let guest = Guest::working(&program, &[], 1);
+        let report = shuffle(&guest, "1");
+        assert!(report["functions"]["cloned"].as_u64().unwrap() >= 3, "{how:?}: {report}");
+        guest.progresses(1);
+        for command in ["undo", "redo", "undo"] {
+            act(command, &guest, &[]);
+            guest.progresses(1);
+        }
+        shuffle(&guest, "2");
+        guest.progresses(1);
+        act("undo", &guest, &[]);
+        let verified = act("verify", &guest, &[]);
+        assert_eq!(
+            (&verified["identical"], &verified["live_redirects"], &verified["kept_redirects"]),
+            (&true.into(), &0.into(), &kept.into()),
+            "{how:?}: {verified}"
+        );
+        assert_eq!(changed_text(guest.pid()).len(), 0, "{how:?}");
+        let said = untouched.2.replace("nothing", shown);
+        assert_eq!(guest.finish(), (Some(0), None, said), "{how:?}");
+    }
+}
+
 #[test]
 fn rust() {
     let Some(program) = compile("rustc", "panics.rs", &["-O", "--edition", "2021"], &[]) else { return };
