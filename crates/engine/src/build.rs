@@ -32,8 +32,6 @@ pub struct Built {
     pub holes: Vec<(AvmaRange, Hole)>,
     /// The program's own cache, by place in `caches`.
     pub main_cache: Option<usize>,
-    /// The clone of the function that is led elsewhere.
-    pub walk: Option<Avma>,
 }
 
 impl Built {
@@ -51,7 +49,6 @@ impl Built {
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
         self.entry_only.extend(made.entry_only);
-        self.walk = self.walk.take().or(made.walk);
         self.holes.push((made.room, Hole::Plain));
         self.holes.sort_by_key(|(r, _)| r.start);
         self.rooms.push(made.room);
@@ -66,7 +63,6 @@ struct Made {
     cloned: Vec<(FuncId, Fragments)>,
     refused: Vec<(FuncId, Refusal)>,
     entry_only: Vec<bool>,
-    walk: Option<Avma>,
 }
 
 /// Whether a cache and so many bytes more of data lie in a room.
@@ -83,8 +79,7 @@ pub struct Bounds<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-/// Builds everything. `maps` is what is mapped now. Direct calls in the originals of `chosen` and `callers` lead to clones. `walk` is
-/// cloned without anything being led to its clone.
+/// Builds everything. `maps` is what is mapped now. Direct calls in the originals of `chosen` and `callers` lead to clones.
 ///
 /// # Errors
 /// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made; those of
@@ -93,7 +88,6 @@ pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
     callers: &[Candidate],
-    walk: Option<&Candidate>,
     maps: &[Mapping],
     style: Style,
     &Bounds { notes, interrupt }: &Bounds<'_>,
@@ -102,11 +96,11 @@ pub fn build(
     let images = program.image().modules();
     for modules in &groups(program) {
         let members: Vec<&Candidate> =
-            chosen.iter().chain(walk).filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, callers, walk, style, holes: &built.holes, interrupt };
+        let work = Work { program, chosen, callers, style, holes: &built.holes, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // How much there is beside clones and tables is known once they are made.
@@ -145,7 +139,6 @@ struct Work<'a, 'm> {
     program: &'a Program<'m>,
     chosen: &'a [Candidate],
     callers: &'a [Candidate],
-    walk: Option<&'a Candidate>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
     interrupt: &'a Interrupt,
@@ -158,7 +151,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, callers, walk, style, holes, interrupt } = work;
+    let &Work { program, chosen, callers, style, holes, interrupt } = work;
     let order = function_order(members, style);
     let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
     let images = program.image().modules();
@@ -166,7 +159,6 @@ fn one_cache(
     // A non-PIE program reaches its tables by absolute 32-bit addresses.
     let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
 
-    let is_walk = |c: &Candidate| walk.is_some_and(|w| w.id == c.id);
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (out, text_at, data_at, room) = emit_somewhere(
         &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
@@ -178,9 +170,8 @@ fn one_cache(
 
     let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
     let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
-    let mut led = None;
     for (entry, reason) in &out.refused {
-        if let Some(c) = by_entry.get(entry).filter(|c| !is_walk(c)) {
+        if let Some(c) = by_entry.get(entry) {
             refused.push((c.id, *reason));
             entry_only.push(false);
         }
@@ -189,10 +180,6 @@ fn one_cache(
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
         let Some(c) = by_entry.get(&clone.original) else { continue };
-        if is_walk(c) {
-            led = Some(clone.entry);
-            continue;
-        }
         entries.insert(clone.original, clone.entry);
         cloned.push((c.id, clone.fragments().clone()));
         match redirects::entries(&c.analysed.cfg, &c.sites, clone) {
@@ -226,7 +213,7 @@ fn one_cache(
         map: maps,
         notes: if counts { splice::counter_sites(&out.gs_sites) } else { Vec::new() },
     };
-    Ok(Made { plan, room, cloned, refused, entry_only, walk: led })
+    Ok(Made { plan, room, cloned, refused, entry_only })
 }
 
 /// How often place and size are fitted to each other.

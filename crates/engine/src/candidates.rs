@@ -311,18 +311,6 @@ impl Candidates {
     }
 }
 
-/// Returns a function of which only the blocks that begin before `end` are cloned.
-///
-/// # Errors
-/// [`Refusal`] where it cannot be cloned.
-pub fn up_to(program: &Program<'_>, id: FuncId, end: Avma) -> Result<Candidate, Refusal> {
-    let analysed = program.analyse(id)?;
-    let cfg = &analysed.cfg;
-    let begins = |b: &BlockId| (cfg.entry..end).contains(&cfg.blocks[b.index()].range.start);
-    let order: Vec<BlockId> = cfg.block_ids().filter(begins).collect();
-    Ok(Candidate { hot: order.len(), order, ..Candidate::new(id, analysed, 0) })
-}
-
 /// Keeps as many as have so many bytes in all, drawn by the seed.
 fn draw<T: Ord>(all: &mut Vec<T>, seed: u64, most: u64, size: impl Fn(&T) -> u64) {
     all.sort_unstable();

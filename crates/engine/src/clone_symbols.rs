@@ -52,9 +52,9 @@ fn names(mem: &dyn ReadMemory, installed: &Installed) -> Result<FxHashMap<Avma, 
         let notes = Notes::read(&cache.notes(mem)?).unwrap_or_default();
         names.extend(notes.functions.into_iter().map(|f| (Avma(f.at), f.name)));
     }
-    // Cloned for its unwinders' sake, not for speed.
-    if let Some(hook) = installed.anchor.hook {
-        names.entry(hook.record.at).or_insert_with(|| "dl_iterate_phdr".to_owned());
+    // An older whet cloned it for its unwinders' sake.
+    for entry in installed.anchor.led().iter().filter(|r| r.kind == splice::RedirectKind::Entry) {
+        names.entry(entry.at).or_insert_with(|| "dl_iterate_phdr".to_owned());
     }
     Ok(names)
 }

@@ -151,8 +151,8 @@ pub(crate) fn count(
         return Ok(CountingReport::left_out(found));
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
-    // What is led through the anchor stays so, however often it is called: its clone would know nothing of clones.
-    known.extend(ground.lookup.walk.and_then(|at| ground.program.find(at)));
+    // What is led through the anchor stays so, however often it is called: a slot that leads to its clone could not be told from a led one.
+    known.extend(ground.lookup.walk.as_ref().and_then(|w| ground.program.find(w.function)));
     let samples: u64 = candidates.samples.values().sum();
     let mut from = 0;
     for _ in 0..ROUNDS {

@@ -259,9 +259,7 @@ impl Error {
             Error::Stop(_)
             | Error::Locked { .. }
             | Error::Changed { .. }
-            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
-                X::Busy
-            }
+            | Error::Splice(splice::Error::Stop(_) | splice::Error::NotAlone) => X::Busy,
             Error::Image(_)
             | Error::Unsupported { .. }
             | Error::MemoryCap { .. }
@@ -305,10 +303,7 @@ impl Error {
             | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
                 tracee_code(e).0
             }
-            Error::Stop(_)
-            | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_) | splice::Error::NotAlone) => {
-                "busy"
-            }
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::NotAlone) => "busy",
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
             Error::Interrupted { .. } => "interrupted",
@@ -356,7 +351,7 @@ impl Error {
                 "try again when the host has less to do; with CAP_SYS_NICE, which root has, whet lends such threads its real-time priority"
                     .to_owned()
             }
-            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::WalkInUse(_)) => {
+            Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => {
                 "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up"
                     .to_owned()
             }

@@ -4,7 +4,7 @@ use crate::anatomy::{self, Anatomy, Question, Standing};
 use crate::notes::{NotedFunction, Notes};
 use crate::report::TargetState;
 use crate::status::state_of;
-use crate::{DynoReport, Error, Target};
+use crate::{DynoReport, Error, Target, UserTime};
 use addr::Avma;
 use serde::Serialize;
 use splice::Installed;
@@ -33,6 +33,9 @@ pub struct ExplainReport {
     pub coverage: f64,
     /// The same for the main program.
     pub coverage_main: f64,
+    /// Where all of the user time goes; absent where no samples are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<UserTime>,
     /// Why functions, or entries, were left alone: reason to count.
     pub refusals: BTreeMap<String, usize>,
     /// What the counted functions make the CPU do, before and after; `None` where edges were not counted.
@@ -104,6 +107,7 @@ pub(crate) fn of(
         samples: notes.samples,
         coverage: notes.coverage,
         coverage_main: notes.coverage_main,
+        user_time: notes.user_time.clone(),
         refusals: notes.refusals.clone(),
         dyno: notes.dyno,
         functions,

@@ -26,8 +26,6 @@ pub(crate) struct Ground<'a, 'm> {
     pub(crate) lookup: Lookup,
     /// What its modules' files say, by the module's place in the image.
     pub(crate) files: FxHashMap<usize, FileText>,
-    /// `dl_iterate_phdr`, where it is to be led through the anchor.
-    pub(crate) walk: Option<Candidate>,
     /// When to break off.
     pub(crate) interrupt: Interrupt,
 }
@@ -79,12 +77,10 @@ impl Ground<'_, '_> {
         if target.undos() != self.target.undos() {
             return Err(Error::Changed { pid });
         }
-        // An earlier generation has brought it.
-        let walk = self.walk.as_ref().filter(|_| installed.is_none_or(|i| i.anchor.hook.is_none()));
         let maps = image::maps::parse(&target.process.maps_text()?)?;
         let build = |notes| {
             let bounds = Bounds { notes, interrupt: &self.interrupt };
-            build::build(self.program, chosen, callers, walk, &maps, style, &bounds)
+            build::build(self.program, chosen, callers, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
             let notes = notes(&built);
@@ -117,11 +113,8 @@ impl Ground<'_, '_> {
         }
         let ready = tracee::preflight(pid)?;
         memory_limit::check(pid, &built.caches, counters, ready.threads)?;
-        let anchor_at = self.place_anchor(&built)?;
-        let hook = match walk {
-            Some(walk) => Some(walk::hook(target, self.program, walk, &built, anchor_at)?),
-            None => None,
-        };
+        let anchor_at = Self::place_anchor(&built)?;
+        let hook = walk::hook(target, &self.lookup, anchor_at)?;
         let caches = std::mem::take(&mut built.caches);
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
@@ -131,20 +124,10 @@ impl Ground<'_, '_> {
         Ok(Placed { built, caches: plan.caches, mapped, report })
     }
 
-    /// The place of a new anchor: within a jump's reach of the C library, where the target has one.
-    fn place_anchor(&self, built: &Built) -> Result<Avma, Error> {
-        let modules = self.program.image().modules();
-        let libc = modules.iter().find(|m| m.symbols.exported("dl_iterate_phdr").is_some()).map(|m| m.extent);
-        let cache = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
-        let place = |near| {
-            splice::place(&splice::Request {
-                mappings: &built.holes,
-                near: &[near],
-                len: 2 << 20,
-                low: false,
-            })
-        };
-        let at = libc.map(place).and_then(Result::ok).map_or_else(|| place(cache), Ok);
-        Ok(at.map_err(splice::Error::from)?)
+    /// The place of a new anchor: near the first cache.
+    fn place_anchor(built: &Built) -> Result<Avma, Error> {
+        let near = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
+        let request = splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false };
+        Ok(splice::place(&request).map_err(splice::Error::from)?)
     }
 }

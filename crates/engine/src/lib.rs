@@ -55,6 +55,7 @@ mod restore;
 mod reuse;
 mod samples;
 mod seldom;
+mod shares;
 mod shortcuts;
 mod shuffle;
 mod sign;
@@ -69,6 +70,7 @@ mod targets;
 mod test_candidate;
 mod turns;
 mod unloadable;
+mod unwinder;
 mod verify;
 mod walk;
 mod watcher;
@@ -105,6 +107,7 @@ pub use report::{
     FunctionCounts, OptimizeReport, StatusReport, StopMs, TargetState, TargetStatus, ToggleAnswer,
     Unexpected, VerifyReport,
 };
+pub use shares::UserTime;
 pub use status::{is_still, status};
 pub use switch::Switch;
 pub use target::Target;

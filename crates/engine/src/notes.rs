@@ -1,6 +1,6 @@
 //! What an installation tells the next whet, kept in the target beside the journal (JSON, versioned).
 
-use crate::DynoReport;
+use crate::{DynoReport, UserTime};
 use serde::{Deserialize, Serialize};
 use splice::Installed;
 use std::collections::BTreeMap;
@@ -25,6 +25,9 @@ pub struct Notes {
     pub coverage: f64,
     /// The same for the main program.
     pub coverage_main: f64,
+    /// Where all of the user time goes; absent where no samples are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<UserTime>,
     /// Why functions, or entries, were left alone: reason to count.
     pub refusals: BTreeMap<String, usize>,
     /// The functions that were wanted.

@@ -17,10 +17,10 @@ use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
 use crate::samples::{self, Samples};
 use crate::source::CountSource;
 use crate::{
-    Error, Interrupt, Target, late_bound, loops, map_store, perf_map, profile_store, redirects, restore,
-    reuse, shortcuts, unloadable, walk,
+    Error, Interrupt, Target, UserTime, late_bound, loops, map_store, perf_map, profile_store, redirects,
+    restore, reuse, shares, shortcuts, unloadable, walk,
 };
-use addr::ReadMemory;
+use addr::{AvmaRange, ReadMemory};
 use emit::{AddressMap, Fragments};
 use image::Image;
 use profile::{BuildId, Profile};
@@ -218,7 +218,8 @@ fn rebuild(
         // Of the build that was installed, as the last one.
         let summary = Cell::new(Summary::default());
         let notes = |built: &Built| {
-            let of_this = Summary::new(program, &candidates, built, &totals);
+            let mut of_this = Summary::new(program, &candidates, built, &totals);
+            of_this.user_time = user_time(program, &candidates, built, samples, options, &now);
             let notes = of_this.notes(program, &candidates, built, options);
             summary.set(of_this);
             Notes { profile: profile.clone(), ..notes }.write()
@@ -269,6 +270,7 @@ pub(crate) fn on_ground<R>(
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
+    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
@@ -280,7 +282,7 @@ pub(crate) fn on_ground<R>(
     candidates.chosen.retain(|c| options.takes(&program, c.id));
     let left_out = all - candidates.chosen.len();
     leave_foreign_changes(&program, &files, &mut candidates);
-    let walk = walk::take(target, &program, &lookup, &files, &mut candidates)?;
+    walk::take(&program, &lookup, &mut candidates);
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
     }
@@ -291,7 +293,7 @@ pub(crate) fn on_ground<R>(
         _ => {}
     }
     let interrupt = options.interrupt.clone();
-    let ground = Ground { target, program: &program, lookup, files, walk, interrupt };
+    let ground = Ground { target, program: &program, lookup, files, interrupt };
     then(&ground, candidates, &samples, progress)
 }
 
@@ -393,6 +395,30 @@ struct Summary {
     refusals: BTreeMap<String, usize>,
     functions: FunctionCounts,
     dyno: Option<DynoReport>,
+    user_time: Option<UserTime>,
+}
+
+/// The share of user time in each row, after the build that is installed in `now`.
+fn user_time(
+    program: &Program<'_>,
+    candidates: &Candidates,
+    built: &Built,
+    samples: &Samples,
+    options: &OptimizeOptions,
+    now: &Target,
+) -> Option<UserTime> {
+    let fates = shares::Fates::new(candidates, built);
+    UserTime::of(&match &options.profile {
+        Some(p) => shares::of_profile(candidates, &fates, p.samples, |f| program.module(f).refused),
+        None => shares::of_samples(program, &fates, &samples.ips, &own_code(now), &now.maps),
+    })
+}
+
+/// Where whet's code is in a target.
+fn own_code(target: &Target) -> Vec<AvmaRange> {
+    let Some(installed) = &target.installed else { return Vec::new() };
+    let anchor = AvmaRange::new(installed.anchor.routine(), installed.anchor.at);
+    installed.caches.iter().map(|c| c.header.text).chain([anchor]).collect()
 }
 
 impl Summary {
@@ -421,6 +447,7 @@ impl Summary {
             refusals,
             functions,
             dyno: dyno::of_caches(program, &candidates.chosen, &built.caches),
+            user_time: None,
         }
     }
 
@@ -456,6 +483,7 @@ impl Summary {
             samples: c.samples.values().sum(),
             coverage: self.coverage,
             coverage_main: self.coverage_main,
+            user_time: self.user_time.clone(),
             refusals: self.refusals.clone(),
             functions,
             dyno: self.dyno,
@@ -498,6 +526,7 @@ impl Summary {
             refusals: self.refusals,
             coverage: self.coverage,
             coverage_main: self.coverage_main,
+            user_time: self.user_time,
             code_bytes: built.code_bytes,
             mapped_bytes: *mapped,
             huge_page: huge,

@@ -77,6 +77,8 @@ pub struct Program<'m> {
     lookers: Mutex<FxHashMap<Avma, bool>>,
     /// Slots of virtual tables whose function's address no instruction computes.
     vtables: Vec<VtableSlot>,
+    /// Words that are led elsewhere: what they hold is not assumed.
+    kept: FxHashSet<Avma>,
     memory: &'m (dyn ReadMemory + Sync),
 }
 
@@ -103,13 +105,7 @@ pub struct Analysed {
     pub signal_frame: bool,
 }
 
-impl Analysed {
-    /// Bytes of it, for a range inside one of its fragments.
-    #[must_use]
-    pub fn bytes(&self, range: AvmaRange) -> Option<&[u8]> {
-        within(&self.text, range)
-    }
-}
+impl Analysed {}
 
 impl<'m> Program<'m> {
     /// Sorts out the code of every module of the image. `memory` is the process without redirects.
@@ -119,9 +115,15 @@ impl<'m> Program<'m> {
             (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
         let callees = Callees::new(&image, &modules, memory);
         let lookers = Mutex::default();
-        let mut this = Self { image, modules, callees, lookers, vtables: Vec::new(), memory };
+        let kept = FxHashSet::default();
+        let mut this = Self { image, modules, callees, lookers, vtables: Vec::new(), kept, memory };
         this.vtables = this.find_vtables();
         this
+    }
+
+    /// Has code call through some words whatever they hold.
+    pub fn keep(&mut self, words: impl Iterator<Item = Avma>) {
+        self.kept.extend(words);
     }
 
     /// What is loaded.
@@ -184,7 +186,8 @@ impl<'m> Program<'m> {
     /// The function to whose entry a word of memory leads, if that is so now and ever.
     #[must_use]
     pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
-        let constant = self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
+        let constant =
+            !self.kept.contains(&slot) && self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
         let to = self.memory.u64(slot).ok().map(Avma).filter(|_| constant)?;
         self.entered_at(to).map(|_| to)
     }

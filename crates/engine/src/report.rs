@@ -116,6 +116,9 @@ pub struct OptimizeReport {
     pub coverage: f64,
     /// The same for the main program alone.
     pub coverage_main: f64,
+    /// Where all of the user time goes; absent where no samples are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<crate::UserTime>,
     /// Bytes of clones.
     pub code_bytes: u64,
     /// Bytes of address space mapped in the target for this generation.
@@ -193,7 +196,8 @@ pub struct VerifyReport {
     pub state: Option<TargetState>,
     /// Live redirects found.
     pub live_redirects: usize,
-    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: 1 where `dl_iterate_phdr` is led.
+    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
+    /// `dl_iterate_phdr`.
     pub kept_redirects: usize,
     /// Bytes compared.
     pub compared_bytes: u64,
@@ -230,6 +234,9 @@ pub struct TargetStatus {
     pub coverage: Option<f64>,
     /// The same for the main program.
     pub coverage_main: Option<f64>,
+    /// Where all of the user time goes, by the same samples; absent where none were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<crate::UserTime>,
     /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
     pub stop_ms: Option<f64>,
     /// CPU time it has used so far. Seconds.

@@ -99,6 +99,7 @@ pub(crate) fn reuse(
         generation,
         reused: Some(earlier),
         not_drawn: 0,
+        user_time: None,
         seconds: crate::optimize::round(begun.elapsed().as_secs_f64()),
         samples: samples.ips.len() as u64,
         lost_samples: samples.lost,

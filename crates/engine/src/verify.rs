@@ -42,7 +42,6 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
         uncompared: Vec::new(),
     };
     let sites = sites(target);
-    let hook = target.installed.as_ref().and_then(|i| i.anchor.hook).map(|h| h.record);
     for module in image.modules().iter().filter(|m| m.kind != ModuleKind::Vdso) {
         let name = module.path.clone().unwrap_or_default();
         let Some(file) = FileText::load(&target.process, &image, module) else {
@@ -80,11 +79,12 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
             }
         }
     }
-    if hook.is_some_and(|h| target.process.bytes(h.range()).is_ok_and(|b| b == h.new_bytes())) {
-        report.live_redirects = report.live_redirects.saturating_sub(1);
-        report.kept_redirects = 1;
-    }
     words(target, &sites, &mut report)?;
+    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
+    let in_force = |r: &&Record| target.process.bytes(r.range()).is_ok_and(|b| b == r.new_bytes());
+    report.kept_redirects = led.iter().filter(in_force).count();
+    let in_code = led.iter().filter(in_force).filter(|r| !is_word(r)).count();
+    report.live_redirects = report.live_redirects.saturating_sub(in_code);
     report.identical = report.unexpected.is_empty();
     Ok(report)
 }
@@ -95,8 +95,10 @@ fn words(
     sites: &BTreeMap<(Avma, u8), Vec<Record>>,
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
-    let is_word = |r: &Record| matches!(r.kind, RedirectKind::Vtable | RedirectKind::Slot);
-    let places: Vec<&Vec<Record>> = sites.values().filter(|rs| rs.iter().all(is_word)).collect();
+    // A led slot may also hold what it held before it was bound.
+    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
+    let of_caches = |rs: &&Vec<Record>| rs.iter().all(|r| is_word(r) && !led.contains(r));
+    let places: Vec<&Vec<Record>> = sites.values().filter(of_caches).collect();
     let ranges: Vec<AvmaRange> = places.iter().filter_map(|rs| rs.first()).map(Record::range).collect();
     let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
     for ((records, range), now) in places.into_iter().zip(ranges).zip(found) {
@@ -112,6 +114,10 @@ fn words(
         }
     }
     Ok(())
+}
+
+fn is_word(r: &Record) -> bool {
+    matches!(r.kind, RedirectKind::Vtable | RedirectKind::Slot)
 }
 
 /// What may stand at each place by the journals.
@@ -137,7 +143,8 @@ fn take_out(
         let (Some(now), Some(was)) = (live.get_mut(span.clone()), wanted.get(span)) else { continue };
         if records.iter().any(|r| now == r.new_bytes() && was == r.old_bytes()) {
             now.copy_from_slice(was);
-            found += 1;
+            // Where words of data lie in an executable mapping `words` counts them.
+            found += usize::from(!records.iter().all(is_word));
         }
     }
     found

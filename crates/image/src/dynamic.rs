@@ -141,6 +141,8 @@ impl Sym {
 pub(crate) struct DynSyms {
     strings: Vec<u8>,
     syms: Vec<Sym>,
+    /// Where they are.
+    at: Avma,
     /// Version index by symbol; the top bit marks one that is not the default. Empty without versions.
     versions: Vec<u16>,
 }
@@ -157,6 +159,7 @@ impl DynSyms {
             if r.len() > MAX_TABLE || !extent.covers(&r) { None } else { mem.bytes(r).ok() }
         };
         if let Some(bytes) = table(symtab, SYM) {
+            out.at = symtab;
             out.syms = bytes.chunks_exact(24).filter_map(Sym::read).collect();
         }
         if let Some(bytes) = d.versym.and_then(|at| table(at, 2)) {
@@ -182,6 +185,11 @@ impl DynSyms {
 
     pub fn get(&self, index: u32) -> Option<&Sym> {
         self.syms.get(usize::try_from(index).ok()?)
+    }
+
+    /// The word that holds a symbol's stated address.
+    pub fn value_at(&self, index: u32) -> Avma {
+        self.at.add(u64::from(index) * SYM + 8)
     }
 
     /// A symbol's name.

@@ -2,7 +2,7 @@
 
 use crate::dynamic::DynSyms;
 use crate::{Error, JumpSlot, Perms, PltStub, Reloc, RelocKind, Symbols};
-use addr::{Avma, AvmaRange, Bias};
+use addr::{Avma, AvmaRange, Bias, Svma};
 use unwind::FrameTable;
 
 /// A module's role.
@@ -114,6 +114,17 @@ impl Module {
     #[must_use]
     pub fn symbol_of(&self, reloc: &Reloc) -> Option<&str> {
         (reloc.symbol != 0).then(|| self.dynsyms.name(reloc.symbol)).flatten()
+    }
+
+    /// The word of the dynamic symbol table that holds the stated address of an exported name, by which other modules bind
+    /// to it.
+    #[must_use]
+    pub fn export_word(&self, name: &str) -> Option<Avma> {
+        let exported = self.symbols.exported(name)?;
+        let mut all = self.dynsyms.iter().filter(|(i, s)| {
+            s.shndx != 0 && self.bias.avma(Svma(s.value)) == exported && self.dynsyms.name(*i) == Some(name)
+        });
+        all.next().map(|(i, _)| self.dynsyms.value_at(i))
     }
 
     /// The relocation of the word at `at`.

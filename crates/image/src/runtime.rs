@@ -7,6 +7,7 @@
 use crate::bytes::{array, u32_at};
 use crate::{Image, Mapping, Module, ModuleKind};
 use addr::{Addr, AvmaRange, ReadMemory};
+use memchr::memmem;
 
 /// A runtime with tables of code addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -118,6 +119,7 @@ pub fn detect(image: &Image, mem: &dyn ReadMemory) -> Option<Runtime> {
     by_file(image.maps())
         .or_else(|| image.modules().iter().find_map(by_symbol))
         .or_else(|| image.modules().iter().any(|m| has_go_tables(m, mem)).then_some(Runtime::Go))
+        .or_else(|| image.modules().iter().any(|m| has_v8_names(m, mem)).then_some(Runtime::V8))
 }
 
 fn by_file(maps: &[Mapping]) -> Option<Runtime> {
@@ -160,6 +162,37 @@ fn has_go_tables(m: &Module, mem: &dyn ReadMemory) -> bool {
                 return true;
             }
             from = to;
+        }
+        false
+    })
+}
+
+/// Names that V8 keeps among its constants, stripped or not, since its bytecode interpreter (2016): of a builtin
+/// (`src/builtins/builtins-definitions.h`) and of a histogram of its collector (`src/logging/counters-definitions.h`).
+/// A module that has both holds V8. Debuggers and profilers for V8 know names of builtins, but no histograms.
+const V8_NAMES: [&[u8]; 2] = [b"InterpreterEntryTrampoline", b"V8.GCFinalizeMC"];
+
+fn has_v8_names(m: &Module, mem: &dyn ReadMemory) -> bool {
+    m.kind != ModuleKind::Vdso && V8_NAMES.iter().all(|name| has_constant(m, mem, name))
+}
+
+/// Whether a module has these bytes among its constants.
+fn has_constant(m: &Module, mem: &dyn ReadMemory, bytes: &[u8]) -> bool {
+    let finder = memmem::Finder::new(bytes);
+    // Older linkers put constants beside code, which then is all that cannot be written.
+    let apart = m.segments.iter().any(|s| !s.perms.x && !s.perms.w);
+    m.segments.iter().filter(|s| !s.perms.w && (!s.perms.x || !apart)).any(|s| {
+        let range = s.file_backed;
+        let mut from = range.start;
+        while from < range.end {
+            let to = from.add(CHUNK).min(range.end);
+            // The next chunk begins where these bytes could be cut in two.
+            let more = to.add(bytes.len() as u64 - 1).min(range.end);
+            match mem.bytes(AvmaRange::new(from, more)) {
+                Ok(chunk) if finder.find(&chunk).is_some() => return true,
+                Ok(_) => from = to,
+                Err(_) => return false,
+            }
         }
         false
     })

@@ -24,6 +24,10 @@ const UNDOS: u64 = 48;
 pub(crate) const TARGET: u64 = 56;
 /// The [`CounterArea`]: its start, its end, the bytes of a part, and these again for whets that count on behind; 0 for none.
 const COUNTERS: u64 = 96;
+/// Further records of the [`Hook`], each in a place of its own; zeros for none.
+const MORE: u64 = 368;
+/// How many places of those there are.
+const MAX_MORE: usize = 4;
 /// What regions are called where they are shown as modules.
 pub(crate) const NAME: u64 = 128;
 pub(crate) const REGIONS: u64 = 512;
@@ -45,13 +49,21 @@ pub struct Region {
     pub journal: Avma,
 }
 
-/// How `dl_iterate_phdr` is led through the anchor: for good, as what asks it may have frames in clones at any time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+const _: () =
+    assert!(MORE + MAX_MORE as u64 * journal::RECORD_LEN as u64 <= REGIONS && walk::HEADERS + 112 <= MORE);
+
+/// How calls of `dl_iterate_phdr` are led through the anchor: for good, as the caller may meet frames of clones at any time.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hook {
-    /// The jump at its entry.
-    pub record: Record,
-    /// Its clone, which does its work.
-    pub clone: Avma,
+    /// Words by which unwinders call it, or the displacements of their calls. An older whet's is the jump at its entry.
+    pub records: Vec<Record>,
+    /// The function that does its work: itself. For an older whet's, a clone of it.
+    pub function: Avma,
+}
+
+impl Hook {
+    /// How many records a hook has room for.
+    pub const MOST: usize = 1 + MAX_MORE;
 }
 
 /// A target's anchor.
@@ -93,12 +105,23 @@ impl Anchor {
         self.regions.iter().filter(|r| r.journal != self.at)
     }
 
-    /// Where the hook's words are, and what is put there to install it.
+    /// Where the hook's words go, and what they are: the further records first, since the first one makes a hook of all.
     #[must_use]
-    pub fn hook_words(&self, hook: &Hook) -> (Avma, Vec<u8>) {
-        let mut bytes = hook.clone.0.to_le_bytes().to_vec();
-        bytes.extend(journal::write_records(&[hook.record]));
-        (self.at.add(TARGET), bytes)
+    pub fn hook_words(&self, hook: &Hook) -> Vec<(Avma, Vec<u8>)> {
+        let Some((first, more)) = hook.records.split_first() else { return Vec::new() };
+        let place = |i: usize| self.at.add(MORE + (i * journal::RECORD_LEN) as u64);
+        let more = more.iter().take(MAX_MORE).enumerate();
+        let mut words: Vec<_> = more.map(|(i, r)| (place(i), journal::write_records(&[*r]))).collect();
+        let mut bytes = hook.function.0.to_le_bytes().to_vec();
+        bytes.extend(journal::write_records(&[*first]));
+        words.push((self.at.add(TARGET), bytes));
+        words
+    }
+
+    /// What the hook changes; nothing where there is none.
+    #[must_use]
+    pub fn led(&self) -> &[Record] {
+        self.hook.as_ref().map_or(&[], |h| &h.records)
     }
 
     /// Where the region count is.
@@ -215,7 +238,7 @@ impl Anchor {
         if newer.is_none() {
             anchor.slot = Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0));
             anchor.original = mem.u64(at.add(ORIGINAL))?;
-            anchor.hook = read_hook(mem, at.add(TARGET))?;
+            anchor.hook = read_hook(mem, at)?;
             anchor.counters = read_counters(mem, at.add(COUNTERS))?;
         }
         for i in 0..count {
@@ -250,16 +273,24 @@ fn resize(page: &mut Vec<u8>, len: u64, with: u8) {
     page.resize(usize::try_from(len).unwrap_or(0), with);
 }
 
-/// The hook's words at `at`; `None` where they were never written.
+/// The hook of the anchor at `at`; `None` where its words were never written.
 fn read_hook(mem: &dyn ReadMemory, at: Avma) -> Result<Option<Hook>, Error> {
-    let clone = Avma(mem.u64(at)?);
-    if clone == Avma(0) {
+    let function = Avma(mem.u64(at.add(TARGET))?);
+    if function == Avma(0) {
         return Ok(None);
     }
-    let record_at = at.add(8);
-    let bytes = mem.bytes(AvmaRange::with_len(record_at, journal::RECORD_LEN as u64))?;
-    let record = journal::parse_records(&bytes, record_at)?.first().copied();
-    Ok(record.map(|record| Hook { record, clone }))
+    let record = |at: Avma| -> Result<Option<Record>, Error> {
+        let bytes = mem.bytes(AvmaRange::with_len(at, journal::RECORD_LEN as u64))?;
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        Ok(journal::parse_records(&bytes, at)?.first().copied())
+    };
+    let mut records: Vec<Record> = record(at.add(TARGET + 8))?.into_iter().collect();
+    for i in 0..MAX_MORE {
+        records.extend(record(at.add(MORE + (i * journal::RECORD_LEN) as u64))?);
+    }
+    Ok(Some(Hook { records, function }))
 }
 
 /// A region's words.
@@ -287,7 +318,7 @@ mod tests {
         let (code, data) = pages();
         assert_eq!((code.len(), data.len()), (4096, 4096));
         let got = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
-        assert_eq!((got.slot, got.original, got.hook), (Some(Avma(0x7000)), 0x1234, None));
+        assert_eq!((got.slot, got.original, &got.hook), (Some(Avma(0x7000)), 0x1234, &None));
         assert_eq!(got.regions.len(), 1);
         assert_eq!(got.caches().count(), 0);
         assert_eq!(got.regions[0].text, AvmaRange::with_len(AT.sub(4096), 4096));
@@ -301,22 +332,25 @@ mod tests {
     fn a_hook_reads_back() {
         let (_, mut data) = pages();
         let anchor = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
-        let record = Record {
-            at: Avma(0x7100_0000_0010),
-            kind: crate::RedirectKind::Entry,
-            len: 5,
-            interior: 4,
-            old: *b"\x41\x57\x41\x56\x41\0\0\0",
-            new: *b"\xe9\x01\x02\x03\x04\0\0\0",
+        let record = |at: u64| Record {
+            at: Avma(at),
+            kind: crate::RedirectKind::Slot,
+            len: 8,
+            interior: 0,
+            old: [1; 8],
+            new: [2; 8],
             mark: None,
         };
-        let hook = Hook { record, clone: Avma(0x7200_0000_0040) };
-        let (at, bytes) = anchor.hook_words(&hook);
-        let from = usize::try_from(at.since(AT).unwrap()).unwrap();
-        data[from..from + bytes.len()].copy_from_slice(&bytes);
-        assert!(from + bytes.len() <= usize::try_from(NAME).unwrap());
-        let got = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
-        assert_eq!(got, Anchor { hook: Some(hook), ..anchor });
+        for n in 1..=Hook::MOST as u64 {
+            let records = (1..=n).map(|i| record(0x7100_0000_0000 + i * 8)).collect();
+            let hook = Hook { records, function: Avma(0x7200_0000_0040) };
+            for (at, bytes) in anchor.hook_words(&hook) {
+                let from = usize::try_from(at.since(AT).unwrap()).unwrap();
+                data[from..from + bytes.len()].copy_from_slice(&bytes);
+            }
+            let got = Anchor::read(&(AT, &data[..]), AT).unwrap().unwrap();
+            assert_eq!(got, Anchor { hook: Some(hook), ..anchor.clone() });
+        }
     }
 
     #[test]

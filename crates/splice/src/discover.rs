@@ -94,8 +94,8 @@ impl Installed {
 
     /// All that leads into a cache or the anchor, or did, of all generations.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let hook = self.anchor.hook.map(|h| h.record);
-        self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(hook)
+        let led = self.anchor.led().iter().copied();
+        self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(led)
     }
 
     /// Bytes of address space that code caches take.

@@ -77,12 +77,9 @@ pub enum Error {
         /// What it should hold.
         expected: u64,
     },
-    /// Somebody else's bytes stand where `dl_iterate_phdr` begins.
-    #[error("the entry of dl_iterate_phdr at {0} is not as it was; somebody else has patched it")]
+    /// An unwinder's call of `dl_iterate_phdr` is not what it was.
+    #[error("the unwinder's call of dl_iterate_phdr at {0} is not as it was; somebody else has patched it")]
     WalkChanged(Avma),
-    /// Threads stood in the way of the jump at the entry of `dl_iterate_phdr` in every stop; nothing was redirected.
-    #[error("threads were always about to run the first instructions of dl_iterate_phdr at {0}")]
-    WalkInUse(Avma),
     /// A thread uses its GS base itself, so nothing can be counted through it.
     #[error("thread {tid} has a GS base of its own ({base:#x}): counters would meet its data")]
     GsBaseInUse {

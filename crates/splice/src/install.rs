@@ -102,8 +102,8 @@ pub struct Plan {
     pub caches: Vec<CachePlan>,
     /// The pointer by which the target's unwinder looks code up, where there is one.
     pub lookup: Option<FindObject>,
-    /// How unwinders that walk the list of modules are to be answered, where there are any. The clone in it is one of
-    /// `caches`; not looked at where an earlier generation has brought one.
+    /// How unwinders that walk the list of modules are to be answered, where there are any: with all records of earlier
+    /// generations, in their order.
     pub hook: Option<Hook>,
     /// Where a new anchor's two pages go, if the target has none yet.
     pub anchor_at: Avma,
@@ -157,7 +157,7 @@ pub fn install(
     if regions + plan.caches.len() + tracee::MOST_AREAS > MAX_REGIONS {
         return Err(Error::TooManyCaches(regions));
     }
-    for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.as_ref().map(|h| &h.record)) {
+    for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.iter().flat_map(|h| &h.records)) {
         if !r.in_one_page() {
             return Err(Error::UnsoundRedirect(r.at));
         }
@@ -185,12 +185,13 @@ pub fn install(
     finishing::publish(process, &mut anchor)?;
     publish(process, &anchor, anchor.regions.len(), &plan.caches)?;
     if let Some(hook) = &plan.hook
-        && anchor.hook.is_none()
+        && anchor.hook.as_ref() != Some(hook)
     {
-        let (at, bytes) = anchor.hook_words(hook);
-        fault::point();
-        write(process, at, &bytes)?;
-        anchor.hook = Some(*hook);
+        for (at, bytes) in anchor.hook_words(hook) {
+            fault::point();
+            write(process, at, &bytes)?;
+        }
+        anchor.hook = Some(hook.clone());
     }
 
     let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
@@ -202,10 +203,10 @@ pub fn install(
         .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
         .collect();
     let word = Word::swap(&anchor);
-    let hook = anchor.hook.map(|h| h.record);
+    let led = anchor.led();
     let change = Change {
         word,
-        hook,
+        led,
         counters: counters.as_ref(),
         only_if: Some(&anchor),
         revert: &old_records,

@@ -90,10 +90,9 @@ pub(crate) fn take_away(
     let ends = |c: &&Cache| c.header.counting && !installed.counts_for_good();
     let marked = installed.of_use().filter(|c| !ends(c));
     let marks: Vec<_> = marked.map(|c| (c.header.data.start, State::Undone)).collect();
-    let hook = installed.anchor.hook.map(|h| h.record);
     let none = Change {
         word: None,
-        hook,
+        led: installed.anchor.led(),
         counters: None,
         only_if: None,
         revert: &records,
@@ -127,7 +126,7 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let newest: Vec<_> = installed.of(installed.generation()).collect();
     let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
-    let (word, hook) = (Word::swap(&installed.anchor), installed.anchor.hook.map(|h| h.record));
+    let (word, led) = (Word::swap(&installed.anchor), installed.anchor.led());
     // An installer that died may have left an older generation in force.
     let is_older = |c: &&Cache| c.header.counting || c.header.generation != installed.generation();
     let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
@@ -135,7 +134,7 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     let only_if = Some(&installed.anchor);
     let change =
-        Change { word, hook, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
+        Change { word, led, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
     let report = run(process, &change, policy)?;
     finishing::publish(process, &mut installed.anchor.clone())?;
     Ok(report)
@@ -160,8 +159,8 @@ impl Word {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub word: Option<Word>,
-    /// The jump at the entry of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
-    pub hook: Option<Record>,
+    /// What leads unwinders' calls of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
+    pub led: &'a [Record],
     /// Where the clones that are applied count.
     pub counters: Option<&'a CounterArea>,
     /// The anchor as it was read: where an operator's undo has begun since, nothing comes into force.
@@ -191,7 +190,7 @@ fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
 
 pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Result<ToggleReport, Error> {
     let sites = sites(change)?;
-    prefault(process, change.hook.iter().chain(sites.iter().map(|s| &s.record)))?;
+    prefault(process, change.led.iter().chain(sites.iter().map(|s| &s.record)))?;
     let mut report = ToggleReport::default();
     let mut todo: Vec<usize> = (0..sites.len()).collect();
     let mut waiting = Vec::new();
@@ -200,7 +199,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         let last = attempt >= policy.attempts;
         let rest = todo.split_off(some_pages(&sites, &todo, policy.pages));
         let mut stopped = stop(process, policy, &mut report)?;
-        let outcome = in_stop(&mut stopped, &sites, &todo, change, last, &mut report);
+        let outcome = in_stop(&mut stopped, &sites, &todo, change, &mut report);
         let released = stopped.release()?;
         report.stops.push(released.stopped);
         report.cured += released.cured;
@@ -210,7 +209,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         todo = rest;
         if !todo.is_empty() {
             std::thread::sleep(policy.breath);
-        } else if waiting.is_empty() || last {
+        } else if last || waiting.is_empty() && !slipped(process, change)? {
             break;
         } else {
             todo = std::mem::take(&mut waiting);
@@ -306,7 +305,6 @@ fn in_stop(
     sites: &[Site],
     left: &[usize],
     change: &Change<'_>,
-    last: bool,
     report: &mut ToggleReport,
 ) -> Result<Stop, Error> {
     let process = stopped.process();
@@ -324,12 +322,8 @@ fn in_stop(
     if let Some(area) = change.counters {
         counters::hand_out(stopped, area)?;
     }
-    let lead = change.hook.filter(|_| !change.apply.is_empty());
-    if let Some(hook) = &lead
-        && !lead_walk(stopped, hook, change.revert)?
-    {
-        let waiting = left.to_vec();
-        return if last { Err(Error::WalkInUse(hook.at)) } else { Ok(Stop { waiting, ..Stop::default() }) };
+    if !change.apply.is_empty() {
+        change.led.iter().try_for_each(|r| lead(process, r))?;
     }
     // Nothing is written where a module has come in place of the one that was rebuilt.
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
@@ -339,7 +333,8 @@ fn in_stop(
     let blocked = contexts::blocked(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut stop = Stop::default();
     let pages: Vec<&[usize]> = by_page(sites, left).collect();
-    let hook = change.hook.as_ref();
+    // An older whet's jump at the entry of `dl_iterate_phdr`, which redirects may overlap.
+    let hook = change.led.first();
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
     // All reads at once: most of a stop would else go into system calls.
     let before = process.read_many(&spans)?;
@@ -373,23 +368,29 @@ fn in_stop(
     Ok(stop)
 }
 
-/// Writes the jump at the entry of `dl_iterate_phdr`; `false` where a thread stands in the way. An earlier generation
-/// may have led the entry to a clone.
-fn lead_walk(stopped: &Stopped<'_>, hook: &Record, earlier: &[Record]) -> Result<bool, Error> {
-    let process = stopped.process();
-    let now = process.bytes(hook.range())?;
-    if now == hook.new_bytes() {
-        return Ok(true);
+/// Whether a thread that was binding a led slot when the world stopped has bound it since.
+fn slipped(process: &Process, change: &Change<'_>) -> Result<bool, Error> {
+    for r in change.led.iter().filter(|_| !change.apply.is_empty()) {
+        if process.bytes(r.range())? != r.new_bytes() {
+            return Ok(true);
+        }
     }
-    if now != hook.old_bytes() && !earlier.iter().any(|r| r.range() == hook.range() && now == r.new_bytes()) {
-        return Err(Error::WalkChanged(hook.at));
+    Ok(false)
+}
+
+/// Leads one call of `dl_iterate_phdr`. No thread can stand inside a word of data or a displacement.
+fn lead(process: &Process, record: &Record) -> Result<(), Error> {
+    let now = process.bytes(record.range())?;
+    if now == record.new_bytes() {
+        return Ok(());
     }
-    if !contexts::blocked(stopped, hook.interior_starts().collect())?.is_empty() {
-        return Ok(false);
+    // A slot that is not bound yet holds neither value.
+    let as_it_was = record.kind == RedirectKind::Slot || now == record.old_bytes();
+    if !as_it_was || record.interior != 0 {
+        return Err(Error::WalkChanged(record.at));
     }
     fault::point();
-    write_checked(process, hook.at, hook.new_bytes())?;
-    Ok(true)
+    write_checked(process, record.at, record.new_bytes())
 }
 
 /// Touches each page by writing one byte as it is, so that copy-on-write happens before the world stops.
@@ -444,7 +445,7 @@ mod tests {
         let new = [record(0x1000, 3), record(0x1020, 3)];
         let s = sites(&Change {
             word: None,
-            hook: None,
+            led: &[],
             counters: None,
             only_if: None,
             revert: &old,
@@ -463,12 +464,12 @@ mod tests {
         assert!(
             sites(&Change {
                 word: None,
-                hook: None,
+                led: &[],
                 counters: None,
                 only_if: None,
                 revert: &[],
                 apply: &r,
-                marks: &[]
+                marks: &[],
             })
             .is_err()
         );

@@ -1,7 +1,7 @@
 //! Answers for people. Free to change; scripts read `--format json`.
 
-use crate::anatomy;
 use crate::text::{bytes, file_name, many, percent, printable};
+use crate::{anatomy, shares};
 use engine::{
     DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, ShownProfile, ShownSite, StatusReport,
     TargetStatus, ToggleAnswer, VerifyReport,
@@ -36,6 +36,9 @@ pub fn optimize(r: &OptimizeReport) -> String {
             many(r.samples, "sample"),
             r.source
         );
+    }
+    if let Some(t) = &r.user_time {
+        let _ = write!(s, "\n  {}", shares::line(t));
     }
     if let Some(p) = &r.profile {
         let _ = write!(s, "\n  by a profile: {} of its functions used, {} stale, ", p.functions, p.stale);
@@ -115,6 +118,9 @@ pub fn status(r: &StatusReport) -> String {
     for t in &r.targets {
         let _ = write!(s, "\n{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
         let _ = write!(s, "\n    {}", figures(t));
+        if let Some(t) = &t.user_time {
+            let _ = write!(s, "\n    {}", shares::line(t));
+        }
     }
     if r.unreadable > 0 {
         let _ = write!(s, "\n{}", unreadable(r));
@@ -156,7 +162,7 @@ pub fn verify(r: &VerifyReport) -> String {
         r.pid,
         bytes(r.compared_bytes),
         many(r.live_redirects, "live redirect"),
-        if r.kept_redirects > 0 { " and the one that unwinders need" } else { "" },
+        if r.kept_redirects > 0 { " and those that unwinders need" } else { "" },
         if r.identical {
             "everything else identical to the files"
         } else {
@@ -186,6 +192,9 @@ pub fn explain(r: &ExplainReport) -> String {
         percent(r.coverage),
         percent(r.coverage_main)
     );
+    if let Some(t) = &r.user_time {
+        let _ = write!(s, "\n{}", shares::table(t));
+    }
     if !r.refusals.is_empty() {
         let _ = write!(s, "\nleft alone: {}", counts(&r.refusals));
     }

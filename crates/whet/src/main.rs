@@ -19,6 +19,7 @@ mod profile;
 mod progress;
 mod report;
 mod run;
+mod shares;
 mod text;
 mod watch;
 

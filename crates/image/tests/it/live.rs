@@ -425,6 +425,33 @@ int visible"#;
 }
 
 #[test]
+fn v8_is_seen_by_its_names_alone() {
+    // Names among the constants of a stripped C program, whose symbols are its own.
+    let dir = tempfile::tempdir().unwrap();
+    let both = r#"
+const char builtin[] __attribute__((used)) = "InterpreterEntryTrampoline";
+const char histogram[] __attribute__((used)) = "V8.GCFinalizeMC";
+int visible"#;
+    let one = r#"
+const char builtin[] __attribute__((used)) = "InterpreterEntryTrampoline";
+int visible"#;
+    let beside_code = ["-s", "-Wl,-z,noseparate-code"];
+    for (i, (names, more, found)) in [
+        (both, &["-s"][..], Some(Runtime::V8)),
+        (both, &beside_code, Some(Runtime::V8)),
+        (one, &["-s"], None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let exe = compile(dir.path(), &format!("v8{i}"), &WAITS.replace("int visible", names), more);
+        let laid = Laid::new(exe.to_str().unwrap(), 0x5555_5555_0000);
+        let image = Image::load(&laid.maps, &laid, &Disk, &laid.hint()).unwrap();
+        assert_eq!(runtime::detect(&image, &laid), found, "{i}");
+    }
+}
+
+#[test]
 fn no_main_program() {
     let (live, _) = own();
     let maps = live.maps();

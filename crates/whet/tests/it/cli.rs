@@ -60,7 +60,11 @@ const OPTIMIZE_FIELDS: [&str; 20] = [
 ];
 
 fn is_optimize_answer(answer: &Value, counted: bool) {
-    let more = if counted { &["counting", "dyno", "whet_peak_rss_mb"][..] } else { &["whet_peak_rss_mb"] };
+    let more = if counted {
+        &["counting", "dyno", "user_time", "whet_peak_rss_mb"][..]
+    } else {
+        &["whet_peak_rss_mb"]
+    };
     has_fields(answer, &[&OPTIMIZE_FIELDS[..], more].concat());
     if counted {
         is_table(&answer["dyno"]);
@@ -185,7 +189,8 @@ fn answers_have_their_fields() {
     let explained = ask(&guest, "explain", &[]);
     let fields =
         ["pid", "exe", "state", "generation", "shuffle", "samples", "coverage", "coverage_main", "refusals"];
-    has_fields(&explained, &[&fields[..], &["dyno", "functions"]].concat());
+    has_fields(&explained, &[&fields[..], &["user_time", "dyno", "functions"]].concat());
+    assert_eq!(explained["user_time"], optimized["user_time"]);
     assert_eq!(explained["dyno"], optimized["dyno"]);
     has_fields(
         &explained["functions"][0],

@@ -15,6 +15,7 @@ mod rebuilds;
 mod refusals;
 mod report;
 mod sandboxes;
+mod shares;
 mod starved;
 mod stays;
 mod support;
