@@ -95,7 +95,10 @@ impl Order {
         engine::is_still(pid, self.start)?;
         match self.job {
             Job::Optimize { fresh } => self.optimize(fresh, interrupt),
-            Job::Check => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
+            Job::Check => match self.give_way(interrupt)? {
+                Some(outcome) => Ok(outcome),
+                None => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
+            },
             Job::Judge => judge::judge(pid, self.judging, interrupt),
             Job::Undo => engine::undo(pid).map(|a| Outcome::Toggled(Some(a.state))),
             Job::Redo => engine::redo(pid).map(|a| Outcome::Toggled(Some(a.state))),
@@ -135,6 +138,42 @@ impl Order {
             self.keep_profile();
         }
         Ok(outcome)
+    }
+
+    /// Rebuilds a target without the functions whose originals somebody else has changed, by the profile that it carries: a probe
+    /// in a function has no effect while its clone runs. `None` where there is no such function.
+    fn give_way(&self, interrupt: &Interrupt) -> Result<Option<Outcome>, Error> {
+        let pid = Pid(self.pid);
+        let changed = engine::changed_originals(pid)?;
+        let Some(first) = changed.first() else { return Ok(None) };
+        say(&Line::Warning(format!(
+            "the originals of {} rebuilt functions were changed by somebody else, {first} among them: it is rebuilt without them",
+            changed.len()
+        )));
+        let profile = Some(Arc::new(engine::export_profile(pid)?));
+        let memory_cap = Some(self.memory_cap);
+        let options = OptimizeOptions {
+            interrupt: interrupt.clone(),
+            profile,
+            memory_cap,
+            ..OptimizeOptions::default()
+        };
+        match self.optimize_by(&options) {
+            Ok((outcome, _)) => Ok(Some(outcome)),
+            // Nothing else is rebuilt, or there is no room for another generation.
+            Err(
+                e @ (Error::NothingHot { .. }
+                | Error::ProfileUnfit { .. }
+                | Error::MemoryCap { .. }
+                | Error::Splice(_)),
+            ) => {
+                say(&Line::Warning(format!(
+                    "it cannot be rebuilt without them ({e}); `whet undo {pid}` gives way"
+                )));
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     fn optimize_by(&self, options: &OptimizeOptions) -> Result<(Outcome, bool), Error> {

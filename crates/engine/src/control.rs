@@ -109,7 +109,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
         TargetState::Interrupted => {
             let report = splice::undo(&target.process, installed, &Policy::default())
                 .map_err(|e| target.cause(e.into()))?;
-            let left = report.foreign.len() + report.in_use.len();
+            let left = report.foreign.len();
             if left > 0 {
                 return Err(Error::UndoIncomplete { pid, left });
             }
@@ -131,7 +131,7 @@ pub(crate) fn locked_toggle(
     let report = act(&target.process, installed, &Policy::default())
         .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
         .map_err(|e| target.cause(e.into()))?;
-    let left = report.foreign.len() + report.in_use.len();
+    let left = report.foreign.len();
     if state == TargetState::Undone && left > 0 {
         return Err(Error::UndoIncomplete { pid, left });
     }

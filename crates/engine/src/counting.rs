@@ -282,7 +282,7 @@ fn round(
     let splice::Ended { report: undone, own_base } =
         splice::end_counting(&target.process, installed, &Policy::default())?;
     report.seconds += begun.elapsed().as_secs_f64();
-    let left = undone.foreign.len() + undone.in_use.len();
+    let left = undone.foreign.len();
     if left > 0 {
         return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
     }

@@ -27,6 +27,10 @@ pub struct GdbReport {
     pub frames: usize,
     /// Those of which it could not be found out; 0 unless the target's memory was changed by somebody else.
     pub unknown_frames: usize,
+    /// What to type first where breakpoints are to stop in rebuilt functions, for a shell: they lie in originals, and clones pass
+    /// them by. Absent where a core was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_breakpoints: Option<String>,
     /// What to type, for a shell.
     pub command: String,
     /// What to type in a debugger that runs already.
@@ -48,6 +52,7 @@ pub fn gdb(pid: Pid, output: Option<&Path>) -> Result<GdbReport, Error> {
         core: None,
         exe: target.exe(),
         command: format!("gdb -p {pid} {}", quiet(&add)),
+        before_breakpoints: Some(format!("whet undo {pid}")),
         add,
         ..counts.report(&file)
     })
@@ -101,6 +106,7 @@ impl Counts {
             symbols: self.symbols,
             frames: self.frames,
             unknown_frames: self.unknown,
+            before_breakpoints: None,
             command: String::new(),
             add: String::new(),
         }

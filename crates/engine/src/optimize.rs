@@ -531,7 +531,7 @@ impl Summary {
             mapped_bytes: *mapped,
             huge_page: huge,
             redirects: installed.toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
-            skipped_redirects: installed.toggle.foreign.len() + installed.toggle.in_use.len(),
+            skipped_redirects: installed.toggle.foreign.len(),
             stop_ms: StopMs::of(&installed.toggle.stops),
             counting,
             stacks: None,

@@ -244,6 +244,9 @@ pub struct TargetStatus {
     /// The version of the journal, where a newer whet wrote it: this one can undo it and nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_journal: Option<u32>,
+    /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_originals: Vec<String>,
     /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
     pub worked_on_by: Option<i32>,
 }

@@ -113,7 +113,7 @@ pub(crate) fn reuse(
         mapped_bytes: 0,
         huge_page: false,
         redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
-        skipped_redirects: toggle.foreign.len() + toggle.in_use.len(),
+        skipped_redirects: toggle.foreign.len(),
         stop_ms: StopMs::of(&toggle.stops),
         counting: None,
         stacks: None,

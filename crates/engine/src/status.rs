@@ -47,6 +47,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
         stop_ms: stopped.map(|ns| (ns as f64 / 1e3).round() / 1e3),
         cpu_seconds: cpu_seconds(target),
         newer_journal: installed.newer(),
+        changed_originals: Vec::new(),
         worked_on_by: None,
     })
 }
@@ -71,6 +72,7 @@ pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
         stop_ms: None,
         cpu_seconds: cpu_seconds(target),
         newer_journal: None,
+        changed_originals: Vec::new(),
         worked_on_by: Some(work.by),
     }
 }

@@ -4,7 +4,8 @@
 //! for each generation.
 
 use crate::notes::Notes;
-use crate::report::{StatusReport, TargetStatus};
+use crate::originals::Originals;
+use crate::report::{StatusReport, TargetState, TargetStatus};
 use crate::sign::{self, Work};
 use crate::{Error, Target, status};
 use rustc_hash::FxHashMap;
@@ -23,8 +24,9 @@ pub struct Watcher {
     plain: BTreeSet<Pid>,
     /// Those of these that could not be looked at for want of permission.
     unreadable: BTreeSet<Pid>,
-    /// What the notes say: by process, for a generation of which the newest cache was installed then.
-    notes: FxHashMap<Pid, (u32, u64, Notes)>,
+    /// What the notes say, and the originals of what is rebuilt: by process, for a generation of which the newest cache was installed
+    /// then.
+    notes: FxHashMap<Pid, (u32, u64, Notes, Originals)>,
 }
 
 impl Watcher {
@@ -81,7 +83,12 @@ impl Watcher {
     }
 
     fn one(&mut self, target: &Target, work: Option<&Work>) -> Option<TargetStatus> {
-        let found = status::of(target, self.notes_of(target));
+        let mut found = status::of(target, self.notes_of(target).map(|k| k.0));
+        if let Some(found) = found.as_mut().filter(|f| f.state == TargetState::Optimized)
+            && let Some((_, originals)) = self.notes_of(target)
+        {
+            found.changed_originals = originals.changed(target).unwrap_or_default();
+        }
         let Some(work) = work.filter(|w| target.process.start_time().is_ok_and(|t| t == w.start_time)) else {
             return found;
         };
@@ -91,18 +98,19 @@ impl Watcher {
         Some(found)
     }
 
-    fn notes_of(&mut self, target: &Target) -> Option<&Notes> {
+    fn notes_of(&mut self, target: &Target) -> Option<(&Notes, &Originals)> {
         let installed = target.installed.as_ref()?;
         let (pid, generation) = (target.process.pid(), installed.generation());
         let since = installed.of(generation).map(|c| c.header.since_ns).max()?;
-        let is_known = self.notes.get(&pid).is_some_and(|(g, s, _)| (*g, *s) == (generation, since));
+        let is_known = self.notes.get(&pid).is_some_and(|(g, s, ..)| (*g, *s) == (generation, since));
         if !is_known {
             let mut notes = Notes::of(&target.process, installed)?;
             // Of no use here, and large.
             notes.profile = String::new();
-            self.notes.insert(pid, (generation, since, notes));
+            let originals = Originals::of(target, Some(&notes));
+            self.notes.insert(pid, (generation, since, notes, originals));
         }
-        self.notes.get(&pid).map(|(_, _, notes)| notes)
+        self.notes.get(&pid).map(|(_, _, notes, originals)| (notes, originals))
     }
 }
 

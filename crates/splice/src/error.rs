@@ -67,6 +67,11 @@ pub enum Error {
     /// A redirect that could not be written without risk (crosses a page, or is of odd size).
     #[error("redirect at {0} is not one that can be written safely")]
     UnsoundRedirect(Avma),
+    /// A redirect of an older whet, which would cover the first byte of an instruction.
+    #[error(
+        "the redirect at {0}, of an older whet, covers the start of an instruction; run `whet optimize` again"
+    )]
+    CoversInstruction(Avma),
     /// The unwinder's lookup is not where it was expected.
     #[error("the unwinder's lookup slot at {slot} holds {found:#x} where {expected:#x} was expected")]
     LookupChanged {

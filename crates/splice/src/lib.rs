@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
-mod contexts;
 mod counters;
 mod discover;
 mod error;

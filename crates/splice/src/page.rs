@@ -5,7 +5,7 @@
 //! first and until nothing more comes off; only what is left then tells whether somebody else has been here. Then
 //! what should stand is put on. All of this happens in a copy of the page's bytes.
 
-use crate::Record;
+use crate::{Record, RedirectKind};
 use addr::{Addr, Avma, AvmaRange};
 use std::cmp::Reverse;
 
@@ -29,8 +29,6 @@ pub struct Outcome {
     pub done: Vec<usize>,
     /// Somebody else's bytes stand there.
     pub foreign: Vec<Avma>,
-    /// Have to wait, as a thread stands inside.
-    pub waiting: Vec<usize>,
 }
 
 /// From the first to the last byte of the sites of one page, and of the hook, if it overlaps these.
@@ -69,14 +67,12 @@ impl Bytes<'_> {
     }
 }
 
-/// Brings the sites `here` (places in `sites`, rising) to where they should be in the bytes of their span. `blocked`, sorted, are the addresses
-/// that must not come to lie inside a new redirect. `hook` stays where it stands, whatever the sites want.
+/// Brings the sites `here` (places in `sites`, rising) to where they should be in the bytes of their span. `hook` stays where it stands, whatever the sites want.
 pub fn change(
     sites: &[Site],
     here: &[usize],
     span: AvmaRange,
     bytes: &mut [u8],
-    blocked: &[Avma],
     hook: Option<&Record>,
 ) -> Outcome {
     let mut bytes = Bytes { start: span.start, bytes };
@@ -106,8 +102,6 @@ pub fn change(
     }
     let stood_at = |i: usize| place(i).and_then(|p| stood[p]);
     let stands = |i: usize| stood_at(i).is_some_and(|now| matches(&sites[i].record, &now));
-    let is_blocked =
-        |i: usize| sites[i].record.interior_starts().any(|at| blocked.binary_search(&at).is_ok());
 
     let own = |bytes: &mut Bytes<'_>, r: &Record| bytes.at(r).is_some_and(|now| now == r.old_bytes());
     let (ours, foreign): (Vec<usize>, Vec<usize>) =
@@ -122,18 +116,48 @@ pub fn change(
     put.sort_by_key(|&i| !stands(i));
     for i in put {
         let record = &sites[i].record;
-        // Nobody can have come to stand inside a jump of ours.
-        let waits = stood_at(i).is_none() && is_blocked(i);
-        let to = if waits { stood_at(i).unwrap_or(record.old) } else { record.new };
-        if !bytes.change(record, &record.old, &to) {
-            outcome.foreign.push(record.at);
-        } else if waits {
-            outcome.waiting.push(i);
-        } else {
+        if bytes.change(record, &record.old, &record.new) {
             outcome.done.push(i);
+        } else {
+            outcome.foreign.push(record.at);
         }
     }
     outcome
+}
+
+/// Whether any of the sites is in code.
+pub fn is_code(sites: &[Site], here: &[usize]) -> bool {
+    here.iter().any(|&i| !matches!(sites[i].record.kind, RedirectKind::Vtable | RedirectKind::Slot))
+}
+
+/// The writes that turn the bytes `before` of the sites' span into those `after`. In code only the bytes of sites: what lies
+/// between is for the program's and other tools' writes, at any time.
+pub fn writes(
+    sites: &[Site],
+    here: &[usize],
+    span: AvmaRange,
+    before: &[u8],
+    after: &[u8],
+) -> Vec<(AvmaRange, Vec<u8>)> {
+    if !is_code(sites, here) {
+        return vec![(span, after.to_vec())];
+    }
+    let mut ranges: Vec<AvmaRange> = here.iter().map(|&i| sites[i].record.range()).collect();
+    ranges.sort_unstable_by_key(|r| r.start);
+    let mut joined: Vec<AvmaRange> = Vec::with_capacity(ranges.len());
+    for r in ranges {
+        match joined.last_mut().filter(|last| r.start < last.end) {
+            Some(last) => last.end = last.end.max(r.end),
+            None => joined.push(r),
+        }
+    }
+    let part = |r: &AvmaRange| {
+        let from = usize::try_from(r.start.since(span.start)?).ok()?;
+        let part = from..from.checked_add(usize::try_from(r.len()).ok()?)?;
+        let (was, is) = (before.get(part.clone())?, after.get(part)?);
+        (was != is).then(|| (*r, is.to_vec()))
+    };
+    joined.iter().filter_map(part).collect()
 }
 
 fn matches(record: &Record, now: &[u8; 8]) -> bool {
@@ -143,7 +167,6 @@ fn matches(record: &Record, now: &[u8; 8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RedirectKind;
 
     const AT: u64 = 0x1000;
     /// `call`, `push rbp`, `ret`.
@@ -178,12 +201,12 @@ mod tests {
         Site { record, redirected: vec![record.new], apply, age }
     }
 
-    fn run(sites: &[Site], bytes: &mut [u8; 8], blocked: &[Avma], hook: Option<&Record>) -> Outcome {
+    fn run(sites: &[Site], bytes: &mut [u8; 8], hook: Option<&Record>) -> Outcome {
         let here: Vec<usize> = (0..sites.len()).collect();
         let span = span(sites, &here, hook);
         let o = usize::try_from(span.start.0 - AT).unwrap();
         let len = usize::try_from(span.len()).unwrap();
-        change(sites, &here, span, &mut bytes[o..o + len], blocked, hook)
+        change(sites, &here, span, &mut bytes[o..o + len], hook)
     }
 
     fn with(records: &[Record]) -> [u8; 8] {
@@ -205,7 +228,7 @@ mod tests {
         ] {
             for start in [ORIGINAL, with(&[newest])] {
                 let mut b = start;
-                let out = run(&sites, &mut b, &[], None);
+                let out = run(&sites, &mut b, None);
                 assert_eq!((b, out.done.len(), out.foreign), (ORIGINAL, 2, vec![]), "{sites:?}");
             }
         }
@@ -216,7 +239,7 @@ mod tests {
         let sites = [site(0, entry(), false), site(1, call(), true)];
         for start in [ORIGINAL, with(&[call()]), with(&[entry()])] {
             let mut b = start;
-            let out = run(&sites, &mut b, &[], None);
+            let out = run(&sites, &mut b, None);
             assert_eq!((b, out.done.len(), out.foreign), (with(&[call()]), 2, vec![]));
         }
     }
@@ -226,13 +249,13 @@ mod tests {
         let mut theirs = with(&[call()]);
         theirs[3] = 0xcc;
         let mut b = theirs;
-        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], None);
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, None);
         assert_eq!((b, out.done.len(), out.foreign.len()), (theirs, 0, 2));
         // What is beside them is not.
         theirs = with(&[call()]);
         theirs[0] = 0xcc;
         b = theirs;
-        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], None);
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, None);
         assert_eq!((&b[..1], &b[1..5]), (&[0xcc][..], &ORIGINAL[1..5]));
         assert_eq!((out.done, out.foreign), (vec![1], vec![Avma(AT)]));
     }
@@ -241,37 +264,34 @@ mod tests {
     fn two_of_one_generation_never_share_bytes() {
         let sites = [site(0, entry(), true), site(1, call(), true)];
         let mut b = ORIGINAL;
-        let out = run(&sites, &mut b, &[], None);
+        let out = run(&sites, &mut b, None);
         assert!(b == with(&[entry()]) || b == with(&[call()]), "{b:x?}");
         assert_eq!((out.done.len(), out.foreign.len()), (1, 1));
         let stood = b;
-        run(&sites, &mut b, &[], None);
+        run(&sites, &mut b, None);
         assert_eq!(b, stood);
         // The one that stands stays.
         for stood in [with(&[entry()]), with(&[call()])] {
             let mut b = stood;
-            run(&sites, &mut b, &[], None);
+            run(&sites, &mut b, None);
             assert_eq!(b, stood);
         }
     }
 
     #[test]
-    fn a_new_jump_waits_for_who_stands_inside() {
-        let new = record(RedirectKind::Entry, 1, &[0xe9, 3, 3, 3, 3], 1 << 4);
-        let old = record(RedirectKind::Entry, 1, &[0xe9, 1, 1, 1, 1], 1 << 4);
-        let both = Site { redirected: vec![old.new, new.new], ..site(1, new, true) };
-        let inside = [Avma(AT + 5)];
-        let mut b = ORIGINAL;
-        let out = run(std::slice::from_ref(&both), &mut b, &inside, None);
-        assert_eq!((b, out.waiting), (ORIGINAL, vec![0]));
-        let out = run(std::slice::from_ref(&both), &mut b, &[], None);
-        assert_eq!((b, out.done.len()), (with(&[new]), 1));
-        // Nobody can stand inside a jump that stands, of whichever generation: an alarm is a false one.
-        for start in [with(&[new]), with(&[old])] {
-            let mut b = start;
-            let out = run(std::slice::from_ref(&both), &mut b, &inside, None);
-            assert_eq!((b, out.done.len()), (with(&[new]), 1));
-        }
+    fn in_code_only_the_bytes_of_redirects_are_written() {
+        let sites = [site(0, call(), true)];
+        let (here, span) = ([0], AvmaRange::with_len(Avma(AT), 8));
+        let mut after = with(&[call()]);
+        // What somebody else puts beside a redirect meanwhile stays.
+        after[0] = 0xcc;
+        let writes = writes(&sites, &here, span, &ORIGINAL, &after);
+        assert_eq!(writes, [(call().range(), call().new_bytes().to_vec())]);
+        let data = Record { kind: RedirectKind::Vtable, ..call() };
+        assert_eq!(
+            super::writes(&[site(0, data, true)], &here, span, &ORIGINAL, &after),
+            [(span, after.to_vec())]
+        );
     }
 
     #[test]
@@ -279,11 +299,11 @@ mod tests {
         let hook = record(RedirectKind::Entry, 0, &[0xe9, 9, 9, 9, 9], 0);
         let hooked = with(&[hook]);
         let mut b = hooked;
-        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, &[], Some(&hook));
+        let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, Some(&hook));
         assert_eq!((b, out.done, out.foreign), (hooked, vec![1], vec![]));
-        let out = run(&[site(0, entry(), true)], &mut b, &[], Some(&hook));
+        let out = run(&[site(0, entry(), true)], &mut b, Some(&hook));
         assert_eq!((b, out), (hooked, Outcome::default()));
-        let out = run(&[site(0, call(), true)], &mut b, &[], Some(&hook));
+        let out = run(&[site(0, call(), true)], &mut b, Some(&hook));
         assert_eq!((b, out.foreign), (hooked, vec![Avma(AT + 1)]));
     }
 }

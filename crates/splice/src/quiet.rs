@@ -54,7 +54,7 @@ pub struct Ended {
 pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -> Result<Ended, Error> {
     let mut report = toggle::take_away(process, installed, policy)?;
     let own_base = silence(process, installed, policy, &mut report)?;
-    if report.foreign.is_empty() && report.in_use.is_empty() {
+    if report.foreign.is_empty() {
         for cache in counting(installed) {
             fault::point();
             toggle::mark(process, cache.header.data.start, State::Undone)?;

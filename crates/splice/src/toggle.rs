@@ -2,16 +2,16 @@
 //!
 //! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without looking at
 //! signals; so the death of whet leaves every redirect either old or new, never torn.
-//! INVARIANT(no interior): an entry jump is written only while no thread is about to run, or may return by a signal
-//! frame to, an instruction that starts inside its bytes, as far as `contexts` can find out. Such a redirect waits for the
-//! next stop.
+//! INVARIANT(first byte): no redirect that is put in force covers a byte at which an instruction begins, and only the bytes
+//! of redirects are written. So no thread can stand in the middle of one, and a probe or breakpoint of somebody else, which is the
+//! first byte of an instruction, comes and goes at any time without harm.
 
 use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::mark::Marks;
 use crate::page::{self, Site};
 use crate::{
-    Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, contexts, counters, fault,
-    finishing, quiet,
+    Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, counters, fault, finishing,
+    quiet,
 };
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeMap;
@@ -29,8 +29,9 @@ pub struct Policy {
     pub attempts: u32,
     /// Pause between attempts.
     pub pause: Duration,
-    /// How many pages are changed in one stop: what is left takes others, since every prefix of a change is sound.
-    pub pages: usize,
+    /// How many writes are made in one stop: what is left takes others, since every prefix of a change is sound. Code takes one
+    /// for each redirect, data one for each page.
+    pub writes: usize,
     /// Pause between those.
     pub breath: Duration,
 }
@@ -42,7 +43,7 @@ impl Default for Policy {
             starved: Duration::from_millis(200),
             attempts: 10,
             pause: Duration::from_millis(20),
-            pages: 200,
+            writes: 600,
             breath: Duration::from_millis(3),
         }
     }
@@ -55,8 +56,6 @@ pub struct ToggleReport {
     pub done: BTreeMap<RedirectKind, usize>,
     /// Redirects that somebody else's bytes stand on: left alone.
     pub foreign: Vec<Avma>,
-    /// Redirects that threads stood in the way of in every stop: left as they were.
-    pub in_use: Vec<Avma>,
     /// How long the world stood still, each time.
     pub stops: Vec<Duration>,
     /// Stops that were given up because threads did not stop in time.
@@ -184,6 +183,9 @@ fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
     if let Some(s) = sites.iter().find(|s| !s.record.in_one_page()) {
         return Err(Error::UnsoundRedirect(s.record.at));
     }
+    if let Some(s) = sites.iter().find(|s| s.apply && s.record.interior != 0) {
+        return Err(Error::CoversInstruction(s.record.at));
+    }
     sites.sort_by_key(|s| (s.record.at.align_down(4096), s.apply, s.record.at));
     Ok(sites)
 }
@@ -193,11 +195,9 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     prefault(process, change.led.iter().chain(sites.iter().map(|s| &s.record)))?;
     let mut report = ToggleReport::default();
     let mut todo: Vec<usize> = (0..sites.len()).collect();
-    let mut waiting = Vec::new();
     let mut attempt = 1;
     loop {
-        let last = attempt >= policy.attempts;
-        let rest = todo.split_off(some_pages(&sites, &todo, policy.pages));
+        let rest = todo.split_off(some_pages(&sites, &todo, policy.writes));
         let mut stopped = stop(process, policy, &mut report)?;
         let outcome = in_stop(&mut stopped, &sites, &todo, change, &mut report);
         let released = stopped.release()?;
@@ -205,22 +205,18 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         report.cured += released.cured;
         let outcome = outcome?;
         outcome.check(process)?;
-        waiting.extend(outcome.waiting);
         todo = rest;
         if !todo.is_empty() {
             std::thread::sleep(policy.breath);
-        } else if last || waiting.is_empty() && !slipped(process, change)? {
+        } else if attempt >= policy.attempts || !slipped(process, change)? {
             break;
         } else {
-            todo = std::mem::take(&mut waiting);
             attempt += 1;
             std::thread::sleep(policy.pause);
         }
     }
-    report.in_use = waiting.iter().map(|&i| sites[i].record.at).collect();
-    // Where somebody else's bytes stand, ours may come back with what they cover; where something waits, what stood
-    // there stands yet.
-    let clean = report.foreign.is_empty() && waiting.is_empty();
+    // Where somebody else's bytes stand, ours may come back with what they cover.
+    let clean = report.foreign.is_empty();
     let longest = report.stops.iter().max().map_or(0, Duration::as_nanos);
     let longest = u64::try_from(longest).unwrap_or(u64::MAX).to_le_bytes();
     not_overruled(process, change)?;
@@ -246,9 +242,15 @@ fn not_overruled(process: &Process, change: &Change<'_>) -> Result<(), Error> {
     }
 }
 
-/// How many of the places in `todo` lie in its first `pages` pages.
-fn some_pages(sites: &[Site], todo: &[usize], pages: usize) -> usize {
-    by_page(sites, todo).take(pages).map(<[usize]>::len).sum()
+/// How many of the places in `todo` lie in its first pages, of which at least one, that take so many writes together.
+fn some_pages(sites: &[Site], todo: &[usize], writes: usize) -> usize {
+    let mut sum = 0;
+    let fits = |here: &&[usize]| {
+        let before = sum;
+        sum += if page::is_code(sites, here) { here.len() } else { 1 };
+        before == 0 || sum <= writes
+    };
+    by_page(sites, todo).take_while(fits).map(<[usize]>::len).sum()
 }
 
 fn by_page<'a>(sites: &[Site], places: &'a [usize]) -> impl Iterator<Item = &'a [usize]> {
@@ -280,8 +282,6 @@ pub(crate) fn stop<'p>(
 /// What one stop came to.
 #[derive(Default)]
 struct Stop {
-    /// Sites that have to wait.
-    waiting: Vec<usize>,
     /// What was written where.
     written: Vec<(AvmaRange, Vec<u8>)>,
 }
@@ -329,8 +329,6 @@ fn in_stop(
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
     let left: Vec<usize> = left.iter().copied().filter(|&i| marks.stands(&sites[i].record)).collect();
     let left = &left[..];
-    let applied = left.iter().map(|&i| &sites[i]).filter(|s| s.apply);
-    let blocked = contexts::blocked(stopped, applied.flat_map(|s| s.record.interior_starts()).collect())?;
     let mut stop = Stop::default();
     let pages: Vec<&[usize]> = by_page(sites, left).collect();
     // An older whet's jump at the entry of `dl_iterate_phdr`, which redirects may overlap.
@@ -342,26 +340,22 @@ fn in_stop(
     let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
-        let outcome = page::change(sites, here, span, &mut bytes, &blocked, hook);
+        let outcome = page::change(sites, here, span, &mut bytes, hook);
         for site in outcome.done.into_iter().map(|i| &sites[i]).filter(|s| s.apply || undoes) {
             *report.done.entry(site.record.kind).or_default() += 1;
         }
         report.foreign.extend(outcome.foreign);
-        stop.waiting.extend(outcome.waiting);
         if bytes != before {
             fault::point();
-            if here.iter().any(|&i| sites[i].record.mark.is_some()) {
-                // Once the world goes on, the module may be unloaded.
-                write_checked(process, span.start, &bytes)?;
-            } else {
-                process.write(span.start, &bytes)?;
-                // Between redirects there may be places that the program itself patches.
-                stop.written.extend(here.iter().filter_map(|&i| {
-                    let range = sites[i].record.range();
-                    let from = usize::try_from(range.start.since(span.start)?).ok()?;
-                    let wanted = bytes.get(from..from + usize::from(sites[i].record.len))?;
-                    Some((range, wanted.to_vec()))
-                }));
+            // Once the world goes on, such a module may be unloaded.
+            let unloadable = here.iter().any(|&i| sites[i].record.mark.is_some());
+            for (range, bytes) in page::writes(sites, here, span, &before, &bytes) {
+                if unloadable {
+                    write_checked(process, range.start, &bytes)?;
+                } else {
+                    process.write(range.start, &bytes)?;
+                    stop.written.push((range, bytes));
+                }
             }
         }
     }

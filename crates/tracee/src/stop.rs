@@ -41,8 +41,6 @@ pub struct Stopped<'p> {
 struct Stretch {
     range: AvmaRange,
     readable: bool,
-    /// The stack the kernel made for the first thread.
-    first_stack: bool,
 }
 
 /// What a stop came to.
@@ -163,7 +161,7 @@ impl<'p> Stopped<'p> {
     ///
     /// # Errors
     /// Those of [`Process::maps_text`].
-    pub fn words(&self, from: Avma, max: usize) -> Result<Vec<u64>, Error> {
+    fn words(&self, from: Avma, max: usize) -> Result<Vec<u64>, Error> {
         let from = from.align_down(8);
         let maps = self.maps()?;
         let Some(i) = find(maps, from) else { return Ok(Vec::new()) };
@@ -181,40 +179,6 @@ impl<'p> Stopped<'p> {
         Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// The upper end, of at most `max` bytes, of the stack that a thread was started on, wherever it stands now: for the
-    /// first thread the kernel's `[stack]`; for another what lies below its control block, which glibc and musl put at
-    /// the top of the stack. `None` where neither is to be found.
-    ///
-    /// # Errors
-    /// [`Error::NotStopped`]; those of [`Process::maps_text`].
-    pub fn home(&self, tid: Tid, max: u64) -> Result<Option<AvmaRange>, Error> {
-        let regs = self.regs(tid)?;
-        let maps = self.maps()?;
-        let (i, top) = if tid.0 == self.process.pid().0 {
-            match maps.iter().position(|m| m.first_stack) {
-                Some(i) => (i, maps[i].range.end),
-                None => return Ok(None),
-            }
-        } else {
-            let block = Avma(regs.0.fs_base);
-            match find(maps, block) {
-                Some(i) => (i, block),
-                None => return Ok(None),
-            }
-        };
-        let mut start = top;
-        for m in maps[..=i].iter().rev() {
-            if !m.readable || m.range.end < start {
-                break;
-            }
-            start = m.range.start;
-            if AvmaRange::new(start, top).len() >= max {
-                return Ok(Some(AvmaRange::new(top.sub(max), top)));
-            }
-        }
-        Ok(Some(AvmaRange::new(start, top)).filter(|r| !r.is_empty()))
-    }
-
     /// The mappings, by address.
     fn maps(&self) -> Result<&[Stretch], Error> {
         if let Some(maps) = self.maps.get() {
@@ -225,7 +189,6 @@ impl<'p> Stopped<'p> {
             Some(Stretch {
                 range: mapping_range(line)?,
                 readable: line.split(' ').nth(1).is_some_and(|p| p.starts_with('r')),
-                first_stack: line.ends_with("[stack]"),
             })
         };
         Ok(self.maps.get_or_init(|| text.lines().filter_map(stretch).collect()))

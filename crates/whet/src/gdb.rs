@@ -19,8 +19,14 @@ fn human(r: &GdbReport) -> String {
         0 => String::new(),
         n => format!(", {n} more that nobody can make out"),
     };
+    let first = match &r.before_breakpoints {
+        Some(first) => {
+            format!("\nbreakpoints stop in originals; before you set one in a rebuilt function: {first}")
+        }
+        None => String::new(),
+    };
     format!(
-        "{}: {} names, {} frame tables{lost}\n{}\nin a debugger that runs already: {}",
+        "{}: {} names, {} frame tables{lost}\n{}\nin a debugger that runs already: {}{first}",
         r.file, r.symbols, r.frames, r.command, r.add
     )
 }

@@ -147,6 +147,19 @@ fn figures(t: &TargetStatus) -> String {
     if let Some(ms) = t.stop_ms {
         let _ = write!(s, ", stopped for {ms:.1} ms");
     }
+    if let Some(first) = t.changed_originals.first() {
+        let more = match t.changed_originals.len() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        let _ = write!(
+            s,
+            "\n  changed by somebody else since: {}{more}; a probe or hook there has no effect while clones run; \
+             `whet undo {}` gives way, and so does the daemon by a rebuild",
+            printable(first),
+            t.pid
+        );
+    }
     if t.newer_journal.is_some() {
         s.push_str(", installed by a newer whet: this one can only undo it");
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A folder with everything a daemon needs, and the daemon. Dropped, it is ended.
-struct Daemon {
+pub(crate) struct Daemon {
     folder: PathBuf,
     child: Option<Child>,
     bad_layout: bool,
@@ -19,7 +19,7 @@ struct Daemon {
 
 impl Daemon {
     /// For one program, which nobody else's daemon or test knows.
-    fn for_program(program: &Path, more: &str) -> Self {
+    pub(crate) fn for_program(program: &Path, more: &str) -> Self {
         let folder = scratch("daemon");
         fs::create_dir(&folder).unwrap();
         let (f, exe) = (folder.display(), program.display());
@@ -45,7 +45,7 @@ impl Daemon {
         run(self.command(args))
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
         let mut command = self.command(&["start", "--foreground"]);
         self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
@@ -56,7 +56,7 @@ impl Daemon {
         });
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
@@ -88,7 +88,7 @@ impl Daemon {
     }
 
     #[track_caller]
-    fn comes_to(&self, pid: i32, state: &str) -> String {
+    pub(crate) fn comes_to(&self, pid: i32, state: &str) -> String {
         let mut last = Default::default();
         wait_until(&format!("{state}; the log: {}", self.log()), || {
             last = self.state(pid);

@@ -1,7 +1,7 @@
 //! Probes and breakpoints of other tools in a process that whet has rebuilt: the process lives, they count, and each comes and
 //! goes in any order with `optimize`, `undo` and `redo`.
 
-use crate::support::{Guest, build, have, run, skip, whet};
+use crate::support::{Guest, build, have, run, skip, wait_until, whet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -169,6 +169,68 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
     ends_well(guest);
 }
 
+/// The last call that a function makes: behind its redirect.
+fn last_call(program: &Path, function: &str) -> u64 {
+    let mut objdump = Command::new("objdump");
+    objdump.args(["-d", "--no-show-raw-insn", &format!("--disassemble={function}")]).arg(program);
+    let text = run(objdump).exits(0).stdout;
+    let call = text.lines().rfind(|l| l.contains("\tcall")).unwrap();
+    u64::from_str_radix(call.trim_start().split(':').next().unwrap(), 16).unwrap()
+}
+
+#[test]
+fn status_names_a_probed_function() {
+    if !has_uprobes() {
+        return;
+    }
+    let _one = TRACEFS.lock();
+    let (program, guest) = rebuilt();
+    let changed = || {
+        let status = whet(&["status", &guest.arg(), "--format", "json"]).exits(0).json();
+        status["targets"][0]["changed_originals"].clone()
+    };
+    assert!(changed().is_null(), "{}", changed());
+    let mut probes = Probes::new("named");
+    assert!(probes.add(&program, last_call(&program, "pointed")));
+    probes.enable(true);
+    assert_eq!(changed(), serde_json::json!(["pointed"]));
+    drop(probes);
+    assert!(changed().is_null(), "{}", changed());
+    ends_well(guest);
+}
+
+#[test]
+fn the_daemon_gives_way_to_a_probe() {
+    if !has_uprobes() {
+        return;
+    }
+    let _one = TRACEFS.lock();
+    let program = crate::support::scratch("probed");
+    crate::support::copy(&build("probed.c"), &program);
+    let guest = Guest::working(&program, &[], 1);
+    let more = "[harm]\njudge = false\n[reoptimize]\nevery = \"1s\"\n";
+    let mut daemon = crate::daemon::Daemon::for_program(&program, more);
+    daemon.start();
+    daemon.comes_to(guest.pid(), "optimized");
+    guest.progresses(1);
+    let mut probes = Probes::new("given");
+    assert!(probes.add(&program, last_call(&program, "mixed")));
+    probes.enable(true);
+    // Calls by clones came to the clone alone.
+    wait_until(&format!("a probe that fires; the log: {}", daemon.log()), || {
+        let before = probes.hits()[0];
+        guest.progresses(1);
+        // Each round makes 150 calls, a third of them by a pointer.
+        probes.hits()[0] >= before + 150
+    });
+    daemon.comes_to(guest.pid(), "optimized");
+    drop(probes);
+    guest.progresses(1);
+    drop(daemon);
+    ends_well(guest);
+    fs::remove_file(program).unwrap();
+}
+
 /// Each instruction of rebuilt functions, that with the redirect among them.
 #[test]
 fn a_probe_at_any_instruction_comes_and_goes() {
@@ -231,6 +293,29 @@ fn perf_probes_a_rebuilt_function() {
     recorded.exits(0);
     assert!(events.exits(0).stdout.lines().count() > 10);
     guest.progresses(1);
+    ends_well(guest);
+}
+
+#[test]
+fn a_breakpoint_stops_after_what_whet_says_to_do_first() {
+    if !have("gdb") {
+        return skip("no gdb");
+    }
+    let (_, guest) = rebuilt();
+    let report = whet(&["gdb", &guest.arg(), "--format", "json"]).exits(0).json();
+    let first = report["before_breakpoints"].as_str().unwrap();
+    let arguments: Vec<&str> = first.strip_prefix("whet ").unwrap().split(' ').collect();
+    whet(&arguments).exits(0);
+    let command = report["command"].as_str().unwrap().strip_prefix("gdb ").unwrap();
+    let script =
+        format!("exec gdb --batch -nx {command} -ex 'break mixed' -ex continue -ex 'bt 1' -ex detach");
+    let mut sh = Command::new("sh");
+    sh.args(["-c", &script]).env_remove("DEBUGINFOD_URLS");
+    let answer = run(sh).exits(0);
+    assert!(answer.stdout.contains("Breakpoint 1, ") && answer.stdout.contains("mixed ("), "{answer:?}");
+    whet(&["redo", &guest.arg()]).exits(0);
+    guest.progresses(1);
+    let _ = fs::remove_file(report["file"].as_str().unwrap());
     ends_well(guest);
 }
 
