@@ -339,7 +339,8 @@ pub fn parse_records_of(bytes: &[u8], at: Avma, newer: Option<u32>) -> Result<Ve
                 interior: c[10],
                 old: word(16),
                 new: word(24),
-                mark: mark(&c[11..11 + MARK_LEN]),
+                // A later version may have another use for these bytes.
+                mark: mark(&c[11..11 + MARK_LEN]).filter(|_| newer.is_none()),
             };
             if record.sound() { Ok(record) } else { Err(bad("a record of impossible length")) }
         })

@@ -396,7 +396,11 @@ impl Process {
         let file = File::open(self.memory_file("pagemap")).map_err(fail)?;
         let is_own = |page: &Avma| {
             let mut word = [0; 8];
-            file.read_exact_at(&mut word, page.0 / 4096 * 8).map_err(fail)?;
+            match file.read_exact_at(&mut word, page.0 / 4096 * 8) {
+                // No process has such an address.
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+                read => read.map_err(fail)?,
+            }
             let word = u64::from_le_bytes(word);
             Ok(word & (PRESENT | SWAPPED) != 0 && word & FILE == 0)
         };

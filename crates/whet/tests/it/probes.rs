@@ -117,22 +117,47 @@ fn library(guest: &Guest, names: &[&str]) -> (PathBuf, Vec<u64>) {
     (PathBuf::from(path), names.iter().map(of).collect())
 }
 
-/// A guest whose functions are all clones, in random order.
-fn rebuilt() -> (PathBuf, Guest) {
-    let program = build("probed.c");
-    let guest = Guest::working(&program, &[], 1);
-    whet(&["optimize", &guest.arg(), "--shuffle", "3"]).exits(0);
-    guest.progresses(1);
-    (program, guest)
+/// A guest of its own program and C library, as uprobes are in all processes that have mapped the file.
+struct Probed {
+    folder: PathBuf,
+    program: PathBuf,
+    guest: Guest,
 }
 
-fn ends_well(guest: Guest) {
+/// Starts one.
+fn started() -> Probed {
+    let folder = crate::support::scratch("probed");
+    fs::create_dir(&folder).unwrap();
+    let program = folder.join("program");
+    crate::support::copy(&build("probed.c"), &program);
+    crate::support::copy(Path::new("/lib/x86_64-linux-gnu/libc.so.6"), &folder.join("libc.so.6"));
+    let guest = Guest::start_by(|page| {
+        let mut command = Command::new(&program);
+        command.arg(page).env("LD_LIBRARY_PATH", &folder);
+        command
+    });
+    guest.progresses(1);
+    Probed { folder, program, guest }
+}
+
+/// One whose functions are all clones, in random order.
+fn rebuilt() -> Probed {
+    let probed = started();
+    let guest = &probed.guest;
+    whet(&["optimize", &guest.arg(), "--shuffle", "3"]).exits(0);
+    guest.progresses(1);
+    probed
+}
+
+fn ends_well(probed: Probed) {
+    let Probed { folder, guest, .. } = probed;
     whet(&["undo", &guest.arg()]).exits(0);
     guest.progresses(1);
     let verified = whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json();
     assert_eq!(verified["identical"], true, "{verified}");
     let (code, signal, said) = guest.finish();
     assert_eq!((code, signal, said.as_str()), (Some(0), None, ""));
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -141,12 +166,13 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
         return;
     }
     let _one = TRACEFS.lock();
-    let (program, guest) = rebuilt();
+    let probed = rebuilt();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     let mut probes = Probes::new("entries");
     for function in OWN {
         assert!(probes.add(&program, instructions(&program, function)[0]));
     }
-    let (libc, entries) = library(&guest, &LIBRARY);
+    let (libc, entries) = library(guest, &LIBRARY);
     entries.iter().for_each(|&at| assert!(probes.add(&libc, at)));
     probes.enable(true);
     guest.progresses(1);
@@ -166,7 +192,7 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
     whet(&["redo", &guest.arg()]).exits(0);
     drop(probes);
     guest.progresses(1);
-    ends_well(guest);
+    ends_well(probed);
 }
 
 /// The last call that a function makes: behind its redirect.
@@ -184,7 +210,8 @@ fn status_names_a_probed_function() {
         return;
     }
     let _one = TRACEFS.lock();
-    let (program, guest) = rebuilt();
+    let probed = rebuilt();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     let changed = || {
         let status = whet(&["status", &guest.arg(), "--format", "json"]).exits(0).json();
         status["targets"][0]["changed_originals"].clone()
@@ -196,7 +223,7 @@ fn status_names_a_probed_function() {
     assert_eq!(changed(), serde_json::json!(["pointed"]));
     drop(probes);
     assert!(changed().is_null(), "{}", changed());
-    ends_well(guest);
+    ends_well(probed);
 }
 
 #[test]
@@ -205,9 +232,8 @@ fn the_daemon_gives_way_to_a_probe() {
         return;
     }
     let _one = TRACEFS.lock();
-    let program = crate::support::scratch("probed");
-    crate::support::copy(&build("probed.c"), &program);
-    let guest = Guest::working(&program, &[], 1);
+    let probed = started();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     let more = "[harm]\njudge = false\n[reoptimize]\nevery = \"1s\"\n";
     let mut daemon = crate::daemon::Daemon::for_program(&program, more);
     daemon.start();
@@ -227,8 +253,7 @@ fn the_daemon_gives_way_to_a_probe() {
     drop(probes);
     guest.progresses(1);
     drop(daemon);
-    ends_well(guest);
-    fs::remove_file(program).unwrap();
+    ends_well(probed);
 }
 
 /// Each instruction of rebuilt functions, that with the redirect among them.
@@ -238,7 +263,8 @@ fn a_probe_at_any_instruction_comes_and_goes() {
         return;
     }
     let _one = TRACEFS.lock();
-    let (program, guest) = rebuilt();
+    let probed = rebuilt();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     let mut probes = Probes::new("all");
     for function in OWN {
         let added =
@@ -259,7 +285,7 @@ fn a_probe_at_any_instruction_comes_and_goes() {
     probes.enable(false);
     guest.progresses(1);
     drop(probes);
-    ends_well(guest);
+    ends_well(probed);
 }
 
 #[test]
@@ -268,7 +294,8 @@ fn perf_probes_a_rebuilt_function() {
         return skip("no perf, or no uprobes");
     }
     let _one = TRACEFS.lock();
-    let (program, guest) = rebuilt();
+    let probed = rebuilt();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     let event = format!("whet_perf_{}", std::process::id());
     let mut add = Command::new("perf");
     add.arg("probe").arg("-x").arg(&program).arg(format!("{event}:mixed=mixed"));
@@ -293,7 +320,7 @@ fn perf_probes_a_rebuilt_function() {
     recorded.exits(0);
     assert!(events.exits(0).stdout.lines().count() > 10);
     guest.progresses(1);
-    ends_well(guest);
+    ends_well(probed);
 }
 
 #[test]
@@ -301,7 +328,8 @@ fn a_breakpoint_stops_after_what_whet_says_to_do_first() {
     if !have("gdb") {
         return skip("no gdb");
     }
-    let (_, guest) = rebuilt();
+    let probed = rebuilt();
+    let guest = &probed.guest;
     let report = whet(&["gdb", &guest.arg(), "--format", "json"]).exits(0).json();
     let first = report["before_breakpoints"].as_str().unwrap();
     let arguments: Vec<&str> = first.strip_prefix("whet ").unwrap().split(' ').collect();
@@ -316,7 +344,7 @@ fn a_breakpoint_stops_after_what_whet_says_to_do_first() {
     whet(&["redo", &guest.arg()]).exits(0);
     guest.progresses(1);
     let _ = fs::remove_file(report["file"].as_str().unwrap());
-    ends_well(guest);
+    ends_well(probed);
 }
 
 /// gdb writes its breakpoint in the first byte of an instruction, and puts that byte back.
@@ -325,7 +353,8 @@ fn breakpoints_at_any_instruction_come_and_go() {
     if !have("gdb") {
         return skip("no gdb");
     }
-    let (program, guest) = rebuilt();
+    let probed = rebuilt();
+    let (program, guest) = (probed.program.clone(), &probed.guest);
     // Those that are called by pointers, which lead to the originals.
     for function in ["mixed", "pointed"] {
         let at = instructions(&program, function);
@@ -342,5 +371,5 @@ fn breakpoints_at_any_instruction_come_and_go() {
         assert!(!answer.stdout.contains("SIG"), "{answer:?}");
         guest.progresses(1);
     }
-    ends_well(guest);
+    ends_well(probed);
 }

@@ -694,7 +694,8 @@ fn too_many_generations() {
         assert!(generations < 200);
     };
     refusal(&full, 5, "too_many_caches");
-    assert!(generations >= 40, "{generations}");
+    // Some places of the list are kept for routines that finish calls.
+    assert!(generations >= 38, "{generations}");
     guest.progresses(1);
     assert_eq!(whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json()["identical"], true);
     whet(&["undo", &guest.arg()]).exits(0);

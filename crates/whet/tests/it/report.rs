@@ -141,7 +141,8 @@ fn who_is_being_worked_on() {
     let lines: Vec<&str> = text.lines().collect();
     let name = build("cases.c").file_name().unwrap().to_str().unwrap().to_owned();
     assert_eq!(lines[..2], ["whet: 1 optimized", &format!("{name}, pid: {pid}, optimized")], "{text}");
-    assert!(lines.len() == 3 && lines[2].contains(" functions in "), "{text}");
+    assert!(lines.len() == 4 && lines[2].contains(" functions in "), "{text}");
+    assert!(lines[3].starts_with("    user time: "), "{text}");
 }
 
 #[test]
