@@ -398,7 +398,7 @@ impl Process {
             let mut word = [0; 8];
             match file.read_exact_at(&mut word, page.0 / 4096 * 8) {
                 // No process has such an address.
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
                 read => read.map_err(fail)?,
             }
             let word = u64::from_le_bytes(word);
