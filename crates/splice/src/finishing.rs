@@ -2,12 +2,12 @@
 //!
 //! A thread in such a routine stands where its program called the kernel, with the same stack. So the routine is a frame of no
 //! size, whose return address is a word of the slot. The tables lie behind the routines, in the same mapping; the
-//! anchor lists it as one more region. Until there is an anchor, and for unwinders that walk the list of modules, a
-//! stack ends in the routine.
+//! anchor lists it as one more region, before any thread is sent there. For unwinders that walk the list of modules a stack
+//! ends in the routine.
 
 use crate::anchor::{Anchor, MAX_REGIONS, Region, region_bytes};
 use crate::{Error, fault, toggle};
-use addr::{Addr, AvmaRange, ReadMemory};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::{FinishingCode, Process};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
@@ -16,7 +16,7 @@ const INDEX: u64 = 2048;
 /// `DW_OP_addr`: a word that follows, as a number.
 const OP_ADDR: u8 = 0x03;
 
-/// Lists in the anchor what code of that kind the target has by now.
+/// Lists in the anchor what code of that kind the target has by now. Stops send threads there only after that.
 ///
 /// # Errors
 /// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
@@ -25,6 +25,10 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
         let listed = anchor.regions.iter().any(|r| r.text.start == code.text.start);
         if listed || anchor.regions.len() >= MAX_REGIONS {
             continue;
+        }
+        // Listed since the anchor was read.
+        if process.u64(anchor.count_at())? != anchor.regions.len() as u64 {
+            return Ok(());
         }
         let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
         let frames = unwind::write_frames(&frames(&code), table_at, hdr_at)?;
@@ -39,20 +43,41 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
         let region = Region { text: code.text, eh_frame_hdr: hdr_at, journal: anchor.at };
         fault::point();
         toggle::write_checked(process, anchor.region_at(anchor.regions.len()), &region_bytes(&region))?;
-        if process.u64(anchor.count_at())? != anchor.regions.len() as u64 {
-            return Err(Error::NotAlone);
-        }
         fault::point();
         anchor.regions.push(region);
         let count = anchor.regions.len() as u64;
         toggle::write_checked(process, anchor.count_at(), &count.to_le_bytes())?;
     }
+    if is_known_library(process) {
+        process.open_slots();
+    }
     Ok(())
+}
+
+/// The first minor version of the GNU C Library 2 whose cancellation goes by the address at which a call is made, as musl's does: in
+/// a routine such a thread could not be cancelled.
+const CANCELS_BY_ADDRESS: u32 = 41;
+
+/// Whether threads in the routines can be cancelled: by the version that the C library names in its constants.
+fn is_known_library(process: &Process) -> bool {
+    const WORDS: &[u8] = b"release version 2.";
+    let maps = process.maps_text().unwrap_or_default();
+    let constants = maps.lines().filter(|l| l.ends_with("/libc.so.6") && l.contains(" r--p "));
+    let mut minors = constants.filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let at = |hex| u64::from_str_radix(hex, 16).ok().map(Avma);
+        let bytes = process.bytes(AvmaRange::new(at(start)?, at(end)?)).ok()?;
+        let from = bytes.windows(WORDS.len()).position(|w| w == WORDS)? + WORDS.len();
+        let digits: String =
+            bytes[from..].iter().map(|&b| char::from(b)).take_while(char::is_ascii_digit).collect();
+        digits.parse::<u32>().ok()
+    });
+    minors.next().is_some_and(|minor| minor < CANCELS_BY_ADDRESS)
 }
 
 /// One frame for each routine.
 fn frames(code: &FinishingCode) -> Vec<CloneFrame> {
-    let frame = |&(range, back): &(AvmaRange, addr::Avma)| {
+    let frame = |&(range, back): &(AvmaRange, Avma)| {
         let at: Vec<u8> = std::iter::once(OP_ADDR).chain(back.0.to_le_bytes()).collect();
         let row = Row {
             range,
@@ -68,7 +93,6 @@ fn frames(code: &FinishingCode) -> Vec<CloneFrame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use addr::Avma;
 
     #[test]
     fn a_frame_of_no_size() {

@@ -148,6 +148,10 @@ pub fn install(
     if earlier.is_some_and(|e| counting && e.counts_for_good()) {
         return Err(Error::CountsForGood);
     }
+    let mut known = earlier.map(|e| e.anchor.clone());
+    if let Some(anchor) = &mut known {
+        finishing::publish(process, anchor)?;
+    }
     if let Some(e) = earlier.filter(|e| e.is_counting() && !e.counts_for_good()) {
         quiet::silence(process, e, policy, &mut ToggleReport::default())?;
     }
@@ -163,8 +167,8 @@ pub fn install(
         }
     }
     let (map_stop, withheld) = map_all(process, earlier, plan)?;
-    let mut anchor = match earlier {
-        Some(e) => e.anchor.clone(),
+    let mut anchor = match known {
+        Some(anchor) => anchor,
         None => write_anchor(process, plan)?,
     };
     let map_stop = match withheld {
@@ -221,12 +225,6 @@ pub fn install(
         }
     }
     toggle.stops.push(map_stop);
-    // That stop may have made more such code.
-    for c in &plan.caches {
-        let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
-        anchor.regions.push(region);
-    }
-    finishing::publish(process, &mut anchor)?;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 
@@ -235,6 +233,7 @@ pub fn install(
 fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<(Duration, bool), Error> {
     let wanted = mappings(earlier, plan);
     let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
+    let threads = process.threads()?.len();
     let (result, stopped) = tracee::timed_with_one_stopped(process, |remote| {
         let withheld = huge && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
@@ -249,6 +248,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
             huge::advise(remote, c.text_range(), plan.huge);
         }
+        remote.make_finishing_code(threads)?;
         Ok(Ok(withheld))
     })?;
     result.map(|withheld| (stopped, withheld))

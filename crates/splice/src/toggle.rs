@@ -85,6 +85,7 @@ pub(crate) fn take_away(
     installed: &Installed,
     policy: &Policy,
 ) -> Result<ToggleReport, Error> {
+    finishing::publish(process, &mut installed.anchor.clone())?;
     let records: Vec<Record> = installed.of_use().flat_map(|c| c.records.iter().copied()).collect();
     let ends = |c: &&Cache| c.header.counting && !installed.counts_for_good();
     let marked = installed.of_use().filter(|c| !ends(c));
@@ -98,9 +99,7 @@ pub(crate) fn take_away(
         apply: &[],
         marks: &marks,
     };
-    let report = run(process, &none, policy)?;
-    finishing::publish(process, &mut installed.anchor.clone())?;
-    Ok(report)
+    run(process, &none, policy)
 }
 
 /// Announces an operator's undo: from now on nothing that was begun before comes into force, by whichever whet. What another whet has
@@ -134,9 +133,8 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let only_if = Some(&installed.anchor);
     let change =
         Change { word, led, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
-    let report = run(process, &change, policy)?;
     finishing::publish(process, &mut installed.anchor.clone())?;
-    Ok(report)
+    run(process, &change, policy)
 }
 
 /// A pointer-sized word to change at the first stop, before any redirect.
@@ -426,7 +424,7 @@ mod tests {
             at: Avma(at),
             kind: RedirectKind::Entry,
             len: 5,
-            interior: 2,
+            interior: 0,
             old: [0x55; 8],
             new: [new; 8],
             mark: None,

@@ -81,6 +81,9 @@ const MAKE_WAY: Duration = Duration::from_millis(500);
 /// The first pause between two rounds of trying all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
+/// How long another thread is waited for before one is stopped whose call that may end early.
+const RELUCTANCE: Duration = Duration::from_millis(100);
+
 impl Group {
     /// `survey` is what is known about processes that share the memory; nothing needs to be unless all are stopped.
     pub(crate) fn new(process: &Process, survey: Survey) -> Self {
@@ -236,20 +239,28 @@ impl Group {
     }
 
     /// The threads to try to stop, the last first, and whether there are others that nothing stops for now: they wait in the
-    /// kernel, for a child by vfork, say. Idle threads come first: whatever is done to them, nobody waits for it.
+    /// kernel, for a child by vfork, say. Threads in waits that the kernel itself takes up again come first: whatever is done to
+    /// them, nobody waits for it. Those come last whose call a stop may end early.
     fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
         let (mut candidates, mut others) = (Vec::new(), false);
         for tid in self.process.user_threads()? {
             match self.process.thread_status(tid).map(|s| s.state) {
                 _ if self.threads.contains_key(&tid) => {}
-                Ok('R' | 'T') => candidates.push((0, tid)),
-                Ok('S') => candidates.push((1, tid)),
+                Ok('R' | 'T') => candidates.push((1, tid)),
+                Ok('S') => candidates.push((if self.waits_patiently(tid) { 2 } else { 0 }, tid)),
                 Ok('D') => others = true,
                 _ => {}
             }
         }
         candidates.sort_unstable();
         Ok((candidates, others))
+    }
+
+    /// Whether a thread is in a wait of which nothing is lost by a stop: `pause`, `nanosleep`, `wait4`, `futex`,
+    /// `clock_nanosleep`.
+    fn waits_patiently(&self, tid: Tid) -> bool {
+        let call = self.process.text(&format!("task/{tid}/syscall")).unwrap_or_default();
+        matches!(call.split(' ').next(), Some("34" | "35" | "61" | "202" | "230"))
     }
 
     /// Seizes and stops one thread that is fit to run system calls, whichever can be had: one after the other is tried,
@@ -269,7 +280,9 @@ impl Group {
                 && let Some((_, tid)) = candidates.pop()
                 && self.seize(tid, OPTIONS)?
             {
-                next = since.elapsed() + each;
+                // A thread whose call a stop may end early is tried where no other stops for long.
+                let harmless = candidates.last().is_none_or(|(rank, _)| *rank > 0);
+                next = since.elapsed() + if harmless { each } else { each.max(RELUCTANCE) };
                 // The stop is that of the thread that is chosen, not the time for which others could not be stopped.
                 if self.threads.is_empty() {
                     self.since = Some(Instant::now());

@@ -17,6 +17,7 @@ use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
 use crate::shared::Survey;
+use crate::slots;
 use crate::stop::write_text;
 use crate::tracer::Tracer;
 use crate::{Error, Process, Regs, Sig, Tid};
@@ -329,6 +330,15 @@ pub struct Remote<'p> {
 }
 
 impl Remote<'_> {
+    /// Provides room for so many threads to finish calls that stops end early ([`Process::finishing_code`]), as far as the target can
+    /// map it.
+    ///
+    /// # Errors
+    /// [`Error`] where the tracing thread is gone.
+    pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
+        self.tracer.ask(move |group| group.make_areas(threads / slots::IN_AN_AREA + 1))
+    }
+
     /// The process.
     #[must_use]
     pub fn process(&self) -> &Process {

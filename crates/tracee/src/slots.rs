@@ -24,6 +24,8 @@ const GUARD: u64 = 4096;
 const SMALL: u64 = 120;
 const LARGE: u64 = 8;
 const SLOTS: u64 = SMALL + LARGE;
+/// For so many threads an area has room.
+pub(crate) const IN_AN_AREA: usize = 128;
 /// Bytes of a routine.
 const CODE_EACH: u64 = 192;
 /// Behind the routines, for the frame tables that unwinders need. Bytes.
@@ -41,7 +43,7 @@ const WORDS_LEN: u64 = (LARGE_AT + LARGE * LARGE_EACH).next_multiple_of(4096);
 /// At most so many areas are made in one target.
 pub const MOST_AREAS: usize = 16;
 
-const _: () = assert!(CODE_LEN.is_multiple_of(4096) && BUSY + 8 * SLOTS <= SMALL_AT);
+const _: () = assert!(SLOTS == 128 && CODE_LEN.is_multiple_of(4096) && BUSY + 8 * SLOTS <= SMALL_AT);
 
 /// The kernel's limit for pieces of memory in one call.
 pub(crate) const UIO_MAXIOV: u64 = 1024;
@@ -97,8 +99,8 @@ pub struct FinishingCode {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Areas {
     pub(crate) known: Vec<Area>,
-    /// The target cannot map another.
-    refused: bool,
+    /// Threads may be sent there: unwinders know the way through.
+    open: bool,
 }
 
 /// One routine with its words.
@@ -302,6 +304,11 @@ impl Process {
     pub fn finishing_code(&self) -> Vec<FinishingCode> {
         self.slot_areas().known.into_iter().map(Area::finishing_code).collect()
     }
+
+    /// From now on stops through this handle send threads into that code: whoever calls this has made it known to unwinders.
+    pub fn open_slots(&self) {
+        self.change_slot_areas(|areas| areas.open = true);
+    }
 }
 
 /// The areas that earlier whets have made.
@@ -309,7 +316,7 @@ pub(crate) fn find(process: &Process, maps: &str) -> Areas {
     let marked = |area: &Area| {
         process.bytes(AvmaRange::with_len(area.words(), MARK.len() as u64)).is_ok_and(|b| b == MARK)
     };
-    Areas { known: shaped(maps).into_iter().filter(marked).collect(), refused: false }
+    Areas { known: shaped(maps).into_iter().filter(marked).collect(), open: false }
 }
 
 /// The mappings that look like one.
@@ -326,25 +333,19 @@ fn shaped(maps: &str) -> Vec<Area> {
 }
 
 impl Group {
-    /// A slot that nobody uses; where there is none a thread at rest maps another area.
-    pub(crate) fn slot(&mut self, pieces: usize) -> Option<Slot> {
+    /// Returns a slot that nobody uses; `None` where there is none, or unwinders do not know of the areas yet
+    /// ([`Process::open_slots`]).
+    pub(crate) fn slot(&self, pieces: usize) -> Option<Slot> {
         let areas = self.process.slot_areas();
-        if let Some(slot) = areas.known.iter().find_map(|a| a.take(&self.process, pieces)) {
-            return Some(slot);
-        }
-        if areas.refused || areas.known.len() >= MOST_AREAS {
-            return None;
-        }
-        let made = Gadgets::of(&self.process).and_then(|gadgets| self.make_area(gadgets));
-        match made {
-            Ok(area) => {
-                self.process.change_slot_areas(|areas| areas.known.push(area));
-                area.take(&self.process, pieces)
-            }
-            Err(e) => {
-                let refused = matches!(e, Error::Remote { .. });
-                self.process.change_slot_areas(|areas| areas.refused |= refused);
-                None
+        areas.known.iter().filter(|_| areas.open).find_map(|a| a.take(&self.process, pieces))
+    }
+
+    /// Has a thread at rest map areas until there are so many, as far as the target can.
+    pub(crate) fn make_areas(&mut self, wanted: usize) {
+        while self.process.slot_areas().known.len() < wanted.min(MOST_AREAS) {
+            match Gadgets::of(&self.process).and_then(|gadgets| self.make_area(gadgets)) {
+                Ok(area) => self.process.change_slot_areas(|areas| areas.known.push(area)),
+                Err(_) => break,
             }
         }
     }

@@ -26,10 +26,17 @@ const TRANSFERS: [&str; 12] = [
     "send unix",
 ];
 
+/// Gives a guest the code that finishes calls; its unwinders do not matter here.
+fn prepared(g: &Guest) {
+    g.process.open_slots();
+    with_one_stopped(&g.process, |r| r.make_finishing_code(200)).unwrap();
+}
+
 #[test]
 fn no_transfer_is_short() {
     let _alone = alone();
     let g = Guest::start("transfers", &[]);
+    prepared(&g);
     // Without us none is.
     until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
     for (name, [calls, shorts, errors, wrong]) in TRANSFERS.iter().zip(rows(&g)) {
@@ -68,6 +75,7 @@ fn no_transfer_is_short() {
 fn no_wait_begins_anew() {
     let _alone = alone();
     let g = Guest::start("waits", &[]);
+    prepared(&g);
     // Each has a timeout of 60 ms, and there is a stop before each has run out.
     std::thread::sleep(Duration::from_millis(200));
     let before = rows(&g);
@@ -98,6 +106,7 @@ fn a_handler_still_ends_what_is_taken_up_again() {
         ["write, a part", "epoll_wait", "recv with its own timeout", "recv, a part", "send"];
     let _alone = alone();
     let g = Guest::start("interrupts", &[]);
+    prepared(&g);
     until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
     assert!(rows(&g).iter().all(|r| r[1] == 0), "before any stop: {:?}", rows(&g));
     for i in 0..1000 {
