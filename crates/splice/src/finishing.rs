@@ -21,6 +21,10 @@ const OP_ADDR: u8 = 0x03;
 /// # Errors
 /// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
 pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Error> {
+    // Who walks the list of modules would be shown this code with another module's headers.
+    if anchor.hook.is_some() {
+        return Ok(());
+    }
     for code in process.finishing_code() {
         let listed = anchor.regions.iter().any(|r| r.text.start == code.text.start);
         if listed || anchor.regions.len() >= MAX_REGIONS {

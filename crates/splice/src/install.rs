@@ -186,7 +186,9 @@ pub fn install(
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    finishing::publish(process, &mut anchor)?;
+    if plan.hook.is_none() {
+        finishing::publish(process, &mut anchor)?;
+    }
     publish(process, &anchor, anchor.regions.len(), &plan.caches)?;
     if let Some(hook) = &plan.hook
         && anchor.hook.as_ref() != Some(hook)
