@@ -1,19 +1,8 @@
 // Places inside functions, close behind their entries, to which control comes in ways that no analysis of the file shows.
 // Each function: a number in rdi (1 to 32), a result in rax.
+#include "function.inc"
+
     .text
-
-    .macro function name
-    .p2align 4
-    .globl \name
-    .type \name, @function
-\name:
-    .cfi_startproc
-    .endm
-
-    .macro end name
-    .cfi_endproc
-    .size \name, . - \name
-    .endm
 
     // A word of constant data holds the second address.
     function h_pointer

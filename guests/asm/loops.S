@@ -1,19 +1,8 @@
+#include "function.inc"
+
     .text
 
-    .macro begin name
-    .p2align 4
-    .globl \name
-    .type \name, @function
-\name:
-    .cfi_startproc
-    .endm
-
-    .macro end name
-    .cfi_endproc
-    .size \name, . - \name
-    .endm
-
-    begin loop_sum
+    function loop_sum
     mov %rsi, %rcx
     xor %eax, %eax
 1:  add -8(%rdi,%rcx,8), %rax
@@ -23,7 +12,7 @@
     end loop_sum
 
     // loopne: ends at the first match.
-    begin loop_until
+    function loop_until
     mov %rsi, %rcx
     lea -1(%rdi), %rax
 1:  inc %rax
@@ -36,7 +25,7 @@
     ret
     end loop_until
 
-    begin loop_while
+    function loop_while
     mov %rsi, %rcx
     lea -1(%rdi), %rax
 1:  inc %rax
@@ -47,7 +36,7 @@
     ret
     end loop_while
 
-    begin count_rcx
+    function count_rcx
     mov %rdi, %rcx
     xor %eax, %eax
 1:  jrcxz 2f
@@ -58,7 +47,7 @@
     end count_rcx
 
     // jecxz looks at 32 bits only.
-    begin count_ecx
+    function count_ecx
     mov $0x700000000, %rcx
     add %rdi, %rcx
     xor %eax, %eax
@@ -69,7 +58,7 @@
 2:  ret
     end count_ecx
 
-    begin rep_all
+    function rep_all
     mov %rdi, %r8
     mov %rdx, %r9
     mov %rdx, %rcx
@@ -91,7 +80,7 @@
     ret
     end rep_all
 
-    begin scan
+    function scan
     mov %rdx, %rcx
     mov %esi, %eax
     repne scasb
@@ -102,7 +91,7 @@
     ret
     end scan
 
-    begin same
+    function same
     mov %rdx, %rcx
     cmp %ecx, %ecx
     repe cmpsb
@@ -111,7 +100,7 @@
     ret
     end same
 
-    begin backwards
+    function backwards
     mov %rdx, %rcx
     lea -1(%rdi,%rdx), %rdi
     lea -1(%rsi,%rdx), %rsi
@@ -122,7 +111,7 @@
     end backwards
 
     // The carry lives over the loop's edge: dec and lea leave it alone.
-    begin carry_chain
+    function carry_chain
     mov %rdx, %rcx
     xor %eax, %eax
     clc
@@ -137,7 +126,7 @@
     end carry_chain
 
     // One compare, four conditional jumps over blocks that keep the flags.
-    begin flags_kept
+    function flags_kept
     xor %eax, %eax
     cmp %rsi, %rdi
     jo 1f
@@ -163,7 +152,7 @@
     ret
     end flags_kept
 
-    begin translate
+    function translate
     push %rbx
     .cfi_adjust_cfa_offset 8
     .cfi_rel_offset rbx, 0
@@ -184,7 +173,7 @@
     ret
     end translate
 
-    begin swap_loop
+    function swap_loop
     mov (%rdi), %rax
 1:  lea (%rax,%rsi,2), %rdx
     lock cmpxchg %rdx, (%rdi)
@@ -198,7 +187,7 @@
     end swap_loop
 
     // The old way to make a frame; x87 and a division in it.
-    begin entered
+    function entered
     enter $32, $0
     .cfi_def_cfa_offset 16
     .cfi_offset rbp, -16
@@ -221,7 +210,7 @@
     ret
     end entered
 
-    begin parity
+    function parity
     xor %eax, %eax
     test %dil, %dil
     jp 1f

@@ -1,22 +1,7 @@
 // Each function: a number in rdi (1 to 32), a result in rax. Calls out align the stack themselves.
+#include "function.inc"
+
     .text
-
-    .macro begin name
-    .globl \name
-    .type \name, @function
-\name:
-    .cfi_startproc
-    .endm
-
-    .macro end name
-    .cfi_endproc
-    .size \name, . - \name
-    .endm
-
-    .macro function name
-    .p2align 4
-    begin \name
-    .endm
 
     // Three bytes, and the next function follows at once.
     function p_short

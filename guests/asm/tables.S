@@ -1,21 +1,10 @@
 // Jump tables no one compiler makes all of. Each function: rdi selects, rsi is the value, the result is in rax.
+#include "function.inc"
+
     .text
 
-    .macro begin name
-    .p2align 4
-    .globl \name
-    .type \name, @function
-\name:
-    .cfi_startproc
-    .endm
-
-    .macro end name
-    .cfi_endproc
-    .size \name, . - \name
-    .endm
-
     // Four-byte entries relative to the table.
-    begin table_relative
+    function table_relative
     mov %rsi, %rax
     cmp $4, %rdi
     ja 9f
@@ -36,7 +25,7 @@
     end table_relative
 
     // Eight-byte absolute entries (relocated in a position-independent program).
-    begin table_absolute
+    function table_absolute
     mov %rsi, %rax
     cmp $5, %edi
     jae 9f
@@ -56,7 +45,7 @@
     end table_absolute
 
     // A byte table gives the index into the table of jumps.
-    begin table_bytes
+    function table_bytes
     mov %rsi, %rax
     cmp $15, %rdi
     ja 9f
@@ -75,7 +64,7 @@
     end table_bytes
 
     // One table, two functions: the second jumps into the middle of the first.
-    begin table_shared_a
+    function table_shared_a
     cmp $3, %rdi
     ja .Lshared_default
     lea .Lshared(%rip), %rdx
@@ -94,7 +83,7 @@
     ret
     end table_shared_a
 
-    begin table_shared_b
+    function table_shared_b
     add $1, %rsi
     cmp $3, %rdi
     ja .Lshared_default
@@ -105,7 +94,7 @@
     end table_shared_b
 
     // Two switches of one function over one table base, kept in one register; two jumps over the same table.
-    begin table_twice
+    function table_twice
     cmp $3, %rdi
     ja 9f
     lea .Ltwice(%rip), %rdx
@@ -129,7 +118,7 @@
     end table_twice
 
     // A table of one entry.
-    begin table_one
+    function table_one
     mov %rsi, %rax
     cmp $0, %rdi
     ja 9f
@@ -142,7 +131,7 @@
 9:  ret
     end table_one
 
-    begin table_notrack
+    function table_notrack
     endbr64
     mov %rsi, %rax
     cmp $3, %rdi
@@ -160,7 +149,7 @@
     end table_notrack
 
     // An entry that is never used points just past the function's end.
-    begin table_end
+    function table_end
     mov %rsi, %rax
     cmp $4, %rdi
     ja 9f
@@ -176,7 +165,7 @@
 .Lafter_end:
 
     // No bound at all: the caller knows.
-    begin table_unbounded
+    function table_unbounded
     lea .Lunbounded(%rip), %rdx
     movslq (%rdx,%rdi,4), %rcx
     add %rdx, %rcx
@@ -190,7 +179,7 @@
     end table_unbounded
 
     // A table in writable data, changed by the function itself: its entries may never be taken for constant.
-    begin table_writable
+    function table_writable
     mov %rsi, %rax
     cmp $3, %rdi
     ja 9f
@@ -212,7 +201,7 @@
     end table_writable
 
     // A jump made of push and ret.
-    begin table_ret
+    function table_ret
     mov %rsi, %rax
     cmp $2, %rdi
     ja 9f

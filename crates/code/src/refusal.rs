@@ -23,7 +23,7 @@ pub enum Refusal {
     ReturnsTwice,
     /// Data holds the address of an instruction inside it (a fault table, a sled to be patched).
     AddressInData,
-    /// Calls a function that asks who called it (dlsym, dlopen), or looks at its return address.
+    /// Calls a function that examines its return address, as `dlsym` and `dlopen` do to find their caller's module.
     CallerSensitive,
     /// A restartable sequence: the kernel knows it by address.
     RestartableSequence,
@@ -103,7 +103,7 @@ impl Refusal {
             }
             Refusal::ReturnsTwice => "it calls a function that returns twice (setjmp, vfork, getcontext)",
             Refusal::CallerSensitive => {
-                "it calls a function that asks who called it (dlsym, dlopen, or one that looks at its return address)"
+                "it calls a function that examines its return address, as dlsym and dlopen do to find their caller"
             }
             Refusal::RestartableSequence => "the kernel knows its code by address (restartable sequences)",
             Refusal::RuntimeInternal => {

@@ -31,7 +31,7 @@ const COST: u32 = 2000;
 const LONGEST: Duration = Duration::from_secs(60);
 /// The same for lists of all processes, which cost as much again, and the shortest time between two of them.
 const ALL: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-/// How often the kill-switch file is looked for, whatever else there is to do.
+/// The time between two checks for the kill-switch file. They do not wait for a look at the host.
 const SWITCH_EVERY: Duration = Duration::from_millis(250);
 /// How long a target that has ended is still told of.
 const REMEMBERED: Duration = Duration::from_secs(300);
@@ -230,7 +230,7 @@ impl Daemon {
         }
     }
 
-    /// Looks for the kill-switch file, if it is time to. Where it has come or gone, what follows from that is begun at once.
+    /// Checks for the kill-switch file, if a check is due, and acts on a change at once.
     fn heed_switch(&mut self) {
         let now = self.now();
         if now < self.next_switch || self.is_stopping {

@@ -168,7 +168,7 @@ impl Order {
                 | Error::Splice(_)),
             ) => {
                 say(&Line::Warning(format!(
-                    "it cannot be rebuilt without them ({e}); `whet undo {pid}` gives way"
+                    "it cannot be rebuilt without them ({e}); after `whet undo {pid}` they take effect"
                 )));
                 Ok(None)
             }

@@ -25,7 +25,7 @@ pub(crate) struct Entrance {
     /// The place for direct calls and jumps: behind an `endbr64`, if it begins with one. That does nothing but allow indirect
     /// branches to come (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
     pub(crate) direct: Avma,
-    /// Whether who calls the original comes here.
+    /// Whether a redirect in the original leads here.
     pub(crate) redirected: bool,
 }
 

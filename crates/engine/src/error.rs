@@ -418,7 +418,7 @@ impl Error {
 const GONE: (&str, ExitCode, &str) =
     ("gone", ExitCode::Gone, "the process has ended or become another program");
 
-/// What helps who has not the rights: for root, who has been told to be root already, what it is without.
+/// The next step where a right is missing. Root is never told to become root, but which capabilities it lacks.
 #[must_use]
 pub fn rights(for_others: &'static str) -> &'static str {
     match is_root() {

@@ -160,7 +160,8 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
     if files.is_empty() {
         return FxHashMap::default();
     }
-    let holders = holders(&fs::read_to_string("/proc/locks").unwrap_or_default());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holders: FxHashMap<u64, Pid> = tracee::lock_holders(&locks).collect();
     let mut all: FxHashMap<Pid, Work> = FxHashMap::default();
     for (path, pid, start_time) in files {
         let Some(work) = said(&path, &holders, start_time) else { continue };
@@ -174,10 +175,10 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
 }
 
 /// What one of the files says, if its maker is alive.
-fn said(path: &Path, holders: &FxHashMap<u64, i32>, start_time: u64) -> Option<Work> {
+fn said(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<Work> {
     let mut file = File::open(path).ok()?;
     let about = file.metadata().ok()?;
-    let by = *holders.get(&about.ino())?;
+    let by = holders.get(&about.ino())?.0;
     let mut word = [0; WORD];
     let state = file.read_exact(&mut word).ok().and_then(|()| state_of(&word));
     let since = u64::try_from(about.ctime()).unwrap_or(0);
@@ -206,28 +207,9 @@ fn state_of(word: &[u8]) -> Option<TargetState> {
     SAID.into_iter().find(|s| s.word() == word)
 }
 
-/// Who holds a whole-file lock on which inode, by the text of `/proc/locks`; who waits for one does not.
-fn holders(text: &str) -> FxHashMap<u64, i32> {
-    let holder = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let is_lock = words.next()? == "FLOCK";
-        let (pid, place) = (words.nth(2)?.parse().ok()?, words.next()?);
-        let inode = place.rsplit(':').next()?.parse().ok()?;
-        is_lock.then_some((inode, pid))
-    };
-    text.lines().filter_map(holder).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_holds_what() {
-        let text = "1: FLOCK  ADVISORY  WRITE 41 00:19:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 42 00:19:1234 0 EOF\n\
-                    2: POSIX  ADVISORY  READ 43 fe:01:99 128 128\n3: FLOCK\njunk\n\n";
-        assert_eq!(holders(text).into_iter().collect::<Vec<_>>(), [(1234, 41)]);
-    }
 
     #[test]
     fn whose_lock_file() {

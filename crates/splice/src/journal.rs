@@ -131,11 +131,6 @@ impl Record {
         &self.new[..usize::from(self.len)]
     }
 
-    /// Addresses of the original instructions that start inside, not at the start.
-    pub fn interior_starts(&self) -> impl Iterator<Item = Avma> + '_ {
-        (1..u64::from(self.len)).filter(|i| self.interior >> i & 1 == 1).map(|i| self.at.add(i))
-    }
-
     /// Whether it is inside one page, without which its write could be torn by the death of the writer.
     #[must_use]
     pub fn in_one_page(&self) -> bool {
@@ -398,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn records_round_trip_and_know_their_interior() {
+    fn records_round_trip() {
         let r = Record {
             at: Avma(0x1004),
             kind: RedirectKind::Entry,
@@ -411,7 +406,6 @@ mod tests {
         assert_eq!(parse_records(&write_records(&[r, r]), Avma(0)).unwrap(), vec![r, r]);
         let marked = Record { mark: Some(Avma(0x7fff_ffff_f000)), ..r };
         assert_eq!(parse_records(&write_records(&[marked]), Avma(0)).unwrap(), vec![marked]);
-        assert_eq!(r.interior_starts().collect::<Vec<_>>(), vec![Avma(0x1005), Avma(0x1008)]);
         assert_eq!(r.old_bytes().len(), 5);
         let crossing = Record { at: Avma(0x1ffd), ..r };
         assert!(!crossing.in_one_page());

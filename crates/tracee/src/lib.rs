@@ -47,7 +47,7 @@ mod watched;
 
 pub use error::{Error, StopError, Stuck};
 pub use ids::{Pid, Sig, Tid};
-pub use lock::Lock;
+pub use lock::{Lock, lock_holders};
 pub use mapped_file::MappedFile;
 pub use patience::Patience;
 pub use preflight::{Preflight, Seccomp, is_root, preflight};

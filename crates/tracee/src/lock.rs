@@ -53,7 +53,8 @@ impl Process {
             Err(TryLockError::WouldBlock) => {
                 let inode = file.metadata().map_err(|e| self.file_error("mem", e))?.ino();
                 let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-                Ok(if is_held_by(&locks, inode, self.pid()) { Tried::PassedOver } else { Tried::Taken })
+                let is_its_own = lock_holders(&locks).any(|held| held == (inode, self.pid()));
+                Ok(if is_its_own { Tried::PassedOver } else { Tried::Taken })
             }
             Err(TryLockError::Error(e)) => Err(self.file_error("mem", e)),
         }
@@ -77,14 +78,16 @@ impl Process {
     }
 }
 
-/// Whether the text of `/proc/locks` says that a process has locked the whole of a file.
-fn is_held_by(locks: &str, inode: u64, pid: Pid) -> bool {
-    let inode = inode.to_string();
-    locks.lines().any(|line| {
+/// Inode and process of each whole-file lock that the text of `/proc/locks` shows as held (proc(5)); those who wait for
+/// one (`->`) are left out. Files of two file systems may share an inode's number.
+pub fn lock_holders(text: &str) -> impl Iterator<Item = (u64, Pid)> + '_ {
+    text.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        words.next() == Some("FLOCK")
-            && words.nth(2).and_then(|w| w.parse().ok()) == Some(pid.0)
-            && words.next().and_then(|place| place.rsplit(':').next()) == Some(inode.as_str())
+        if words.next()? != "FLOCK" {
+            return None;
+        }
+        let (pid, place) = (words.nth(2)?.parse().ok()?, words.next()?);
+        Some((place.rsplit(':').next()?.parse().ok()?, Pid(pid)))
     })
 }
 
@@ -94,12 +97,10 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn whose_lock_it_is() {
+    fn who_holds_what() {
         let text = "1: FLOCK  ADVISORY  WRITE 41 00:19:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 42 00:19:1234 0 EOF\n\
-                    2: POSIX  ADVISORY  READ 43 fe:01:1234 128 128\n3: FLOCK\njunk\n\n";
-        let holds = |pid| is_held_by(text, 1234, Pid(pid));
-        assert!(holds(41) && !holds(42) && !holds(43));
-        assert!(!is_held_by(text, 234, Pid(41)));
+                    2: POSIX  ADVISORY  READ 43 fe:01:99 128 128\n3: FLOCK\njunk\n\n";
+        assert_eq!(lock_holders(text).collect::<Vec<_>>(), [(1234, Pid(41))]);
     }
 
     #[test]

@@ -154,8 +154,8 @@ fn figures(t: &TargetStatus) -> String {
         };
         let _ = write!(
             s,
-            "\n  changed by somebody else since: {}{more}; a probe or hook there has no effect while clones run; \
-             `whet undo {}` gives way, and so does the daemon by a rebuild",
+            "\n  changed by somebody else since: {}{more}; a probe or hook there has no effect while clones run; it has \
+             after `whet undo {}`, or once the daemon has rebuilt without the function",
             printable(first),
             t.pid
         );

@@ -32,8 +32,10 @@ fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: b
     // p_tail has conditional tail calls and p_float branches on flags that the last branch left, with no register of its
     // own: no counter can be there. p_machine and p_switch have jump tables that cannot be cloned, so that the rest runs
     // in the original. The others are too short for a redirect: p_add to p_compare are called by pointers, and to p_odd, p_even and
-    // p_last jump functions whose originals run while these are counted.
+    // p_last jump functions whose originals run while these are counted. p_rare is too short as well: where samples missed its
+    // one caller, it is called by that one's original.
     let known = [
+        "p_rare",
         "p_tail",
         "p_float",
         "p_machine",
