@@ -1,11 +1,13 @@
 //! From chosen functions to code caches: order, place, emit, redirect. Nothing here touches the target.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::function_order::function_order;
 use crate::map_store;
+use crate::neighbourhood;
 use crate::passes::{Pass, Style};
 use crate::program::{FuncId, Program};
-use crate::{Error, Interrupt, neighbourhood, redirects};
+use crate::redirects;
+use crate::{Error, Interrupt};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
 use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
@@ -304,9 +306,9 @@ fn emit_at(
 
 /// Those of a function whose callees lie in reach of the cache.
 fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<Shortcut<'a>> {
-    let near = |s: &crate::shortcuts::Shortcut| {
+    let near = |s: &crate::candidate::Shortcut| {
         let body = *bodies.get(&s.callee)?;
-        let crate::shortcuts::Shortcut { call, callee, in_place, guard } = *s;
+        let crate::candidate::Shortcut { call, callee, in_place, guard } = *s;
         Some(Shortcut { call, callee, body: body.filter(|_| in_place), guard })
     };
     c.shortcuts.iter().filter_map(near).collect()

@@ -3,7 +3,7 @@
 //!
 //! Not seen through are jumps through registers, and those in modules of which nothing is cloned.
 
-use crate::program::ModuleCode;
+use crate::module_code::ModuleCode;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind};
 use image::{Image, Module, RelocKind};

@@ -1,6 +1,6 @@
 //! Whom does a function call, and how often?
 
-use crate::candidates::{Candidate, SiteTargets};
+use crate::candidate::{Candidate, SiteTargets};
 use crate::program::{FuncId, Program};
 use addr::Avma;
 use iced_x86::{FlowControl, Instruction, OpKind};

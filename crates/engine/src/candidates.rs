@@ -1,137 +1,28 @@
 //! Which functions are cloned, with which of their blocks, and in which order the blocks lie.
 
+use crate::candidate::{Candidate, Others, SiteTargets};
+use crate::parallel;
 use crate::passes::{Pass, Style};
-use crate::program::{Analysed, FuncId, Program};
+use crate::program::{FuncId, Program};
 use crate::samples::Samples;
 use crate::seldom;
-use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
 use crate::split;
 use crate::stacks;
 use crate::targets::ranked;
-use crate::{Error, OptimizeOptions, parallel};
+use crate::{Error, OptimizeOptions};
 use addr::{Avma, AvmaRange};
-use code::{BlockId, Cfg, Dest, RedirectSites, Refusal, Term};
-use emit::{Counter, Repeat, Watch};
+use code::{BlockId, Cfg, Dest, Refusal, Term};
 use iced_x86::FlowControl;
 use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracee::Pid;
 
 /// So many functions are analysed before it is asked whether they are enough.
 pub(crate) const AT_ONCE: usize = 1024;
 /// Code that a shuffle takes on at once. Bytes. To clone one byte takes some 200 bytes of memory, and clones with all that belongs
 /// to them take three times the room of their originals.
 const SHUFFLED: u64 = 16 << 20;
-
-/// One function to be cloned.
-#[derive(Debug)]
-pub struct Candidate {
-    /// Which.
-    pub id: FuncId,
-    /// Its code.
-    pub analysed: Analysed,
-    /// Samples in it.
-    pub samples: u64,
-    /// Samples in each of its blocks; empty where there is none.
-    pub hits: Vec<u64>,
-    /// How often its blocks and edges ran, up to a factor common to all functions.
-    pub counts: Counts,
-    /// Whether they were counted, not inferred.
-    pub counted: bool,
-    /// Whether its counters determined all counts and contradicted nothing, and all of it ran in its clone.
-    pub exact: bool,
-    /// The blocks that are cloned, in their new order.
-    pub order: Vec<BlockId>,
-    /// How many of these lie among the hot code; all others lie behind it.
-    pub hot: usize,
-    /// Counters in its clone.
-    pub counters: Vec<Counter>,
-    /// What its clone keeps of registers.
-    pub watches: Vec<Watch>,
-    /// Where indirect calls and jumps of it led, as far as it was seen.
-    pub targets: Vec<SiteTargets>,
-    /// The way through it that can run in place of calls of it, if there is one.
-    pub way: Option<Vec<BlockId>>,
-    /// Calls of it that go by the redirect that is in force when they run, by their places in [`Cfg::insts`], rising.
-    pub late_bound: Vec<u32>,
-    /// Calls of it that are made more direct.
-    pub shortcuts: Vec<Shortcut>,
-    /// Loops that lie in its clone several times.
-    pub repeats: Vec<Repeat>,
-    /// Where control in its original is led to its clone.
-    pub sites: RedirectSites,
-}
-
-/// Where an indirect call or jump led.
-#[derive(Clone, Debug)]
-pub struct SiteTargets {
-    /// Which, by its place in [`Cfg::insts`].
-    pub inst: u32,
-    /// The destinations and how often each was seen, the most frequent first. Originals, never clones.
-    pub callees: Vec<(Avma, u64)>,
-    /// Where its address comes from one register, what that held; as above.
-    pub bases: Vec<(Avma, u64)>,
-    /// How often each of both was something that is not listed.
-    pub others: Others,
-}
-
-/// What was seen and is not known any more.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Others {
-    /// Destinations.
-    pub callees: u64,
-    /// Contents of registers.
-    pub bases: u64,
-}
-
-impl SiteTargets {
-    /// The destinations, each with its part of what ran `count` times, in whole thousandths of that.
-    pub fn parts(&self, count: u64) -> impl Iterator<Item = (Avma, u64)> {
-        let all: u128 =
-            self.callees.iter().map(|s| u128::from(s.1)).sum::<u128>() + u128::from(self.others.callees);
-        self.callees.iter().map(move |&(to, n)| {
-            let share = (u128::from(n) * 1000).checked_div(all).unwrap_or(0);
-            (to, u64::try_from(u128::from(count) * share / 1000).unwrap_or(u64::MAX))
-        })
-    }
-}
-
-impl Candidate {
-    /// One of which nothing but samples is known yet.
-    #[must_use]
-    pub fn new(id: FuncId, analysed: Analysed, samples: u64) -> Self {
-        Self {
-            id,
-            analysed,
-            samples,
-            hits: Vec::new(),
-            counts: Counts::default(),
-            counted: false,
-            exact: false,
-            order: Vec::new(),
-            hot: 0,
-            counters: Vec::new(),
-            watches: Vec::new(),
-            targets: Vec::new(),
-            way: None,
-            late_bound: Vec::new(),
-            shortcuts: Vec::new(),
-            repeats: Vec::new(),
-            sites: RedirectSites::default(),
-        }
-    }
-
-    /// The blocks that lie where the clone is entered: the hot ones, where there are any.
-    #[must_use]
-    pub fn first_fragment(&self) -> &[BlockId] {
-        match self.hot {
-            0 => &self.order,
-            hot => self.order.get(..hot).unwrap_or(&self.order),
-        }
-    }
-}
 
 /// What branch stacks came to.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -184,8 +75,8 @@ pub fn by_function(program: &Program<'_>, samples: &Samples) -> FxHashMap<FuncId
 /// The functions named on the command line: by symbol, or by an address (of the process) inside them.
 ///
 /// # Errors
-/// [`Error::NoSuchFunction`].
-pub fn named(program: &Program<'_>, pid: Pid, names: &[String]) -> Result<FxHashSet<FuncId>, Error> {
+/// The name of which there is no function.
+pub fn named<'a>(program: &Program<'_>, names: &'a [String]) -> Result<FxHashSet<FuncId>, &'a str> {
     let mut found = FxHashSet::default();
     for name in names {
         let before = found.len();
@@ -194,29 +85,33 @@ pub fn named(program: &Program<'_>, pid: Pid, names: &[String]) -> Result<FxHash
             None => found.extend(program.functions().filter(|&f| program.name(f) == *name)),
         }
         if found.len() == before {
-            return Err(Error::NoSuchFunction { pid, name: name.clone() });
+            return Err(name);
         }
     }
     Ok(found)
 }
 
-/// Chooses by samples, or takes everything where the order is to be random.
+/// Whether a function may be rebuilt at all.
+pub(crate) fn may_be_rebuilt(program: &Program<'_>, f: FuncId, options: &OptimizeOptions) -> bool {
+    options.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
+}
+
+/// Chooses by samples, or takes everything where the order is to be random; with `only`, among these functions.
 ///
 /// # Errors
-/// [`Error::NoSuchFunction`].
+/// [`Error::Interrupted`].
 pub fn choose(
     program: &Program<'_>,
-    pid: Pid,
     samples: &Samples,
     options: &OptimizeOptions,
+    only: Option<&FxHashSet<FuncId>>,
 ) -> Result<Candidates, Error> {
     let by = by_function(program, samples);
     let mut wanted: Vec<FuncId> = match options.shuffle {
         Some(_) => program.functions().filter(|&f| program.module(f).refused.is_none()).collect(),
         None => hot(&by, led_to(program, samples)),
     };
-    if !options.only.is_empty() {
-        let only = named(program, pid, &options.only)?;
+    if let Some(only) = only {
         wanted.retain(|f| only.contains(f));
     }
     let all = wanted.len();

@@ -1,8 +1,8 @@
 //! One comparison at a time on a target, until somebody else has a hand in it.
 
 use crate::Error;
-use crate::report::TargetState;
 use crate::sign::{self, Sign};
+use crate::state::TargetState;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -2,16 +2,37 @@
 
 use crate::claim::Claim;
 use crate::lock::TargetLock;
-use crate::report::{StopMs, TargetState, ToggleAnswer};
-use crate::status::state_of;
-use crate::{Error, Target, perf_map, restore};
+use crate::perf_map;
+use crate::restore;
+use crate::state::{StopMs, TargetState, state_of};
+use crate::{Error, Target};
+use serde::{Deserialize, Serialize};
 use splice::{Installed, Policy};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Raised};
 
 /// How long an undo that goes on without the lock tries again.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The answer of `undo` and `redo`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToggleAnswer {
+    /// The target.
+    pub pid: i32,
+    /// Its state now.
+    pub state: TargetState,
+    /// Redirects now as wanted, by kind.
+    pub redirects: BTreeMap<String, usize>,
+    /// Redirects left as they were.
+    pub skipped_redirects: usize,
+    /// Stops of the whole target.
+    pub stop_ms: StopMs,
+    /// What became of the perf map; absent after undo, which leaves it, as threads may run in clones yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perf_map: Option<crate::PerfMap>,
+}
 
 /// Takes every redirect of every generation away.
 ///

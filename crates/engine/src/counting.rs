@@ -4,20 +4,27 @@
 //! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
 //! counted code calls often though no sample fell into them are candidates of the next round.
 
-use crate::candidates::{self, Candidate, Candidates, Others, SiteTargets};
+use crate::calls;
+use crate::candidate::{Candidate, Others, SiteTargets};
+use crate::candidates::{self, Candidates};
 use crate::claim::Claim;
+use crate::file_text;
+use crate::forked;
 use crate::ground::{Ground, Wanted};
-use crate::gs::{GsUse, Watch};
+use crate::gs::GsUse;
+use crate::gs_watch::Watch;
+use crate::late_bound;
 use crate::lock::TargetLock;
-use crate::optimize::on_ground;
+use crate::parallel;
 use crate::passes::{Passes, Style};
+use crate::prepare::on_ground;
 use crate::program::{FuncId, Program};
+use crate::redirects;
+use crate::restore;
 use crate::shuffle::Rng;
+use crate::space;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
-use crate::{
-    Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, forked, late_bound, parallel,
-    redirects, restore, reuse,
-};
+use crate::{Error, Interrupt, OptimizeOptions, Progress, Target};
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
@@ -141,7 +148,7 @@ pub(crate) fn count(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
-    if ground.target.installed.as_ref().is_some_and(reuse::is_full_of_counting) {
+    if ground.target.installed.as_ref().is_some_and(space::is_full_of_counting) {
         let why = "clones that count have taken their half of the room for clones".to_owned();
         report.left_out = Some(why);
         return Ok(report);
@@ -175,7 +182,7 @@ pub(crate) fn count(
         }
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
-        let is_new = |f| !known.contains(&f) && options.takes(ground.program, f);
+        let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(ground.program, f, options);
         let callees = callees(ground.program, &candidates.chosen[from..], &is_new, time);
         from = candidates.chosen.len();
         let analyse = |&id: &FuncId| {
@@ -220,7 +227,7 @@ fn is_reason(e: &Error) -> bool {
             E::GsBaseInUse { .. } | E::NoCounterMemory { .. } | E::CountsForGood | E::MapDenied { .. }
         )
     };
-    reuse::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
+    space::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
 }
 
 /// Counts these candidates once; `callers` are those of earlier rounds. Returns what code may do to its thread's GS base that

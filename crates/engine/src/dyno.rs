@@ -7,7 +7,7 @@
 //! stands for. A block without a clone counts with what it does in the original. How the turns of a loop fall on its copies is
 //! a model's (`turns`).
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::map_store;
 use crate::program::Program;
 use crate::shortcuts;

@@ -2,8 +2,7 @@
 
 use crate::anatomy::{self, Anatomy, Question, Standing};
 use crate::notes::{NotedFunction, Notes};
-use crate::report::TargetState;
-use crate::status::state_of;
+use crate::state::{TargetState, state_of};
 use crate::{DynoReport, Error, Target, UserTime};
 use addr::Avma;
 use serde::Serialize;
@@ -145,10 +144,4 @@ pub(crate) fn report(f: &NotedFunction) -> FunctionReport {
         reason: f.reason.clone(),
         anatomy: None,
     }
-}
-
-/// What a reason's code means, as half a sentence; the code itself where this whet does not know it.
-#[must_use]
-pub fn reason_in_words(code: &str) -> String {
-    code::Refusal::from_code(code).map_or_else(|| code.to_owned(), |r| r.why().to_owned())
 }

@@ -5,10 +5,13 @@
 //! drawn from the exact counts that the clones are laid out by ([`frontend::Walk`]), and led through the originals, and through
 //! clones and redirects as they lie in the target ([`frontend::Follower`]): both sides are of the same path.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
+use crate::map_store;
 use crate::notes::Notes;
+use crate::profile_store;
 use crate::program::Program;
-use crate::{Error, OptimizeOptions, Target, map_store, profile_store, redirects};
+use crate::redirects;
+use crate::{Error, OptimizeOptions, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Cfg, Term};
 use emit::AddressMap;
@@ -107,11 +110,12 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
     let Ok(profile) = notes.profile.parse::<Profile>() else { return Ok(None) };
     let pristine = target.pristine();
     let program = Program::new(target.image()?, &pristine);
-    let mut chosen = match profile_store::candidates(&program, pid, &profile, &OptimizeOptions::default()) {
-        Ok(candidates) => candidates.chosen,
-        Err(Error::ProfileUnfit { .. }) => return Ok(None),
-        Err(e) => return Err(e),
-    };
+    let mut chosen =
+        match profile_store::candidates(&program, pid, &profile, &OptimizeOptions::default(), None) {
+            Ok(candidates) => candidates.chosen,
+            Err(Error::ProfileUnfit { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
     // Inferred counts are in another unit than counted ones.
     let ran = |c: &Candidate| c.counts.blocks.first().is_some_and(|&n| n > 0);
     let counted = chosen.iter().any(|c| c.counted && ran(c));

@@ -1,6 +1,6 @@
 //! In which order the functions of a code cache lie.
 
-use crate::candidates::{Candidate, SiteTargets};
+use crate::candidate::{Candidate, SiteTargets};
 use crate::passes::{Pass, Style};
 use crate::shuffle::Rng;
 use addr::Avma;

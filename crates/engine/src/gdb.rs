@@ -1,7 +1,9 @@
 //! `gdb`: the symbol file by which a debugger knows clones, of a live process or of a core.
 
+use crate::clone_symbols;
 use crate::core_file::CoreFile;
-use crate::{Error, Target, clone_symbols, private};
+use crate::private;
+use crate::{Error, Target};
 use addr::ReadMemory;
 use serde::Serialize;
 use splice::Installed;

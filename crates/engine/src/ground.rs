@@ -1,13 +1,15 @@
 //! Where generations are put: the program as it was read, and how clones of it get into the process.
 
 use crate::build::{self, Bounds, Built};
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::file_text::FileText;
 use crate::lookup::Lookup;
-use crate::optimize::MEMORY_CAP;
+use crate::memory_limit;
+use crate::options::MEMORY_CAP;
 use crate::passes::{Pass, Style};
 use crate::program::Program;
-use crate::{Error, Interrupt, Target, memory_limit, walk};
+use crate::walk;
+use crate::{Error, Interrupt, Target};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, InstallReport, Plan, Policy};

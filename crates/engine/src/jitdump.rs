@@ -3,10 +3,11 @@
 //! `perf inject --jit` finds a jitdump by a record that the process has mapped it. So one thread of the target is stopped for a
 //! moment and made to map the file's first page; nothing reads or runs it. The mapping and the file are all that is left.
 
+use crate::clone_symbols;
 use crate::lock::TargetLock;
 use crate::perf_map::{self, PerfMap};
 use crate::perf_place::Place;
-use crate::{Error, Target, clone_symbols};
+use crate::{Error, Target};
 use addr::{Avma, AvmaRange, ReadMemory};
 use serde::Serialize;
 use splice::Installed;

@@ -8,7 +8,7 @@
 //! How long a thread stays is not known, but how often a loop goes round. One that makes many of all calls is not slowed down: who is
 //! in it calls clones until it is left.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::passes::Style;
 use crate::shortcuts::{calls, made};
 use crate::shuffle::Rng;

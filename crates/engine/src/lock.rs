@@ -1,7 +1,7 @@
 //! One whet at a time on a target.
 
 use crate::Error;
-use crate::optimize::Progress;
+use crate::progress::Progress;
 use crate::sign::Sign;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};

@@ -5,7 +5,8 @@
 //! call the original, so that programs that walk the list for reasons of their own see no module of whet's.
 //! Where a C library has no `_dl_find_object`, the address that it exports is led as well, for unwinders loaded later.
 
-use crate::{Error, Target, unwinder};
+use crate::unwinder;
+use crate::{Error, Target};
 use addr::{Avma, Bias, ReadMemory, Svma};
 use image::{Image, Module, ModuleKind};
 use splice::{FindObject, RedirectKind};

@@ -3,7 +3,7 @@
 //! A loop takes a branch each time it goes round, however its blocks are ordered: in loads that go over strings or rows
 //! most of the branches that are still taken are of this kind.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::passes::{Pass, Style};
 use crate::program::FuncId;
 use crate::shuffle::Rng;

@@ -1,133 +1,38 @@
 //! `optimize`: from a pid to clones in execution.
 
 use crate::build::Built;
-use crate::candidates::{self, Candidates};
+use crate::candidates::Candidates;
 use crate::claim::Claim;
 use crate::counting::{self, CountingReport};
 use crate::dyno::{self, DynoReport};
-use crate::file_text::{self, FileText};
-use crate::ground::{Ground, Placed, Wanted};
+use crate::ground::{Placed, Wanted};
+use crate::late_bound;
 use crate::lock::TargetLock;
-use crate::lookup;
+use crate::loops;
 use crate::notes::{NotedFunction, Notes};
-use crate::passes::{Pass, Passes, Style};
-use crate::profile_store::Taken;
+use crate::perf_map;
+use crate::prepare::on_ground;
+use crate::profile_store::{self, Taken};
 use crate::program::{FuncId, Program};
-use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
-use crate::samples::{self, Samples};
+use crate::redirects;
+use crate::report::{FunctionCounts, OptimizeReport, peak_rss_mb, round};
+use crate::restore;
+use crate::reuse;
+use crate::samples::Samples;
+use crate::shares;
+use crate::shortcuts;
 use crate::source::CountSource;
-use crate::{
-    Error, Interrupt, Target, UserTime, late_bound, loops, map_store, perf_map, profile_store, redirects,
-    restore, reuse, shares, shortcuts, unloadable, walk,
-};
-use addr::{AvmaRange, ReadMemory};
-use emit::{AddressMap, Fragments};
-use image::Image;
-use profile::{BuildId, Profile};
+use crate::space;
+use crate::state::{StopMs, TargetState};
+use crate::{Error, OptimizeOptions, Progress, Target, UserTime};
+use addr::AvmaRange;
+use emit::Fragments;
+use profile::BuildId;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Raised};
-
-/// Address space that clones of all generations may take in one target. Bytes.
-pub const MEMORY_CAP: u64 = 128 << 20;
-
-/// How to optimize.
-#[derive(Clone, Debug, Default)]
-pub struct OptimizeOptions {
-    /// When to break off.
-    pub interrupt: Interrupt,
-    /// How long to sample.
-    pub sampling: Duration,
-    /// After that, count edges exactly for so long a round; `None` infers them from samples.
-    pub counting: Option<Duration>,
-    /// Clone everything in random order, from this seed.
-    pub shuffle: Option<u64>,
-    /// Neither sample nor count: what to clone and how it ran is told by this.
-    pub profile: Option<Arc<Profile>>,
-    /// What is done to make clones faster.
-    pub passes: Passes,
-    /// Only these functions.
-    pub only: Vec<String>,
-    /// Only so many functions that can be cloned.
-    pub max_functions: Option<usize>,
-    /// Write a perf map for profilers.
-    pub perf_map: bool,
-    /// Address space that clones of all generations may take; [`MEMORY_CAP`] at most, and where this is `None`. Bytes.
-    pub memory_cap: Option<u64>,
-}
-
-impl OptimizeOptions {
-    /// How clones are to be laid out.
-    pub(crate) fn style(&self) -> Style {
-        Style { shuffle: self.shuffle, passes: self.passes }
-    }
-
-    /// The names of the passes that it goes without.
-    pub(crate) fn left_out(&self) -> Vec<String> {
-        self.passes.left_out().map(|p| p.to_string()).collect()
-    }
-
-    /// Whether a function may be rebuilt at all.
-    pub(crate) fn takes(&self, program: &Program<'_>, f: FuncId) -> bool {
-        self.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
-    }
-}
-
-/// What is going on.
-#[derive(Clone, Copy, Debug)]
-pub enum Progress {
-    /// Reading modules and functions.
-    Reading,
-    /// Taking samples.
-    Sampling {
-        /// So far.
-        samples: usize,
-        /// Still to go.
-        left: Duration,
-    },
-    /// Building clones.
-    Building,
-    /// Building clones in random order.
-    Shuffling {
-        /// So many.
-        functions: usize,
-        /// Functions that there is no room for.
-        left_out: usize,
-    },
-    /// Counting edges.
-    Counting {
-        /// Of so many functions.
-        functions: usize,
-    },
-    /// Putting them in place.
-    Installing,
-}
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Progress::Reading => f.write_str("reading the program"),
-            Progress::Sampling { samples, left } => {
-                write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
-            }
-            Progress::Counting { functions: 1 } => f.write_str("counting in 1 function"),
-            Progress::Shuffling { functions, left_out: 0 } => write!(f, "building {functions} clones"),
-            Progress::Shuffling { functions, left_out } => {
-                write!(
-                    f,
-                    "building {functions} clones; {left_out} functions are left out, as there are too many"
-                )
-            }
-            Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
-            Progress::Building => f.write_str("building clones"),
-            Progress::Installing => f.write_str("installing"),
-        }
-    }
-}
 
 /// Profiles a process, rebuilds its hot functions and puts them in place.
 ///
@@ -163,7 +68,7 @@ fn rebuild_or_reuse(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     let may_reuse = reuse::is_possible(options);
-    let is_full = target.installed.as_ref().is_some_and(|i| reuse::is_full(i, options));
+    let is_full = target.installed.as_ref().is_some_and(|i| space::is_full(i, options));
     if may_reuse
         && is_full
         && let Some(report) = reuse::reuse(target, options, progress)?
@@ -171,7 +76,7 @@ fn rebuild_or_reuse(
         return Ok(report);
     }
     match rebuild(target, options, progress) {
-        Err(e) if may_reuse && reuse::no_room(&e) => {
+        Err(e) if may_reuse && space::no_room(&e) => {
             // Clones that counted have left their traces since.
             let target = Target::open(target.process.pid())?;
             reuse::reuse(&target, options, progress)?.ok_or(e)
@@ -237,128 +142,6 @@ fn rebuild(
         let not_drawn = candidates.not_drawn;
         Ok(OptimizeReport { profile: used, stacks, without: options.left_out(), not_drawn, ..report })
     })
-}
-
-/// Finds out what there is to clone, and does something with it. The target is untouched until then.
-///
-/// # Errors
-/// [`Error`]
-pub(crate) fn on_ground<R>(
-    target: &Target,
-    options: &OptimizeOptions,
-    progress: &mut dyn FnMut(Progress),
-    then: impl FnOnce(&Ground<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
-) -> Result<R, Error> {
-    let pid = target.process.pid();
-    if let Some(installed) = &target.installed {
-        splice::settle(&target.process, &installed.anchor)?;
-    }
-    check_cap(target, options)?;
-
-    progress(Progress::Reading);
-    let image = target.image()?;
-    let pristine = target.pristine();
-    check_program(pid, &image, &pristine)?;
-    let unmarked = unloadable::mark(target, &image);
-    let lookup = lookup::find(target, &image)?;
-    let files = file_texts(target, &image);
-    let samples = match (options.shuffle, &options.profile) {
-        (Some(_), _) | (_, Some(_)) => Samples::default(),
-        (None, None) => samples::take(&target.process, options, earlier_maps(target), progress)?,
-    };
-    progress(Progress::Building);
-    let mut program = Program::new(image, &pristine);
-    options.interrupt.check()?;
-    program.leave(&unmarked, code::Refusal::ModuleMayUnload);
-    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
-    let mut candidates = match &options.profile {
-        Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
-        None => candidates::choose(&program, pid, &samples, options)?,
-    };
-    if options.shuffle.is_some() {
-        progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
-    }
-    let all = candidates.chosen.len();
-    candidates.chosen.retain(|c| options.takes(&program, c.id));
-    let left_out = all - candidates.chosen.len();
-    leave_foreign_changes(&program, &files, &mut candidates);
-    walk::take(&program, &lookup, &mut candidates);
-    if candidates.chosen.is_empty() {
-        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
-    }
-    match CountSource::decide(options, &samples) {
-        CountSource::Counters(_) | CountSource::Samples if options.shuffle.is_none() => {
-            candidates.infer(&samples);
-        }
-        _ => {}
-    }
-    let interrupt = options.interrupt.clone();
-    let ground = Ground { target, program: &program, lookup, files, interrupt };
-    then(&ground, candidates, &samples, progress)
-}
-
-fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
-    let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
-    match &target.installed {
-        Some(i) if i.mapped_bytes() >= cap => {
-            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses what whet leaves alone as a whole.
-fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
-    if let Some(runtime) = image::runtime::detect(image, memory) {
-        return Err(Error::Unsupported {
-            pid,
-            code: runtime.code(),
-            why: format!(
-                "it holds a runtime ({}) that looks code addresses up in tables of its own",
-                runtime.code()
-            ),
-        });
-    }
-    Ok(())
-}
-
-/// The file text of every module that has a file.
-fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
-    let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
-    image.modules().iter().enumerate().filter_map(load).collect()
-}
-
-/// The address maps of clones that may be running now.
-fn earlier_maps(target: &Target) -> Vec<AddressMap> {
-    target
-        .installed
-        .iter()
-        .flat_map(|i| &i.caches)
-        .filter_map(|c| c.map(&target.process).ok())
-        .flat_map(|bytes| map_store::read(&bytes))
-        .map(|(_, map)| map)
-        .collect()
-}
-
-/// Takes out what somebody else has patched: whose code it is then is not for whet to say.
-fn leave_foreign_changes(
-    program: &Program<'_>,
-    files: &FxHashMap<usize, FileText>,
-    candidates: &mut Candidates,
-) {
-    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id, &c.analysed)) {
-        candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
-    }
-}
-
-fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
-    if left_out > 0 {
-        format!("what could be cloned is libraries' and left out (functions: {left_out})")
-    } else if samples.ips.is_empty() {
-        "it used no CPU time in user mode while it was sampled".to_owned()
-    } else {
-        format!("nothing that it ran can be cloned (functions: {})", candidates.refused.len())
-    }
 }
 
 /// The user samples that there were, in this optimization or in the profile.
@@ -542,20 +325,4 @@ impl Summary {
             whet_peak_rss_mb: peak_rss_mb(),
         }
     }
-}
-
-/// To four places.
-pub(crate) fn round(v: f64) -> f64 {
-    (v * 1e4).round() / 1e4
-}
-
-/// Peak resident memory of this program, in MB of 10^6 bytes.
-pub(crate) fn peak_rss_mb() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = status
-        .lines()
-        .find_map(|l| l.strip_prefix("VmHWM:"))
-        .and_then(|v| v.trim().strip_suffix(" kB"))
-        .and_then(|v| v.trim().parse::<f64>().ok());
-    round(kib.unwrap_or(0.0) * 1024.0 / 1e6)
 }

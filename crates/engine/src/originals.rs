@@ -4,8 +4,9 @@
 //! it is enough to compare those bytes with the files. A function without them goes by the next rebuild, which leaves it alone
 //! ([`code::Refusal::ForeignChange`]).
 
+use crate::map_store;
 use crate::notes::Notes;
-use crate::{Error, Target, map_store};
+use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange};
 use emit::{AddressMap, Link};
 use rustc_hash::FxHashMap;

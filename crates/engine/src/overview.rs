@@ -1,7 +1,11 @@
 //! All that a report of one target tells.
 
+use crate::date;
+use crate::explain;
+use crate::heat;
 use crate::notes::Notes;
-use crate::{Error, ExplainReport, Heat, Target, TargetStatus, explain, heat, status};
+use crate::status;
+use crate::{Error, ExplainReport, Heat, Target, TargetStatus};
 use profile::Profile;
 use tracee::Pid;
 
@@ -58,7 +62,7 @@ fn of(target: &Target) -> Result<Overview, Error> {
         status,
         explained: explain::of(target, installed, &notes, functions),
         profile: profile.map(|p| ProfileFacts {
-            when: status::rfc3339(p.when),
+            when: date::rfc3339(p.when),
             samples: p.samples,
             sampled_seconds: p.sampled as f64 / 1e3,
             counted_seconds: p.counted as f64 / 1e3,

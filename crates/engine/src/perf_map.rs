@@ -1,7 +1,8 @@
 //! The perf map: `/tmp/perf-PID.map`, by which `perf` and its kin name code in memory of no file.
 
+use crate::Target;
+use crate::clone_symbols;
 use crate::perf_place::Place;
-use crate::{Target, clone_symbols};
 use serde::{Deserialize, Serialize};
 use splice::Installed;
 use std::io;

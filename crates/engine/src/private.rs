@@ -1,6 +1,7 @@
 //! Files of whet's own, where nobody else may put or read anything.
 
-use crate::{Error, whole_file};
+use crate::Error;
+use crate::whole_file;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};

@@ -2,6 +2,7 @@
 //! used again in place of sampling and counting.
 
 mod apply;
+mod loaded;
 mod record;
 mod show;
 mod sites;

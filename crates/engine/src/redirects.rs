@@ -1,7 +1,8 @@
 //! Which places of the originals lead to clones, and with which bytes.
 
-use crate::candidates::Candidate;
-use crate::program::{FuncId, ModuleCode, Program};
+use crate::candidate::Candidate;
+use crate::module_code::ModuleCode;
+use crate::program::{FuncId, Program};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal};
 use emit::CloneInfo;

@@ -1,69 +1,12 @@
 //! What commands answer: the stable JSON objects. The human form is made from the same data.
 
+use crate::state::{StopMs, TargetState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// A target's state in words of the contract.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TargetState {
-    /// Redirects are in force.
-    Optimized,
-    /// Clones that count are in force; where no whet is at work on the target, one died there: undo takes them out.
-    Counting,
-    /// They were taken away.
-    Undone,
-    /// An installation was begun and did not come to its end.
-    Interrupted,
-    /// A whet reads it and takes samples of it. Nothing is in force yet.
-    Profiling,
-    /// A whet builds clones for it, or puts them in place.
-    Optimizing,
-}
-
-impl TargetState {
-    /// The word used in JSON.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            TargetState::Optimized => "optimized",
-            TargetState::Counting => "counting",
-            TargetState::Undone => "undone",
-            TargetState::Interrupted => "interrupted",
-            TargetState::Profiling => "profiling",
-            TargetState::Optimizing => "optimizing",
-        }
-    }
-}
-
-/// Milliseconds for which the world stood still, over the stops of one command.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct StopMs {
-    /// The middle one.
-    pub median: f64,
-    /// The longest.
-    pub max: f64,
-}
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_none(n: &usize) -> bool {
     *n == 0
-}
-
-impl StopMs {
-    /// Of some durations; zeros for none.
-    #[must_use]
-    pub fn of(stops: &[std::time::Duration]) -> Self {
-        let mut ms: Vec<f64> = stops.iter().map(|d| d.as_secs_f64() * 1e3).collect();
-        ms.sort_by(f64::total_cmp);
-        let round = |v: f64| (v * 1e3).round() / 1e3;
-        let median = match ms.len() {
-            0 => 0.0,
-            n if n % 2 == 1 => ms[n / 2],
-            n => f64::midpoint(ms[n / 2 - 1], ms[n / 2]),
-        };
-        Self { median: round(median), max: round(ms.last().copied().unwrap_or(0.0)) }
-    }
 }
 
 /// How many functions.
@@ -152,124 +95,18 @@ pub struct OptimizeReport {
     pub whet_peak_rss_mb: f64,
 }
 
-/// The answer of `undo` and `redo`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ToggleAnswer {
-    /// The target.
-    pub pid: i32,
-    /// Its state now.
-    pub state: TargetState,
-    /// Redirects now as wanted, by kind.
-    pub redirects: BTreeMap<String, usize>,
-    /// Redirects left as they were.
-    pub skipped_redirects: usize,
-    /// Stops of the whole target.
-    pub stop_ms: StopMs,
-    /// What became of the perf map; absent after undo, which leaves it, as threads may run in clones yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub perf_map: Option<crate::PerfMap>,
+/// To four places.
+pub(crate) fn round(v: f64) -> f64 {
+    (v * 1e4).round() / 1e4
 }
 
-/// A run of bytes that differs from the file for no reason the journal knows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unexpected {
-    /// The module.
-    pub module: String,
-    /// Process address.
-    pub at: String,
-    /// How many bytes.
-    pub len: u64,
-    /// What it means.
-    pub what: String,
-}
-
-/// The answer of `verify`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VerifyReport {
-    /// The target.
-    pub pid: i32,
-    /// Original text equals the file outside live redirects.
-    pub identical: bool,
-    /// Where it does not.
-    pub unexpected: Vec<Unexpected>,
-    /// Its state.
-    pub state: Option<TargetState>,
-    /// Live redirects found.
-    pub live_redirects: usize,
-    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
-    /// `dl_iterate_phdr`.
-    pub kept_redirects: usize,
-    /// Bytes compared.
-    pub compared_bytes: u64,
-    /// Modules whose file could not be had for comparing.
-    pub uncompared: Vec<String>,
-}
-
-/// One target in `status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TargetStatus {
-    /// The target.
-    pub pid: i32,
-    /// Its program.
-    pub exe: String,
-    /// Its state.
-    pub state: TargetState,
-    /// The newest generation; 0 where there is none yet.
-    pub generation: u32,
-    /// When that was installed, or the work on a first one begun: RFC 3339, UTC.
-    pub since: String,
-    /// Redirects of that generation.
-    pub redirects: usize,
-    /// Bytes of its clones.
-    pub code_bytes: u64,
-    /// Bytes mapped by all generations.
-    pub mapped_bytes: u64,
-    /// Functions that have a clone.
-    pub cloned: usize,
-    /// Functions that were wanted and left alone.
-    pub refused: usize,
-    /// Why functions, or entries, were left alone: reason to count.
-    pub refusals: BTreeMap<String, usize>,
-    /// Share of the user samples that fell in cloned functions; `None` where no samples were taken.
-    pub coverage: Option<f64>,
-    /// The same for the main program.
-    pub coverage_main: Option<f64>,
-    /// Where all of the user time goes, by the same samples; absent where none were taken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_time: Option<crate::UserTime>,
-    /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
-    pub stop_ms: Option<f64>,
-    /// CPU time it has used so far. Seconds.
-    pub cpu_seconds: Option<f64>,
-    /// The version of the journal, where a newer whet wrote it: this one can undo it and nothing else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub newer_journal: Option<u32>,
-    /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changed_originals: Vec<String>,
-    /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
-    pub worked_on_by: Option<i32>,
-}
-
-/// The answer of `status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StatusReport {
-    /// Every process that carries a journal.
-    pub targets: Vec<TargetStatus>,
-    /// Processes that could not be looked at for want of permission.
-    pub unreadable: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn stops_are_summed_up() {
-        let d = |ms| Duration::from_millis(ms);
-        assert_eq!(StopMs::of(&[]), StopMs { median: 0.0, max: 0.0 });
-        assert_eq!(StopMs::of(&[d(3), d(1), d(2)]), StopMs { median: 2.0, max: 3.0 });
-        assert_eq!(StopMs::of(&[d(4), d(1)]), StopMs { median: 2.5, max: 4.0 });
-    }
+/// Peak resident memory of this program, in MB of 10^6 bytes.
+pub(crate) fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .and_then(|v| v.trim().strip_suffix(" kB"))
+        .and_then(|v| v.trim().parse::<f64>().ok());
+    round(kib.unwrap_or(0.0) * 1024.0 / 1e6)
 }

@@ -4,40 +4,18 @@
 //! generation was laid out for the load of its time. Which fits best is told by the share of samples in hot parts of
 //! its clones, by which the daemon tells whether a layout fits.
 
+use crate::map_store;
 use crate::notes::Notes;
-use crate::optimize::MEMORY_CAP;
-use crate::report::{FunctionCounts, OptimizeReport, StopMs, TargetState};
-use crate::samples;
+use crate::report::{self, FunctionCounts, OptimizeReport};
+use crate::sampling;
 use crate::source::CountSource;
-use crate::{Error, OptimizeOptions, Progress, Target, map_store};
+use crate::state::{StopMs, TargetState};
+use crate::{Error, OptimizeOptions, Progress, Target};
 use addr::{Avma, AvmaRange};
 use emit::AddressMap;
 use rustc_hash::FxHashMap;
-use splice::{Cache, Installed, MAX_REGIONS, Policy};
+use splice::{Cache, Policy};
 use std::time::Instant;
-
-/// Of the places for code caches, and of the address space for clones, counting may take one part in so many.
-const FOR_COUNTING: usize = 2;
-
-/// Whether a generation as large as those before may find no room.
-pub(crate) fn is_full(installed: &Installed, options: &OptimizeOptions) -> bool {
-    let sizes = installed.whole_generations().into_iter().map(|(_, caches)| (bytes(&caches), caches.len()));
-    let (largest, caches) = sizes.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
-    let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
-    let room = cap.saturating_sub(installed.mapped_bytes());
-    caches > 0 && (room < largest + largest / 4 || installed.anchor.regions.len() + caches > MAX_REGIONS)
-}
-
-/// Whether clones that count have taken their part of the room.
-pub(crate) fn is_full_of_counting(installed: &Installed) -> bool {
-    let counting: Vec<&Cache> = installed.caches.iter().filter(|c| c.header.counting).collect();
-    bytes(&counting) >= MEMORY_CAP / FOR_COUNTING as u64 || counting.len() >= MAX_REGIONS / FOR_COUNTING
-}
-
-/// Whether a failure means that there is no room.
-pub(crate) fn no_room(e: &Error) -> bool {
-    matches!(e, Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)))
-}
 
 /// Whether an earlier generation may do for what is asked: the hot functions as they are sampled.
 pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
@@ -45,10 +23,6 @@ pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
         && options.profile.is_none()
         && options.only.is_empty()
         && options.max_functions.is_none()
-}
-
-fn bytes(caches: &[&Cache]) -> u64 {
-    caches.iter().map(|c| c.header.text.len() + c.header.data.len()).sum()
 }
 
 /// How much of the samples is where in the clones of a generation.
@@ -73,7 +47,7 @@ pub(crate) fn reuse(
     let pid = target.process.pid();
     splice::settle(&target.process, &installed.anchor)?;
     let clones = installed.caches.iter().flat_map(|c| maps(target, c)).collect();
-    let samples = samples::take(&target.process, options, clones, progress)?;
+    let samples = sampling::take(&target.process, options, clones, progress)?;
     let mut ips: FxHashMap<Avma, u64> = FxHashMap::default();
     samples.ips.iter().for_each(|&ip| *ips.entry(ip).or_default() += 1);
     if ips.is_empty() {
@@ -100,7 +74,7 @@ pub(crate) fn reuse(
         reused: Some(earlier),
         not_drawn: 0,
         user_time: None,
-        seconds: crate::optimize::round(begun.elapsed().as_secs_f64()),
+        seconds: report::round(begun.elapsed().as_secs_f64()),
         samples: samples.ips.len() as u64,
         lost_samples: samples.lost,
         source: CountSource::Samples.name(&samples).to_owned(),
@@ -121,7 +95,7 @@ pub(crate) fn reuse(
         profile: None,
         perf_map: None,
         map_stop_ms: 0.0,
-        whet_peak_rss_mb: crate::optimize::peak_rss_mb(),
+        whet_peak_rss_mb: report::peak_rss_mb(),
     };
     Ok(Some(report))
 }
@@ -142,7 +116,7 @@ fn functions(notes: &Notes) -> FunctionCounts {
 }
 
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { crate::optimize::round(part as f64 / whole as f64) }
+    if whole == 0 { 0.0 } else { report::round(part as f64 / whole as f64) }
 }
 
 /// The instructions that have copies in some clones, by their originals' addresses, and whether a copy is in a hot part: the first

@@ -4,7 +4,7 @@
 //! through a virtual table is led by the table that was seen there, if it was nearly always the same one and never changes: to
 //! the function it leads to, in place if that is such a one.
 
-use crate::candidates::{Candidate, SiteTargets};
+use crate::candidate::{Candidate, Shortcut, SiteTargets};
 use crate::passes::{Pass, Style};
 use crate::program::Program;
 use addr::{Addr, Avma};
@@ -24,19 +24,6 @@ const LOOKS: u64 = 8;
 const SELDOM: u64 = 33;
 /// A way has no more blocks than this.
 const MOST_BLOCKS: usize = 12;
-
-/// A call that gets where it mostly goes more directly.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shortcut {
-    /// The call, by its place in [`Cfg::insts`].
-    pub call: u32,
-    /// The entry of the function that it calls.
-    pub callee: Avma,
-    /// Whether that runs in place.
-    pub in_place: bool,
-    /// What has to hold.
-    pub guard: Option<Guard>,
-}
 
 /// Gives each candidate its shortcuts: where the layout is random whatever can be had, whether or not it pays.
 pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {

@@ -1,8 +1,8 @@
 //! Files that say who is at work on which target. They keep nobody from anything but from putting up the same sign.
 
 use crate::Error;
-use crate::optimize::Progress;
-use crate::report::TargetState;
+use crate::progress::Progress;
+use crate::state::TargetState;
 use rustc_hash::FxHashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Read;

@@ -38,9 +38,7 @@ impl CountSource {
         match (self, samples.source) {
             (Self::Profile, _) => "profile",
             (Self::BranchStacks, _) => "branch-stacks",
-            (_, Some(perf::Source::Cycles)) => "cycles",
-            (_, Some(perf::Source::CpuClock)) => "cpu-clock",
-            (_, Some(perf::Source::TakenBranches)) => "taken-branches",
+            (_, Some(name)) => name,
             (_, None) => "none",
         }
     }
@@ -50,7 +48,6 @@ impl CountSource {
 mod tests {
     use super::*;
     use addr::Avma;
-    use perf::Source;
     use profile::{Profile, Run};
     use std::sync::Arc;
 
@@ -60,8 +57,8 @@ mod tests {
         let counting = OptimizeOptions { counting: Some(Duration::from_secs(1)), ..plain.clone() };
         let shuffle = OptimizeOptions { shuffle: Some(1), ..plain.clone() };
         let profile = OptimizeOptions { profile: Some(Arc::new(Profile::default())), ..counting.clone() };
-        let by_clock = Samples { source: Some(Source::CpuClock), ..Samples::default() };
-        let mut stacks = Samples { source: Some(Source::Cycles), ..Samples::default() };
+        let by_clock = Samples { source: Some("cpu-clock"), ..Samples::default() };
+        let mut stacks = Samples { source: Some("cycles"), ..Samples::default() };
         let of = |options: &OptimizeOptions, samples: &Samples| {
             let source = CountSource::decide(options, samples);
             (source, source.name(samples))

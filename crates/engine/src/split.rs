@@ -5,7 +5,7 @@
 //! functions, the most run ones first, are hot until they hold 99.5% of all executed instructions. The others, *warm*, lie
 //! behind all hot ones. A function's entry is warm only where all of its blocks are.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use code::BlockId;
 
 /// The share of executed instructions that hot blocks hold.

@@ -1,19 +1,67 @@
 //! `status`: who carries a journal, found by looking, without any daemon.
 
+use crate::date;
 use crate::notes::Notes;
-use crate::report::{StatusReport, TargetState, TargetStatus};
 use crate::sign::Work;
-use crate::{Error, Target, Watcher};
-use splice::{Installed, State};
+use crate::state::{TargetState, state_of};
+use crate::{Error, Target};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
-/// Looks at one process, or at all.
-///
-/// # Errors
-/// That of the one process; what cannot be looked at among all is counted.
-pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
-    Watcher::new(pid).look()
+/// One target in `status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// The target.
+    pub pid: i32,
+    /// Its program.
+    pub exe: String,
+    /// Its state.
+    pub state: TargetState,
+    /// The newest generation; 0 where there is none yet.
+    pub generation: u32,
+    /// When that was installed, or the work on a first one begun: RFC 3339, UTC.
+    pub since: String,
+    /// Redirects of that generation.
+    pub redirects: usize,
+    /// Bytes of its clones.
+    pub code_bytes: u64,
+    /// Bytes mapped by all generations.
+    pub mapped_bytes: u64,
+    /// Functions that have a clone.
+    pub cloned: usize,
+    /// Functions that were wanted and left alone.
+    pub refused: usize,
+    /// Why functions, or entries, were left alone: reason to count.
+    pub refusals: BTreeMap<String, usize>,
+    /// Share of the user samples that fell in cloned functions; `None` where no samples were taken.
+    pub coverage: Option<f64>,
+    /// The same for the main program.
+    pub coverage_main: Option<f64>,
+    /// Where all of the user time goes, by the same samples; absent where none were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<crate::UserTime>,
+    /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
+    pub stop_ms: Option<f64>,
+    /// CPU time it has used so far. Seconds.
+    pub cpu_seconds: Option<f64>,
+    /// The version of the journal, where a newer whet wrote it: this one can undo it and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_journal: Option<u32>,
+    /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_originals: Vec<String>,
+    /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
+    pub worked_on_by: Option<i32>,
+}
+
+/// The answer of `status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Every process that carries a journal.
+    pub targets: Vec<TargetStatus>,
+    /// Processes that could not be looked at for want of permission.
+    pub unreadable: usize,
 }
 
 /// What a target's journal and notes say; `None` where there is nothing of whet's in force or to come back.
@@ -34,7 +82,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
         exe: target.exe(),
         state: state_of(installed),
         generation,
-        since: rfc3339(since / 1_000_000_000),
+        since: date::rfc3339(since / 1_000_000_000),
         redirects: newest.iter().map(|c| c.records.len()).sum(),
         code_bytes: newest.iter().map(|c| c.header.code_bytes).sum(),
         mapped_bytes: installed.mapped_bytes(),
@@ -59,7 +107,7 @@ pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
         exe: target.exe(),
         state: work.state.unwrap_or(TargetState::Profiling),
         generation: 0,
-        since: rfc3339(work.since),
+        since: date::rfc3339(work.since),
         redirects: 0,
         code_bytes: 0,
         mapped_bytes: 0,
@@ -88,35 +136,4 @@ fn cpu_seconds(target: &Target) -> Option<f64> {
 pub fn is_still(pid: Pid, start: u64) -> Result<(), Error> {
     let is = tracee::Process::open(pid)?.start_time()? == start;
     if is { Ok(()) } else { Err(tracee::Error::Gone(pid).into()) }
-}
-
-/// The journal's word in the contract's.
-#[must_use]
-pub fn state_of(installed: &Installed) -> TargetState {
-    if installed.is_counting() {
-        return TargetState::Counting;
-    }
-    match installed.state() {
-        State::Applied => TargetState::Optimized,
-        State::Undone => TargetState::Undone,
-        State::Prepared => TargetState::Interrupted,
-    }
-}
-
-/// Seconds of the Unix epoch as a date; empty past the year 9999, which only a forged journal tells of.
-pub(crate) fn rfc3339(seconds: u64) -> String {
-    let at = i64::try_from(seconds).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
-    at.map_or_else(String::new, |at| at.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(rfc3339(1_798_761_599), "2026-12-31T23:59:59Z");
-    }
 }

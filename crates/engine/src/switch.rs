@@ -2,10 +2,9 @@
 //! it. An operator who says `whet undo` in the midst of a comparison is not overruled.
 
 use crate::claim::Claim;
-use crate::control;
+use crate::control::{self, ToggleAnswer};
 use crate::lock::TargetLock;
-use crate::report::{TargetState, ToggleAnswer};
-use crate::status::state_of;
+use crate::state::{TargetState, state_of};
 use crate::{Error, Target};
 use splice::Installed;
 use tracee::{Pid, Process};

@@ -1,6 +1,6 @@
 //! Candidates and clones for tests.
 
-use crate::candidates::Candidate;
+use crate::candidate::Candidate;
 use crate::program::{Analysed, FuncId};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};

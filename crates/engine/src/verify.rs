@@ -1,17 +1,52 @@
 //! `verify`: the process's code against its files; what is changed must be exactly what the journal says.
 
 use crate::file_text::FileText;
-use crate::report::{Unexpected, VerifyReport};
-use crate::status::state_of;
+use crate::state::{TargetState, state_of};
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::ModuleKind;
+use serde::{Deserialize, Serialize};
 use splice::{Installed, Record, RedirectKind};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
 /// How often a process is looked at whose libraries come and go meanwhile.
 const ATTEMPTS: u32 = 5;
+
+/// A run of bytes that differs from the file for no reason the journal knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unexpected {
+    /// The module.
+    pub module: String,
+    /// Process address.
+    pub at: String,
+    /// How many bytes.
+    pub len: u64,
+    /// What it means.
+    pub what: String,
+}
+
+/// The answer of `verify`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// The target.
+    pub pid: i32,
+    /// Original text equals the file outside live redirects.
+    pub identical: bool,
+    /// Where it does not.
+    pub unexpected: Vec<Unexpected>,
+    /// Its state.
+    pub state: Option<TargetState>,
+    /// Live redirects found.
+    pub live_redirects: usize,
+    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
+    /// `dl_iterate_phdr`.
+    pub kept_redirects: usize,
+    /// Bytes compared.
+    pub compared_bytes: u64,
+    /// Modules whose file could not be had for comparing.
+    pub uncompared: Vec<String>,
+}
 
 /// Compares all executable bytes of all modules.
 ///

@@ -5,15 +5,24 @@
 
 use crate::notes::Notes;
 use crate::originals::Originals;
-use crate::report::{StatusReport, TargetState, TargetStatus};
 use crate::sign::{self, Work};
-use crate::{Error, Target, status};
+use crate::state::TargetState;
+use crate::status::{self, StatusReport, TargetStatus};
+use crate::{Error, Target};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use tracee::Pid;
 
 /// In one look of so many each process without a journal is looked at again.
 const SELDOM: u64 = 16;
+
+/// Looks at one process, or at all.
+///
+/// # Errors
+/// That of the one process; what cannot be looked at among all is counted.
+pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
+    Watcher::new(pid).look()
+}
 
 /// Looks at one process, or at all, as often as it is asked.
 #[derive(Debug)]

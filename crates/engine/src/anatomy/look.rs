@@ -2,11 +2,12 @@
 
 use super::listing::{self, Clone, Subject};
 use super::{Anatomy, Standing, Stretch};
-use crate::explain::reason_in_words;
+use crate::map_store;
 use crate::names::{self, Fit};
 use crate::notes::{NotedFunction, Notes};
 use crate::program::{FuncId, Program};
-use crate::{Error, Target, map_store};
+use crate::reason::reason_in_words;
+use crate::{Error, Target};
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::Refusal;
 use emit::AddressMap;

@@ -1,13 +1,16 @@
 //! From a profile to candidates: no sample is taken, nothing is counted.
 
+use super::loaded::{Loaded, loaded};
 use super::sites;
-use crate::candidates::{self, Candidate, Candidates};
+use crate::candidate::Candidate;
+use crate::candidates::{self, Candidates};
+use crate::parallel;
 use crate::program::{FuncId, Program};
-use crate::{Error, OptimizeOptions, parallel};
+use crate::{Error, OptimizeOptions};
 use addr::Addr;
 use code::Block;
 use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Origin, Profile};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tracee::Pid;
@@ -27,25 +30,22 @@ pub struct ProfileUse {
     pub foreign_modules: Vec<String>,
 }
 
-/// The profile's functions that are in the process as they were, with their counts.
+/// The profile's functions that are in the process as they were, with their counts; with `only`, those among them.
 ///
 /// # Errors
-/// [`Error::ProfileUnfit`] where none is, [`Error::NoSuchFunction`].
+/// [`Error::ProfileUnfit`] where none is.
 pub(crate) fn candidates(
     program: &Program<'_>,
     pid: Pid,
     profile: &Profile,
     options: &OptimizeOptions,
+    only: Option<&FxHashSet<FuncId>>,
 ) -> Result<Candidates, Error> {
-    let only = match options.only.as_slice() {
-        [] => None,
-        names => Some(candidates::named(program, pid, names)?),
-    };
     let mut tame = profile.clone();
     tame.tame();
     let mut found: Vec<(FuncId, FunctionKey, &FunctionProfile)> = each(program, &tame)
         .filter_map(|(key, f, id)| Some((id?, key, f)))
-        .filter(|(id, _, _)| only.as_ref().is_none_or(|o| o.contains(id)))
+        .filter(|(id, _, _)| only.is_none_or(|o| o.contains(id)))
         .collect();
     found.sort_by_key(|&(id, key, _)| (id, key));
     let loaded = loaded(program);
@@ -112,14 +112,6 @@ fn each<'a>(
             (key, f, id)
         })
     })
-}
-
-/// Places of modules by build-id.
-pub(super) type Loaded = FxHashMap<BuildId, usize>;
-
-fn loaded(program: &Program<'_>) -> Loaded {
-    let modules = program.image().modules().iter().enumerate();
-    modules.filter_map(|(i, m)| Some((BuildId::new(m.build_id.as_deref()?)?, i))).collect()
 }
 
 /// What became of each function of a profile.

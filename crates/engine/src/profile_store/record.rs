@@ -1,10 +1,12 @@
 //! From the candidates of an optimization to a profile.
 
 use super::sites;
-use crate::candidates::{Candidate, Candidates};
+use crate::OptimizeOptions;
+use crate::calls;
+use crate::candidate::Candidate;
+use crate::candidates::Candidates;
 use crate::program::{FuncId, Program};
 use crate::samples::Samples;
-use crate::{OptimizeOptions, calls};
 use addr::Addr;
 use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
 use std::time::{Duration, SystemTime};

@@ -104,7 +104,7 @@ pub fn show_profile(profile: &Profile, top: usize) -> ShownProfile {
     ShownProfile {
         exes: profile.exes.iter().cloned().collect(),
         runs: profile.runs,
-        when: crate::status::rfc3339(profile.when),
+        when: crate::date::rfc3339(profile.when),
         sampled_seconds: seconds(profile.sampled),
         counted_seconds: seconds(profile.counted),
         samples: profile.samples,

@@ -1,7 +1,7 @@
 //! Where indirect calls led, from one process to another.
 
-use super::apply::Loaded;
-use crate::candidates::{Candidate, Others, SiteTargets};
+use super::loaded::Loaded;
+use crate::candidate::{Candidate, Others, SiteTargets};
 use crate::program::Program;
 use crate::targets;
 use addr::{Addr, Avma, AvmaRange};
