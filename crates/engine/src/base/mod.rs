@@ -1,4 +1,4 @@
-//! What all other rooms need: errors, options, names, files, breaking off.
+//! What all other rooms need: errors, options, progress, names, files, the user's interrupt.
 
 pub(crate) mod date;
 pub(crate) mod error;

@@ -1,4 +1,4 @@
-//! From a plan to clones in a target: code caches, redirects, what unwinders ask, room in memory.
+//! How clones get into a target: code caches, redirects, unwinders, limits of memory.
 
 pub(crate) mod caches;
 pub(crate) mod file_text;

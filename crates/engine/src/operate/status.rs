@@ -1,4 +1,4 @@
-//! `status`: who carries a journal, found by looking, without any daemon.
+//! What `status` tells of a process that carries a journal, or on which a whet works.
 
 use crate::base::date;
 use crate::records::notes::Notes;

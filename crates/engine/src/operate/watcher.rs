@@ -1,4 +1,4 @@
-//! `status` again and again, at little cost.
+//! `status`, once or again and again at little cost: found by looking, without any daemon.
 //!
 //! A process without a journal is seldom asked again, and the notes of one with a journal, which may be megabytes, are read once
 //! for each generation.

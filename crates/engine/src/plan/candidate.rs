@@ -35,7 +35,7 @@ pub struct Candidate {
     pub targets: Vec<SiteTargets>,
     /// The way through it that can run in place of calls of it, if there is one.
     pub way: Option<Vec<BlockId>>,
-    /// Calls of it that go by the redirect that is in force when they run, by their places in [`Cfg::insts`], rising.
+    /// Calls of it that go by the redirect that is in force when they run, by their places in [`code::Cfg::insts`], rising.
     pub late_bound: Vec<u32>,
     /// Calls of it that are made more direct.
     pub shortcuts: Vec<Shortcut>,
@@ -48,7 +48,7 @@ pub struct Candidate {
 /// Where an indirect call or jump led.
 #[derive(Clone, Debug)]
 pub struct SiteTargets {
-    /// Which, by its place in [`Cfg::insts`].
+    /// Which, by its place in [`code::Cfg::insts`].
     pub inst: u32,
     /// The destinations and how often each was seen, the most frequent first. Originals, never clones.
     pub callees: Vec<(Avma, u64)>,
@@ -117,7 +117,7 @@ impl Candidate {
 /// A call that gets where it mostly goes more directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shortcut {
-    /// The call, by its place in [`Cfg::insts`].
+    /// The call, by its place in [`code::Cfg::insts`].
     pub call: u32,
     /// The entry of the function that it calls.
     pub callee: Avma,

@@ -1,4 +1,4 @@
-//! What commands answer: the stable JSON objects. The human form is made from the same data.
+//! The answer of `optimize`: a stable JSON object. The human form is made from the same data.
 
 use crate::session::state::{StopMs, TargetState};
 use serde::{Deserialize, Serialize};

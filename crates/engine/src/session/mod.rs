@@ -1,4 +1,4 @@
-//! One target in the hands of one whet: opened, locked, claimed, brought back to the state it was in.
+//! How one whet holds one target: opens it, locks it, and restores its state after a failure.
 
 pub(crate) mod claim;
 pub(crate) mod lock;
