@@ -1,0 +1,178 @@
+//! Code that may give its thread another GS base, behind which counters lie: while functions are counted there must be none.
+//!
+//! Looked for are `wrgsbase`, loads of the GS selector, the constant of `ARCH_SET_GS` beside the number of `arch_prctl`, and who
+//! binds the C library's `arch_prctl`. LIMIT: a program that computes these numbers, or gets them as data (an
+//! interpreter's call of `syscall`), is not recognised; that a thread has another base is noticed when counting ends.
+
+use addr::{Addr, Avma, AvmaRange};
+use iced_x86::{Code, Decoder, DecoderOptions, Register};
+use image::Module;
+use memchr::memmem;
+
+/// Why some code may change the GS base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GsUse {
+    /// It writes the base (`wrgsbase`).
+    Base,
+    /// It loads the selector, which sets the base as well.
+    Selector,
+    /// It has the kernel do so.
+    Call,
+}
+
+impl GsUse {
+    /// For people: what some code does.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            GsUse::Base => "sets the GS base",
+            GsUse::Selector => "loads the GS selector",
+            GsUse::Call => "may have the kernel set the GS base",
+        }
+    }
+}
+
+/// How far before a place instructions are read where nothing says where one begins: they fall into step before.
+pub(crate) const RUN_UP: u64 = 256;
+/// How far apart the numbers of a call may be. Bytes.
+const BESIDE: usize = 128;
+const SYS_ARCH_PRCTL: [u8; 4] = 158u32.to_le_bytes();
+const ARCH_SET_GS: [u8; 4] = 0x1001u32.to_le_bytes();
+
+/// What some code at `at` may do. `begins` gives for an address one before it, or it, at which an instruction begins; `None` where
+/// there is no code.
+pub(crate) fn in_code(at: Avma, bytes: &[u8], begins: &dyn Fn(Avma) -> Option<Avma>) -> Option<GsUse> {
+    if memmem::find_iter(bytes, &[0x0f, 0xae]).any(|i| is_wrgsbase(bytes, i)) {
+        return Some(GsUse::Base);
+    }
+    let calls = |i: usize| {
+        let beside = bytes.get(i.saturating_sub(BESIDE)..bytes.len().min(i + BESIDE)).unwrap_or_default();
+        memmem::find(beside, &SYS_ARCH_PRCTL).is_some()
+    };
+    if memmem::find_iter(bytes, &ARCH_SET_GS).any(calls) {
+        return Some(GsUse::Call);
+    }
+    let selector = |i: usize| {
+        let place = at.add(i as u64);
+        loads_gs(bytes, i) && begins(place).is_some_and(|from| is_reached(at, bytes, from, place))
+    };
+    let moves =
+        memchr::memchr_iter(0x8e, bytes).filter(|&i| bytes.get(i + 1).is_some_and(|m| m >> 3 & 7 == 5));
+    let pops = memmem::find_iter(bytes, &[0x0f, 0xa9]);
+    let mut loads = moves.chain(pops).chain(memmem::find_iter(bytes, &[0x0f, 0xb5]));
+    loads.any(selector).then_some(GsUse::Selector)
+}
+
+/// Whether the `0f ae` there is that of a `wrgsbase`, of 32 bits or 64 (Intel SDM volume 2).
+fn is_wrgsbase(bytes: &[u8], i: usize) -> bool {
+    let to_base = bytes.get(i + 2).is_some_and(|to| to & 0xf8 == 0xd8);
+    let before = |n: usize| i.checked_sub(n).and_then(|i| bytes.get(i)).copied();
+    let rex = before(1).is_some_and(|b| b & 0xf0 == 0x40);
+    to_base && (before(1) == Some(0xf3) || rex && before(2) == Some(0xf3))
+}
+
+/// Whether what begins there loads the selector.
+fn loads_gs(bytes: &[u8], i: usize) -> bool {
+    let mut decoder = Decoder::new(64, bytes.get(i..).unwrap_or_default(), DecoderOptions::NONE);
+    let got = decoder.decode();
+    match got.code() {
+        Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16 => {
+            got.op0_register() == Register::GS
+        }
+        Code::Popw_GS | Code::Popd_GS | Code::Popq_GS => true,
+        Code::Lgs_r16_m1616 | Code::Lgs_r32_m1632 | Code::Lgs_r64_m1664 => true,
+        _ => false,
+    }
+}
+
+/// Whether one of the instructions that follow each other from an address on has its opcode at `place`, behind prefixes perhaps.
+fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
+    let from = from.max(at);
+    let Some(code) = from.since(at).and_then(|o| bytes.get(usize::try_from(o).ok()?..)) else { return false };
+    let mut decoder = Decoder::with_ip(64, code, from.0, DecoderOptions::NONE);
+    while decoder.can_decode() && decoder.ip() <= place.0 {
+        let begun = decoder.position();
+        let got = decoder.decode();
+        if place.0 < got.next_ip() && place.0 >= got.ip() {
+            let prefixes = usize::try_from(place.0 - got.ip()).unwrap_or(usize::MAX);
+            let is_prefix =
+                |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
+            return !got.is_invalid()
+                && code.get(begun..begun + prefixes).is_some_and(|b| b.iter().all(is_prefix));
+        }
+    }
+    false
+}
+
+/// What a module may do by its code, `text`, or by what it binds.
+pub(crate) fn in_module(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> Option<GsUse> {
+    let fdes = module.frames.fdes();
+    let mut ranges: Vec<AvmaRange> = fdes.iter().map(|f| f.range).collect();
+    ranges.sort_unstable_by_key(|r| r.start);
+    // Of code without frames little lies between functions; more than that is data.
+    let begins = |place: Avma| {
+        let after = ranges.partition_point(|r| r.start <= place);
+        let before = after.checked_sub(1).and_then(|i| ranges.get(i));
+        match before {
+            Some(r) if r.contains(place) => Some(r.start),
+            Some(r) if place.distance(r.end).unsigned_abs() <= RUN_UP => Some(r.end),
+            None if ranges.is_empty() => Some(place.sub(RUN_UP.min(place.0))),
+            _ => None,
+        }
+    };
+    let by_code = || text.iter().find_map(|(range, bytes)| in_code(range.start, bytes, &begins));
+    let is_libc = module.symbols.exported("arch_prctl").is_some();
+    let binds = || {
+        let mut names = module.relocations.iter().filter_map(|r| module.symbol_of(r));
+        !is_libc && names.any(|name| name == "arch_prctl")
+    };
+    by_code().or_else(|| binds().then_some(GsUse::Call))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Avma = Avma(0x1000);
+
+    fn found(bytes: &[u8]) -> Option<GsUse> {
+        in_code(AT, bytes, &|_| Some(AT))
+    }
+
+    #[test]
+    fn all_forms_of_wrgsbase() {
+        for code in [
+            &[0x90, 0xf3, 0x48, 0x0f, 0xae, 0xda][..],
+            &[0xf3, 0x49, 0x0f, 0xae, 0xdf],
+            &[0xf3, 0x0f, 0xae, 0xdf],
+            &[0xf3, 0x41, 0x0f, 0xae, 0xd8],
+        ] {
+            assert_eq!(found(code), Some(GsUse::Base), "{code:x?}");
+            assert_eq!(found(&code[..code.len() - 1]), None);
+        }
+        assert_eq!(found(&[0x0f, 0xae, 0xda]), None, "clflush");
+        assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xd2]), None, "wrfsbase");
+    }
+
+    #[test]
+    fn loads_of_the_selector_where_an_instruction_begins() {
+        for code in [
+            &[0x90, 0x8e, 0xe8][..],
+            &[0x8e, 0x2d, 0, 0, 0, 0],
+            &[0x66, 0x8e, 0xef],
+            &[0x0f, 0xa9],
+            &[0x48, 0x0f, 0xb5, 0x07],
+        ] {
+            assert_eq!(found(code), Some(GsUse::Selector), "{code:x?}");
+        }
+        assert_eq!(found(&[0x8e, 0xe0]), None, "mov fs");
+        assert_eq!(found(&[0xb8, 0x8e, 0xe8, 0, 0]), None, "in a constant");
+        assert_eq!(in_code(AT, &[0x8e, 0xe8], &|_| None), None, "data");
+    }
+
+    #[test]
+    fn numbers_of_the_call() {
+        let call = [0xbe, 1, 0x10, 0, 0, 0xbf, 0x9e, 0, 0, 0, 0xe8, 1, 2, 3, 4];
+        assert_eq!(found(&call), Some(GsUse::Call));
+        assert_eq!(found(&call[..8]), None);
+    }
+}

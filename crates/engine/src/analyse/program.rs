@@ -1,0 +1,454 @@
+//! A whole process as code: its modules with their functions, ready to be analysed one by one.
+
+use crate::analyse::callees::Callees;
+use crate::analyse::caller_address::{self, Look};
+use crate::analyse::gs::GsUse;
+use crate::analyse::module_code::{ModuleCode, hash_of, is_libc};
+use addr::{Avma, AvmaRange, ReadMemory};
+use code::{Callee, CalleeKind, Cfg, Dest, Extent, Input, Part, Refusal, Term};
+use emit::{Stub, Stubs};
+use iced_x86::OpKind;
+use image::{Image, Module, PltStub, VtableSlot};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::{Mutex, PoisonError};
+use unwind::{Fde, Lsda, Row};
+
+/// How many functions that jump on to each other are looked through for one that looks at its return address.
+const TAIL_CALLS: usize = 32;
+
+/// A function of the process: a module's place in the image and the function's place in the module.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FuncId {
+    /// Index into [`Program::modules`].
+    pub module: u32,
+    /// Index into that module's functions.
+    pub index: u32,
+}
+
+/// The process.
+pub struct Program<'m> {
+    image: Image,
+    modules: Vec<ModuleCode>,
+    callees: Callees,
+    /// Which functions, by entry, look at their return address, as far as that was asked.
+    lookers: Mutex<FxHashMap<Avma, bool>>,
+    /// Slots of virtual tables whose function's address no instruction computes.
+    vtables: Vec<VtableSlot>,
+    /// Words that are led elsewhere: what they hold is not assumed.
+    kept: FxHashSet<Avma>,
+    memory: &'m (dyn ReadMemory + Sync),
+}
+
+impl std::fmt::Debug for Program<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("modules", &self.modules.len()).finish_non_exhaustive()
+    }
+}
+
+/// A function that can be cloned.
+#[derive(Debug)]
+pub struct Analysed {
+    /// Its graph.
+    pub cfg: Cfg,
+    /// Its bytes when it was read, without redirects.
+    pub text: Vec<(AvmaRange, Vec<u8>)>,
+    /// Unwind rows of all its fragments.
+    pub rows: Vec<Row>,
+    /// Its exception table, of all fragments.
+    pub lsda: Option<Lsda>,
+    /// Its personality routine.
+    pub personality: Option<Avma>,
+    /// Whether it is a signal frame.
+    pub signal_frame: bool,
+}
+
+impl<'m> Program<'m> {
+    /// Sorts out the code of every module of the image. `memory` is the process without redirects.
+    #[must_use]
+    pub fn new(image: Image, memory: &'m (dyn ReadMemory + Sync)) -> Self {
+        let modules: Vec<ModuleCode> =
+            (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
+        let callees = Callees::new(&image, &modules, memory);
+        let lookers = Mutex::default();
+        let kept = FxHashSet::default();
+        let mut this = Self { image, modules, callees, lookers, vtables: Vec::new(), kept, memory };
+        this.vtables = this.find_vtables();
+        this
+    }
+
+    /// Has code call through some words whatever they hold.
+    pub fn keep(&mut self, words: impl Iterator<Item = Avma>) {
+        self.kept.extend(words);
+    }
+
+    /// What is loaded.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// The process without redirects.
+    #[must_use]
+    pub fn memory(&self) -> &dyn ReadMemory {
+        self.memory
+    }
+
+    /// The code of all modules, as in the image.
+    #[must_use]
+    pub fn modules(&self) -> &[ModuleCode] {
+        &self.modules
+    }
+
+    /// The module a function is in.
+    #[must_use]
+    pub fn module(&self, f: FuncId) -> &ModuleCode {
+        &self.modules[f.module as usize]
+    }
+
+    /// The image's view of that module.
+    #[must_use]
+    pub fn module_image(&self, f: FuncId) -> &Module {
+        &self.image.modules()[self.module(f).in_image]
+    }
+
+    /// The function's fragments.
+    #[must_use]
+    pub fn extent(&self, f: FuncId) -> &Extent {
+        &self.module(f).extents.functions[f.index as usize]
+    }
+
+    /// All functions, by module and address.
+    pub fn functions(&self) -> impl Iterator<Item = FuncId> + '_ {
+        (0u32..).zip(&self.modules).flat_map(|(module, m)| {
+            (0u32..).zip(&m.extents.functions).map(move |(index, _)| FuncId { module, index })
+        })
+    }
+
+    /// The function a program counter is in.
+    #[must_use]
+    pub fn find(&self, pc: Avma) -> Option<FuncId> {
+        let module = self.modules.iter().position(|m| m.text.iter().any(|r| r.contains(pc)))?;
+        let index = self.modules[module].index_at(pc)?;
+        Some(FuncId { module: u32::try_from(module).ok()?, index })
+    }
+
+    /// The function whose entry is at an address.
+    #[must_use]
+    pub fn entered_at(&self, at: Avma) -> Option<FuncId> {
+        self.find(at).filter(|&f| self.extent(f).entry == at)
+    }
+
+    /// The function to whose entry a word of memory leads, if that is so now and ever.
+    #[must_use]
+    pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
+        let constant =
+            !self.kept.contains(&slot) && self.image.is_readonly_data(AvmaRange::with_len(slot, 8));
+        let to = self.memory.u64(slot).ok().map(Avma).filter(|_| constant)?;
+        self.entered_at(to).map(|_| to)
+    }
+
+    /// What some code may do to its thread's GS base, which then is not free for counters.
+    pub(crate) fn gs_use(&self) -> Option<GsUse> {
+        self.modules.iter().find_map(|m| m.gs_use)
+    }
+
+    /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
+    /// some instruction computes (gcc's speculative devirtualization does), so those stay.
+    #[must_use]
+    pub fn vtables(&self) -> &[VtableSlot] {
+        &self.vtables
+    }
+
+    fn find_vtables(&self) -> Vec<VtableSlot> {
+        let mut slots = image::vtable_slots(&self.image, self.memory);
+        let mut taken: FxHashMap<Avma, bool> = FxHashMap::default();
+        slots.retain(|v| {
+            let at = v.function;
+            !*taken.entry(at).or_insert_with(|| self.modules.iter().any(|m| m.branches.is_taken(at)))
+        });
+        slots
+    }
+
+    /// Whether code and data of the module at `holder` may lead to an address for as long as they are there: it is in the same
+    /// module, or in one that is never unloaded. Whatever whet writes or assumes keeps to this, so that nothing leads into a
+    /// module that is gone.
+    #[must_use]
+    pub fn lasts_for(&self, holder: Avma, at: Avma) -> bool {
+        self.image.module_of(at).is_some_and(|m| m.nodelete || m.extent.contains(holder))
+    }
+
+    /// The page by which the module at an address is marked where it may be unloaded: its first.
+    #[must_use]
+    pub fn mark_of(&self, at: Avma) -> Option<Avma> {
+        self.image.module_of(at).filter(|m| !m.nodelete).map(|m| m.extent.start)
+    }
+
+    /// Leaves modules alone as a whole, by their places in the image.
+    pub fn leave(&mut self, modules: &[usize], reason: Refusal) {
+        for module in self.modules.iter_mut().filter(|m| modules.contains(&m.in_image)) {
+            module.refused.get_or_insert(reason);
+        }
+    }
+
+    /// What a stub of the procedure linkage table jumps to now; `None` for any other address.
+    #[must_use]
+    pub fn bound(&self, stub: Avma) -> Option<Avma> {
+        let module = self.image.modules().iter().find(|m| m.extent.contains(stub))?;
+        let i = module.plt.binary_search_by_key(&stub, |p| p.range.start).ok()?;
+        self.memory.u64(module.plt[i].slot).ok().map(Avma)
+    }
+
+    /// The slots of the stubs of some modules' procedure linkage tables. What a slot holds is not taken for constant: libraries
+    /// that hook functions unprotect slots and write to them, also to those that the loader has made read-only.
+    #[must_use]
+    pub fn stubs(&self, modules: &[usize]) -> Stubs {
+        let images = self.image.modules();
+        let stub = |p: &PltStub| (p.range.start, Stub::Slot(p.slot));
+        modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
+    }
+
+    /// Whether a program counter is in code of the main program.
+    #[must_use]
+    pub fn in_main(&self, pc: Avma) -> bool {
+        self.image.main().extent.contains(pc)
+    }
+
+    /// A name for people: the symbol if there is one, else the module and the stated address.
+    #[must_use]
+    pub fn name(&self, f: FuncId) -> String {
+        let entry = self.extent(f).entry;
+        let module = self.module_image(f);
+        match module.symbols.name_at(entry) {
+            Some(name) => name.to_owned(),
+            None => {
+                let file = module.file_name().unwrap_or("?");
+                format!("{file}+{}", module.bias.svma(entry))
+            }
+        }
+    }
+
+    /// Builds the graph of a function and all that its clone needs.
+    ///
+    /// # Errors
+    /// Why it is left alone.
+    pub fn analyse(&self, f: FuncId) -> Result<Analysed, Refusal> {
+        let module = self.module(f);
+        if let Some(reason) = module.refused {
+            return Err(reason);
+        }
+        let extent = self.extent(f);
+        if extent.plt {
+            return Err(Refusal::RuntimeInternal);
+        }
+        // Somebody else computes an address inside: code that compares program counters (cancellation points).
+        for part in &extent.parts {
+            let from_outside = |(from, to): (Avma, Avma)| {
+                to != extent.entry && !extent.parts.iter().any(|p| p.contains(from))
+            };
+            if module.branches.taken_in(*part).any(from_outside) {
+                return Err(Refusal::ReadsOwnAddress);
+            }
+        }
+        let whole = self.analyse_parts(f, extent.parts.len());
+        // Where fragments do not fit together the main one alone may do; the others are left to the original.
+        if whole.is_err() && extent.parts.len() > 1 { self.analyse_parts(f, 1) } else { whole }
+    }
+
+    fn analyse_parts(&self, f: FuncId, parts: usize) -> Result<Analysed, Refusal> {
+        let (module, extent, image) = (self.module(f), self.extent(f), self.module_image(f));
+        let fdes: Vec<&Fde> = extent.fdes[..parts].iter().map(|&i| &image.frames.fdes()[i]).collect();
+        let first = *fdes.first().ok_or(Refusal::NoUnwindInfo)?;
+        if first.signal_frame {
+            return Err(Refusal::SignalFrame);
+        }
+        let mut rows = Vec::new();
+        for fde in &fdes {
+            rows.extend(image.frames.rows(fde).map_err(|_| Refusal::OddUnwindInfo)?);
+        }
+        rows.sort_by_key(|r: &Row| r.range.start);
+        let lsda = self.exception_table(&fdes)?;
+        let read = |&range: &AvmaRange| {
+            let fragment = module.fragment_at(range.start).filter(|f| f.range == range);
+            let hash = fragment.ok_or(Refusal::Unreadable)?.hash;
+            let bytes = self.memory.bytes(range).map_err(|_| Refusal::Unreadable)?;
+            // What was told of the whole module by other bytes says nothing about these.
+            if hash_of(&bytes) == hash { Ok((range, bytes)) } else { Err(Refusal::ForeignChange) }
+        };
+        let text: Vec<(AvmaRange, Vec<u8>)> =
+            extent.parts[..parts].iter().map(read).collect::<Result<_, _>>()?;
+        let code_parts: Vec<Part<'_>> =
+            text.iter().map(|(range, bytes)| Part { range: *range, bytes }).collect();
+        let landing_pads: Vec<Avma> =
+            lsda.iter().flat_map(|l| &l.call_sites).filter_map(|s| s.landing_pad).collect();
+        let constant = |range: AvmaRange| {
+            self.image.is_readonly_data(range).then(|| self.memory.bytes(range).ok()).flatten()
+        };
+        let cfg = code::analyse(&Input {
+            entry: extent.entry,
+            parts: &code_parts,
+            rows: &rows,
+            landing_pads: &landing_pads,
+            constant: &constant,
+            callee: &|c| self.callee_kind(c),
+            is_function: &|at| self.is_function(at),
+        })?;
+        if self.has_address_in_data(f, &cfg) {
+            return Err(Refusal::AddressInData);
+        }
+        if !self.leads_only_to_lasting(&cfg) {
+            return Err(Refusal::ModuleMayUnload);
+        }
+        Ok(Analysed { cfg, text, rows, lsda, personality: first.personality, signal_frame: false })
+    }
+
+    /// What is known about a callee.
+    fn callee_kind(&self, callee: Callee) -> CalleeKind {
+        let kind = self.callees.kind(callee);
+        if kind != CalleeKind::Ordinary {
+            return kind;
+        }
+        let at = match callee {
+            Callee::Direct(at) => self.bound(at).unwrap_or(at),
+            Callee::Slot(slot) => self.memory.u64(slot).map_or(slot, Avma),
+        };
+        if self.looks_at_caller(at) { CalleeKind::CallerSensitive } else { kind }
+    }
+
+    /// Whether a function looks at its return address, or jumps to one that does.
+    fn looks_at_caller(&self, at: Avma) -> bool {
+        let known = || self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&looks) = known().get(&at) {
+            return looks;
+        }
+        let (mut seen, mut next, mut looks) = (vec![at], 0, false);
+        while let Some(&one) = seen.get(next).filter(|_| !looks && next < TAIL_CALLS) {
+            let found = self.entered_at(one).and_then(|f| self.look_of(f)).unwrap_or_default();
+            looks |= found.looks;
+            for to in found.leaves_to.into_iter().map(|to| self.bound(to).unwrap_or(to)) {
+                if !seen.contains(&to) {
+                    seen.push(to);
+                }
+            }
+            next += 1;
+        }
+        known().insert(at, looks);
+        looks
+    }
+
+    /// What a function does with its return address; `None` where that is not asked. The C library's functions that look at it are
+    /// known by name: others only pass it to hooks that are not there.
+    fn look_of(&self, f: FuncId) -> Option<Look> {
+        let (image, extent) = (self.module_image(f), self.extent(f));
+        if is_libc(image) || extent.plt {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for &fde in &extent.fdes {
+            rows.extend(image.frames.rows(image.frames.fdes().get(fde)?).ok()?);
+        }
+        rows.sort_by_key(|r: &Row| r.range.start);
+        let read = |&range: &AvmaRange| Some((range, self.memory.bytes(range).ok()?));
+        let parts: Vec<_> = extent.parts.iter().map(read).collect::<Option<_>>()?;
+        Some(caller_address::look(&parts, &rows))
+    }
+
+    /// Whether data holds the address of one of its instructions, of which it is not known what for: a handler may look an
+    /// interrupted program counter up there, or patch what stands there. The targets of its jump tables are known, and where it jumps
+    /// to an address that it has from anywhere, the words may be labels for that; a clone leaves for the original then.
+    fn has_address_in_data(&self, f: FuncId, cfg: &Cfg) -> bool {
+        if cfg.blocks.iter().any(|b| b.term == Term::Indirect) {
+            return false;
+        }
+        let (module, extent) = (self.module(f), self.extent(f));
+        let is_target = |at: Avma| {
+            cfg.tables.iter().flat_map(|t| &t.targets).any(|d| match d {
+                Dest::Block(b) => cfg.blocks[b.index()].range.start == at,
+                Dest::Outside(to) => *to == at,
+            })
+        };
+        let is_entry = |at: Avma| {
+            extent.entry == at
+                || extent.other_entries.contains(&at)
+                || extent.parts.iter().any(|p| p.start == at)
+        };
+        let held = extent.parts.iter().flat_map(|part| {
+            let from = module.in_data.partition_point(|&a| a < part.start);
+            let to = module.in_data.partition_point(|&a| a < part.end);
+            &module.in_data[from..to]
+        });
+        let mut unknown = held.copied().filter(|&at| !is_entry(at) && !is_target(at));
+        // Blocks that nothing but the data leads to are in no graph; in between instructions there is nothing.
+        let inside = |at: Avma| cfg.insts.iter().any(|i| i.at < at && at < i.end());
+        unknown.any(|at| !inside(at))
+    }
+
+    /// Whether no direct branch leads into another module that may be unloaded: only a program that writes code by itself has such,
+    /// and clones would call clones of that module.
+    fn leads_only_to_lasting(&self, cfg: &Cfg) -> bool {
+        cfg.insts.iter().all(|inst| {
+            let i = &inst.decoded;
+            let direct = i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64;
+            let to = Avma(i.near_branch_target());
+            !direct || self.image.module_of(to).is_none() || self.lasts_for(cfg.entry, to)
+        })
+    }
+
+    /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
+    /// like a function's start and has its address in data or computed by code.
+    fn is_function(&self, at: Avma) -> bool {
+        let modules = self.image.modules().iter().zip(&self.modules);
+        modules.into_iter().filter(|(image, _)| image.extent.contains(at)).any(|(image, code)| {
+            image.stub_at(at).is_some_and(|stub| stub.range.start == at)
+                || code.function_at(at).is_some_and(|f| f.entry == at) && code.is_called(image, at)
+        })
+    }
+
+    /// The exception tables of all fragments as one.
+    fn exception_table(&self, fdes: &[&Fde]) -> Result<Option<Lsda>, Refusal> {
+        let mut whole: Option<Lsda> = None;
+        let personality = fdes.first().and_then(|f| f.personality);
+        for fde in fdes {
+            if fde.personality != personality {
+                return Err(Refusal::OddExceptionTable);
+            }
+            let Some(at) = fde.lsda else { continue };
+            let table = Lsda::parse(self.memory, at, fde.range).map_err(|_| Refusal::OddExceptionTable)?;
+            match &mut whole {
+                None => whole = Some(table),
+                Some(w) => join(w, table)?,
+            }
+        }
+        // A fragment without a table of its own in a function that has one lets exceptions pass nowhere and
+        // everywhere: the personality is not called at all. One table cannot say that.
+        if whole.is_some() && fdes.iter().any(|f| f.lsda.is_none()) {
+            return Err(Refusal::OddExceptionTable);
+        }
+        if let Some(w) = &mut whole {
+            w.call_sites.sort_by_key(|s| s.range.start);
+        }
+        Ok(whole)
+    }
+}
+
+/// Adds a fragment's call sites to those of its function. gcc gives every fragment the same actions and types.
+fn join(whole: &mut Lsda, part: Lsda) -> Result<(), Refusal> {
+    let prefix = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+    let shared = whole.types.len().min(part.types.len());
+    if !prefix(&whole.actions, &part.actions)
+        || whole.types[..shared] != part.types[..shared]
+        || !prefix(&whole.filters, &part.filters)
+    {
+        return Err(Refusal::OddExceptionTable);
+    }
+    whole.call_sites.extend(part.call_sites);
+    if part.actions.len() > whole.actions.len() {
+        whole.actions = part.actions;
+    }
+    if part.types.len() > whole.types.len() {
+        whole.types = part.types;
+    }
+    if part.filters.len() > whole.filters.len() {
+        whole.filters = part.filters;
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! What a command that takes seconds is doing just now.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What is going on.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress {
+    /// Reading modules and functions.
+    Reading,
+    /// Taking samples.
+    Sampling {
+        /// So far.
+        samples: usize,
+        /// Still to go.
+        left: Duration,
+    },
+    /// Building clones.
+    Building,
+    /// Building clones in random order.
+    Shuffling {
+        /// So many.
+        functions: usize,
+        /// Functions that there is no room for.
+        left_out: usize,
+    },
+    /// Counting edges.
+    Counting {
+        /// Of so many functions.
+        functions: usize,
+    },
+    /// Putting them in place.
+    Installing,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Reading => f.write_str("reading the program"),
+            Progress::Sampling { samples, left } => {
+                write!(f, "profiling: {samples} samples, {:.0} s to go", left.as_secs_f64().ceil())
+            }
+            Progress::Counting { functions: 1 } => f.write_str("counting in 1 function"),
+            Progress::Shuffling { functions, left_out: 0 } => write!(f, "building {functions} clones"),
+            Progress::Shuffling { functions, left_out } => {
+                write!(
+                    f,
+                    "building {functions} clones; {left_out} functions are left out, as there are too many"
+                )
+            }
+            Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
+            Progress::Building => f.write_str("building clones"),
+            Progress::Installing => f.write_str("installing"),
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! From chosen functions to code caches: order, place, emit, redirect. Nothing here touches the target.
+
+use crate::analyse::program::{FuncId, Program};
+use crate::base::passes::{Pass, Style};
+use crate::build::map_store;
+use crate::build::neighbourhood;
+use crate::build::redirects;
+use crate::plan::candidate::Candidate;
+use crate::plan::function_order::function_order;
+use crate::{Error, Interrupt};
+use addr::{Addr, Avma, AvmaRange};
+use code::Refusal;
+use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
+use image::{Mapping, ModuleKind};
+use rustc_hash::FxHashMap;
+use splice::{BLOB_OFFSET, CachePlan, Hole};
+
+/// A generation, ready to be installed, and what there is to say about it.
+#[derive(Debug, Default)]
+pub struct Built {
+    /// Its caches.
+    pub caches: Vec<CachePlan>,
+    /// For each of these what was free when its place was chosen.
+    pub rooms: Vec<AvmaRange>,
+    /// Functions that were cloned, with their clones.
+    pub cloned: Vec<(FuncId, Fragments)>,
+    /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
+    pub refused: Vec<(FuncId, Refusal)>,
+    /// Whether the reason concerns only the entry, by place in `refused`.
+    pub entry_only: Vec<bool>,
+    /// Bytes of clones.
+    pub code_bytes: u64,
+    /// Where nothing is yet: for the anchor.
+    pub holes: Vec<(AvmaRange, Hole)>,
+    /// The program's own cache, by place in `caches`.
+    pub main_cache: Option<usize>,
+}
+
+impl Built {
+    /// Whether each cache, with what has been added to it, lies where nothing else is.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
+    }
+
+    fn take(&mut self, made: Made, is_main: bool) {
+        if is_main {
+            self.main_cache = Some(self.caches.len());
+        }
+        self.code_bytes += made.plan.text.len() as u64;
+        self.cloned.extend(made.cloned);
+        self.refused.extend(made.refused);
+        self.entry_only.extend(made.entry_only);
+        self.holes.push((made.room, Hole::Plain));
+        self.holes.sort_by_key(|(r, _)| r.start);
+        self.rooms.push(made.room);
+        self.caches.push(made.plan);
+    }
+}
+
+/// One cache, and what there is to say about it; see [`Built`].
+struct Made {
+    plan: CachePlan,
+    room: AvmaRange,
+    cloned: Vec<(FuncId, Fragments)>,
+    refused: Vec<(FuncId, Refusal)>,
+    entry_only: Vec<bool>,
+}
+
+/// Whether a cache and so many bytes more of data lie in a room.
+fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
+    cache.data_at.add(cache.data_len() + more) <= room.end
+}
+
+/// What a build has to keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// In the first cache there is room for so many bytes of notes.
+    pub notes: u64,
+    /// When to break off.
+    pub interrupt: &'a Interrupt,
+}
+
+/// Builds everything. `maps` is what is mapped now. Direct calls in the originals of `chosen` and `callers` lead to clones.
+///
+/// # Errors
+/// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made; those of
+/// [`Interrupt::check`].
+pub fn build(
+    program: &Program<'_>,
+    chosen: &[Candidate],
+    callers: &[Candidate],
+    maps: &[Mapping],
+    style: Style,
+    &Bounds { notes, interrupt }: &Bounds<'_>,
+) -> Result<Built, Error> {
+    let mut built = Built { holes: holes(maps), ..Built::default() };
+    let images = program.image().modules();
+    for modules in &groups(program) {
+        let members: Vec<&Candidate> =
+            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+        if members.is_empty() {
+            continue;
+        }
+        let work = Work { program, chosen, callers, style, holes: &built.holes, interrupt };
+        let more = if built.caches.is_empty() { notes } else { 0 };
+        let mut made = one_cache(&work, &members, modules, more)?;
+        // How much there is beside clones and tables is known once they are made.
+        if !fits(&made.plan, more, made.room) {
+            made = one_cache(&work, &members, modules, made.plan.data_len() + more)?;
+            if !fits(&made.plan, more, made.room) {
+                return Err(Error::Build("the size of a cache depends on its address".to_owned()));
+            }
+        }
+        built.take(made, images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main));
+    }
+    Ok(built)
+}
+
+/// Module places by neighbourhood; only modules that may be optimized count.
+fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
+    let modules = program.image().modules();
+    let usable: Vec<usize> =
+        program.modules().iter().filter(|m| m.refused.is_none()).map(|m| m.in_image).collect();
+    let extents: Vec<AvmaRange> = usable.iter().map(|&i| modules[i].extent).collect();
+    neighbourhood::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
+}
+
+/// Everything mapped, with what grows.
+fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
+    let kind = |path: Option<&str>| match path {
+        Some("[heap]") => Hole::Heap,
+        Some("[stack]") => Hole::Stack,
+        _ => Hole::Plain,
+    };
+    maps.iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
+}
+
+/// What all caches are built from.
+struct Work<'a, 'm> {
+    program: &'a Program<'m>,
+    chosen: &'a [Candidate],
+    callers: &'a [Candidate],
+    style: Style,
+    holes: &'a [(AvmaRange, Hole)],
+    interrupt: &'a Interrupt,
+}
+
+/// Makes a cache where there is room for `more` bytes of data beside what is usual.
+fn one_cache(
+    work: &Work<'_, '_>,
+    members: &[&Candidate],
+    modules: &[usize],
+    more: u64,
+) -> Result<Made, Error> {
+    let &Work { program, chosen, callers, style, holes, interrupt } = work;
+    let order = function_order(members, style);
+    let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
+    let images = program.image().modules();
+    let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
+    // A non-PIE program reaches its tables by absolute 32-bit addresses.
+    let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
+
+    let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
+    let (out, text_at, data_at, room) = emit_somewhere(
+        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
+        &near,
+        low,
+        holes,
+        more,
+    )?;
+
+    let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
+    let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
+    for (entry, reason) in &out.refused {
+        if let Some(c) = by_entry.get(entry) {
+            refused.push((c.id, *reason));
+            entry_only.push(false);
+        }
+    }
+    let mut records = Vec::new();
+    let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
+    for clone in &out.clones {
+        let Some(c) = by_entry.get(&clone.original) else { continue };
+        entries.insert(clone.original, clone.entry);
+        cloned.push((c.id, clone.fragments().clone()));
+        match redirects::entries(&c.analysed.cfg, &c.sites, clone) {
+            Ok(entries) => records.extend(entries),
+            Err(reason) => {
+                refused.push((c.id, reason));
+                entry_only.push(true);
+            }
+        }
+    }
+    records.sort_by_key(|r| r.at);
+    let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
+    if style.passes.has(Pass::Calls) {
+        records.extend(redirects::calls(chosen.iter().chain(callers), &entries, &taken));
+    }
+    if style.passes.has(Pass::Words) {
+        records.extend(redirects::words(program, &entries));
+    }
+
+    let records = redirects::lasting(program, &entries, records);
+
+    let maps = map_store::write(&out.clones);
+    let counts = members.iter().any(|c| !c.counters.is_empty() || !c.watches.is_empty());
+    let plan = CachePlan {
+        text_at,
+        text: out.text,
+        data_at,
+        blob: out.data,
+        eh_frame_hdr: out.eh_frame_hdr,
+        records,
+        map: maps,
+        notes: if counts { splice::counter_sites(&out.gs_sites) } else { Vec::new() },
+    };
+    Ok(Made { plan, room, cloned, refused, entry_only })
+}
+
+/// How often place and size are fitted to each other.
+const FITTINGS: usize = 8;
+/// What a jump behind the clones meets: `int3`.
+const GAP: u8 = 0xcc;
+
+/// Emits at a place near the modules; the clones, where their text and data go, and what to keep free for them.
+///
+/// Where clones lie decides what they reach (a table, a far function), which decides what is cloned, which decides how
+/// much room to seek. Rule: seek room for the largest that was made so far, until what is made there fits; fill the rest.
+/// For the journal, the map and the like there is room for as much again as for the tables, and 1 MiB, and `more`. Bytes.
+fn emit_somewhere(
+    parts: &Parts<'_>,
+    near: &[AvmaRange],
+    low: bool,
+    holes: &[(AvmaRange, Hole)],
+    more: u64,
+) -> Result<(Output, Avma, Avma, AvmaRange), Error> {
+    let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
+    let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
+    let (mut text_len, mut data_len) = (0, 0);
+    for _ in 0..FITTINGS {
+        text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
+        data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
+        let len = text_len + data_len + parts.members.len() as u64 * 4096;
+        let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
+            .map_err(splice::Error::from)?;
+        let data_at = text_at.add(text_len);
+        out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
+        let got = CachePlan::text_len(out.text.len() as u64);
+        if got <= text_len {
+            if got < text_len {
+                out.text.resize(usize::try_from(text_len).unwrap_or(usize::MAX), GAP);
+            }
+            return Ok((out, text_at, data_at, AvmaRange::with_len(text_at, len)));
+        }
+    }
+    Err(Error::Build("the size of the clones depends on their address".to_owned()))
+}
+
+/// What one cache is made of.
+struct Parts<'a> {
+    members: &'a [&'a Candidate],
+    stubs: &'a Stubs,
+    /// Where a word leads that never changes.
+    constant: &'a dyn Fn(Avma) -> Option<Avma>,
+    interrupt: &'a Interrupt,
+}
+
+fn emit_at(
+    &Parts { members, stubs, constant, interrupt }: &Parts<'_>,
+    text_at: Avma,
+    data_at: Avma,
+) -> Result<Output, Error> {
+    let bodies: FxHashMap<Avma, Option<Body<'_>>> = members
+        .iter()
+        .map(|c| {
+            let (cfg, lsda) = (&c.analysed.cfg, c.analysed.lsda.as_ref());
+            (cfg.entry, c.way.as_ref().map(|path| Body { cfg, path, lsda }))
+        })
+        .collect();
+    let functions = members
+        .iter()
+        .map(|c| Function {
+            entrances: c.sites.sites.iter().map(|s| s.leads_to).collect(),
+            is_redirected: c.sites.complete && !c.sites.sites.is_empty(),
+            hot: c.hot,
+            counters: c.counters.clone(),
+            watches: c.watches.clone(),
+            late_bound: c.late_bound.clone(),
+            shortcuts: shortcuts(c, &bodies),
+            repeats: c.repeats.clone(),
+            lsda: c.analysed.lsda.as_ref(),
+            personality: c.analysed.personality,
+            signal_frame: c.analysed.signal_frame,
+            // The denser the fewer lines: measured, entries gain nothing from alignment.
+            align: 1,
+            ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
+        })
+        .collect();
+    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
+        (emit::Error::BrokenOff, Err(why)) => why,
+        (e, _) => Error::Build(e.to_string()),
+    })
+}
+
+/// Those of a function whose callees lie in reach of the cache.
+fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<Shortcut<'a>> {
+    let near = |s: &crate::plan::candidate::Shortcut| {
+        let body = *bodies.get(&s.callee)?;
+        let crate::plan::candidate::Shortcut { call, callee, in_place, guard } = *s;
+        Some(Shortcut { call, callee, body: body.filter(|_| in_place), guard })
+    };
+    c.shortcuts.iter().filter_map(near).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_lies_in_its_room_with_all_that_was_added_to_it() {
+        let plan = CachePlan {
+            text_at: Avma(0x20_0000),
+            text: vec![GAP; 10],
+            data_at: Avma(0x20_1000),
+            blob: Vec::new(),
+            eh_frame_hdr: Avma(0x20_2000),
+            records: Vec::new(),
+            map: vec![0; 0x800],
+            notes: Vec::new(),
+        };
+        let room = AvmaRange::new(Avma(0x20_0000), Avma(0x20_3000));
+        assert_eq!(plan.data_len(), 0x2000);
+        assert!(fits(&plan, 0, room) && !fits(&plan, 1, room));
+        let noted = |len| Built {
+            caches: vec![CachePlan { notes: vec![0; len], ..plan.clone() }],
+            rooms: vec![room],
+            ..Built::default()
+        };
+        assert!(noted(0x800).fits() && !noted(0x801).fits());
+    }
+}

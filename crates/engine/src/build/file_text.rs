@@ -1,0 +1,70 @@
+//! What the files say a module's code should be.
+
+use crate::analyse::program::{Analysed, FuncId, Program};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use image::{Image, Module};
+use rustc_hash::FxHashMap;
+use tracee::{MappedFile, Process};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// The executable bytes of one module as its file has them, at the addresses they are mapped to.
+#[derive(Debug)]
+pub struct FileText {
+    file: MappedFile,
+    /// What is mapped, and from which offset.
+    pieces: Vec<(AvmaRange, u64)>,
+}
+
+impl FileText {
+    /// Opens the file a module was mapped from; `None` where it is not to be had any more (deleted and not reachable,
+    /// or another file has its name now).
+    #[must_use]
+    pub fn load(process: &Process, image: &Image, module: &Module) -> Option<Self> {
+        let first = image.mapping_of(module.extent.start)?;
+        let file = process.mapped_file(module.path.as_deref()?, first.range)?;
+        if !same_head(process, first.range.start, &file) {
+            return None;
+        }
+        let code =
+            image.maps().iter().filter(|m| m.perms.x && module.extent.covers(&m.range) && m.inode != 0);
+        let piece = |m: &image::Mapping| {
+            let len = m.range.len().min(file.size().checked_sub(m.offset)?);
+            Some((AvmaRange::with_len(m.range.start, len), m.offset))
+        };
+        let pieces = code.map(piece).collect::<Option<_>>()?;
+        Some(Self { file, pieces })
+    }
+
+    /// The bytes of a range, where one mapping holds it whole.
+    #[must_use]
+    pub fn bytes(&self, range: AvmaRange) -> Option<Vec<u8>> {
+        let (whole, offset) = self.pieces.iter().find(|(r, _)| r.covers(&range))?;
+        self.file.part(offset.checked_add(range.start.since(whole.start)?)?, range.len())
+    }
+
+    /// All there is; nothing in place of what cannot be read.
+    pub fn pieces(&self) -> impl Iterator<Item = (AvmaRange, Option<Vec<u8>>)> {
+        self.pieces.iter().map(|&(r, _)| (r, self.bytes(r)))
+    }
+}
+
+/// Whether a function is not as its file has it.
+#[must_use]
+pub fn is_foreign(
+    program: &Program<'_>,
+    files: &FxHashMap<usize, FileText>,
+    id: FuncId,
+    analysed: &Analysed,
+) -> bool {
+    let Some(file) = files.get(&program.module(id).in_image) else { return false };
+    let differs = |(range, bytes): &(AvmaRange, Vec<u8>)| file.bytes(*range).is_some_and(|f| f != *bytes);
+    analysed.text.iter().any(differs)
+}
+
+/// Whether file and memory agree in their first page: headers, and in all linkers' outputs the build-id.
+fn same_head(process: &Process, at: Avma, file: &MappedFile) -> bool {
+    let Some(head) = file.part(0, file.size().min(PAGE)) else { return false };
+    process.bytes(AvmaRange::with_len(at, head.len() as u64)).is_ok_and(|mem| mem == head)
+}

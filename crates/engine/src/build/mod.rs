@@ -1,0 +1,14 @@
+//! How clones get into a target: code caches, redirects, unwinders, limits of memory.
+
+pub(crate) mod caches;
+pub(crate) mod file_text;
+pub(crate) mod ground;
+pub(crate) mod lookup;
+pub(crate) mod map_store;
+pub(crate) mod memory_limit;
+pub(crate) mod neighbourhood;
+pub(crate) mod redirects;
+pub(crate) mod space;
+pub(crate) mod unloadable;
+pub(crate) mod unwinder;
+pub(crate) mod walk;

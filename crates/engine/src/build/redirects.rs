@@ -1,0 +1,184 @@
+//! Which places of the originals lead to clones, and with which bytes.
+
+use crate::analyse::module_code::ModuleCode;
+use crate::analyse::program::{FuncId, Program};
+use crate::plan::candidate::Candidate;
+use addr::{Addr, Avma, AvmaRange};
+use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal};
+use emit::CloneInfo;
+use iced_x86::{FlowControl, OpKind};
+use rustc_hash::FxHashMap;
+use splice::{Record, RedirectKind};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// Gives each candidate the places at which control can be led to a clone of the blocks it has now.
+pub fn choose_sites(program: &Program<'_>, chosen: &mut [Candidate]) {
+    for c in chosen {
+        c.sites = sites(program, c.id, &c.analysed.cfg, &c.order);
+    }
+}
+
+/// Returns the places of a function at which control can be led to a clone with the blocks of `order`.
+fn sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, order: &[BlockId]) -> RedirectSites {
+    let mut cloned = vec![false; cfg.blocks.len()];
+    for b in order {
+        if let Some(c) = cloned.get_mut(b.index()) {
+            *c = true;
+        }
+    }
+    let is_cloned = |b: BlockId| cloned.get(b.index()) == Some(&true);
+    code::redirect_sites(cfg, &is_cloned, &|range| is_free(program.module(id), range))
+}
+
+/// Returns those at which control can be led to a clone that counts: where counters can tell all. Where there is none, those that
+/// [`sites`] finds, but for a function to which all control comes by redirected calls (`only_called`).
+#[must_use]
+pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called: bool) -> RedirectSites {
+    let found = code::countable_sites(cfg, &|range| is_free(program.module(id), range));
+    if found.sites.is_empty() && !only_called {
+        let all: Vec<BlockId> = cfg.block_ids().collect();
+        return sites(program, id, cfg, &all);
+    }
+    found
+}
+
+/// Whether the bytes may change: nothing that is known leads into them. What is not known leads to the first byte of an
+/// instruction, and those do not change.
+fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
+    range.start.align_down(PAGE) == range.end.sub(1).align_down(PAGE)
+        && module.branches.jumps_into(range).len() == 0
+        && module.branches.calls_into(range).len() == 0
+        && module.branches.taken_in(range).len() == 0
+        && module.held_in(range).is_empty()
+}
+
+/// Where a redirect leads.
+#[must_use]
+pub fn leads_to(r: &Record) -> Option<Avma> {
+    let bytes = r.new_bytes();
+    match r.kind {
+        // The last four bytes are a displacement from what follows.
+        RedirectKind::Entry | RedirectKind::Call => {
+            let (_, last) = bytes.split_last_chunk::<4>()?;
+            Some(r.range().end.offset(i64::from(i32::from_le_bytes(*last))))
+        }
+        RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
+        RedirectKind::Other => None,
+    }
+}
+
+/// The redirects of a function to its clone.
+///
+/// # Errors
+/// [`Refusal`] where there is none; the clone is still reached by redirected calls.
+pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Vec<Record>, Refusal> {
+    let record = |site: &RedirectSite| {
+        let inst = cfg.insts.get(site.inst as usize)?;
+        let to = clone.entrance(cfg.insts.get(site.leads_to as usize)?.at)?;
+        let new = emit::redirect(site.form, site.range.end, to)?;
+        let from = usize::try_from(site.range.start.since(inst.at)?).ok()?;
+        let old = inst.bytes.as_slice().get(from..from + new.len())?;
+        let len = u8::try_from(new.len()).ok()?;
+        let kind = RedirectKind::Entry;
+        Some(Record {
+            at: site.range.start,
+            kind,
+            len,
+            interior: 0,
+            old: word(old),
+            new: word(&new),
+            mark: None,
+        })
+    };
+    if sites.sites.is_empty() {
+        return Err(Refusal::NoRedirectSite);
+    }
+    let records: Vec<Record> = sites.sites.iter().filter_map(record).collect();
+    if records.is_empty() { Err(Refusal::OutOfReach) } else { Ok(records) }
+}
+
+/// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.
+#[must_use]
+pub fn calls<'a>(
+    callers: impl Iterator<Item = &'a Candidate>,
+    clones: &FxHashMap<Avma, Avma>,
+    taken: &[AvmaRange],
+) -> Vec<Record> {
+    let mut records = Vec::new();
+    for caller in callers {
+        for inst in &caller.analysed.cfg.insts {
+            let d = &inst.decoded;
+            if d.flow_control() != FlowControl::Call || d.op0_kind() != OpKind::NearBranch64 {
+                continue;
+            }
+            let Some(&clone) = clones.get(&Avma(d.near_branch64())) else { continue };
+            let (bytes, end) = (inst.bytes.as_slice(), inst.end());
+            let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4))
+            else {
+                continue;
+            };
+            let record = Record {
+                at: end.sub(4),
+                kind: RedirectKind::Call,
+                len: 4,
+                interior: 0,
+                old: word(&bytes[at..]),
+                new: word(&new),
+                mark: None,
+            };
+            let after = taken.partition_point(|t| t.end <= record.at);
+            let free = taken.get(after).is_none_or(|t| !t.overlaps(&record.range()));
+            if record.in_one_page() && free {
+                records.push(record);
+            }
+        }
+    }
+    records.sort_by_key(|r| r.at);
+    records.dedup_by_key(|r| r.at);
+    records
+}
+
+/// Words that hold the address of a cloned function and are only ever called through: slots of virtual tables, and bound
+/// slots of procedure linkage tables.
+#[must_use]
+pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Record> {
+    let redirect = |kind, at: Avma, function: Avma| {
+        let clone = clones.get(&function)?;
+        let (old, new) = (function.0.to_le_bytes(), clone.0.to_le_bytes());
+        let record = Record { at, kind, len: 8, interior: 0, old, new, mark: None };
+        record.in_one_page().then_some(record)
+    };
+    let in_tables =
+        program.vtables().iter().filter_map(|v| redirect(RedirectKind::Vtable, v.slot, v.function));
+    let in_slots = program.image().modules().iter().flat_map(|m| &m.slots).filter_map(|s| {
+        let holds = program.memory().u64(s.slot).ok()?;
+        redirect(RedirectKind::Slot, s.slot, Avma(holds))
+    });
+    let mut records: Vec<Record> = in_tables.chain(in_slots).collect();
+    records.sort_by_key(|r| r.at);
+    records.dedup_by_key(|r| r.at);
+    records
+}
+
+/// Drops records of places that may outlive what they lead to, and gives those in modules that may be unloaded their marks.
+/// `clones` has the clones' entries by the originals'.
+#[must_use]
+pub fn lasting(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>, records: Vec<Record>) -> Vec<Record> {
+    let originals: FxHashMap<Avma, Avma> =
+        clones.iter().map(|(&original, &clone)| (clone, original)).collect();
+    let lasts = |r: &Record| {
+        let original = leads_to(r).and_then(|to| originals.get(&to).copied());
+        // An entry's redirect leads from a function to its own clone, perhaps behind the clone's start.
+        original.map_or(r.kind == RedirectKind::Entry, |at| program.lasts_for(r.at, at))
+    };
+    let marked = |r: Record| Record { mark: program.mark_of(r.at), ..r };
+    // The marked page itself is never written.
+    let beside_mark = |r: &Record| r.mark.is_none_or(|page| r.at.align_down(4096) != page);
+    records.into_iter().filter(lasts).map(marked).filter(beside_mark).collect()
+}
+
+fn word(bytes: &[u8]) -> [u8; 8] {
+    std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
+}

@@ -1,0 +1,34 @@
+//! Modules that may be unloaded while the process lives: those that `dlopen` brought.
+//!
+//! Their clones are entered through redirects in their own pages, which vanish with them, and stay mapped. So unloading needs
+//! no notice, as long as
+//! - nothing outside of such a module leads into it or its clones, and no code outside relies on what is in it
+//!   ([`Program::lasts_for`]);
+//! - nothing is written to its addresses once it is gone ([`splice::mark_modules`]).
+
+use crate::Target;
+#[cfg(doc)]
+use crate::analyse::program::Program;
+use image::{Image, Mapping, Module};
+
+/// Marks all modules that may be unloaded. Returns those that could not be, by their places in the image: they are left alone.
+///
+/// What the image was read from was there before the mark: where the mappings of a module are not what they were then, another one
+/// has come.
+pub(crate) fn mark(target: &Target, image: &Image) -> Vec<usize> {
+    let modules: Vec<(usize, &Module)> =
+        image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
+    let pages: Vec<_> = modules.iter().map(|(_, m)| m.extent.start).collect();
+    let marked = splice::mark_modules(&target.process, &pages).unwrap_or_default();
+    let now = target.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
+    let now = now.unwrap_or_default();
+    let marked = |i: usize, m: &Module| {
+        marked.get(i).is_some_and(|marked| *marked) && mappings(&target.maps, m).eq(mappings(&now, m))
+    };
+    modules.into_iter().enumerate().filter(|(i, (_, m))| !marked(*i, m)).map(|(_, (at, _))| at).collect()
+}
+
+/// The mappings of a module, by address.
+fn mappings<'a>(maps: &'a [Mapping], module: &'a Module) -> impl Iterator<Item = &'a Mapping> {
+    maps.iter().filter(|m| m.range.overlaps(&module.extent))
+}

@@ -1,0 +1,8 @@
+//! How often code runs: samples, and clones that count.
+
+pub(crate) mod counting;
+pub(crate) mod forked;
+pub(crate) mod gs_watch;
+pub(crate) mod prepare;
+pub(crate) mod sampling;
+pub(crate) mod source;

@@ -1,0 +1,151 @@
+//! From a process to what can be cloned of it.
+
+use crate::analyse::program::Program;
+use crate::base::options::MEMORY_CAP;
+use crate::build::file_text::{self, FileText};
+use crate::build::ground::Ground;
+use crate::build::lookup;
+use crate::build::map_store;
+use crate::build::unloadable;
+use crate::build::walk;
+use crate::count::sampling;
+use crate::count::source::CountSource;
+use crate::plan::candidates::{self, Candidates};
+use crate::plan::samples::Samples;
+use crate::records::profile_store;
+use crate::{Error, OptimizeOptions, Progress, Target};
+use addr::ReadMemory;
+use emit::AddressMap;
+use image::Image;
+use rustc_hash::FxHashMap;
+use tracee::Pid;
+
+/// Finds out what there is to clone, and does something with it. The target is untouched until then.
+///
+/// # Errors
+/// [`Error`]
+pub(crate) fn on_ground<R>(
+    target: &Target,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+    then: impl FnOnce(&Ground<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let pid = target.process.pid();
+    if let Some(installed) = &target.installed {
+        splice::settle(&target.process, &installed.anchor)?;
+    }
+    check_cap(target, options)?;
+
+    progress(Progress::Reading);
+    let image = target.image()?;
+    let pristine = target.pristine();
+    check_program(pid, &image, &pristine)?;
+    let unmarked = unloadable::mark(target, &image);
+    let lookup = lookup::find(target, &image)?;
+    let files = file_texts(target, &image);
+    let samples = match (options.shuffle, &options.profile) {
+        (Some(_), _) | (_, Some(_)) => Samples::default(),
+        (None, None) => sampling::take(&target.process, options, earlier_maps(target), progress)?,
+    };
+    progress(Progress::Building);
+    let mut program = Program::new(image, &pristine);
+    options.interrupt.check()?;
+    program.leave(&unmarked, code::Refusal::ModuleMayUnload);
+    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
+    let only = match options.only.as_slice() {
+        [] => None,
+        names => Some(candidates::named(&program, names).map_err(|name| no_such_function(pid, name))?),
+    };
+    let mut candidates = match &options.profile {
+        Some(profile) => profile_store::candidates(&program, pid, profile, options, only.as_ref())?,
+        None => candidates::choose(&program, &samples, options, only.as_ref())?,
+    };
+    if options.shuffle.is_some() {
+        progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
+    }
+    let all = candidates.chosen.len();
+    candidates.chosen.retain(|c| candidates::may_be_rebuilt(&program, c.id, options));
+    let left_out = all - candidates.chosen.len();
+    leave_foreign_changes(&program, &files, &mut candidates);
+    walk::take(&program, &lookup, &mut candidates);
+    if candidates.chosen.is_empty() {
+        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
+    }
+    match CountSource::decide(options, &samples) {
+        CountSource::Counters(_) | CountSource::Samples if options.shuffle.is_none() => {
+            candidates.infer(&samples);
+        }
+        _ => {}
+    }
+    let interrupt = options.interrupt.clone();
+    let ground = Ground { target, program: &program, lookup, files, interrupt };
+    then(&ground, candidates, &samples, progress)
+}
+
+fn no_such_function(pid: Pid, name: &str) -> Error {
+    Error::NoSuchFunction { pid, name: name.to_owned() }
+}
+
+fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
+    let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
+    match &target.installed {
+        Some(i) if i.mapped_bytes() >= cap => {
+            Err(Error::MemoryCap { pid: target.process.pid(), mapped: i.mapped_bytes(), cap })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what whet leaves alone as a whole.
+fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
+    if let Some(runtime) = image::runtime::detect(image, memory) {
+        return Err(Error::Unsupported {
+            pid,
+            code: runtime.code(),
+            why: format!(
+                "it holds a runtime ({}) that looks code addresses up in tables of its own",
+                runtime.code()
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// The file text of every module that has a file.
+fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
+    let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
+    image.modules().iter().enumerate().filter_map(load).collect()
+}
+
+/// The address maps of clones that may be running now.
+fn earlier_maps(target: &Target) -> Vec<AddressMap> {
+    target
+        .installed
+        .iter()
+        .flat_map(|i| &i.caches)
+        .filter_map(|c| c.map(&target.process).ok())
+        .flat_map(|bytes| map_store::read(&bytes))
+        .map(|(_, map)| map)
+        .collect()
+}
+
+/// Takes out what somebody else has patched: whose code it is then is not for whet to say.
+fn leave_foreign_changes(
+    program: &Program<'_>,
+    files: &FxHashMap<usize, FileText>,
+    candidates: &mut Candidates,
+) {
+    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id, &c.analysed)) {
+        candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
+    }
+}
+
+fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
+    if left_out > 0 {
+        format!("what could be cloned is libraries' and left out (functions: {left_out})")
+    } else if samples.ips.is_empty() {
+        "it used no CPU time in user mode while it was sampled".to_owned()
+    } else {
+        format!("nothing that it ran can be cloned (functions: {})", candidates.refused.len())
+    }
+}

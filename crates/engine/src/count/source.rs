@@ -1,0 +1,76 @@
+//! Where the counts that clones are laid out by come from. Decided here, and nowhere else.
+
+use crate::OptimizeOptions;
+use crate::plan::samples::Samples;
+use std::time::Duration;
+
+/// Where they come from, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountSource {
+    /// A file that an earlier run wrote.
+    Profile,
+    /// The CPU's records of taken branches: edges as they are, at no cost.
+    BranchStacks,
+    /// Clones that count, for so long a round: edges exactly, for a moment's slower running.
+    Counters(Duration),
+    /// Chance decides, and nothing is counted.
+    Chance,
+    /// Samples of where threads were: edges are inferred.
+    Samples,
+}
+
+impl CountSource {
+    /// The best there is.
+    #[must_use]
+    pub fn decide(options: &OptimizeOptions, samples: &Samples) -> Self {
+        match *options {
+            _ if options.profile.is_some() => Self::Profile,
+            _ if !samples.stacks.is_empty() => Self::BranchStacks,
+            OptimizeOptions { counting: Some(time), .. } => Self::Counters(time),
+            OptimizeOptions { shuffle: Some(_), .. } => Self::Chance,
+            _ => Self::Samples,
+        }
+    }
+
+    /// The stable name of where a profile came from.
+    #[must_use]
+    pub fn name(self, samples: &Samples) -> &'static str {
+        match (self, samples.source) {
+            (Self::Profile, _) => "profile",
+            (Self::BranchStacks, _) => "branch-stacks",
+            (_, Some(name)) => name,
+            (_, None) => "none",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use addr::Avma;
+    use profile::{Profile, Run};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_best_there_is() {
+        let plain = OptimizeOptions::default();
+        let counting = OptimizeOptions { counting: Some(Duration::from_secs(1)), ..plain.clone() };
+        let shuffle = OptimizeOptions { shuffle: Some(1), ..plain.clone() };
+        let profile = OptimizeOptions { profile: Some(Arc::new(Profile::default())), ..counting.clone() };
+        let by_clock = Samples { source: Some("cpu-clock"), ..Samples::default() };
+        let mut stacks = Samples { source: Some("cycles"), ..Samples::default() };
+        let of = |options: &OptimizeOptions, samples: &Samples| {
+            let source = CountSource::decide(options, samples);
+            (source, source.name(samples))
+        };
+        assert_eq!(of(&plain, &by_clock), (CountSource::Samples, "cpu-clock"));
+        assert_eq!(of(&counting, &by_clock), (CountSource::Counters(Duration::from_secs(1)), "cpu-clock"));
+        // A sampler that came with no stack at all is as good as one that promised none.
+        assert_eq!(of(&counting, &stacks).1, "cycles");
+        stacks.stacks.add_run(Run { first: Avma(1), last: Avma(2) }, 1);
+        assert_eq!(of(&counting, &stacks), (CountSource::BranchStacks, "branch-stacks"));
+        assert_eq!(of(&plain, &stacks), (CountSource::BranchStacks, "branch-stacks"));
+        assert_eq!(of(&profile, &Samples::default()), (CountSource::Profile, "profile"));
+        assert_eq!(of(&shuffle, &Samples::default()), (CountSource::Chance, "none"));
+    }
+}

@@ -1,0 +1,167 @@
+//! `undo` and `redo`: milliseconds, exact, by the journal alone.
+
+use crate::debuggers::perf_map;
+use crate::session::claim::Claim;
+use crate::session::lock::TargetLock;
+use crate::session::restore;
+use crate::session::state::{StopMs, TargetState, state_of};
+use crate::{Error, Target};
+use serde::{Deserialize, Serialize};
+use splice::{Installed, Policy};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tracee::{Pid, Raised};
+
+/// How long an undo that goes on without the lock tries again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The answer of `undo` and `redo`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToggleAnswer {
+    /// The target.
+    pub pid: i32,
+    /// Its state now.
+    pub state: TargetState,
+    /// Redirects now as wanted, by kind.
+    pub redirects: BTreeMap<String, usize>,
+    /// Redirects left as they were.
+    pub skipped_redirects: usize,
+    /// Stops of the whole target.
+    pub stop_ms: StopMs,
+    /// What became of the perf map; absent after undo, which leaves it, as threads may run in clones yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perf_map: Option<crate::PerfMap>,
+}
+
+/// Takes every redirect of every generation away.
+///
+/// # Errors
+/// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
+pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    let _favoured = Raised::favoured();
+    let (process, lock) = TargetLock::force(pid)?;
+    Claim::overrule(&process);
+    let begun = Instant::now();
+    loop {
+        match undo_once(pid, &lock) {
+            // Another whet is in the midst of a stop, or has just put something in force.
+            Err(e) if !lock.is_held() && passes(&e) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whoever works on the target: from the announcement on nothing comes into force, so what is found then is all there is.
+fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
+    let target = Target::open_of_any_version(pid)?;
+    let Some(installed) = &target.installed else {
+        return Err(if lock.is_held() { Error::NotInstalled { pid } } else { Error::Locked { pid } });
+    };
+    splice::overrule(&target.process, &installed.anchor)?;
+    let target = Target::open_of_any_version(pid)?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let answer = locked_toggle(&target, installed, TargetState::Undone)?;
+    if lock.is_held() {
+        return Ok(answer);
+    }
+    // The other one may have marked as in force what was taken out in between.
+    match Target::open_of_any_version(pid)?.installed.as_ref().map(state_of) {
+        Some(TargetState::Undone) | None => Ok(answer),
+        Some(_) => Err(Error::Changed { pid }),
+    }
+}
+
+/// Whether an error may pass as soon as another whet has ended its stop. One in another pid namespace has no name here: its tracing
+/// looks like a want of permission.
+fn passes(e: &Error) -> bool {
+    use tracee::Error as T;
+    let passes = |e: &T| match e {
+        T::AlreadyTraced { comm, .. } => comm == tracee::TRACER_NAME,
+        T::NoPermission { .. } => true,
+        _ => false,
+    };
+    match e {
+        Error::Changed { .. } | Error::Splice(splice::Error::NotAlone | splice::Error::WriteLost { .. }) => {
+            true
+        }
+        Error::Tracee(e)
+        | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
+            passes(e)
+        }
+        _ => false,
+    }
+}
+
+/// Puts the redirects of the newest generation back.
+///
+/// # Errors
+/// As [`undo`]; redirects that could not be put back are counted in the answer.
+pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
+    let _favoured = Raised::favoured();
+    // The lock comes first: another whet may be about to add a generation.
+    let (process, lock) = TargetLock::open(pid)?;
+    Claim::overrule(&process);
+    let target = Target::open(pid)?;
+    // What only counted is nothing to put back.
+    let usable = |i: &&Installed| i.generation() > 0;
+    let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
+    let answer = locked_toggle(&target, installed, TargetState::Optimized)?;
+    drop(lock);
+    // Others need not wait for it.
+    Ok(ToggleAnswer { perf_map: Some(perf_map::refresh(pid)), ..answer })
+}
+
+/// Brings a target back in order in which a whet died: clones that count are taken out and the generation before put back; an
+/// installation that did not come to its end is taken away. What is in order is left as it is. The state then; `None` for
+/// a process whet never touched.
+///
+/// # Errors
+/// As [`undo`]; [`Error::Locked`] where the other whet is at work yet.
+pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
+    let (_, _lock) = TargetLock::open(pid)?;
+    let target = Target::open(pid)?;
+    let Some(installed) = &target.installed else { return Ok(None) };
+    splice::settle(&target.process, &installed.anchor).map_err(|e| target.cause(e.into()))?;
+    match state_of(installed) {
+        TargetState::Counting => restore::restore(pid, installed.generation() > 0)?,
+        TargetState::Interrupted => {
+            let report = splice::undo(&target.process, installed, &Policy::default())
+                .map_err(|e| target.cause(e.into()))?;
+            let left = report.foreign.len();
+            if left > 0 {
+                return Err(Error::UndoIncomplete { pid, left });
+            }
+        }
+        // The latter two are what whets say of themselves, not journals.
+        TargetState::Optimized | TargetState::Undone | TargetState::Profiling | TargetState::Optimizing => {}
+    }
+    Ok(Target::open(pid)?.installed.as_ref().map(state_of))
+}
+
+/// Undoes or redoes a target.
+pub(crate) fn locked_toggle(
+    target: &Target,
+    installed: &Installed,
+    state: TargetState,
+) -> Result<ToggleAnswer, Error> {
+    let pid = target.process.pid();
+    let act = if state == TargetState::Undone { splice::undo } else { splice::redo };
+    let report = act(&target.process, installed, &Policy::default())
+        .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
+        .map_err(|e| target.cause(e.into()))?;
+    let left = report.foreign.len();
+    if state == TargetState::Undone && left > 0 {
+        return Err(Error::UndoIncomplete { pid, left });
+    }
+    Ok(ToggleAnswer {
+        pid: pid.0,
+        state,
+        redirects: report.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
+        skipped_redirects: left,
+        stop_ms: StopMs::of(&report.stops),
+        perf_map: None,
+    })
+}

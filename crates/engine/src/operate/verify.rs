@@ -1,0 +1,231 @@
+//! `verify`: the process's code against its files; what is changed must be exactly what the journal says.
+
+use crate::build::file_text::FileText;
+use crate::session::state::{TargetState, state_of};
+use crate::{Error, Target};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use image::ModuleKind;
+use serde::{Deserialize, Serialize};
+use splice::{Installed, Record, RedirectKind};
+use std::collections::BTreeMap;
+use tracee::Pid;
+
+/// How often a process is looked at whose libraries come and go meanwhile.
+const ATTEMPTS: u32 = 5;
+
+/// A run of bytes that differs from the file for no reason the journal knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unexpected {
+    /// The module.
+    pub module: String,
+    /// Process address.
+    pub at: String,
+    /// How many bytes.
+    pub len: u64,
+    /// What it means.
+    pub what: String,
+}
+
+/// The answer of `verify`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// The target.
+    pub pid: i32,
+    /// Original text equals the file outside live redirects.
+    pub identical: bool,
+    /// Where it does not.
+    pub unexpected: Vec<Unexpected>,
+    /// Its state.
+    pub state: Option<TargetState>,
+    /// Live redirects found.
+    pub live_redirects: usize,
+    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
+    /// `dl_iterate_phdr`.
+    pub kept_redirects: usize,
+    /// Bytes compared.
+    pub compared_bytes: u64,
+    /// Modules whose file could not be had for comparing.
+    pub uncompared: Vec<String>,
+}
+
+/// Compares all executable bytes of all modules.
+///
+/// # Errors
+/// [`Error`] where the target cannot be read.
+pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
+    for _ in 1..ATTEMPTS {
+        let target = Target::open(pid)?;
+        let outcome = compare(&target);
+        if outcome.as_ref().is_ok_and(|r| r.identical) || !target.has_other_code() {
+            return outcome.map_err(|e| target.cause(e));
+        }
+    }
+    let target = Target::open(pid)?;
+    compare(&target).map_err(|e| target.cause(e))
+}
+
+fn compare(target: &Target) -> Result<VerifyReport, Error> {
+    let image = target.image()?;
+    let mut report = VerifyReport {
+        pid: target.process.pid().0,
+        identical: true,
+        unexpected: Vec::new(),
+        state: target.installed.as_ref().map(state_of),
+        live_redirects: 0,
+        kept_redirects: 0,
+        compared_bytes: 0,
+        uncompared: Vec::new(),
+    };
+    let sites = sites(target);
+    for module in image.modules().iter().filter(|m| m.kind != ModuleKind::Vdso) {
+        let name = module.path.clone().unwrap_or_default();
+        let Some(file) = FileText::load(&target.process, &image, module) else {
+            report.uncompared.push(name);
+            continue;
+        };
+        for (range, wanted) in file.pieces() {
+            let Some(wanted) = wanted else {
+                report.uncompared.push(name.clone());
+                continue;
+            };
+            let mut live = match target.process.bytes(range) {
+                Ok(live) => live,
+                Err(_) if !module.nodelete && target.has_other_code() => {
+                    report.uncompared.push(name.clone());
+                    continue;
+                }
+                Err(e) => return Err(tracee::Error::from(e).into()),
+            };
+            report.compared_bytes += range.len();
+            report.live_redirects += take_out(&sites, range, &mut live, &wanted);
+            let differences = differences(&live, &wanted);
+            if !differences.is_empty() && !module.nodelete && target.has_other_code() {
+                // Another library has come meanwhile.
+                report.uncompared.push(name.clone());
+                continue;
+            }
+            for (at, len) in differences {
+                report.unexpected.push(Unexpected {
+                    module: name.clone(),
+                    at: range.start.add(at as u64).to_string(),
+                    len: len as u64,
+                    what: "differs from the file and is in no journal".to_owned(),
+                });
+            }
+        }
+    }
+    words(target, &sites, &mut report)?;
+    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
+    let in_force = |r: &&Record| target.process.bytes(r.range()).is_ok_and(|b| b == r.new_bytes());
+    report.kept_redirects = led.iter().filter(in_force).count();
+    let in_code = led.iter().filter(in_force).filter(|r| !is_word(r)).count();
+    report.live_redirects = report.live_redirects.saturating_sub(in_code);
+    report.identical = report.unexpected.is_empty();
+    Ok(report)
+}
+
+/// Redirects that are words of data, not code: each holds what it held before, or what a journal says.
+fn words(
+    target: &Target,
+    sites: &BTreeMap<(Avma, u8), Vec<Record>>,
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
+    // A led slot may also hold what it held before it was bound.
+    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
+    let of_caches = |rs: &&Vec<Record>| rs.iter().all(|r| is_word(r) && !led.contains(r));
+    let places: Vec<&Vec<Record>> = sites.values().filter(of_caches).collect();
+    let ranges: Vec<AvmaRange> = places.iter().filter_map(|rs| rs.first()).map(Record::range).collect();
+    let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
+    for ((records, range), now) in places.into_iter().zip(ranges).zip(found) {
+        if records.iter().any(|r| now == r.new_bytes()) {
+            report.live_redirects += 1;
+        } else if !records.iter().any(|r| now == r.old_bytes()) {
+            report.unexpected.push(Unexpected {
+                module: String::new(),
+                at: range.start.to_string(),
+                len: range.len(),
+                what: "a redirected word of data that holds neither of the journal's values".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn is_word(r: &Record) -> bool {
+    matches!(r.kind, RedirectKind::Vtable | RedirectKind::Slot)
+}
+
+/// What may stand at each place by the journals.
+fn sites(target: &Target) -> BTreeMap<(Avma, u8), Vec<Record>> {
+    let mut sites: BTreeMap<(Avma, u8), Vec<Record>> = BTreeMap::new();
+    for r in target.installed.iter().flat_map(Installed::records) {
+        sites.entry((r.at, r.len)).or_default().push(r);
+    }
+    sites
+}
+
+/// Puts the file's bytes where a live redirect stands, byte for byte as journalled; returns how many there were.
+fn take_out(
+    sites: &BTreeMap<(Avma, u8), Vec<Record>>,
+    range: AvmaRange,
+    live: &mut [u8],
+    wanted: &[u8],
+) -> usize {
+    let mut found = 0;
+    for ((at, len), records) in sites.range((range.start, 0)..(range.end, 0)) {
+        let Some(o) = at.since(range.start).and_then(|o| usize::try_from(o).ok()) else { continue };
+        let span = o..o + usize::from(*len);
+        let (Some(now), Some(was)) = (live.get_mut(span.clone()), wanted.get(span)) else { continue };
+        if records.iter().any(|r| now == r.new_bytes() && was == r.old_bytes()) {
+            now.copy_from_slice(was);
+            // Where words of data lie in an executable mapping `words` counts them.
+            found += usize::from(!records.iter().all(is_word));
+        }
+    }
+    found
+}
+
+/// Runs of differing bytes as (offset, length), at most a hundred.
+fn differences(live: &[u8], wanted: &[u8]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    if live == wanted {
+        return runs;
+    }
+    for (i, _) in live.iter().zip(wanted).enumerate().filter(|(_, (a, b))| a != b) {
+        let full = runs.len() == 100;
+        match runs.last_mut() {
+            Some((start, len)) if *start + *len == i => *len += 1,
+            _ if full => break,
+            _ => runs.push((i, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use splice::RedirectKind;
+
+    #[test]
+    fn only_journalled_bytes_are_excused() {
+        let file = *b"aaaaaaaaaaaaaaaa";
+        let record = Record {
+            at: Avma(0x1004),
+            kind: RedirectKind::Entry,
+            len: 5,
+            interior: 0,
+            old: *b"aaaaa\0\0\0",
+            new: *b"jjjjj\0\0\0",
+            mark: None,
+        };
+        let sites = BTreeMap::from([((record.at, record.len), vec![record])]);
+        let range = AvmaRange::with_len(Avma(0x1000), 16);
+        let mut live = *b"aaaajjjjjaaaaaaa";
+        assert_eq!(take_out(&sites, range, &mut live, &file), 1);
+        assert_eq!(differences(&live, &file), vec![]);
+        let mut torn = *b"aaaajjjaaaaaaaaa";
+        assert_eq!(take_out(&sites, range, &mut torn, &file), 0);
+        assert_eq!(differences(&torn, &file), vec![(4, 3)]);
+    }
+}

@@ -1,0 +1,129 @@
+//! `status`, once or again and again at little cost: found by looking, without any daemon.
+//!
+//! A process without a journal is seldom asked again, and the notes of one with a journal, which may be megabytes, are read once
+//! for each generation.
+
+use crate::operate::originals::Originals;
+use crate::operate::status::{self, StatusReport, TargetStatus};
+use crate::records::notes::Notes;
+use crate::session::sign::{self, Work};
+use crate::session::state::TargetState;
+use crate::{Error, Target};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use tracee::Pid;
+
+/// In one look of so many each process without a journal is looked at again.
+const SELDOM: u64 = 16;
+
+/// Looks at one process, or at all.
+///
+/// # Errors
+/// That of the one process; what cannot be looked at among all is counted.
+pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
+    Watcher::new(pid).look()
+}
+
+/// Looks at one process, or at all, as often as it is asked.
+#[derive(Debug)]
+pub struct Watcher {
+    only: Option<Pid>,
+    looks: u64,
+    /// What the last look found without a journal.
+    plain: BTreeSet<Pid>,
+    /// Those of these that could not be looked at for want of permission.
+    unreadable: BTreeSet<Pid>,
+    /// What the notes say, and the originals of what is rebuilt: by process, for a generation of which the newest cache was installed
+    /// then.
+    notes: FxHashMap<Pid, (u32, u64, Notes, Originals)>,
+}
+
+impl Watcher {
+    /// Of one process, or of all.
+    #[must_use]
+    pub fn new(only: Option<Pid>) -> Self {
+        Self {
+            only,
+            looks: 0,
+            plain: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+            notes: FxHashMap::default(),
+        }
+    }
+
+    /// Who carries a journal now, or is being worked on.
+    ///
+    /// # Errors
+    /// That of the one process; what cannot be looked at among all is counted.
+    pub fn look(&mut self) -> Result<StatusReport, Error> {
+        let work = sign::work();
+        if let Some(pid) = self.only {
+            let found = self.one(&Target::open_of_any_version(pid)?, work.get(&pid));
+            return Ok(StatusReport { targets: found.into_iter().collect(), unreadable: 0 });
+        }
+        let pids = all_pids();
+        let round = self.looks % SELDOM;
+        self.looks = self.looks.wrapping_add(1);
+        let is_due = |p: &Pid| u64::from(p.0.unsigned_abs()) % SELDOM == round;
+        // A number may name another process by now.
+        self.plain.retain(|p| !is_due(p) && pids.contains(p) && !work.contains_key(p));
+        self.notes.retain(|p, _| pids.contains(p));
+        let plain = &self.plain;
+        self.unreadable.retain(|p| plain.contains(p));
+        let mut targets = Vec::new();
+        for pid in pids {
+            if self.plain.contains(&pid) {
+                continue;
+            }
+            match Target::open_of_any_version(pid).map(|t| self.one(&t, work.get(&pid))) {
+                Ok(Some(s)) => {
+                    targets.push(s);
+                    continue;
+                }
+                Err(Error::Tracee(tracee::Error::NoPermission { .. })) => {
+                    self.unreadable.insert(pid);
+                }
+                // Gone meanwhile, a kernel thread, whet itself, one that whet never touched: nothing to tell.
+                Ok(None) | Err(_) => {}
+            }
+            self.plain.insert(pid);
+        }
+        Ok(StatusReport { targets, unreadable: self.unreadable.len() })
+    }
+
+    fn one(&mut self, target: &Target, work: Option<&Work>) -> Option<TargetStatus> {
+        let mut found = status::of(target, self.notes_of(target).map(|k| k.0));
+        if let Some(found) = found.as_mut().filter(|f| f.state == TargetState::Optimized)
+            && let Some((_, originals)) = self.notes_of(target)
+        {
+            found.changed_originals = originals.changed(target).unwrap_or_default();
+        }
+        let Some(work) = work.filter(|w| target.process.start_time().is_ok_and(|t| t == w.start_time)) else {
+            return found;
+        };
+        let Some(mut found) = found else { return work.state.map(|_| status::begun(target, work)) };
+        found.state = work.state.unwrap_or(found.state);
+        found.worked_on_by = Some(work.by);
+        Some(found)
+    }
+
+    fn notes_of(&mut self, target: &Target) -> Option<(&Notes, &Originals)> {
+        let installed = target.installed.as_ref()?;
+        let (pid, generation) = (target.process.pid(), installed.generation());
+        let since = installed.of(generation).map(|c| c.header.since_ns).max()?;
+        let is_known = self.notes.get(&pid).is_some_and(|(g, s, ..)| (*g, *s) == (generation, since));
+        if !is_known {
+            let mut notes = Notes::of(&target.process, installed)?;
+            // Of no use here, and large.
+            notes.profile = String::new();
+            let originals = Originals::of(target, Some(&notes));
+            self.notes.insert(pid, (generation, since, notes, originals));
+        }
+        self.notes.get(&pid).map(|(_, _, notes, originals)| (notes, originals))
+    }
+}
+
+fn all_pids() -> BTreeSet<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).map(Pid).collect()
+}

@@ -1,0 +1,46 @@
+//! Whom does a function call, and how often?
+
+use crate::analyse::program::{FuncId, Program};
+use crate::plan::candidate::{Candidate, SiteTargets};
+use addr::Avma;
+use iced_x86::{FlowControl, Instruction, OpKind};
+use rustc_hash::FxHashMap;
+
+/// Tells of each call and tail call of a function that is known to run: the callee, also behind a stub or a slot of the
+/// procedure linkage table that is bound, and how often. Those of an indirect call are as far as they were seen.
+pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64)) {
+    let cfg = &c.analysed.cfg;
+    let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+    for (block, &count) in cfg.blocks.iter().zip(&c.counts.blocks).filter(|(_, n)| **n > 0) {
+        for n in block.insts.clone() {
+            let Some(inst) = cfg.insts.get(n as usize) else { continue };
+            if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
+                tell(callee, count);
+            }
+            for (at, count) in sites.get(&n).into_iter().flat_map(|s| s.parts(count)) {
+                if let Some(callee) = program.entered_at(at) {
+                    tell(callee, count);
+                }
+            }
+        }
+    }
+}
+
+/// The function at whose entry a call or jump leads, if that is plain from it and from slots that are bound.
+pub fn callee(program: &Program<'_>, i: &Instruction) -> Option<FuncId> {
+    program.entered_at(leads_to(program, i)?)
+}
+
+/// Where a call or jump leads, if that is plain from it and from slots that are bound.
+fn leads_to(program: &Program<'_>, i: &Instruction) -> Option<Avma> {
+    match i.flow_control() {
+        FlowControl::Call | FlowControl::UnconditionalBranch if i.op0_kind() == OpKind::NearBranch64 => {
+            let at = Avma(i.near_branch64());
+            Some(program.bound(at).unwrap_or(at))
+        }
+        FlowControl::IndirectCall | FlowControl::IndirectBranch if i.is_ip_rel_memory_operand() => {
+            program.memory().u64(Avma(i.ip_rel_memory_address())).ok().map(Avma)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,373 @@
+//! Which functions are cloned, with which of their blocks, and in which order the blocks lie.
+
+use crate::analyse::program::{FuncId, Program};
+use crate::base::parallel;
+use crate::base::passes::{Pass, Style};
+use crate::plan::candidate::{Candidate, Others, SiteTargets};
+use crate::plan::samples::Samples;
+use crate::plan::seldom;
+use crate::plan::shuffle::Rng;
+use crate::plan::split;
+use crate::plan::stacks;
+use crate::plan::targets::ranked;
+use crate::{Error, OptimizeOptions};
+use addr::{Avma, AvmaRange};
+use code::{BlockId, Cfg, Dest, Refusal, Term};
+use iced_x86::FlowControl;
+use layout::{Edge, EdgeKind, Graph};
+use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// So many functions are analysed before it is asked whether they are enough.
+pub(crate) const AT_ONCE: usize = 1024;
+/// Code that a shuffle takes on at once. Bytes. To clone one byte takes some 200 bytes of memory, and clones with all that belongs
+/// to them take three times the room of their originals.
+const SHUFFLED: u64 = 16 << 20;
+
+/// What branch stacks came to.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct StacksReport {
+    /// How many told of anything.
+    pub stacks: u64,
+    /// Functions that they were put on.
+    pub functions: usize,
+    /// Runs of code that could not be and were left out, as records were lost or code was changed.
+    pub rejected_runs: u64,
+    /// Branches of the same kind.
+    pub rejected_branches: u64,
+}
+
+impl StacksReport {
+    fn new(stacks: u64, functions: usize, rejected: &Rejected) -> Self {
+        let &Rejected { backward, crossing, broken, branches, elsewhere: _ } = rejected;
+        let rejected_runs = backward.saturating_add(crossing).saturating_add(broken);
+        Self { stacks, functions, rejected_runs, rejected_branches: branches }
+    }
+}
+
+/// All that was looked at.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// To be cloned, in the fixed order of the program.
+    pub chosen: Vec<Candidate>,
+    /// Wanted and refused.
+    pub refused: Vec<(FuncId, u64, Refusal)>,
+    /// Samples by function, for all functions with any.
+    pub samples: FxHashMap<FuncId, u64>,
+    /// Functions that a shuffle left out.
+    pub not_drawn: usize,
+}
+
+/// Counts samples by function.
+#[must_use]
+pub fn by_function(program: &Program<'_>, samples: &Samples) -> FxHashMap<FuncId, u64> {
+    let mut ips = samples.ips.clone();
+    ips.sort_unstable();
+    let mut by: FxHashMap<FuncId, u64> = FxHashMap::default();
+    for same in ips.chunk_by(|a, b| a == b) {
+        if let Some(f) = same.first().and_then(|&ip| program.find(ip)) {
+            *by.entry(f).or_default() += same.len() as u64;
+        }
+    }
+    by
+}
+
+/// The functions named on the command line: by symbol, or by an address (of the process) inside them.
+///
+/// # Errors
+/// The name of which there is no function.
+pub fn named<'a>(program: &Program<'_>, names: &'a [String]) -> Result<FxHashSet<FuncId>, &'a str> {
+    let mut found = FxHashSet::default();
+    for name in names {
+        let before = found.len();
+        match name.strip_prefix("0x").and_then(|h| u64::from_str_radix(h, 16).ok()) {
+            Some(at) => found.extend(program.find(Avma(at))),
+            None => found.extend(program.functions().filter(|&f| program.name(f) == *name)),
+        }
+        if found.len() == before {
+            return Err(name);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a function may be rebuilt at all.
+pub(crate) fn may_be_rebuilt(program: &Program<'_>, f: FuncId, options: &OptimizeOptions) -> bool {
+    options.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
+}
+
+/// Chooses by samples, or takes everything where the order is to be random; with `only`, among these functions.
+///
+/// # Errors
+/// [`Error::Interrupted`].
+pub fn choose(
+    program: &Program<'_>,
+    samples: &Samples,
+    options: &OptimizeOptions,
+    only: Option<&FxHashSet<FuncId>>,
+) -> Result<Candidates, Error> {
+    let by = by_function(program, samples);
+    let mut wanted: Vec<FuncId> = match options.shuffle {
+        Some(_) => program.functions().filter(|&f| program.module(f).refused.is_none()).collect(),
+        None => hot(&by, led_to(program, samples)),
+    };
+    if let Some(only) = only {
+        wanted.retain(|f| only.contains(f));
+    }
+    let all = wanted.len();
+    if let Some(seed) = options.shuffle {
+        draw(&mut wanted, seed, SHUFFLED, |&f| program.extent(f).parts.iter().map(AvmaRange::len).sum());
+    }
+    wanted.sort_unstable();
+    let mut out = Candidates { not_drawn: all - wanted.len(), ..Candidates::default() };
+    let enough = |out: &Candidates| options.max_functions.is_some_and(|max| out.chosen.len() >= max);
+    for some in wanted.chunks(AT_ONCE) {
+        options.interrupt.check()?;
+        for (&id, analysed) in some.iter().zip(parallel::map(some, |&id| program.analyse(id))) {
+            if enough(&out) {
+                break;
+            }
+            let samples = by.get(&id).copied().unwrap_or(0);
+            match analysed {
+                Ok(analysed) => out.chosen.push(Candidate::new(id, analysed, samples)),
+                Err(reason) => out.refused.push((id, samples, reason)),
+            }
+        }
+    }
+    out.samples = by;
+    Ok(out)
+}
+
+impl Candidates {
+    /// Gives each candidate counts, by inference from samples.
+    pub fn infer(&mut self, samples: &Samples) {
+        let hits = hits(&self.chosen, samples);
+        for (i, c) in self.chosen.iter_mut().enumerate() {
+            let cfg = &c.analysed.cfg;
+            c.counts = profile::infer(cfg, &profile::weights(cfg, hits.of(i)));
+        }
+    }
+
+    /// Gives each candidate counts, by the CPU's records of taken branches. Where a function has none of those samples say
+    /// how its blocks compare.
+    pub fn count_by_stacks(&mut self, samples: &Samples) -> StacksReport {
+        let (cfgs, got) = {
+            let cfgs: Vec<&Cfg> = self.chosen.iter().map(|c| &c.analysed.cfg).collect();
+            let ends: FxHashMap<Avma, Avma> = match samples.clones.is_empty() {
+                true => FxHashMap::default(),
+                false => cfgs.iter().flat_map(|c| &c.insts).map(|i| (i.at, i.end())).collect(),
+            };
+            let end_of = |at| ends.get(&at).copied();
+            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &end_of);
+            (cfgs.len(), stacks.counts(&cfgs))
+        };
+        let hits = hits(&self.chosen, samples);
+        let mut by_site: FxHashMap<Avma, Vec<(Avma, u64)>> = FxHashMap::default();
+        for (call, n) in &got.calls {
+            by_site.entry(call.from).or_default().push((call.to, *n));
+        }
+        for (i, (c, counts)) in self.chosen.iter_mut().zip(got.functions).enumerate() {
+            let cfg = &c.analysed.cfg;
+            let none = counts.blocks.iter().all(|&n| n == 0);
+            c.counts = if none { profile::infer(cfg, &profile::weights(cfg, hits.of(i))) } else { counts };
+            let indirect = (0u32..).zip(&cfg.insts).filter(|(_, i)| {
+                matches!(i.decoded.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
+            });
+            c.targets = indirect
+                .filter_map(|(inst, i)| {
+                    let callees = ranked(by_site.remove(&i.at)?);
+                    Some(SiteTargets { inst, callees, bases: Vec::new(), others: Others::default() })
+                })
+                .collect();
+        }
+        StacksReport::new(samples.stacks.stacks(), cfgs, &got.rejected)
+    }
+
+    /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
+    pub fn order(&mut self, samples: &Samples, style: Style) {
+        // Left by counting, which may have been given up in the middle.
+        for c in &mut self.chosen {
+            c.counters.clear();
+            c.watches.clear();
+        }
+        match style.shuffle {
+            Some(seed) => random_orders(&mut self.chosen, seed),
+            None => {
+                if !samples.ips.is_empty() {
+                    let hits = hits(&self.chosen, samples);
+                    self.chosen.iter_mut().enumerate().for_each(|(i, c)| c.hits = hits.of(i).to_vec());
+                }
+                measured_orders(&mut self.chosen, style.passes.has(Pass::Blocks));
+                if style.passes.has(Pass::Split) {
+                    split::split(&mut self.chosen);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps as many as have so many bytes in all, drawn by the seed.
+fn draw<T: Ord>(all: &mut Vec<T>, seed: u64, most: u64, size: impl Fn(&T) -> u64) {
+    all.sort_unstable();
+    if all.iter().map(&size).fold(0, u64::saturating_add) <= most {
+        return;
+    }
+    Rng::new(seed).shuffle(all);
+    let mut sum = 0u64;
+    let fits = |f: &T| {
+        sum = sum.saturating_add(size(f));
+        sum <= most
+    };
+    let kept = all.iter().map(fits).take_while(|fits| *fits).count();
+    all.truncate(kept);
+}
+
+/// Every function with a sample: the cold ones among them cost little room and make calls direct.
+/// And every one that is known to have run besides.
+fn hot(by: &FxHashMap<FuncId, u64>, ran: FxHashSet<FuncId>) -> Vec<FuncId> {
+    let mut ids: Vec<FuncId> = by.keys().copied().collect();
+    ids.sort_unstable();
+    let counts: Vec<u64> = ids.iter().map(|f| by[f]).collect();
+    let coverage = Coverage { per_10k: 9_990, at_least: 1 };
+    let sampled = profile::choose(&counts, coverage).into_iter().map(|i| ids[i]);
+    sampled.chain(ran.into_iter().filter(|f| !by.contains_key(f))).collect()
+}
+
+/// The functions that branches led to.
+fn led_to(program: &Program<'_>, samples: &Samples) -> FxHashSet<FuncId> {
+    let firsts = samples.stacks.runs().into_iter().map(|(run, _)| samples.original(run.first));
+    firsts.filter_map(|at| program.find(at)).filter(|&f| program.module(f).refused.is_none()).collect()
+}
+
+/// The entry first, then any order, with some blocks left out so that edges to the original are taken too, and cut in two
+/// anywhere or nowhere.
+fn random_orders(chosen: &mut [Candidate], seed: u64) {
+    let mut rng = Rng::new(seed);
+    for c in chosen {
+        let others = c.analysed.cfg.block_ids().skip(1);
+        let mut rest: Vec<BlockId> = others.filter(|_| rng.below(8) != 0).collect();
+        rng.shuffle(&mut rest);
+        c.order = [BlockId(0)].into_iter().chain(rest).collect();
+        c.hot = rng.below(c.order.len() + 1);
+    }
+}
+
+/// Samples by candidate and block.
+fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
+    let index = BlockIndex::new(&chosen.iter().map(|c| &c.analysed.cfg).collect::<Vec<_>>());
+    let mut hits = BlockSamples::new(&index);
+    for &ip in &samples.ips {
+        hits.add(&index, ip);
+    }
+    hits
+}
+
+/// The blocks that run, by how control goes or as they were.
+fn measured_orders(chosen: &mut [Candidate], by_counts: bool) {
+    for c in chosen {
+        let cfg = &c.analysed.cfg;
+        let runs = if c.counted { ran(&c.counts, &c.hits) } else { perhaps_hot(cfg, &c.counts, &c.hits) };
+        let order = if by_counts { order_blocks(cfg, &c.counts) } else { cfg.block_ids().collect() };
+        c.order = order.into_iter().filter(|b| runs.get(b.index()).copied().unwrap_or(false)).collect();
+        c.hot = c.order.len();
+    }
+}
+
+/// Which blocks were seen to run.
+fn ran(counts: &Counts, samples: &[u64]) -> Vec<bool> {
+    let sampled = |b| samples.get(b).is_some_and(|&s: &u64| s > 0);
+    counts.blocks.iter().enumerate().map(|(b, &n)| b == 0 || n > 0 || sampled(b)).collect()
+}
+
+/// Which blocks may run, going by inference from few samples.
+fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
+    let seldom = seldom::seldom(cfg);
+    profile::hot_blocks(cfg, counts, samples)
+        .into_iter()
+        .zip(seldom)
+        .map(|(hot, seldom)| hot || !seldom)
+        .collect()
+}
+
+/// All blocks, and how many of them are hot: those that ran, in their best order, before those that did not. Where nothing is
+/// known all are, as they were.
+pub fn all_blocks(cfg: &Cfg, counts: &Counts) -> (Vec<BlockId>, usize) {
+    let (mut order, cold): (Vec<BlockId>, Vec<BlockId>) =
+        order_blocks(cfg, counts).into_iter().partition(|&b| b == BlockId(0) || counts.block(b) > 0);
+    if order.len() <= 1 {
+        return (cfg.block_ids().collect(), cfg.blocks.len());
+    }
+    let hot = order.len();
+    order.extend(cold);
+    (order, hot)
+}
+
+/// All blocks in ext-TSP order.
+fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
+    let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
+    let mut edges = Vec::new();
+    for (from, block) in cfg.blocks.iter().enumerate() {
+        let kind = match block.term {
+            Term::Cond { .. } | Term::CondShort { .. } => EdgeKind::Conditional,
+            Term::Switch { .. } => EdgeKind::Indirect,
+            _ => EdgeKind::Unconditional,
+        };
+        let mut counts = counts.edges.get(from).into_iter().flatten();
+        cfg.successors(BlockId(u32::try_from(from).unwrap_or(u32::MAX)), |dest| {
+            let count = counts.next().copied().unwrap_or(0);
+            if let Dest::Block(to) = dest {
+                edges.push(Edge { from, to: to.index(), count, kind });
+            }
+        });
+    }
+    let graph = Graph { sizes: &sizes, counts: &counts.blocks, edges: &edges };
+    layout::ext_tsp(&graph).into_iter().filter_map(|b| u32::try_from(b).ok().map(BlockId)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::passes::Passes;
+    use crate::plan::test_candidate::candidate;
+
+    #[test]
+    fn those_that_ran_come_first_and_all_are_there() {
+        let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
+        c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
+        let ids = |(order, hot): (Vec<BlockId>, usize)| (order.iter().map(|b| b.0).collect::<Vec<_>>(), hot);
+        assert_eq!(ids(all_blocks(&c.analysed.cfg, &c.counts)), (vec![0, 2, 1, 3], 3));
+        assert_eq!(ids(all_blocks(&c.analysed.cfg, &Counts::default())), (vec![0, 1, 2, 3], 4));
+    }
+
+    #[test]
+    fn a_draw_keeps_to_its_room_and_is_the_seeds() {
+        let drawn = |seed, most| {
+            let mut all: Vec<u64> = (1..=100).collect();
+            draw(&mut all, seed, most, |n| *n);
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(drawn(1, 5050), (1..=100).collect::<Vec<_>>());
+        let some = drawn(1, 1000);
+        assert!((900..=1000).contains(&some.iter().sum::<u64>()), "{some:?}");
+        assert_eq!((some == drawn(1, 1000), some == drawn(2, 1000)), (true, false));
+    }
+
+    #[test]
+    fn orders_without_some_passes() {
+        // b2 runs always, b3 never, b1 seldom.
+        let order = |left_out: &[Pass]| {
+            let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
+            c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
+            let mut all = Candidates { chosen: vec![c], ..Candidates::default() };
+            let style = Style { passes: Passes::without(left_out), ..Style::default() };
+            all.order(&Samples::default(), style);
+            let c = &all.chosen[0];
+            (c.order.iter().map(|b| b.0).collect::<Vec<_>>(), c.hot)
+        };
+        assert_eq!(order(&[]), (vec![0, 2, 1], 2));
+        assert_eq!(order(&[Pass::Blocks]), (vec![0, 2, 1], 2), "split all the same");
+        assert_eq!(order(&[Pass::Split]), (vec![0, 2, 1], 3));
+        assert_eq!(order(&[Pass::Blocks, Pass::Split]), (vec![0, 1, 2], 3));
+    }
+}

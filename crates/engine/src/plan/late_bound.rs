@@ -1,0 +1,130 @@
+//! Which calls go by the redirect that is in force when they run?
+//!
+//! Clones call clones, and who is in a clone goes on with it whatever is undone. A thread may stay in one function as long as it
+//! lives, in the loop that serves a connection or takes jobs off a queue: it would go on in clones that were taken back, that count for
+//! nobody any more, or that were laid out for another load. So what such a loop calls it calls by the original's entry: one jump more,
+//! and an undo, a redo or a rebuild is in force for the thread with the loop's next turn.
+//!
+//! How long a thread stays is not known, but how often a loop goes round. One that makes many of all calls is not slowed down: who is
+//! in it calls clones until it is left.
+
+use crate::base::passes::Style;
+use crate::plan::candidate::Candidate;
+use crate::plan::shortcuts::{calls, made};
+use crate::plan::shuffle::Rng;
+
+/// A call is made so often at least by one who comes into the function, on the average,
+const TURNS: u64 = 32;
+/// and is at most one in so many of all calls.
+const FEW: u64 = 500;
+/// Of so many samples at most one is in such a function.
+const FEW_SAMPLES: u64 = 2000;
+
+/// Gives each candidate those of its calls. Where the layout is random and nothing was counted chance says who stays.
+pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
+    let mut chance = shuffle.map(|seed| Rng::new(seed ^ 0x1a));
+    let all = made(chosen);
+    for c in chosen {
+        let coin = chance.as_mut().map(|rng| rng.below(2) == 0);
+        let entered = c.counts.entry;
+        let stays = |n: u64| match coin {
+            Some(coin) if !c.counted => coin,
+            // Who is in it came before it counted.
+            _ if c.counted && entered == 0 => true,
+            _ => n / TURNS >= entered.max(1) && n <= all / FEW,
+        };
+        c.late_bound = in_loops(c, stays);
+    }
+}
+
+/// The same for a clone that counts: how often its loops go round is not known yet, but that a function makes few calls in which
+/// hardly one of `samples` fell.
+pub(crate) fn while_it_counts(c: &Candidate, samples: u64) -> Vec<u32> {
+    if c.samples <= samples / FEW_SAMPLES { in_loops(c, |_| true) } else { Vec::new() }
+}
+
+/// The calls that a function can make again and again without being left and that are `wanted` by how often they ran: by their
+/// places in [`code::Cfg::insts`], rising.
+fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+    let mut wanted = calls(c).filter(|call| wanted(call.count)).peekable();
+    if wanted.peek().is_none() {
+        return Vec::new();
+    }
+    let in_cycle = code::in_cycles(&c.analysed.cfg);
+    let mut late: Vec<u32> =
+        wanted.filter(|call| in_cycle[call.block.index()]).map(|call| call.place).collect();
+    late.sort_unstable();
+    late
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::test_candidate::candidate;
+    use profile::Counts;
+
+    /// `call; b1: call; dec; jne b1; call; ret`
+    const SERVES: &str = "\
+function 0x1000
+part 0x1000..0x1015
+block b0 0x1000
+  e8 00 01 00 00
+  fall b1
+block b1 0x1005
+  e8 00 01 00 00
+  48 ff c8
+  75 f6
+  cond ne b1 else b2
+block b2 0x100f
+  e8 00 01 00 00
+  c3
+  return
+";
+
+    fn serves(entered: u64, turns: u64, counted: bool) -> Candidate {
+        let mut c = candidate(1, &[0, 1, 2], &[entered, turns, entered], counted, 0);
+        c.analysed.cfg = code::parse(SERVES).unwrap();
+        c.counts = Counts { entry: entered, ..c.counts };
+        c
+    }
+
+    /// Beside one that makes so many calls.
+    fn chosen(serves: Candidate, others: u64) -> Vec<u32> {
+        let mut all = [serves, self::serves(others, 0, true)];
+        choose(&mut all, Style::default());
+        assert!(all[1].late_bound.is_empty());
+        all[0].late_bound.clone()
+    }
+
+    #[test]
+    fn what_loops_call_that_go_round_often_and_call_little() {
+        for counted in [true, false] {
+            let late = |entered, turns| chosen(serves(entered, turns, counted), 1_000_000);
+            assert_eq!((late(10, 320), late(10, 319)), (vec![1], vec![]));
+            assert_eq!((late(10, 4000), late(10, 5000)), (vec![1], vec![]));
+        }
+    }
+
+    #[test]
+    fn what_loops_call_in_which_threads_are_that_came_before() {
+        assert_eq!(chosen(serves(0, 0, true), 10), [1]);
+        assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
+        assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
+    }
+
+    #[test]
+    fn what_loops_call_that_were_hardly_sampled_while_they_count() {
+        let late = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
+        assert_eq!((late(5), late(6)), (vec![1], vec![]));
+    }
+
+    #[test]
+    fn by_chance_both_ways() {
+        let late = |seed| {
+            let mut all = [serves(0, 0, false)];
+            choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });
+            !all[0].late_bound.is_empty()
+        };
+        assert!((0..20).any(late) && !(0..20).all(late));
+    }
+}

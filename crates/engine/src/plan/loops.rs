@@ -1,0 +1,154 @@
+//! Which loops lie in their clones several times, so that they go round as often between two jumps back?
+//!
+//! A loop takes a branch each time it goes round, however its blocks are ordered: in loads that go over strings or rows
+//! most of the branches that are still taken are of this kind.
+
+use crate::analyse::program::FuncId;
+use crate::base::passes::{Pass, Style};
+use crate::plan::candidate::Candidate;
+use crate::plan::shuffle::Rng;
+use crate::plan::turns::turns;
+use code::{BlockId, Dest};
+use emit::Repeat;
+use std::cmp::Reverse;
+
+/// So many turns it has to make once it is entered, on the average: it may be left behind any of its copies, by a branch that is
+/// taken then.
+const TURNS: u64 = 8;
+/// No loop has more copies,
+const MOST_COPIES: u32 = 4;
+/// nor more bytes with all of them.
+const MOST_BYTES: u64 = 256;
+/// A branch that is short in the original may be long where it leaves the loop.
+const LONGER: u64 = 4;
+
+/// Gives each candidate its loops: where the layout is random as many copies as chance has it. Of loops that share blocks that
+/// which goes round the most.
+pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, passes }: Style) {
+    for c in chosen.iter_mut().filter(|_| passes.has(Pass::Loops)) {
+        let mut found: Vec<(u64, Repeat)> = emit::loops(&c.analysed.cfg, &c.order)
+            .into_iter()
+            .map(|r| match shuffle {
+                Some(seed) => (0, Repeat { copies: by_chance(seed, c.id, c.order[r.first]), ..r }),
+                None => wanted(c, r),
+            })
+            .filter(|(_, r)| r.copies > 1)
+            .collect();
+        found.sort_by_key(|(round, r)| (Reverse(*round), r.first, r.blocks));
+        let mut repeats: Vec<Repeat> = Vec::new();
+        for (_, r) in found {
+            let apart = |o: &Repeat| o.first + o.blocks <= r.first || r.first + r.blocks <= o.first;
+            if repeats.iter().all(apart) {
+                repeats.push(r);
+            }
+        }
+        c.repeats = repeats;
+    }
+}
+
+/// By what is the same in each process: addresses are not.
+fn by_chance(seed: u64, of: FuncId, b: BlockId) -> u32 {
+    let which = u64::from(of.module) << 48 ^ u64::from(of.index) << 20 ^ u64::from(b.0);
+    let copies = Rng::new(Rng::new(seed).next() ^ which).below(MOST_COPIES as usize) + 1;
+    u32::try_from(copies).unwrap_or(1)
+}
+
+/// How often a loop goes round, and how many copies of it are wanted. What was inferred from samples says that it does, not how often.
+fn wanted(c: &Candidate, r: Repeat) -> (u64, Repeat) {
+    let blocks = &c.order[r.first..r.first + r.blocks];
+    let cfg = &c.analysed.cfg;
+    let goes = |from: BlockId, to: BlockId| {
+        let (mut n, mut edges) = (0, c.counts.edges.get(from.index()).into_iter().flatten());
+        cfg.successors(from, |d| {
+            let way = edges.next().copied().unwrap_or(0);
+            n = if d == Dest::Block(to) { way.saturating_add(n) } else { n };
+        });
+        n
+    };
+    let (round, entered) = turns(blocks, |b| c.counts.block(b), goes);
+    let entered = entered.max(1);
+    let bytes: u64 = blocks.iter().map(|b| cfg.blocks[b.index()].range.len() + LONGER).sum();
+    let often = c.counted && r.first + r.blocks <= c.hot && round.saturating_add(entered) / entered >= TURNS;
+    let room = u32::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(1).clamp(1, MOST_COPIES);
+    (round, Repeat { copies: if often { room } else { 1 }, ..r })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::passes::Passes;
+    use crate::plan::test_candidate::{LOOP, candidate};
+
+    fn chosen(round: u64, entered: u64, hot: usize, style: Style) -> Vec<(usize, u32)> {
+        let mut c = looped(round, entered);
+        c.hot = hot;
+        repeats(c, style)
+    }
+
+    fn looped(round: u64, entered: u64) -> Candidate {
+        let mut c = candidate(1, &[0, 1], &[round + entered, entered], true, 0);
+        c.analysed.cfg = code::parse(LOOP).unwrap();
+        c.counts.edges = vec![vec![round, entered], Vec::new()];
+        c.hot = 2;
+        c
+    }
+
+    fn repeats(c: Candidate, style: Style) -> Vec<(usize, u32)> {
+        let mut all = [c];
+        choose(&mut all, style);
+        all[0].repeats.iter().map(|r| (r.first, r.copies)).collect()
+    }
+
+    #[test]
+    fn loops_that_go_round_often() {
+        let style = Style::default();
+        assert_eq!(chosen(70, 10, 2, style), [(0, 4)]);
+        assert_eq!(chosen(69, 10, 2, style), [], "too seldom");
+        assert_eq!(chosen(1000, 0, 2, style), [(0, 4)], "nobody has left it yet");
+        assert_eq!(chosen(70, 10, 0, style), [], "it lies among the warm code");
+        let without = Style { passes: Passes::without(&[Pass::Loops]), ..style };
+        assert_eq!(chosen(70, 10, 2, without), []);
+        assert_eq!(repeats(Candidate { counted: false, ..looped(70, 10) }, style), [], "nobody has counted");
+    }
+
+    /// `jmp b2; b1: inc; b2: dec; jne b1; b3: ret`
+    const ENTERED_BEHIND: &str = "\
+function 0x1000
+part 0x1000..0x100a
+block b0 0x1000
+  eb 02
+  jump b2
+block b1 0x1002
+  ff c0
+  fall b2
+block b2 0x1004
+  48 ff c8
+  75 f9
+  cond ne b1 else b3
+block b3 0x1009
+  c3
+  return
+";
+
+    #[test]
+    fn loops_of_several_blocks() {
+        let loops = |order: [u32; 4], round: u64| {
+            let mut c = candidate(1, &order, &[10, round, round + 10, 10], true, 0);
+            c.analysed.cfg = code::parse(ENTERED_BEHIND).unwrap();
+            c.counts.edges = vec![vec![10], vec![round], vec![round, 10], Vec::new()];
+            c.hot = 4;
+            repeats(c, Style::default())
+        };
+        assert_eq!(loops([0, 1, 2, 3], 70), [(1, 4)]);
+        assert_eq!(loops([0, 2, 1, 3], 70), [(1, 4)], "behind its branch");
+        assert_eq!(loops([0, 1, 2, 3], 69), [], "too seldom");
+        assert_eq!(loops([0, 1, 3, 2], 70), [], "it lies in two pieces");
+    }
+
+    #[test]
+    fn any_number_by_chance() {
+        let by = |seed| chosen(0, 0, 2, Style { shuffle: Some(seed), ..Style::default() });
+        let all: std::collections::BTreeSet<_> = (0..40).map(by).collect();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), [vec![], vec![(0, 2)], vec![(0, 3)], vec![(0, 4)]]);
+    }
+}

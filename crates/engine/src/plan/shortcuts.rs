@@ -1,0 +1,245 @@
+//! Which calls get where they mostly go more directly?
+//!
+//! A direct call of a function through which control nearly always goes by the same short way is answered in place. A call
+//! through a virtual table is led by the table that was seen there, if it was nearly always the same one and never changes: to
+//! the function it leads to, in place if that is such a one.
+
+use crate::analyse::program::Program;
+use crate::base::passes::{Pass, Style};
+use crate::plan::candidate::{Candidate, Shortcut, SiteTargets};
+use addr::{Addr, Avma};
+use code::{BlockId, Cfg, Dest, Inst, Term};
+use emit::{Body, Guard};
+use iced_x86::{Code, OpKind};
+use rustc_hash::FxHashMap;
+
+/// Of all calls that ran, one in so many has to be at a call that is made longer.
+const WORTH: u64 = 20_000;
+/// A table has to be seen in so many thousandths of all looks,
+const MOSTLY: u64 = 900;
+/// of which there have to be so many.
+const LOOKS: u64 = 8;
+
+/// Of so many calls at most one goes off the way that runs in place; so many are what says so.
+const SELDOM: u64 = 33;
+/// A way has no more blocks than this.
+const MOST_BLOCKS: usize = 12;
+
+/// Gives each candidate its shortcuts: where the layout is random whatever can be had, whether or not it pays.
+pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {
+    let Style { shuffle, passes } = style;
+    let all = shuffle.is_some();
+    for c in &mut *chosen {
+        c.way = wanted_way(c, style);
+    }
+    let fits: FxHashMap<Avma, bool> =
+        chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
+    let ran: u64 = made(chosen);
+    let worth = if all { 0 } else { (ran / WORTH).max(1) };
+    for c in chosen {
+        let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+        let entry = c.analysed.cfg.entry;
+        let shortcut = |Call { place: call, inst, count, .. }: Call<'_>| {
+            let (callee, guard) = match sites.get(&call) {
+                Some(site) => {
+                    let (callee, guard) =
+                        table(program, entry, site, inst).filter(|_| all || is_one_way(site))?;
+                    (callee, Some(guard))
+                }
+                None => (direct(program, inst)?, None),
+            };
+            let in_place = *fits.get(&callee)?;
+            let pays = count >= worth && (in_place || guard.is_some());
+            let wanted = guard.is_none() || passes.has(Pass::Guards);
+            (pays && wanted).then_some(Shortcut { call, callee, in_place, guard })
+        };
+        // What runs in place is no clone's that could have been taken back.
+        let lasts = |s: &Shortcut| s.in_place || c.late_bound.binary_search(&s.call).is_err();
+        c.shortcuts = calls(c).filter_map(shortcut).filter(lasts).collect();
+    }
+}
+
+/// The way through a function that is to run in place of calls.
+fn wanted_way(c: &Candidate, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
+    let straight = |path: &Vec<BlockId>| !branches(&c.analysed.cfg, path);
+    way(c, shuffle.is_some())
+        .filter(|path| passes.has(Pass::InPlace) && (passes.has(Pass::SideExits) || straight(path)))
+}
+
+/// The way through a function that can run in place of calls, if it is mostly the one.
+fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
+    let cfg: &Cfg = &c.analysed.cfg;
+    let lsda = c.analysed.lsda.as_ref();
+    let mut path = vec![BlockId(0)];
+    let mut off: u64 = 0;
+    loop {
+        let last = *path.last()?;
+        if matches!(cfg.blocks.get(last.index())?.term, Term::Return) {
+            break;
+        }
+        let counts = c.counts.edges.get(last.index()).into_iter().flatten().copied();
+        let mut counts = counts.chain(std::iter::repeat(0));
+        let mut best: Option<(u64, Dest)> = None;
+        cfg.successors(last, |dest| {
+            let n = counts.next().unwrap_or(0);
+            let (more, less) = match best {
+                Some(b) if b.0 >= n => (b, n),
+                Some(b) => ((n, dest), b.0),
+                None => ((n, dest), 0),
+            };
+            best = Some(more);
+            off = off.saturating_add(less);
+        });
+        match best?.1 {
+            Dest::Block(next) if path.len() < MOST_BLOCKS && !path.contains(&next) => path.push(next),
+            _ => return None,
+        }
+    }
+    // Who comes to the middle of it has left the way where it runs in place.
+    let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
+    let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
+    let mostly = !branches(cfg, &path) || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
+    let fits = || emit::fits_in_place(Body { cfg, path: &path, lsda });
+    ((all || mostly) && fits()).then_some(path)
+}
+
+/// Whether a way can be left.
+fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
+    path.iter().any(|b| matches!(cfg.blocks[b.index()].term, Term::Cond { .. }))
+}
+
+/// How often functions run in place of calls, by their entries, where all guards hold.
+pub(crate) fn in_place(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
+    let mut in_place: FxHashMap<Avma, u64> = FxHashMap::default();
+    for c in chosen {
+        let callees: FxHashMap<u32, Avma> =
+            c.shortcuts.iter().filter(|s| s.in_place).map(|s| (s.call, s.callee)).collect();
+        for (callee, n) in calls(c).filter_map(|call| Some((callees.get(&call.place)?, call.count))) {
+            let sum = in_place.entry(*callee).or_default();
+            *sum = sum.saturating_add(n);
+        }
+    }
+    in_place
+}
+
+/// A call of a function, direct or not.
+pub(crate) struct Call<'a> {
+    /// Where it stands.
+    pub(crate) block: BlockId,
+    /// Its place in [`Cfg::insts`].
+    pub(crate) place: u32,
+    pub(crate) inst: &'a Inst,
+    /// How often it ran.
+    pub(crate) count: u64,
+}
+
+/// All calls of a function.
+pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
+    let cfg: &Cfg = &c.analysed.cfg;
+    cfg.block_ids().zip(&cfg.blocks).flat_map(move |(block, b)| {
+        let count = c.counts.block(block);
+        let insts = b.insts.clone().filter_map(|i| Some((i, cfg.insts.get(i as usize)?)));
+        insts
+            .filter(|(_, inst)| inst.decoded.is_call_near() || inst.decoded.is_call_near_indirect())
+            .map(move |(place, inst)| Call { block, place, inst, count })
+    })
+}
+
+/// How many calls all functions made.
+pub(crate) fn made(chosen: &[Candidate]) -> u64 {
+    chosen.iter().flat_map(calls).fold(0, |sum, call| sum.saturating_add(call.count))
+}
+
+/// Whom a direct call calls.
+fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
+    let i = &inst.decoded;
+    let plain = i.code() == Code::Call_rel32_64 && i.op0_kind() == OpKind::NearBranch64;
+    let to = Avma(i.near_branch_target());
+    (plain && program.entered_at(to).is_some()).then_some(to)
+}
+
+/// Whom a call through a table calls by the table that was seen most, and what says so. Neither the table nor the callee may be
+/// in a module that can be unloaded while the caller is there: another one's table may come to the same address.
+fn table(program: &Program<'_>, caller: Avma, site: &SiteTargets, inst: &Inst) -> Option<(Avma, Guard)> {
+    let (register, displacement) = emit::table_call(&inst.decoded)?;
+    let &(table, _) = site.bases.first()?;
+    let callee = program.constant_function(table.offset(displacement.cast_signed()))?;
+    let lasts = [table, callee].into_iter().all(|at| program.lasts_for(caller, at));
+    lasts.then_some((callee, Guard { register, table }))
+}
+
+/// Whether nearly always the same table was seen.
+fn is_one_way(site: &SiteTargets) -> bool {
+    let looks = site.bases.iter().map(|b| b.1).sum::<u64>() + site.others.bases;
+    let most = site.bases.first().map_or(0, |b| b.1);
+    looks >= LOOKS && u128::from(most) * 1000 >= u128::from(looks) * u128::from(MOSTLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::passes::Passes;
+    use crate::plan::test_candidate::candidate;
+
+    /// `test; jne b2; b1: ret; b2: je out; b3: ret`
+    const FUNCTION: &str = "\
+function 0x1000
+part 0x1000..0x1009
+block b0 0x1000
+  48 85 c0
+  75 01
+  cond ne b2 else b1
+block b1 0x1005
+  c3
+  return
+block b2 0x1006
+  74 01
+  cond e 0x1009 else b3
+block b3 0x1008
+  c3
+  return
+";
+
+    /// How often the two branches went: to b2 or b1, and to a place outside or b3.
+    fn gone(first: [u64; 2], second: [u64; 2]) -> Candidate {
+        let entered = first[0] + first[1];
+        let mut c = candidate(1, &[0], &[entered, first[1], first[0], second[1]], true, 0);
+        c.analysed.cfg = code::parse(FUNCTION).unwrap();
+        c.counts.edges = vec![first.to_vec(), Vec::new(), second.to_vec(), Vec::new()];
+        c
+    }
+
+    /// The way by that.
+    fn by(first: [u64; 2], second: [u64; 2], all: bool) -> Option<Vec<u32>> {
+        way(&gone(first, second), all).map(|path| path.iter().map(|b| b.0).collect())
+    }
+
+    #[test]
+    fn ways_are_left_out() {
+        let mut straight = gone([0, 99], [0, 0]);
+        straight.analysed.cfg = code::parse(
+            "function 0x1000\npart 0x1000..0x1004\nblock b0 0x1000\n  48 89 f8\n  c3\n  return\n",
+        )
+        .unwrap();
+        let branched = gone([0, 99], [0, 0]);
+        let without = |passes: &[Pass]| {
+            let style = Style { passes: Passes::without(passes), ..Style::default() };
+            [&straight, &branched].map(|c| wanted_way(c, style).is_some())
+        };
+        assert_eq!(without(&[]), [true, true]);
+        assert_eq!(without(&[Pass::SideExits]), [true, false]);
+        assert_eq!(without(&[Pass::InPlace]), [false, false]);
+    }
+
+    #[test]
+    fn the_way_that_is_nearly_always_taken() {
+        assert_eq!(by([3, 97], [0, 3], false), Some(vec![0, 1]));
+        assert_eq!(by([97, 3], [0, 97], false), Some(vec![0, 2, 3]));
+        assert_eq!(by([4, 96], [0, 4], false), None, "too often another one");
+        assert_eq!(by([98, 2], [2, 96], false), None, "together too often");
+        assert_eq!(by([98, 2], [98, 0], false), None, "it leads outside");
+        assert_eq!(by([0, 0], [0, 0], false), None, "nobody knows");
+        assert_eq!((by([0, 32], [0, 0], false), by([0, 33], [0, 0], false)), (None, Some(vec![0, 1])));
+        assert_eq!(by([50, 50], [0, 50], true), Some(vec![0, 2, 3]), "whatever can be had");
+    }
+}

@@ -1,0 +1,142 @@
+//! Candidates and clones for tests.
+
+use crate::analyse::program::{Analysed, FuncId};
+use crate::plan::candidate::Candidate;
+use addr::{Addr, Avma};
+use code::{BlockId, Cfg};
+use emit::{Body, Function, Output, Repeat, Request, Shortcut};
+use profile::Counts;
+use unwind::{CfaRule, Reg, Row};
+
+/// Four blocks, of 1, 2, 1 and 1 instructions.
+const FUNCTION: &str = "\
+function 0x1000
+part 0x1000..0x1009
+block b0 0x1000
+  75 01
+  cond ne b2 else b1
+block b1 0x1002
+  90
+  c3
+  return
+block b2 0x1004
+  74 02
+  cond e 0x1008 else b3
+block b3 0x1006
+  c3
+  return
+";
+
+/// One with these of its blocks, which ran so often; entered at its index times 0x1000.
+pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool, samples: u64) -> Candidate {
+    let mut cfg = code::parse(FUNCTION).unwrap();
+    cfg.entry = Avma(u64::from(index) * 0x1000);
+    let analysed = Analysed {
+        cfg,
+        text: Vec::new(),
+        rows: Vec::new(),
+        lsda: None,
+        personality: None,
+        signal_frame: false,
+    };
+    let mut c = Candidate::new(FuncId { module: 0, index }, analysed, samples);
+    c.order = order.iter().map(|&b| BlockId(b)).collect();
+    c.counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
+    c.counted = counted;
+    c
+}
+
+/// `dec; jne b0; b1: ret`
+pub(crate) const LOOP: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  48 ff c8
+  75 fb
+  cond ne b0 else b1
+block b1 0x1005
+  c3
+  return
+";
+
+/// A clone of these blocks of a function in one part, the first `hot` of them apart from the others.
+pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
+    cloned_again(cfg, order, hot, &[], text_at)
+}
+
+/// The same with these loops several times.
+pub(crate) fn cloned_again(
+    cfg: &Cfg,
+    order: Vec<BlockId>,
+    hot: usize,
+    repeats: &[Repeat],
+    text_at: Avma,
+) -> Output {
+    let rows = rows(cfg);
+    let repeats = repeats.to_vec();
+    emitted(vec![Function { hot, align: 16, repeats, ..Function::new(cfg, order, &rows) }], text_at)
+}
+
+/// A clone of all of a function whose entry is redirected, with these calls going by redirects.
+pub(crate) fn cloned_late(cfg: &Cfg, late_bound: Vec<u32>, text_at: Avma) -> Output {
+    let rows = rows(cfg);
+    let order = cfg.block_ids().collect();
+    emitted(vec![Function { late_bound, is_redirected: true, ..Function::new(cfg, order, &rows) }], text_at)
+}
+
+fn rows(cfg: &Cfg) -> [Row; 1] {
+    [Row { range: cfg.parts[0], cfa: CfaRule::RegOffset(Reg::RSP, 8), regs: Vec::new(), args_size: 0 }]
+}
+
+fn emitted(functions: Vec<Function<'_>>, text_at: Avma) -> Output {
+    let request = Request {
+        text_at,
+        data_at: text_at.add(0x10_0000),
+        functions,
+        known: &|_| None,
+        stubs: &Default::default(),
+        constant: &|_| None,
+    };
+    emit::emit(&request).unwrap()
+}
+
+/// `call 0x2000; ret`
+const CALLER: &str = "\
+function 0x1000
+part 0x1000..0x1006
+block b0 0x1000
+  e8 fb 0f 00 00
+  c3
+  return
+";
+/// `test; je b2; b1: add; b2: ret`
+const CALLEE: &str = "\
+function 0x2000
+part 0x2000..0x2009
+block b0 0x2000
+  48 85 c0
+  74 03
+  cond e b2 else b1
+block b1 0x2005
+  48 01 d8
+  fall b2
+block b2 0x2008
+  c3
+  return
+";
+
+/// A caller, its callee, and clones of both: all of the callee runs in place of the call, but where its branch is taken.
+pub(crate) fn cloned_in_place(text_at: Avma) -> ([Cfg; 2], Output) {
+    let cfgs = [CALLER, CALLEE].map(|text| code::parse(text).unwrap());
+    let rows = cfgs.each_ref().map(rows);
+    let path = [0, 1, 2].map(BlockId);
+    let body = Body { cfg: &cfgs[1], path: &path, lsda: None };
+    let shortcut = Shortcut { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
+    let function = |i: usize, shortcuts| Function {
+        shortcuts,
+        ..Function::new(&cfgs[i], cfgs[i].block_ids().collect(), &rows[i])
+    };
+    let out = emitted(vec![function(0, vec![shortcut]), function(1, Vec::new())], text_at);
+    assert_eq!(out.stats.in_place, 1);
+    (cfgs, out)
+}

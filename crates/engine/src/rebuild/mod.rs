@@ -1,0 +1,5 @@
+//! `optimize`: all of it in order.
+
+pub(crate) mod optimize;
+pub(crate) mod report;
+pub(crate) mod reuse;

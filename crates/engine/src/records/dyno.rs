@@ -1,0 +1,493 @@
+//! What a layout makes the CPU do: how often the counted functions branch, jump, call, and how much code that takes.
+//!
+//! From exact counts and the bytes as they lie, before and after; nothing is measured. Names as in BOLT's dyno-stats,
+//! where it has them: taken branches are conditional ones that are taken, and direct jumps; calls, returns and indirect
+//! jumps are told apart from them. The code of one function is gone through instruction by instruction in the order of
+//! addresses; each runs as often as the original instruction that it copies, an extra jump as often as the edge that it
+//! stands for. A block without a clone counts with what it does in the original. How the turns of a loop fall on its copies is
+//! a model's (`turns`).
+
+use crate::analyse::program::Program;
+use crate::build::map_store;
+use crate::plan::candidate::Candidate;
+use crate::plan::shortcuts;
+use crate::plan::turns::{Flows, Turns};
+use addr::{Addr, Avma};
+use code::{BlockId, Cfg, Dest, Term};
+use emit::{AddressMap, Link};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use layout::{FrontEnd, Span};
+use profile::Counts;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+use splice::{CachePlan, RedirectKind};
+
+/// How often things happened. All but lines and pages are executions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DynoStats {
+    /// Instructions.
+    pub instructions: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Conditional branches.
+    pub conditional_branches: u64,
+    /// Those that were taken.
+    pub taken_conditional_branches: u64,
+    /// Those that were not.
+    pub non_taken_conditional_branches: u64,
+    /// Direct jumps, tail calls among them, and jumps through a slot at a fixed address.
+    pub unconditional_branches: u64,
+    /// All direct branches.
+    pub total_branches: u64,
+    /// Those that were taken: conditional ones and all jumps.
+    pub taken_branches: u64,
+    /// How often control went from one block to the next without a taken branch.
+    pub fall_throughs: u64,
+    /// Indirect jumps: jump tables, and tail calls by pointer.
+    pub indirect_jumps: u64,
+    /// Calls, direct and indirect.
+    pub calls: u64,
+    /// Those by a pointer; a slot at a fixed address is none.
+    pub indirect_calls: u64,
+    /// Direct calls of stubs of the procedure linkage table.
+    pub plt_calls: u64,
+    /// Returns.
+    pub returns: u64,
+    /// Jumps that only the clones have.
+    pub inserted_jumps: u64,
+    /// Jumps that only the originals have.
+    pub dropped_jumps: u64,
+    /// How often control left a clone for its original in the middle of the function.
+    pub exits_to_original: u64,
+    /// Cache lines of 64 bytes that hold any of it. Not executions.
+    pub lines: u64,
+    /// Pages of 4096 bytes that hold any of it. Not executions.
+    pub pages: u64,
+    /// The fewest cache lines that hold 99% of the executed bytes. Not executions.
+    pub hot_lines: u64,
+    /// The fewest pages that hold 99% of the executed bytes. Not executions.
+    pub hot_pages: u64,
+}
+
+/// The same functions before and after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DynoReport {
+    /// How many functions: those that were counted and cloned.
+    pub functions: usize,
+    /// As the program has them.
+    pub before: DynoStats,
+    /// As they are cloned.
+    pub after: DynoStats,
+}
+
+/// A function's counts, its clone's map, and the text that the clone is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted<'a> {
+    pub(crate) cfg: &'a Cfg,
+    pub(crate) counts: &'a Counts,
+    pub(crate) map: &'a AddressMap,
+    pub(crate) text: &'a [u8],
+    /// Where that starts.
+    pub(crate) text_at: Avma,
+    /// How often the clones of callers run it in place, and by which way.
+    pub(crate) in_place: (u64, &'a [BlockId]),
+}
+
+impl Counted<'_> {
+    /// The instruction of the clone at `at`.
+    fn decode(&self, at: Avma) -> Instruction {
+        let from = at.since(self.text_at).and_then(|n| usize::try_from(n).ok());
+        let bytes = from.and_then(|n| self.text.get(n..)).unwrap_or_default();
+        Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode()
+    }
+}
+
+/// Of those of `chosen` that were counted and have a clone in `caches`; `None` where there is none.
+pub(crate) fn of_caches(
+    program: &Program<'_>,
+    chosen: &[Candidate],
+    caches: &[CachePlan],
+) -> Option<DynoReport> {
+    let counted: FxHashMap<Avma, &Candidate> =
+        chosen.iter().filter(|c| c.counted).map(|c| (c.analysed.cfg.entry, c)).collect();
+    let clones: Vec<(&CachePlan, &Candidate, AddressMap)> = caches
+        .iter()
+        .flat_map(|cache| {
+            map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
+        })
+        .filter_map(|(cache, entry, map)| Some((cache, *counted.get(&entry)?, map)))
+        .collect();
+    let in_place = shortcuts::in_place(chosen);
+    let functions: Vec<Counted<'_>> = clones
+        .iter()
+        .map(|(cache, c, map)| Counted {
+            cfg: &c.analysed.cfg,
+            counts: &c.counts,
+            map,
+            text: &cache.text,
+            text_at: cache.text_at,
+            in_place: (
+                in_place.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
+                c.way.as_deref().unwrap_or_default(),
+            ),
+        })
+        .collect();
+    let mut jumps = Jumps::default();
+    for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
+        let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
+        let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
+        // Where there are several, the one nearest to the entry stands for them.
+        let nearest = jumps.entry(program.extent(function).entry).or_insert(jump);
+        if jump.ip() < nearest.ip() {
+            *nearest = jump;
+        }
+    }
+    (!functions.is_empty()).then(|| dyno(&functions, &jumps, &|at| program.bound(at).is_some()))
+}
+
+/// The jump that leads from an original to its clone, by the original's entry.
+pub(crate) type Jumps = FxHashMap<Avma, Instruction>;
+
+/// Sums up all functions. `is_stub` tells the procedure linkage table's stubs.
+pub(crate) fn dyno(functions: &[Counted<'_>], jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) -> DynoReport {
+    let (mut before, mut after) = (Tally::default(), Tally::default());
+    for f in functions {
+        before.original(f.cfg, f.counts, is_stub, &|_| true);
+        after.clone(f, jumps, is_stub);
+    }
+    DynoReport { functions: functions.len(), before: before.finish(), after: after.finish() }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    stats: DynoStats,
+    spans: Vec<Span>,
+}
+
+/// Where a function's control goes, as often as was counted.
+struct Flow<'a> {
+    cfg: &'a Cfg,
+    counts: &'a Counts,
+    /// How often it runs elsewhere, and by which way through it.
+    less: (u64, &'a [BlockId]),
+}
+
+impl Flow<'_> {
+    fn block(&self, b: BlockId) -> u64 {
+        let less = if self.less.1.contains(&b) { self.less.0 } else { 0 };
+        self.counts.block(b).saturating_sub(less)
+    }
+
+    /// A way out of a block, by its place among the block's and by its destination.
+    fn edge(&self, b: BlockId, index: usize, dest: Dest) -> u64 {
+        let all = self.all(b, index);
+        let along = |w: &[BlockId]| w[0] == b && Dest::Block(w[1]) == dest;
+        let less = if self.less.1.windows(2).any(along) { self.less.0 } else { 0 };
+        all.saturating_sub(less)
+    }
+
+    /// As [`Flow::edge`], with what runs elsewhere.
+    fn all(&self, b: BlockId, index: usize) -> u64 {
+        self.counts.edges.get(b.index()).and_then(|e| e.get(index)).copied().unwrap_or(0)
+    }
+
+    /// How often a block's way out to the place that `is` it was taken; of two ways there the first.
+    fn to(&self, b: BlockId, is: impl Fn(Avma) -> bool) -> u64 {
+        let (mut index, mut found) = (0, None);
+        self.cfg.successors(b, |dest| {
+            if found.is_none() && is(self.start(dest)) {
+                found = Some(self.edge(b, index, dest));
+            }
+            index += 1;
+        });
+        found.unwrap_or(0)
+    }
+
+    fn start(&self, dest: Dest) -> Avma {
+        match dest {
+            Dest::Block(b) => self.cfg.blocks.get(b.index()).map_or(Avma(0), |b| b.range.start),
+            Dest::Outside(at) => at,
+        }
+    }
+}
+
+impl Tally {
+    /// Takes in an instruction at `at` that ran so often; how often control ran on behind it. `taken` is how often it
+    /// jumped, for a conditional branch.
+    fn executed(
+        &mut self,
+        i: &Instruction,
+        at: u64,
+        n: u64,
+        taken: u64,
+        is_stub: &dyn Fn(Avma) -> bool,
+    ) -> u64 {
+        let s = &mut self.stats;
+        let len = i.len() as u64;
+        add(&mut s.instructions, n);
+        add(&mut s.bytes, n.saturating_mul(len));
+        match self.spans.last_mut().filter(|last| last.at + last.size == at && last.count == n) {
+            Some(last) => last.size += len,
+            None => self.spans.push(Span { at, size: len, count: n }),
+        }
+        match i.flow_control() {
+            FlowControl::ConditionalBranch => {
+                let taken = taken.min(n);
+                add(&mut s.conditional_branches, n);
+                add(&mut s.taken_conditional_branches, taken);
+                add(&mut s.non_taken_conditional_branches, n - taken);
+                n - taken
+            }
+            FlowControl::UnconditionalBranch => {
+                add(&mut s.unconditional_branches, n);
+                0
+            }
+            FlowControl::IndirectBranch => {
+                // Through a slot at a fixed address: where it leads is known.
+                add(
+                    if i.is_ip_rel_memory_operand() {
+                        &mut s.unconditional_branches
+                    } else {
+                        &mut s.indirect_jumps
+                    },
+                    n,
+                );
+                0
+            }
+            FlowControl::Return => {
+                add(&mut s.returns, n);
+                0
+            }
+            FlowControl::Call => {
+                add(&mut s.calls, n);
+                if i.op0_kind() == OpKind::NearBranch64 && is_stub(Avma(i.near_branch64())) {
+                    add(&mut s.plt_calls, n);
+                }
+                n
+            }
+            FlowControl::IndirectCall => {
+                add(&mut s.calls, n);
+                // As above.
+                if !i.is_ip_rel_memory_operand() {
+                    add(&mut s.indirect_calls, n);
+                }
+                n
+            }
+            _ => n,
+        }
+    }
+
+    /// The blocks of the original that `wanted` names.
+    fn original(
+        &mut self,
+        cfg: &Cfg,
+        counts: &Counts,
+        is_stub: &dyn Fn(Avma) -> bool,
+        wanted: &dyn Fn(BlockId) -> bool,
+    ) {
+        let flow = Flow { cfg, counts, less: (0, &[]) };
+        for b in cfg.block_ids().filter(|&b| wanted(b)) {
+            let mut through = flow.block(b);
+            for inst in cfg.insts_of(b) {
+                let taken = match inst.decoded.flow_control() {
+                    FlowControl::ConditionalBranch => flow.all(b, 0),
+                    _ => 0,
+                };
+                through = self.executed(&inst.decoded, inst.at.0, flow.block(b), taken, is_stub);
+            }
+            if matches!(
+                cfg.blocks[b.index()].term,
+                Term::Fall { .. } | Term::Cond { .. } | Term::CondShort { .. }
+            ) {
+                add(&mut self.stats.fall_throughs, through);
+            }
+        }
+    }
+
+    /// A clone, and what of its function ran without one.
+    fn clone(&mut self, f: &Counted<'_>, jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) {
+        let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.in_place };
+        let places = Places::new(f.cfg, f.map);
+        let fragments = f.map.fragments();
+        // Those that get where they go by a shortcut.
+        let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
+        let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
+        let is_call = |i: &&code::Inst| i.decoded.is_call_near();
+        let direct: FxHashSet<Avma> = f.cfg.insts.iter().filter(is_call).map(|i| i.at).collect();
+        let mut turns = Turns::new(f.map, &Blocks { flow: &flow, places: &places });
+        let mut turn = None;
+        let mut cloned = vec![false; f.cfg.blocks.len()];
+        // The block that control is in, and how often it runs on to the next instruction.
+        let (mut block, mut through) = (BlockId(0), 0);
+        for (place, e) in f.map.entries().iter().enumerate() {
+            let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
+            if let Some(b) = own {
+                // Also from one copy of a loop to the next.
+                if b != block || e.link == Link::Again && places.starts(e.original) {
+                    add(&mut self.stats.fall_throughs, through);
+                }
+                block = b;
+                if let Some(c) = cloned.get_mut(b.index()) {
+                    *c = true;
+                }
+            }
+            if e.link == Link::Dropped {
+                through = flow.block(block);
+                if !direct.contains(&e.original) {
+                    add(&mut self.stats.dropped_jumps, through);
+                }
+                continue;
+            }
+            // Guards are taken to hold, and ways that run in place not to be left: what is kept for other cases does not run.
+            if f.map.is_aside(place) || e.link == Link::Copy && calls.contains(&e.original) {
+                break;
+            }
+            let at = fragments.address(e.at);
+            let i = f.decode(at);
+            if e.link != Link::Extra {
+                turn = turns.next(e.original);
+            }
+            let part = |n: u64| turn.map_or(n, |t| t.part(n));
+            let n = match (e.link, i.mnemonic()) {
+                (Link::Extra, Mnemonic::Jmp) => {
+                    let n = extra_jumps(&flow, block, e.original, through, &part);
+                    add(&mut self.stats.inserted_jumps, n);
+                    n
+                }
+                (Link::Extra, _) => through,
+                _ => part(flow.block(block)),
+            };
+            let to = target(&i);
+            let taken = match (i.flow_control(), to) {
+                (FlowControl::ConditionalBranch, Some(to)) => {
+                    part(flow.to(block, |start| places.is(start, to)))
+                }
+                (FlowControl::UnconditionalBranch, _) => n,
+                _ => 0,
+            };
+            let original = to.is_some_and(|to| !fragments.contains(to) && places.starts(to));
+            let exits = match i.flow_control() {
+                FlowControl::IndirectBranch => places.exits(&flow, block),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if original => taken,
+                _ => 0,
+            };
+            add(&mut self.stats.exits_to_original, exits);
+            through = self.executed(&i, at.0, n, taken, is_stub);
+            if let Some(jump) = to.filter(|_| i.is_call_near()).and_then(|to| jumps.get(&to)) {
+                self.executed(jump, jump.ip(), n, n, is_stub);
+            }
+        }
+        self.original(f.cfg, f.counts, is_stub, &|b| !cloned.get(b.index()).copied().unwrap_or(true));
+    }
+
+    fn finish(mut self) -> DynoStats {
+        let s = &mut self.stats;
+        s.total_branches = s.conditional_branches.saturating_add(s.unconditional_branches);
+        s.taken_branches = s.taken_conditional_branches.saturating_add(s.unconditional_branches);
+        let touched = FrontEnd::of(&self.spans);
+        (s.lines, s.pages) = (touched.lines, touched.pages);
+        s.hot_lines = layout::hottest(&self.spans, layout::LINE_BYTES, HOT_PER_10K);
+        s.hot_pages = layout::hottest(&self.spans, layout::PAGE_BYTES, HOT_PER_10K);
+        self.stats
+    }
+}
+
+/// The share of executed bytes that hot lines and pages hold.
+const HOT_PER_10K: u64 = 9900;
+
+fn add(to: &mut u64, n: u64) {
+    *to = to.saturating_add(n);
+}
+
+fn target(i: &Instruction) -> Option<Avma> {
+    (i.op0_kind() == OpKind::NearBranch64).then(|| Avma(i.near_branch64()))
+}
+
+/// How often a jump that only the clone has runs: as often as the edge for which it stands. `through` is how often control
+/// ran on to there, `part` what of all that a block does falls on its copy there.
+fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &dyn Fn(u64) -> u64) -> u64 {
+    match flow.cfg.blocks.get(block.index()).map(|b| &b.term) {
+        // Before it stands the branch that did not go the other way.
+        Some(Term::Cond { .. }) => through,
+        // Behind a short branch there may be two, one for each way; where both lead to one place there is no telling.
+        _ => part(flow.to(block, |start| start == to)),
+    }
+}
+
+/// The blocks of a function by address, here and in its clone.
+struct Places<'a> {
+    map: &'a AddressMap,
+    blocks: Vec<(Avma, Avma, BlockId)>,
+}
+
+/// What [`Turns`] asks.
+struct Blocks<'a> {
+    flow: &'a Flow<'a>,
+    places: &'a Places<'a>,
+}
+
+impl Flows for Blocks<'_> {
+    fn block_of(&self, at: Avma) -> Option<Avma> {
+        self.places.block_at(at).map(|b| self.flow.start(Dest::Block(b)))
+    }
+
+    fn ran(&self, block: Avma) -> u64 {
+        self.places.block_at(block).map_or(0, |b| self.flow.block(b))
+    }
+
+    fn goes(&self, from: Avma, to: Avma) -> u64 {
+        self.places.block_at(from).map_or(0, |b| self.flow.to(b, |at| at == to))
+    }
+}
+
+impl<'a> Places<'a> {
+    fn new(cfg: &Cfg, map: &'a AddressMap) -> Self {
+        let mut blocks: Vec<_> =
+            cfg.blocks.iter().zip(cfg.block_ids()).map(|(b, id)| (b.range.start, b.range.end, id)).collect();
+        blocks.sort_unstable_by_key(|p| p.0);
+        Self { map, blocks }
+    }
+
+    fn block_at(&self, at: Avma) -> Option<BlockId> {
+        let after = self.blocks.partition_point(|p| p.0 <= at);
+        self.blocks.get(after.checked_sub(1)?).filter(|p| at < p.1).map(|p| p.2)
+    }
+
+    /// Whether a block of the original starts at `at`.
+    fn starts(&self, at: Avma) -> bool {
+        self.blocks.binary_search_by_key(&at, |p| p.0).is_ok()
+    }
+
+    /// Whether the clone's branch to `to` stands for one to `start`: it may lead to a jump that was dropped, or to one that
+    /// leads there.
+    fn is(&self, start: Avma, to: Avma) -> bool {
+        if !self.map.fragments().contains(to) {
+            return start == to;
+        }
+        self.map.to_clone(start) == Some(to) || self.map.to_original(to) == Some(start)
+    }
+
+    /// How often a jump through a table leads to the original.
+    fn exits(&self, flow: &Flow<'_>, block: BlockId) -> u64 {
+        let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else {
+            return 0;
+        };
+        if flow.cfg.tables.get(*table as usize).is_none_or(|t| t.cloneable.is_none()) {
+            return flow.block(block);
+        }
+        let (mut index, mut exits) = (0, 0);
+        flow.cfg.successors(block, |dest| {
+            if let Dest::Block(b) = dest
+                && self.map.to_clone(flow.start(Dest::Block(b))).is_none()
+            {
+                add(&mut exits, flow.edge(block, index, dest));
+            }
+            index += 1;
+        });
+        exits
+    }
+}
+
+#[cfg(test)]
+#[path = "dyno_tests.rs"]
+mod tests;

@@ -1,0 +1,61 @@
+//! Profiles that outlive a process: taken down of what an optimization used, kept in the target beside its journal, and
+//! used again in place of sampling and counting.
+
+mod apply;
+mod loaded;
+mod record;
+mod show;
+mod sites;
+mod write;
+
+pub use apply::ProfileUse;
+pub(crate) use apply::{candidates, used};
+pub(crate) use record::{Taken, settle, take_down};
+pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
+pub use write::{ProfileForm, ProfileText, write_profile};
+
+use crate::records::notes::Notes;
+use crate::{Error, Target};
+use profile::Profile;
+use std::path::{Path, PathBuf};
+use tracee::Pid;
+
+/// What the last optimization of a target used.
+///
+/// # Errors
+/// [`Error::NotInstalled`] for a process that whet has not touched, [`Error::NoProfile`] where the clones lie in random order,
+/// [`Error::Tracee`].
+pub fn export_profile(pid: Pid) -> Result<Profile, Error> {
+    let target = Target::open(pid)?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
+    notes.profile.parse().map_err(|_| Error::NoProfile { pid })
+}
+
+/// The build-id of a process's program, as profiles have it; `None` where it has none or cannot be looked at.
+#[must_use]
+pub fn build_id(pid: Pid) -> Option<String> {
+    let bytes = image::build_id_of(Path::new(&format!("/proc/{}/exe", pid.0)))?;
+    profile::BuildId::new(&bytes).map(|id| id.to_string())
+}
+
+/// Reads a profile file.
+///
+/// # Errors
+/// [`Error::File`], [`Error::ProfileText`].
+pub fn read_profile(path: &Path) -> Result<Profile, Error> {
+    let bytes = std::fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Profile::read(&bytes).map_err(|source| Error::ProfileText { path: path.to_owned(), source })
+}
+
+/// Reads profile files and adds them up.
+///
+/// # Errors
+/// As [`read_profile`].
+pub fn merge_profiles(paths: &[PathBuf]) -> Result<Profile, Error> {
+    let mut sum = Profile::default();
+    for path in paths {
+        sum.merge(read_profile(path)?);
+    }
+    Ok(sum)
+}

@@ -1,0 +1,161 @@
+//! From a profile to candidates: no sample is taken, nothing is counted.
+
+use super::loaded::{Loaded, loaded};
+use super::sites;
+use crate::analyse::program::{FuncId, Program};
+use crate::base::parallel;
+use crate::plan::candidate::Candidate;
+use crate::plan::candidates::{self, Candidates};
+use crate::{Error, OptimizeOptions};
+use addr::Addr;
+use code::Block;
+use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Origin, Profile};
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use tracee::Pid;
+
+/// What became of a profile that was used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileUse {
+    /// Functions whose counts were used.
+    pub functions: usize,
+    /// Functions that are not what they were when the profile was taken: another whet reads them differently.
+    pub stale: usize,
+    /// Functions that are left alone now, for a reason of their own.
+    pub refused: usize,
+    /// Functions of modules of another build, or of modules that are not loaded.
+    pub foreign: usize,
+    /// These modules, with the build-id that the profile knows.
+    pub foreign_modules: Vec<String>,
+}
+
+/// The profile's functions that are in the process as they were, with their counts; with `only`, those among them.
+///
+/// # Errors
+/// [`Error::ProfileUnfit`] where none is.
+pub(crate) fn candidates(
+    program: &Program<'_>,
+    pid: Pid,
+    profile: &Profile,
+    options: &OptimizeOptions,
+    only: Option<&FxHashSet<FuncId>>,
+) -> Result<Candidates, Error> {
+    let mut tame = profile.clone();
+    tame.tame();
+    let mut found: Vec<(FuncId, FunctionKey, &FunctionProfile)> = each(program, &tame)
+        .filter_map(|(key, f, id)| Some((id?, key, f)))
+        .filter(|(id, _, _)| only.is_none_or(|o| o.contains(id)))
+        .collect();
+    found.sort_by_key(|&(id, key, _)| (id, key));
+    let loaded = loaded(program);
+    let mut out = Candidates::default();
+    let functions: Vec<&[(FuncId, FunctionKey, &FunctionProfile)]> =
+        found.chunk_by(|a, b| a.0 == b.0).collect();
+    let analyse = |same: &&[(FuncId, FunctionKey, &FunctionProfile)]| {
+        let &(id, _, _) = same.first()?;
+        let analysed = program.analyse(id).map(|analysed| {
+            let hash = profile::hash(&analysed.cfg);
+            let &(_, _, f) = same.iter().find(|(_, key, _)| key.hash == hash)?;
+            Some(told(program, &loaded, Candidate::new(id, analysed, f.samples), f))
+        });
+        Some((id, same.iter().fold(0, |sum: u64, (_, _, f)| sum.saturating_add(f.samples)), analysed))
+    };
+    for some in functions.chunks(candidates::AT_ONCE) {
+        options.interrupt.check()?;
+        for (id, samples, analysed) in parallel::map(some, analyse).into_iter().flatten() {
+            if options.max_functions.is_some_and(|max| out.chosen.len() >= max) {
+                break;
+            }
+            match analysed {
+                Ok(Some(c)) => {
+                    out.samples.insert(id, c.samples);
+                    out.chosen.push(c);
+                }
+                // Another whet cut it differently.
+                Ok(None) => {}
+                Err(reason) => out.refused.push((id, samples, reason)),
+            }
+        }
+    }
+    if out.chosen.is_empty() {
+        return Err(Error::ProfileUnfit { pid, why: why_unfit(program, profile, &out) });
+    }
+    Ok(out)
+}
+
+/// A candidate with all that a profile knows of it.
+fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Candidate {
+    let cfg = &c.analysed.cfg;
+    let hits = |b: &Block| f.hits.get(&b.range.start.distance(cfg.entry)).copied().unwrap_or(0);
+    let hits = cfg.blocks.iter().map(hits).collect();
+    // Of what threads stayed in the samples say what ran; the counts, in a unit of their own, are for other tools.
+    let counts = if f.origin == Origin::Stayed { Counts::zero(cfg) } else { f.counts(cfg) };
+    let counted = f.origin >= Origin::Stayed;
+    let targets = sites::of(program, loaded, &c, f);
+    Candidate { counts, counted, hits, targets, ..c }
+}
+
+/// Every function of a profile with the function of the process that stands at its place in the same build.
+fn each<'a>(
+    program: &'a Program<'_>,
+    profile: &'a Profile,
+) -> impl Iterator<Item = (FunctionKey, &'a FunctionProfile, Option<FuncId>)> {
+    let loaded = loaded(program);
+    profile.modules.iter().flat_map(move |(build_id, module)| {
+        let image = loaded.get(build_id).map(|&i| &program.image().modules()[i]);
+        module.functions.iter().map(move |(&key, f)| {
+            let id = image.and_then(|m| {
+                let entry = m.bias.avma(key.at);
+                program.find(entry).filter(|&id| program.extent(id).entry == entry)
+            });
+            (key, f, id)
+        })
+    })
+}
+
+/// What became of each function of a profile.
+pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> ProfileUse {
+    let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
+    let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
+    let loaded = loaded(program);
+    let mut out = ProfileUse::default();
+    for (build_id, module) in profile.modules.iter().filter(|(id, _)| !loaded.contains_key(id)) {
+        out.foreign += module.functions.len();
+        out.foreign_modules.push(format!("{} {build_id}", module.name));
+    }
+    for (_, _, id) in each(program, profile) {
+        match id {
+            Some(id) if chosen.contains(&id) => out.functions += 1,
+            Some(id) if refused.contains(&id) => out.refused += 1,
+            _ => out.stale += 1,
+        }
+    }
+    out.stale -= out.foreign;
+    out
+}
+
+/// Why a profile is of no use to a process.
+fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> String {
+    let used = used(program, profile, candidates);
+    if used.foreign < profile.functions() {
+        return format!(
+            "of its {} functions {} are not what they were, {} are left alone, {} are of other builds",
+            profile.functions(),
+            used.stale,
+            used.refused,
+            used.foreign
+        );
+    }
+    let main = program.image().main();
+    let own = main.build_id.as_deref().and_then(BuildId::new);
+    let mut why = format!(
+        "it is of other builds: the program {} has build-id {}; the profile knows",
+        main.file_name().unwrap_or("?"),
+        own.map_or("none".to_owned(), |id| id.to_string())
+    );
+    for (i, module) in used.foreign_modules.iter().enumerate() {
+        let _ = write!(why, "{} {module}", if i == 0 { "" } else { "," });
+    }
+    why
+}

@@ -1,0 +1,149 @@
+//! From the candidates of an optimization to a profile.
+
+use super::sites;
+use crate::OptimizeOptions;
+use crate::analyse::program::{FuncId, Program};
+use crate::plan::calls;
+use crate::plan::candidate::Candidate;
+use crate::plan::candidates::Candidates;
+use crate::plan::samples::Samples;
+use addr::Addr;
+use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
+use std::time::{Duration, SystemTime};
+
+/// Bytes of text at most that are kept in a target; the least run functions are left out.
+const MOST: usize = 2 << 20;
+
+/// The same for few functions: the text shares a mapping with tables, for all of which room is set aside by the number of
+/// functions.
+fn room(functions: usize) -> usize {
+    functions.saturating_mul(1024).saturating_add(512 << 10).min(MOST)
+}
+
+/// How the counts were come by.
+#[derive(Debug)]
+pub(crate) struct Taken<'a> {
+    /// The program's path.
+    pub(crate) exe: String,
+    /// User samples of the process.
+    pub(crate) samples: &'a Samples,
+    /// For how long edges were counted.
+    pub(crate) counted: Duration,
+}
+
+/// What the candidates' clones are laid out by, as it is kept in the target. Nothing where that is chance.
+pub(crate) fn take_down(
+    program: &Program<'_>,
+    candidates: &Candidates,
+    options: &OptimizeOptions,
+    taken: &Taken<'_>,
+) -> String {
+    if options.shuffle.is_some() {
+        return String::new();
+    }
+    let mut profile = match &options.profile {
+        Some(used) => head_of(used),
+        None => head(options, taken),
+    };
+    for c in &candidates.chosen {
+        let module = program.module_image(c.id);
+        let Some(build_id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
+        let function = function(program, c);
+        let entry = profile.modules.entry(build_id).or_default();
+        entry.name = module.file_name().unwrap_or_default().to_owned();
+        let at = module.bias.svma(program.extent(c.id).entry);
+        entry.functions.insert(FunctionKey { at, hash: profile::hash(&c.analysed.cfg) }, function);
+    }
+    profile.shrink_to(room(candidates.chosen.len()));
+    profile.to_string()
+}
+
+fn head(options: &OptimizeOptions, taken: &Taken<'_>) -> Profile {
+    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Profile {
+        exes: [taken.exe.clone()].into(),
+        runs: 1,
+        when: since_epoch.as_secs(),
+        sampled: ms(options.sampling),
+        counted: ms(taken.counted),
+        samples: taken.samples.ips.len() as u64,
+        ..Profile::default()
+    }
+}
+
+/// The counts are still those of the runs that the profile is of.
+fn head_of(used: &Profile) -> Profile {
+    let &Profile { runs, when, sampled, counted, samples, .. } = used;
+    Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
+}
+
+/// Makes counts what a profile of them will say, so that clones laid out by it are the same.
+pub(crate) fn settle(chosen: &mut [Candidate]) {
+    for c in chosen.iter_mut().filter(|c| !c.counts.blocks.is_empty()) {
+        c.counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
+    }
+}
+
+/// Whether a function ran, by the samples, but was entered by nobody while it was counted: threads had entered it before and
+/// stayed, as in the loop that a server runs in.
+fn has_stayed(c: &Candidate) -> bool {
+    c.counted && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
+}
+
+fn function(program: &Program<'_>, c: &Candidate) -> FunctionProfile {
+    let cfg = &c.analysed.cfg;
+    let inferred = has_stayed(c).then(|| profile::infer(cfg, &profile::weights(cfg, &c.hits)));
+    let counts: &Counts = inferred.as_ref().unwrap_or(&c.counts);
+    let mut f = FunctionProfile::record(cfg, counts);
+    f.origin = match (c.counted, &inferred) {
+        (_, Some(_)) => Origin::Stayed,
+        (true, None) => Origin::Counted,
+        (false, None) => Origin::Inferred,
+    };
+    f.samples = c.samples;
+    let sampled = cfg.blocks.iter().zip(&c.hits).filter(|(_, n)| **n > 0);
+    f.hits = sampled.map(|(b, &n)| (b.range.start.distance(cfg.entry), n)).collect();
+    f.sites = sites::take_down(program, c);
+    (f.binding, f.name) = symbol(program, c.id);
+    let own = program.module_image(c.id).build_id.as_deref();
+    let entry = c.analysed.cfg.entry;
+    for b in c.analysed.cfg.block_ids() {
+        let count = counts.block(b);
+        if count == 0 {
+            continue;
+        }
+        for inst in c.analysed.cfg.insts_of(b) {
+            let Some(callee) = calls::callee(program, &inst.decoded) else { continue };
+            let module = program.module_image(callee);
+            let Some(id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
+            let at = module.bias.svma(program.extent(callee).entry);
+            // A loop's jump to the function's own start is an edge already.
+            let loops = callee == c.id && !is_call(&inst.decoded);
+            if !loops {
+                let module = (own != Some(id.bytes())).then_some(id);
+                f.calls.insert((inst.at.distance(entry), Place { module, at }), count);
+            }
+        }
+    }
+    f
+}
+
+fn is_call(i: &iced_x86::Instruction) -> bool {
+    matches!(i.flow_control(), iced_x86::FlowControl::Call | iced_x86::FlowControl::IndirectCall)
+}
+
+/// The symbol at a function's entry.
+fn symbol(program: &Program<'_>, f: FuncId) -> (Binding, String) {
+    let entry = program.extent(f).entry;
+    let symbols = &program.module_image(f).symbols;
+    let Some(symbol) = symbols.function_at(entry).filter(|s| s.at == entry) else {
+        return (Binding::None, String::new());
+    };
+    let binding = match symbol.global {
+        true => Binding::Global,
+        false if symbols.named(symbol.name).all(|s| s.at == entry) => Binding::Local,
+        false => Binding::Shared,
+    };
+    (binding, symbol.name.to_owned())
+}

@@ -1,0 +1,86 @@
+//! Where indirect calls led, from one process to another.
+
+use super::loaded::Loaded;
+use crate::analyse::program::Program;
+use crate::plan::candidate::{Candidate, Others, SiteTargets};
+use crate::plan::targets;
+use addr::{Addr, Avma, AvmaRange};
+use profile::{BuildId, FunctionProfile, Looks, Place, SiteProfile};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// So many of what was seen most are kept of each site; the others are only counted.
+const MOST: usize = 8;
+
+/// What was seen of a candidate's sites, as far as it outlives the process: entries of functions, and tables that never
+/// change.
+pub(super) fn take_down(program: &Program<'_>, c: &Candidate) -> BTreeMap<i64, SiteProfile> {
+    let own = program.module_image(c.id).build_id.as_deref();
+    let function = |at: Avma| program.entered_at(at).is_some();
+    let table = |at: Avma| program.image().is_readonly_data(AvmaRange::with_len(at, 8));
+    let mut sites = BTreeMap::new();
+    for s in &c.targets {
+        let Some(inst) = c.analysed.cfg.insts.get(s.inst as usize) else { continue };
+        let site = SiteProfile {
+            callees: looks(program, own, &s.callees, s.others.callees, &function),
+            tables: looks(program, own, &s.bases, s.others.bases, &table),
+        };
+        if site != SiteProfile::default() {
+            sites.insert(inst.at.distance(c.analysed.cfg.entry), site);
+        }
+    }
+    sites
+}
+
+fn looks(
+    program: &Program<'_>,
+    own: Option<&[u8]>,
+    seen: &[(Avma, u64)],
+    others: u64,
+    outlives: &dyn Fn(Avma) -> bool,
+) -> Looks {
+    let all = seen.iter().fold(others, |sum, s| sum.saturating_add(s.1));
+    let place = |at: Avma| {
+        let module = program.image().module_of(at)?;
+        let id = module.build_id.as_deref()?;
+        let module_id = if own == Some(id) { None } else { Some(BuildId::new(id)?) };
+        Some(Place { module: module_id, at: module.bias.svma(at) })
+    };
+    let kept = seen.iter().filter(|s| outlives(s.0)).filter_map(|&(at, n)| Some((place(at)?, n)));
+    Looks { all, saw: kept.take(MOST).collect() }
+}
+
+/// What a profile knows of a candidate's sites.
+pub(super) fn of(
+    program: &Program<'_>,
+    loaded: &Loaded,
+    c: &Candidate,
+    f: &FunctionProfile,
+) -> Vec<SiteTargets> {
+    let cfg = &c.analysed.cfg;
+    let modules = program.image().modules();
+    let own = program.module(c.id).in_image;
+    let avma = |p: &Place| {
+        let module = p.module.as_ref().map_or(Some(own), |id| loaded.get(id).copied())?;
+        Some(modules.get(module)?.bias.avma(p.at))
+    };
+    let seen = |looks: &Looks| {
+        let known: FxHashMap<Avma, u64> =
+            looks.saw.iter().filter_map(|(place, &n)| Some((avma(place)?, n))).collect();
+        let others = looks.all.saturating_sub(known.values().sum());
+        (targets::ranked(known), others)
+    };
+    let insts = (0u32..).zip(&cfg.insts).filter(|_| !f.sites.is_empty());
+    let of_inst = insts.filter_map(|(n, inst)| Some((n, f.sites.get(&inst.at.distance(cfg.entry))?)));
+    of_inst
+        .map(|(inst, site)| {
+            let ((callees, other_callees), (bases, other_bases)) = (seen(&site.callees), seen(&site.tables));
+            SiteTargets {
+                inst,
+                callees,
+                bases,
+                others: Others { callees: other_callees, bases: other_bases },
+            }
+        })
+        .collect()
+}

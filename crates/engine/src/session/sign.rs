@@ -1,0 +1,231 @@
+//! Files that say who is at work on which target. They keep nobody from anything but from putting up the same sign.
+
+use crate::Error;
+use crate::base::progress::Progress;
+use crate::session::state::TargetState;
+use rustc_hash::FxHashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use tracee::{Pid, Process};
+
+/// A file that is locked as long as its maker lives, and goes with it unless that was killed.
+#[derive(Debug)]
+pub(crate) struct Sign {
+    file: File,
+    path: PathBuf,
+    /// What it says now.
+    said: Option<TargetState>,
+}
+
+impl Sign {
+    /// Puts one up.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] where another process has put up the same, [`Error::LockFile`] where no file can be made.
+    pub(crate) fn put(process: &Process, kind: &str) -> Result<Self, Error> {
+        let name = file_name(process, kind)?;
+        let mut failed = None;
+        for folder in folders() {
+            match Self::open(process, folder.join(&name)) {
+                Err(Error::LockFile { path, source }) => failed = Some(Error::LockFile { path, source }),
+                other => return other,
+            }
+        }
+        Err(failed.unwrap_or(Error::Locked { pid: process.pid() }))
+    }
+
+    fn open(process: &Process, path: PathBuf) -> Result<Self, Error> {
+        let io = |source| Error::LockFile { path: path.clone(), source };
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
+            match file.try_lock() {
+                // A file that its last holder removed after we opened it is seen by nobody.
+                Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
+                Ok(()) => {
+                    let sign = Self { file, path, said: None };
+                    // What one that was killed had said.
+                    if sign.is_private() {
+                        let _ = sign.file.set_len(0);
+                    }
+                    return Ok(sign);
+                }
+                Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: process.pid() }),
+                Err(TryLockError::Error(e)) => return Err(io(e)),
+            }
+        }
+    }
+
+    /// Its file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says what is being done. Only in a folder of one's own; should it not work, nobody is told.
+    pub(crate) fn tell(&mut self, progress: &Progress) {
+        let state = match progress {
+            Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
+            Progress::Counting { .. } => TargetState::Counting,
+            Progress::Building | Progress::Shuffling { .. } | Progress::Installing => TargetState::Optimizing,
+        };
+        self.say(state);
+    }
+
+    /// Says which state the target is in for others. As [`Sign::tell`].
+    pub(crate) fn say(&mut self, state: TargetState) {
+        if self.is_private() && self.said != Some(state) {
+            self.said = Some(state);
+            let _ = self.file.write_all_at(format!("{:<WORD$}\n", state.word()).as_bytes(), 0);
+        }
+    }
+
+    fn is_private(&self) -> bool {
+        private_folders().any(|f| self.path.starts_with(f))
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        // Still locked. Should it not work, the file is left. One that was taken away may have another in its place.
+        if self.file.metadata().is_ok_and(|m| m.nlink() > 0) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Root's own folder.
+const OWN: &str = "/run/whet";
+/// Bytes of the word that such a file says.
+const WORD: usize = 12;
+
+/// The name of one about a target: no other process had its id at that time.
+///
+/// # Errors
+/// Those of [`Process::start_time`].
+pub(crate) fn file_name(process: &Process, kind: &str) -> Result<String, Error> {
+    Ok(format!("whet-{}-{}.{kind}", process.pid().0, process.start_time()?))
+}
+
+/// Where such files may lie, best first. Not where anybody may write: who holds the lock of one keeps others from putting it
+/// up, so root's lies in a folder of its own.
+pub(crate) fn folders() -> Vec<PathBuf> {
+    let own = Path::new(OWN);
+    let made = DirBuilder::new().mode(0o700).create(own);
+    let usable = made.is_ok() || fs::metadata(own).is_ok_and(|m| m.is_dir());
+    let private = private_folders().filter(|f| usable || f != own);
+    private.chain([std::env::temp_dir()]).collect()
+}
+
+/// Those where nobody else may write.
+fn private_folders() -> impl Iterator<Item = PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|f| f.is_absolute());
+    std::iter::once(PathBuf::from(OWN)).chain(runtime)
+}
+
+/// What a whet is doing to a target just now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    /// The target, with its process id: when it started, in clock ticks since boot.
+    pub(crate) start_time: u64,
+    /// The whet's process id.
+    pub(crate) by: i32,
+    /// Since when: seconds of the Unix epoch.
+    pub(crate) since: u64,
+    /// What it said that it does; of a comparison the state that it restores. Undo and redo, which take milliseconds, say nothing.
+    pub(crate) state: Option<TargetState>,
+}
+
+impl Work {
+    /// Two at once: a comparison has the lock as well while it switches.
+    fn and(self, other: &Self) -> Self {
+        Self { state: self.state.or(other.state), since: self.since.min(other.since), ..self }
+    }
+}
+
+/// Who is being worked on, by these files and the kernel's list of locks. Nobody is kept from anything by asking.
+pub(crate) fn work() -> FxHashMap<Pid, Work> {
+    let entries = private_folders().filter_map(|f| fs::read_dir(f).ok()).flatten().flatten();
+    let files: Vec<(PathBuf, Pid, u64)> = entries
+        .filter_map(|e| {
+            let (pid, start_time) = target_of(e.file_name().to_str()?)?;
+            Some((e.path(), pid, start_time))
+        })
+        .collect();
+    if files.is_empty() {
+        return FxHashMap::default();
+    }
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holders: FxHashMap<u64, Pid> = tracee::lock_holders(&locks).collect();
+    let mut all: FxHashMap<Pid, Work> = FxHashMap::default();
+    for (path, pid, start_time) in files {
+        let Some(work) = said(&path, &holders, start_time) else { continue };
+        let work = match all.remove(&pid) {
+            Some(other) => work.and(&other),
+            None => work,
+        };
+        all.insert(pid, work);
+    }
+    all
+}
+
+/// What one of the files says, if its maker is alive.
+fn said(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<Work> {
+    let mut file = File::open(path).ok()?;
+    let about = file.metadata().ok()?;
+    let by = holders.get(&about.ino())?.0;
+    let mut word = [0; WORD];
+    let state = file.read_exact(&mut word).ok().and_then(|()| state_of(&word));
+    let since = u64::try_from(about.ctime()).unwrap_or(0);
+    Some(Work { start_time, by, since, state })
+}
+
+/// The target of which a file of such a name tells.
+fn target_of(name: &str) -> Option<(Pid, u64)> {
+    let rest = name.strip_prefix("whet-")?;
+    let rest = rest.strip_suffix(".lock").or_else(|| rest.strip_suffix(".claim"))?;
+    let (pid, start_time) = rest.split_once('-')?;
+    Some((Pid(pid.parse().ok()?), start_time.parse().ok()?))
+}
+
+/// What such a file may say.
+const SAID: [TargetState; 5] = [
+    TargetState::Profiling,
+    TargetState::Counting,
+    TargetState::Optimizing,
+    TargetState::Optimized,
+    TargetState::Undone,
+];
+
+fn state_of(word: &[u8]) -> Option<TargetState> {
+    let word = std::str::from_utf8(word).ok()?.trim_end();
+    SAID.into_iter().find(|s| s.word() == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_lock_file() {
+        assert_eq!(target_of("whet-12-3456.lock"), Some((Pid(12), 3456)));
+        assert_eq!(target_of("whet-12-3456.claim"), Some((Pid(12), 3456)));
+        for name in ["whet-12.lock", "whet-x-1.lock", "whet-1-2", "1-2.lock", ""] {
+            assert_eq!(target_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_it_says() {
+        for state in SAID {
+            let said = format!("{:<WORD$}\n", state.word());
+            assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));
+        }
+        assert_eq!((state_of(b"interrupted "), state_of(&[0xff; WORD])), (None, None));
+    }
+}

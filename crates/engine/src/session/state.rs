@@ -1,0 +1,89 @@
+//! The state of a target, and for how long it stood still.
+
+use serde::{Deserialize, Serialize};
+use splice::{Installed, State};
+
+/// A target's state in words of the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetState {
+    /// Redirects are in force.
+    Optimized,
+    /// Clones that count are in force; where no whet is at work on the target, one died there: undo takes them out.
+    Counting,
+    /// They were taken away.
+    Undone,
+    /// An installation was begun and did not come to its end.
+    Interrupted,
+    /// A whet reads it and takes samples of it. Nothing is in force yet.
+    Profiling,
+    /// A whet builds clones for it, or puts them in place.
+    Optimizing,
+}
+
+impl TargetState {
+    /// The word used in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            TargetState::Optimized => "optimized",
+            TargetState::Counting => "counting",
+            TargetState::Undone => "undone",
+            TargetState::Interrupted => "interrupted",
+            TargetState::Profiling => "profiling",
+            TargetState::Optimizing => "optimizing",
+        }
+    }
+}
+
+/// Milliseconds for which the world stood still, over the stops of one command.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StopMs {
+    /// The middle one.
+    pub median: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl StopMs {
+    /// Of some durations; zeros for none.
+    #[must_use]
+    pub fn of(stops: &[std::time::Duration]) -> Self {
+        let mut ms: Vec<f64> = stops.iter().map(|d| d.as_secs_f64() * 1e3).collect();
+        ms.sort_by(f64::total_cmp);
+        let round = |v: f64| (v * 1e3).round() / 1e3;
+        let median = match ms.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => ms[n / 2],
+            n => f64::midpoint(ms[n / 2 - 1], ms[n / 2]),
+        };
+        Self { median: round(median), max: round(ms.last().copied().unwrap_or(0.0)) }
+    }
+}
+
+/// The journal's word in the contract's.
+#[must_use]
+pub fn state_of(installed: &Installed) -> TargetState {
+    if installed.is_counting() {
+        return TargetState::Counting;
+    }
+    match installed.state() {
+        State::Applied => TargetState::Optimized,
+        State::Undone => TargetState::Undone,
+        State::Prepared => TargetState::Interrupted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn stops_are_summed_up() {
+        let d = |ms| Duration::from_millis(ms);
+        assert_eq!(StopMs::of(&[]), StopMs { median: 0.0, max: 0.0 });
+        assert_eq!(StopMs::of(&[d(3), d(1), d(2)]), StopMs { median: 2.0, max: 3.0 });
+        assert_eq!(StopMs::of(&[d(4), d(1)]), StopMs { median: 2.5, max: 4.0 });
+    }
+}

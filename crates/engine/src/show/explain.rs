@@ -1,0 +1,147 @@
+//! `explain`: what was done to a process, and why the rest was left alone.
+
+use crate::records::notes::{NotedFunction, Notes};
+use crate::session::state::{TargetState, state_of};
+use crate::show::anatomy::{self, Anatomy, Question, Standing};
+use crate::{DynoReport, Error, Target, UserTime};
+use addr::Avma;
+use serde::Serialize;
+use splice::Installed;
+use std::collections::BTreeMap;
+use tracee::Pid;
+
+/// The answer of `explain`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExplainReport {
+    /// The target.
+    pub pid: i32,
+    /// Its program.
+    pub exe: String,
+    /// Its state.
+    pub state: TargetState,
+    /// The newest generation.
+    pub generation: u32,
+    /// The seed of a random layout.
+    pub shuffle: Option<u64>,
+    /// What was left out of it to be measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
+    /// User samples the choice was made from.
+    pub samples: u64,
+    /// Share of them in cloned functions.
+    pub coverage: f64,
+    /// The same for the main program.
+    pub coverage_main: f64,
+    /// Where all of the user time goes; absent where no samples are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_time: Option<UserTime>,
+    /// Why functions, or entries, were left alone: reason to count.
+    pub refusals: BTreeMap<String, usize>,
+    /// What the counted functions make the CPU do, before and after; `None` where edges were not counted.
+    pub dyno: Option<DynoReport>,
+    /// The functions, hottest first; with a function named, only that one.
+    pub functions: Vec<FunctionReport>,
+}
+
+/// One function.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionReport {
+    /// Name, or module and stated address.
+    pub name: String,
+    /// Process address of the original.
+    pub at: String,
+    /// Samples in it.
+    pub samples: u64,
+    /// Process address of the clone, where it is entered.
+    pub clone: Option<String>,
+    /// Bytes of the clone there.
+    pub clone_bytes: Option<u64>,
+    /// Process address of those of its blocks that run seldom, where they lie apart, behind all code that runs often.
+    pub warm: Option<String>,
+    /// Bytes of them.
+    pub warm_bytes: Option<u64>,
+    /// Why it was left alone; for a cloned function, why only its entry was; `not_hot` where it was never wanted.
+    pub reason: Option<String>,
+    /// Its graph with counts, original and clone side by side: where one function was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anatomy: Option<Anatomy>,
+}
+
+/// Explains a target from the notes in it; a function, named or given by an address of its original or its clone, in full.
+///
+/// # Errors
+/// [`Error::NotInstalled`], [`Error::NoSuchFunction`], [`Error::SeveralFunctions`].
+pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error> {
+    let target = Target::open(pid)?;
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
+    let functions = match function {
+        None => {
+            let mut all: Vec<&NotedFunction> = notes.functions.iter().collect();
+            all.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
+            all.into_iter().map(report).collect()
+        }
+        Some(wanted) => {
+            let question = Question { target: &target, installed, notes: &notes, wanted };
+            vec![one(anatomy::take_apart(&question).map_err(|e| target.cause(e))?)]
+        }
+    };
+    Ok(of(&target, installed, &notes, functions))
+}
+
+/// The answer about a target with some of its functions.
+pub(crate) fn of(
+    target: &Target,
+    installed: &Installed,
+    notes: &Notes,
+    functions: Vec<FunctionReport>,
+) -> ExplainReport {
+    ExplainReport {
+        pid: target.process.pid().0,
+        exe: target.exe(),
+        state: state_of(installed),
+        generation: installed.generation(),
+        shuffle: notes.shuffle,
+        without: notes.without.clone(),
+        samples: notes.samples,
+        coverage: notes.coverage,
+        coverage_main: notes.coverage_main,
+        user_time: notes.user_time.clone(),
+        refusals: notes.refusals.clone(),
+        dyno: notes.dyno,
+        functions,
+    }
+}
+
+fn one((noted, name, at, anatomy): (Option<NotedFunction>, String, Avma, Anatomy)) -> FunctionReport {
+    let known = match noted {
+        Some(f) => report(&f),
+        None => FunctionReport {
+            name,
+            at: at.to_string(),
+            samples: 0,
+            clone: None,
+            clone_bytes: None,
+            warm: None,
+            warm_bytes: None,
+            reason: (anatomy.standing == Standing::NotHot).then(|| "not_hot".to_owned()),
+            anatomy: None,
+        },
+    };
+    FunctionReport { anatomy: Some(anatomy), ..known }
+}
+
+pub(crate) fn report(f: &NotedFunction) -> FunctionReport {
+    let address = |(at, _): (u64, u64)| format!("{at:#x}");
+    FunctionReport {
+        name: f.name.clone(),
+        at: format!("{:#x}", f.at),
+        samples: f.samples,
+        clone: f.clone.map(address),
+        clone_bytes: f.clone.map(|(_, len)| len),
+        warm: f.warm.map(address),
+        warm_bytes: f.warm.map(|(_, len)| len),
+        reason: f.reason.clone(),
+        anatomy: None,
+    }
+}

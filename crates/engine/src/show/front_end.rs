@@ -1,0 +1,270 @@
+//! What a model of a named CPU's front end makes of a target, with its clones and without.
+//!
+//! For hosts that show no performance counters. Nothing is done to the target, which is not even stopped: to record what a thread
+//! executes it would have to be stepped, a thousand times slower than it runs, with whatever locks it holds. So the path is
+//! drawn from the exact counts that the clones are laid out by ([`frontend::Walk`]), and led through the originals, and through
+//! clones and redirects as they lie in the target ([`frontend::Follower`]): both sides are of the same path.
+
+use crate::analyse::program::Program;
+use crate::build::map_store;
+use crate::build::redirects;
+use crate::plan::candidate::Candidate;
+use crate::records::notes::Notes;
+use crate::records::profile_store;
+use crate::{Error, OptimizeOptions, Target};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use code::{Cfg, Term};
+use emit::AddressMap;
+use frontend::{
+    CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects, Routine,
+    Setting, Step, Surroundings, Walk,
+};
+use iced_x86::{Decoder, DecoderOptions};
+use profile::Profile;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use splice::{Installed, RedirectKind};
+use tracee::Pid;
+
+/// Instructions of the path that fill the model's caches, and those whose events are counted. A transaction of a database server is
+/// some hundred thousand.
+const WARM_UP: u64 = 2_000_000;
+const COUNTED: u64 = 8_000_000;
+/// What the path is drawn by.
+const SEED: u64 = 1;
+/// Instructions of a stub, at most.
+const LONGEST_STUB: usize = 4;
+
+/// Modelled events, of the same path through originals and through clones.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FrontEndReport {
+    /// Whose front end it is.
+    pub cpu: String,
+    /// Instructions of the path, as the originals execute it.
+    pub path: u64,
+    /// Functions that it can go through.
+    pub functions: usize,
+    /// Their share of the user samples that the clones are laid out by. All else that the process does is not in the figures.
+    pub coverage: f64,
+    /// How often it was not clear where the path goes on with clones in force.
+    pub lost: u64,
+    /// By the originals.
+    pub without: Events,
+    /// By the clones, and by what is left to originals.
+    pub with: Events,
+}
+
+/// Models a target by what lies in it; `None` where it was not laid out by counts, or none of them fits any more.
+///
+/// # Errors
+/// [`Error::NotInstalled`], those of reading the target.
+pub fn front_end(pid: Pid) -> Result<Option<FrontEndReport>, Error> {
+    let target = Target::open(pid)?;
+    model(&target).map_err(|e| target.cause(e))
+}
+
+/// Leads a recorded path through a target's clones, and tells of each instruction that is executed then; how often it was lost, and
+/// `None` as for [`front_end`]. For tests, which can compare that with what is.
+///
+/// # Errors
+/// As [`front_end`].
+pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Result<Option<u64>, Error> {
+    let target = Target::open(pid)?;
+    let followed = on_scene(&target, |scene| {
+        let mut follower = Follower::new(scene.setting);
+        path.iter().for_each(|step| follower.follow(step, tell));
+        Some(follower.lost())
+    });
+    followed.map_err(|e| target.cause(e))
+}
+
+fn model(target: &Target) -> Result<Option<FrontEndReport>, Error> {
+    on_scene(target, |scene| {
+        let run = run(&scene, &huge(target, scene.installed))?;
+        Some(FrontEndReport {
+            cpu: ICE_LAKE_SERVER.name.to_owned(),
+            path: run.without.instructions,
+            functions: scene.chosen.len(),
+            coverage: share(scene.chosen, scene.samples),
+            lost: run.lost,
+            without: run.without,
+            with: run.with,
+        })
+    })
+}
+
+/// What a path is drawn from and led through.
+struct Scene<'a> {
+    installed: &'a Installed,
+    program: &'a Program<'a>,
+    chosen: &'a [Candidate],
+    /// User samples of the process.
+    samples: u64,
+    setting: Setting<'a>,
+}
+
+fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Result<Option<R>, Error> {
+    let pid = target.process.pid();
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
+    let Ok(profile) = notes.profile.parse::<Profile>() else { return Ok(None) };
+    let pristine = target.pristine();
+    let program = Program::new(target.image()?, &pristine);
+    let mut chosen =
+        match profile_store::candidates(&program, pid, &profile, &OptimizeOptions::default(), None) {
+            Ok(candidates) => candidates.chosen,
+            Err(Error::ProfileUnfit { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+    // Inferred counts are in another unit than counted ones.
+    let ran = |c: &Candidate| c.counts.blocks.first().is_some_and(|&n| n > 0);
+    let counted = chosen.iter().any(|c| c.counted && ran(c));
+    let maps = maps(target, installed);
+    let clones: Vec<CloneCode<'_>> = maps.iter().map(|map| code(&target.process, map)).collect();
+    let mostly = mostly(&chosen);
+    let switches = chosen.iter().flat_map(|c| cloned_switches(&c.analysed.cfg)).collect();
+    chosen.retain(|c| ran(c) && c.counted == counted);
+    let redirects = leading_in(installed);
+    let word = |at| program.memory().u64(at).ok().map(Avma);
+    let in_stub = |at| program.image().module_of(at).is_some_and(|m| m.stub_at(at).is_some());
+    let setting = Setting {
+        switches: &switches,
+        clones: &clones,
+        redirects: &redirects,
+        word: &word,
+        in_stub: &in_stub,
+        mostly: &mostly,
+    };
+    Ok(then(Scene { installed, program: &program, chosen: &chosen, samples: profile.samples, setting }))
+}
+
+fn share(chosen: &[Candidate], samples: u64) -> f64 {
+    let inside = chosen.iter().fold(0, |sum: u64, c| sum.saturating_add(c.samples));
+    (inside as f64 / samples.max(1) as f64 * 1e4).round() / 1e4
+}
+
+struct Run {
+    without: Events,
+    with: Events,
+    lost: u64,
+}
+
+/// Leads one path through both sides.
+fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
+    let chosen = scene.chosen;
+    let leads: Vec<Vec<Leads>> = chosen.iter().map(leads).collect();
+    let routines: Vec<Routine<'_>> = chosen
+        .iter()
+        .zip(&leads)
+        .map(|(c, leads)| Routine { cfg: &c.analysed.cfg, counts: &c.counts, leads })
+        .collect();
+    let around = Surroundings { stub: &|at| stub(scene.program, at), word: scene.setting.word };
+    let mut walk = Walk::new(&routines, &around, SEED)?;
+    let mut follower = Follower::new(scene.setting);
+    let mut without = Model::new(&ICE_LAKE_SERVER, &[]);
+    let mut with = Model::new(&ICE_LAKE_SERVER, huge);
+    for length in [WARM_UP, COUNTED] {
+        without.warmed_up();
+        with.warmed_up();
+        walk.go(length, &mut |step| {
+            without.execute(step);
+            follower.follow(step, &mut |step| with.execute(&step));
+        });
+    }
+    Some(Run { without: without.events(), with: with.events(), lost: follower.lost() })
+}
+
+/// Jumps through tables that a clone has of its own.
+fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
+    cfg.blocks.iter().filter_map(|block| {
+        let Term::Switch { table } = block.term else { return None };
+        cfg.tables.get(table as usize)?.cloneable.as_ref()?;
+        let last = block.insts.end.checked_sub(1)?;
+        cfg.insts.get(last as usize).map(|i| i.at)
+    })
+}
+
+fn leads(c: &Candidate) -> Vec<Leads> {
+    c.targets
+        .iter()
+        .map(|s| Leads { inst: s.inst, to: s.callees.clone(), others: s.others.callees })
+        .collect()
+}
+
+/// Whom indirect calls call most.
+fn mostly(chosen: &[Candidate]) -> FxHashMap<Avma, Avma> {
+    let sites = chosen.iter().flat_map(|c| c.targets.iter().map(move |s| (c, s)));
+    sites
+        .filter_map(|(c, s)| Some((c.analysed.cfg.insts.get(s.inst as usize)?.at, s.callees.first()?.0)))
+        .collect()
+}
+
+/// What is executed from a stub of the procedure linkage table to where it leads.
+fn stub(program: &Program<'_>, at: Avma) -> Vec<Step> {
+    let module = program.image().module_of(at);
+    let Some(range) = module.and_then(|m| m.stub_at(at)).map(|s| s.range).filter(|r| r.start == at) else {
+        return Vec::new();
+    };
+    let bytes = program.memory().bytes(range).unwrap_or_default();
+    let mut decoder = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE);
+    let mut steps = Vec::new();
+    for i in decoder.iter().take(LONGEST_STUB).filter(|i| !i.is_invalid()) {
+        let inst = Inst::of(&i);
+        let here = Avma(i.ip());
+        if let Flow::IndirectJump(Pointer::Slot(slot)) = inst.flow {
+            let Ok(to) = program.memory().u64(slot) else { break };
+            steps.push(inst.step(here, Avma(to)));
+            return steps;
+        }
+        steps.push(inst.step(here, Avma(i.next_ip())));
+    }
+    Vec::new()
+}
+
+/// The address maps of the newest generation's clones, as far as they are about what lies in its text, and no more of it than there is.
+fn maps(target: &Target, installed: &Installed) -> Vec<AddressMap> {
+    let mut all = Vec::new();
+    for cache in installed.of(installed.generation()) {
+        let text = cache.header.text;
+        let mut left = text.len();
+        for (_, map) in map_store::read(&cache.map(&target.process).unwrap_or_default()) {
+            let rest = left.checked_sub(map.fragments().size());
+            if let Some(rest) = rest.filter(|_| map.fragments().ranges().all(|r| text.covers(&r))) {
+                left = rest;
+                all.push(map);
+            }
+        }
+    }
+    all
+}
+
+fn code<'a>(memory: &dyn ReadMemory, map: &'a AddressMap) -> CloneCode<'a> {
+    let bytes = map.fragments().ranges().filter_map(|r| Some((r, memory.bytes(r).ok()?))).collect();
+    CloneCode { map, bytes }
+}
+
+/// The newest generation's redirects, whether or not they are in force.
+fn leading_in(installed: &Installed) -> Redirects {
+    let mut out = Redirects::default();
+    for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
+        let Some(to) = redirects::leads_to(r) else { continue };
+        match r.kind {
+            // A jump lies behind the first byte of its instruction; else it is the displacement of a branch.
+            RedirectKind::Entry if r.new_bytes().first() == Some(&0xe9) && r.len == 5 => {
+                out.entries.insert(r.at.sub(1), to)
+            }
+            RedirectKind::Entry => out.branches.insert(r.range().end, to),
+            RedirectKind::Call => out.calls.insert(r.at.add(4), to),
+            RedirectKind::Vtable => out.tables.insert(Avma(u64::from_le_bytes(r.old)), to),
+            RedirectKind::Slot => out.slots.insert(r.at, to),
+            RedirectKind::Other => None,
+        };
+    }
+    out
+}
+
+/// What of the newest clones is in huge pages.
+fn huge(target: &Target, installed: &Installed) -> Vec<AvmaRange> {
+    let newest = installed.of(installed.generation());
+    newest.flat_map(|c| target.process.huge_pages(c.header.text).unwrap_or_default()).collect()
+}

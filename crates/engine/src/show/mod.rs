@@ -1,0 +1,10 @@
+//! What people are shown of a target.
+
+pub(crate) mod anatomy;
+pub(crate) mod doctor;
+pub(crate) mod explain;
+pub(crate) mod fit;
+pub(crate) mod front_end;
+pub(crate) mod heat;
+pub(crate) mod overview;
+pub(crate) mod reason;
