@@ -7,7 +7,7 @@ use crate::seldom;
 use crate::shortcuts::Shortcut;
 use crate::shuffle::Rng;
 use crate::split;
-use crate::stacks;
+use crate::stacks::{self, Originals};
 use crate::targets::ranked;
 use crate::{Error, OptimizeOptions, parallel};
 use addr::{Avma, AvmaRange};
@@ -258,12 +258,11 @@ impl Candidates {
     pub fn count_by_stacks(&mut self, samples: &Samples) -> StacksReport {
         let (cfgs, got) = {
             let cfgs: Vec<&Cfg> = self.chosen.iter().map(|c| &c.analysed.cfg).collect();
-            let ends: FxHashMap<Avma, Avma> = match samples.clones.is_empty() {
-                true => FxHashMap::default(),
-                false => cfgs.iter().flat_map(|c| &c.insts).map(|i| (i.at, i.end())).collect(),
+            let originals = match samples.clones.is_empty() {
+                true => Originals::default(),
+                false => Originals::of(&cfgs),
             };
-            let end_of = |at| ends.get(&at).copied();
-            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &end_of);
+            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &originals);
             (cfgs.len(), stacks.counts(&cfgs))
         };
         let hits = hits(&self.chosen, samples);

@@ -10,7 +10,7 @@ use crate::notes::Notes;
 use crate::program::Program;
 use crate::{Error, OptimizeOptions, Target, map_store, profile_store, redirects};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Cfg, Term};
+use code::{Cfg, SiteForm, Term};
 use emit::AddressMap;
 use frontend::{
     CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects, Routine,
@@ -245,12 +245,11 @@ fn leading_in(installed: &Installed) -> Redirects {
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
         let Some(to) = redirects::leads_to(r) else { continue };
         match r.kind {
-            // A jump lies behind the first byte of its instruction; else it is the displacement of a branch.
-            RedirectKind::Entry if r.new_bytes().first() == Some(&0xe9) && r.len == 5 => {
+            // What is longer than a displacement is a jump behind the first byte of its instruction.
+            RedirectKind::Entry if u64::from(r.len) > SiteForm::Displacement.changed_bytes() => {
                 out.entries.insert(r.at.sub(1), to)
             }
-            RedirectKind::Entry => out.branches.insert(r.range().end, to),
-            RedirectKind::Call => out.calls.insert(r.at.add(4), to),
+            RedirectKind::Entry | RedirectKind::Call => out.branches.insert(r.range().end, to),
             RedirectKind::Vtable => out.tables.insert(Avma(u64::from_le_bytes(r.old)), to),
             RedirectKind::Slot => out.slots.insert(r.at, to),
             RedirectKind::Other => None,

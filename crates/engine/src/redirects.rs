@@ -5,7 +5,6 @@ use crate::program::{FuncId, ModuleCode, Program};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal};
 use emit::CloneInfo;
-use iced_x86::{FlowControl, OpKind};
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
@@ -98,7 +97,8 @@ pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Ve
     if records.is_empty() { Err(Refusal::OutOfReach) } else { Ok(records) }
 }
 
-/// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.
+/// The direct calls of original code, and its jumps to other functions, that can go straight to clones. `taken` are bytes
+/// other redirects use.
 #[must_use]
 pub fn calls<'a>(
     callers: impl Iterator<Item = &'a Candidate>,
@@ -108,11 +108,7 @@ pub fn calls<'a>(
     let mut records = Vec::new();
     for caller in callers {
         for inst in &caller.analysed.cfg.insts {
-            let d = &inst.decoded;
-            if d.flow_control() != FlowControl::Call || d.op0_kind() != OpKind::NearBranch64 {
-                continue;
-            }
-            let Some(&clone) = clones.get(&Avma(d.near_branch64())) else { continue };
+            let Some(&clone) = inst.branches_to().and_then(|to| clones.get(&to)) else { continue };
             let (bytes, end) = (inst.bytes.as_slice(), inst.end());
             let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4))
             else {
