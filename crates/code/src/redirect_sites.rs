@@ -9,7 +9,8 @@
 //! - no thread can be about to execute the middle of a redirect.
 //!
 //! Two kinds of instruction can be changed so:
-//! - one that begins with a prefix and has room for a `jmp rel32` behind it ([`SiteForm::behind_prefix`]);
+//! - one that has room for the rest of a jump behind its first byte ([`SiteForm::behind`]): a prefix without effect on jumps, or
+//!   the opcode of indirect jumps;
 //! - a direct jump, conditional or not, with a 32-bit displacement: only the displacement changes, so the redirect leads to
 //!   the clone of the jump's destination.
 //!
@@ -35,13 +36,17 @@ pub enum SiteForm {
     Jump,
     /// A `jmp rel32` with a REX.W prefix lies behind the first byte, an operand-size prefix. REX.W overrides the operand size.
     WideJump,
+    /// The first byte is the opcode ff, and the rest of a `jmp *word(%rip)` lies behind it. The word, in the code cache, holds the
+    /// destination.
+    IndirectJump,
     /// The instruction is a direct jump, and its displacement changes.
     Displacement,
 }
 
 impl SiteForm {
-    /// Returns the form of a jump behind the first byte of an instruction; `None` where that byte is no prefix or has an effect
-    /// on jumps. The prefixes, and why they have none:
+    /// Returns the form of a jump behind the first byte of an instruction; `None` where no jump begins with that byte. The opcode ff
+    /// begins indirect jumps, which need no mark at their destination: Linux tracks no indirect branches of programs. The prefixes,
+    /// and why they have no effect on a direct jump:
     /// - REX (40 to 4f): a near jump has the operand size of REX.W anyway and no operand that REX.R, X and B extend (Intel SDM
     ///   volume 2, `JMP`; AMD APM volume 3, `JMP (Near)`).
     /// - FS override (64): it selects the segment of a memory operand, and the jump has none (AMD APM volume 3, "Segment-Override
@@ -51,10 +56,11 @@ impl SiteForm {
     /// - Operand size (66): AMD processors would jump to a 16-bit address, so REX.W follows, as in `data16 data16 rex.W call`
     ///   (System V ABI, "Thread-Local Storage").
     #[must_use]
-    pub fn behind_prefix(first: u8) -> Option<Self> {
+    pub fn behind(first: u8) -> Option<Self> {
         match first {
             0x40..=0x4f | 0x64 | 0xf2 => Some(Self::Jump),
             0x66 => Some(Self::WideJump),
+            0xff => Some(Self::IndirectJump),
             _ => None,
         }
     }
@@ -64,7 +70,7 @@ impl SiteForm {
     pub const fn changed_bytes(self) -> u64 {
         match self {
             Self::Displacement => 4,
-            Self::Jump => 5,
+            Self::Jump | Self::IndirectJump => 5,
             Self::WideJump => 6,
         }
     }
@@ -253,14 +259,14 @@ impl<'a> Search<'a> {
         self.found.passed.extend(goes_on.into_iter().map(Point::Block));
     }
 
-    /// Takes the first instruction of a block behind whose prefix a jump fits, if there is one.
+    /// Takes the first instruction of a block behind whose first byte the rest of a jump fits, if there is one.
     fn jump_in(&mut self, b: BlockId) -> bool {
         let cfg = self.cfg;
         let insts = cfg.blocks[b.index()].insts.clone();
         let first = insts.start;
         let site = insts.filter_map(|inst| {
             let i = cfg.insts.get(inst as usize)?;
-            let form = SiteForm::behind_prefix(*i.bytes.as_slice().first()?)?;
+            let form = SiteForm::behind(*i.bytes.as_slice().first()?)?;
             let range = AvmaRange::with_len(i.at.add(1), form.changed_bytes());
             // The displacement of a branch is a place of its own, which another generation may change.
             let fits = range.end <= i.end() && i.branches_to().is_none();

@@ -42,6 +42,9 @@ fn the_first_byte_of_an_instruction_never_changes() {
         ("f3 0f 6f 05 00 10 00 00\n c3", vec![]),
         ("f0 0f b1 0d 00 10 00 00\n c3", vec![]),
         ("67 8d 84 00 00 01 00 00\n c3", vec![]),
+        ("ff 35 00 10 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
+        ("ff 90 00 02 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
+        ("ff 50 10\n c3", vec![]),
         // A call's displacement is a place of its own: data16 data16 rex.W call.
         ("66 66 48 e8 00 10 00 00\n c3", vec![]),
         ("48 e8 00 10 00 00\n c3", vec![]),

@@ -120,7 +120,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
     let mostly = mostly(&chosen);
     let switches = chosen.iter().flat_map(|c| cloned_switches(&c.analysed.cfg)).collect();
     chosen.retain(|c| ran(c) && c.counted == counted);
-    let redirects = leading_in(installed);
+    let redirects = leading_in(target, installed);
     let word = |at| program.memory().u64(at).ok().map(Avma);
     let in_stub = |at| program.image().module_of(at).is_some_and(|m| m.stub_at(at).is_some());
     let setting = Setting {
@@ -240,10 +240,10 @@ fn code<'a>(memory: &dyn ReadMemory, map: &'a AddressMap) -> CloneCode<'a> {
 }
 
 /// The newest generation's redirects, whether or not they are in force.
-fn leading_in(installed: &Installed) -> Redirects {
+fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     let mut out = Redirects::default();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
-        let Some(to) = redirects::leads_to(r) else { continue };
+        let Some(to) = redirects::leads_to(r, &target.process) else { continue };
         match r.kind {
             // What is longer than a displacement is a jump behind the first byte of its instruction.
             RedirectKind::Entry if u64::from(r.len) > SiteForm::Displacement.changed_bytes() => {

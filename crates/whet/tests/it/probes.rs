@@ -13,7 +13,8 @@ const TRACING: &str = "/sys/kernel/tracing";
 /// The functions of the guest that are probed.
 const OWN: [&str; 3] = ["mixed", "pointed", "round_of"];
 /// Those with one place for a redirect, each of another form.
-const FORMS: [&str; 5] = ["behind_segment", "behind_repeat", "behind_size", "jumps_on", "jumps_perhaps"];
+const FORMS: [&str; 6] =
+    ["behind_segment", "behind_repeat", "behind_size", "behind_opcode", "jumps_on", "jumps_perhaps"];
 /// Functions of the C library that it uses.
 const LIBRARY: [&str; 2] = ["snprintf", "strtoul"];
 
