@@ -72,6 +72,18 @@ impl Inst {
     pub fn end(&self) -> Avma {
         self.at.add(u64::from(self.bytes.len))
     }
+
+    /// Returns the destination of a direct call or jump, conditional or not, whose last four bytes are its displacement.
+    #[must_use]
+    pub fn branches_to(&self) -> Option<Avma> {
+        let d = &self.decoded;
+        let shortest = match () {
+            () if d.is_jmp_near() || d.is_call_near() => 5,
+            () if d.is_jcc_near() => 6,
+            () => return None,
+        };
+        (self.bytes.as_slice().len() >= shortest).then(|| Avma(d.near_branch64()))
+    }
 }
 
 /// How a block ends.

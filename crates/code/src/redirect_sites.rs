@@ -9,9 +9,8 @@
 //! - no thread can be about to execute the middle of a redirect.
 //!
 //! Two kinds of instruction can be changed so:
-//! - one that begins with a REX prefix and has room for a `jmp rel32` behind it. The processor ignores REX.R, X and B before
-//!   such a jump and has no other operand size than that of REX.W (Intel SDM volume 2, `JMP`; AMD APM volume 3, `JMP
-//!   (Near)`); linkers put REX.W before `call rel32` (System V ABI, "Thread-Local Storage");
+//! - one that has room for the rest of a jump behind its first byte ([`SiteForm::behind`]): a prefix without effect on jumps, or
+//!   the opcode of indirect jumps;
 //! - a direct jump, conditional or not, with a 32-bit displacement: only the displacement changes, so the redirect leads to
 //!   the clone of the jump's destination.
 //!
@@ -20,7 +19,7 @@
 //! right all the same: it runs in the original.
 
 use crate::liveness::Liveness;
-use crate::{BlockId, Cfg, Dest, Inst, Point, Spot, Term};
+use crate::{BlockId, Cfg, Dest, Point, Spot, Term};
 use addr::{Addr, Avma, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -29,16 +28,52 @@ use std::collections::VecDeque;
 const MOST_SITES: usize = 8;
 /// The most blocks that are searched in one function.
 const MOST_BLOCKS: usize = 64;
-/// Bytes of a `jmp rel32`.
-const JUMP_LEN: u64 = 5;
 
 /// How an instruction carries a redirect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SiteForm {
-    /// A `jmp rel32` lies behind its REX prefix.
+    /// A `jmp rel32` lies behind the first byte, a prefix without effect on such a jump.
     Jump,
-    /// It is a direct jump, and its displacement is another.
+    /// A `jmp rel32` with a REX.W prefix lies behind the first byte, an operand-size prefix. REX.W overrides the operand size.
+    WideJump,
+    /// The first byte is the opcode ff, and the rest of a `jmp *word(%rip)` lies behind it. The word, in the code cache, holds the
+    /// destination.
+    IndirectJump,
+    /// The instruction is a direct jump, and its displacement changes.
     Displacement,
+}
+
+impl SiteForm {
+    /// Returns the form of a jump behind the first byte of an instruction; `None` where no jump begins with that byte. The opcode ff
+    /// begins indirect jumps, which need no mark at their destination: Linux tracks no indirect branches of programs. The prefixes,
+    /// and why they have no effect on a direct jump:
+    /// - REX (40 to 4f): a near jump has the operand size of REX.W anyway and no operand that REX.R, X and B extend (Intel SDM
+    ///   volume 2, `JMP`; AMD APM volume 3, `JMP (Near)`).
+    /// - FS override (64): it selects the segment of a memory operand, and the jump has none (AMD APM volume 3, "Segment-Override
+    ///   Prefixes"). Intel calls segment overrides of jumps reserved; compilers emit them (GCC, `-mindirect-branch-cs-prefix`).
+    /// - BND (f2): concerns bound registers alone, and processors without those ignore it (Intel SDM volume 1, "Intel MPX");
+    ///   linkers emit `bnd jmp rel32` in procedure linkage tables.
+    /// - Operand size (66): AMD processors would jump to a 16-bit address, so REX.W follows, as in `data16 data16 rex.W call`
+    ///   (System V ABI, "Thread-Local Storage").
+    #[must_use]
+    pub fn behind(first: u8) -> Option<Self> {
+        match first {
+            0x40..=0x4f | 0x64 | 0xf2 => Some(Self::Jump),
+            0x66 => Some(Self::WideJump),
+            0xff => Some(Self::IndirectJump),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes that change.
+    #[must_use]
+    pub const fn changed_bytes(self) -> u64 {
+        match self {
+            Self::Displacement => 4,
+            Self::Jump | Self::IndirectJump => 5,
+            Self::WideJump => 6,
+        }
+    }
 }
 
 /// An instruction that can carry a redirect.
@@ -224,17 +259,19 @@ impl<'a> Search<'a> {
         self.found.passed.extend(goes_on.into_iter().map(Point::Block));
     }
 
-    /// Takes the first instruction of a block behind whose REX prefix a jump fits, if there is one.
+    /// Takes the first instruction of a block behind whose first byte the rest of a jump fits, if there is one.
     fn jump_in(&mut self, b: BlockId) -> bool {
         let cfg = self.cfg;
         let insts = cfg.blocks[b.index()].insts.clone();
         let first = insts.start;
         let site = insts.filter_map(|inst| {
             let i = cfg.insts.get(inst as usize)?;
-            let begins_with_rex = i.bytes.as_slice().first().is_some_and(|b| b & 0xf0 == 0x40);
-            let range = AvmaRange::with_len(i.at.add(1), JUMP_LEN);
-            let fits = begins_with_rex && range.end <= i.end() && !self.differs(inst) && self.is_free(range);
-            fits.then_some(RedirectSite { inst, form: SiteForm::Jump, leads_to: inst, range })
+            let form = SiteForm::behind(*i.bytes.as_slice().first()?)?;
+            let range = AvmaRange::with_len(i.at.add(1), form.changed_bytes());
+            // The displacement of a branch is a place of its own, which another generation may change.
+            let fits = range.end <= i.end() && i.branches_to().is_none();
+            let fits = fits && !self.differs(inst) && self.is_free(range);
+            fits.then_some(RedirectSite { inst, form, leads_to: inst, range })
         });
         let Some(site) = { site }.next() else { return false };
         self.found.skipped.insert(b, site.inst - first);
@@ -252,13 +289,14 @@ impl<'a> Search<'a> {
         };
         let inst = block.insts.end.checked_sub(1)?;
         let i = cfg.insts.get(inst as usize)?;
-        let range = AvmaRange::new(i.end().sub(4), i.end());
+        let form = SiteForm::Displacement;
+        let range = AvmaRange::new(i.end().sub(form.changed_bytes()), i.end());
         let leads_to = cfg.blocks.get(to.index())?.insts.start;
-        if !has_displacement_32(i) || !(self.is_cloned)(to) || self.differs(leads_to) || !self.is_free(range)
-        {
+        i.branches_to()?;
+        if !(self.is_cloned)(to) || self.differs(leads_to) || !self.is_free(range) {
             return None;
         }
-        self.found.sites.push(RedirectSite { inst, form: SiteForm::Displacement, leads_to, range });
+        self.found.sites.push(RedirectSite { inst, form, leads_to, range });
         Some(0)
     }
 
@@ -271,13 +309,6 @@ impl<'a> Search<'a> {
         let loads = self.cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.map(|load| load.differs).any(|(from, to)| (from..to).contains(&inst))
     }
-}
-
-/// Whether an instruction is a direct jump, conditional or not, whose last four bytes are its displacement.
-fn has_displacement_32(i: &Inst) -> bool {
-    let d = &i.decoded;
-    let long = if d.is_jmp_near() { 5 } else { 6 };
-    (d.is_jmp_near() || d.is_jcc_near()) && i.bytes.as_slice().len() >= long
 }
 
 /// The code that instructions of the function read as data, relative to their own place. An operand of unknown size is taken

@@ -27,14 +27,27 @@ fn the_first_instruction_with_a_rex_prefix_and_room_for_a_jump() {
 
 #[test]
 fn the_first_byte_of_an_instruction_never_changes() {
-    // mov eax, 1 (5 bytes without a prefix); lea rax, [rip] (7); movaps, with a prefix that is no REX.
+    // Without a prefix; with prefixes that allow a jump behind them, with and without room for it; with others.
     for (code, want) in [
         ("b8 01 00 00 00\n c3", vec![]),
         ("48 8d 05 00 10 00 00\n c3", vec![(SiteForm::Jump, 1, 5)]),
-        ("66 0f 6f 05 00 10 00 00\n c3", vec![]),
         ("48 89 5c 24 08\n c3", vec![]),
         ("48 89 9c 24 08 00 00 00\n c3", vec![(SiteForm::Jump, 1, 5)]),
-        ("64 48 8b 04 25 28 00 00 00\n c3", vec![]),
+        ("64 48 8b 04 25 28 00 00 00\n c3", vec![(SiteForm::Jump, 1, 5)]),
+        ("f2 0f 10 44 24 08\n c3", vec![(SiteForm::Jump, 1, 5)]),
+        ("f2 0f 10 04 24\n c3", vec![]),
+        ("66 0f 6f 05 00 10 00 00\n c3", vec![(SiteForm::WideJump, 1, 6)]),
+        ("66 0f 6f 44 24 10\n c3", vec![]),
+        ("66 2e 0f 1f 84 00 00 00 00 00\n c3", vec![(SiteForm::WideJump, 1, 6)]),
+        ("f3 0f 6f 05 00 10 00 00\n c3", vec![]),
+        ("f0 0f b1 0d 00 10 00 00\n c3", vec![]),
+        ("67 8d 84 00 00 01 00 00\n c3", vec![]),
+        ("ff 35 00 10 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
+        ("ff 90 00 02 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
+        ("ff 50 10\n c3", vec![]),
+        // A call's displacement is a place of its own: data16 data16 rex.W call.
+        ("66 66 48 e8 00 10 00 00\n c3", vec![]),
+        ("48 e8 00 10 00 00\n c3", vec![]),
     ] {
         let cfg = cfg(&format!("block b0 0x1000\n {code}\n return"));
         let found = all(&cfg);
@@ -43,6 +56,13 @@ fn the_first_byte_of_an_instruction_never_changes() {
         assert!(found.sites.iter().all(|s| !starts.iter().any(|&at| s.range.contains(at))));
         assert_eq!(found.complete, !want.is_empty());
     }
+}
+
+/// `bnd jmp b1`, padding, `b1: ret`: the displacement changes, not what lies behind the prefix.
+#[test]
+fn a_jump_with_a_prefix_keeps_its_opcode() {
+    let cfg = cfg("block b0 0x1000\n f2 e9 02 00 00 00\n jump b1\nblock b1 0x1008\n c3\n return");
+    assert_eq!(places(&all(&cfg)), [(SiteForm::Displacement, 2, 5)]);
 }
 
 /// `test eax, eax; je b2` with a long displacement; b1: `ret`; b2: `mov rax, [rip]; ret`.

@@ -67,7 +67,7 @@ pub use fragments::Fragments;
 pub use in_place::{Body, fits_in_place};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
-pub use redirect::{CALL_LEN, JUMP_LEN, branch_displacement, jump, redirect};
+pub use redirect::{CALL_LEN, JUMP_LEN, JUMP_THROUGH, branch_displacement, jump, redirect};
 pub use repeat::{Repeat, loops};
 pub use request::{
     CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,

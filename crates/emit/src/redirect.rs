@@ -6,6 +6,10 @@ use code::SiteForm;
 
 /// Bytes of a `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
+/// A REX prefix that makes the operand size 64 bits.
+const REX_W: u8 = 0x48;
+/// The second byte, behind the opcode ff, of a jump through a word whose distance follows.
+pub const JUMP_THROUGH: u8 = 0x25;
 /// Bytes of a `call rel32` without prefixes.
 pub const CALL_LEN: usize = 5;
 
@@ -16,11 +20,15 @@ pub fn jump(at: Avma, dest: Avma) -> Option<[u8; JUMP_LEN]> {
     Some([0xe9, a, b, c, d])
 }
 
-/// The bytes of a redirect that end at `end` and lead to `dest`: see [`code::SiteForm`]; `None` beyond ±2 GiB.
+/// The bytes of a redirect that end at `end` and lead to `dest`, for [`SiteForm::IndirectJump`] through the word at `dest`; `None` beyond
+/// ±2 GiB.
 #[must_use]
 pub fn redirect(form: SiteForm, end: Avma, dest: Avma) -> Option<Vec<u8>> {
+    let jump = || jump(end.sub(JUMP_LEN as u64), dest);
     match form {
-        SiteForm::Jump => Some(jump(end.sub(JUMP_LEN as u64), dest)?.to_vec()),
+        SiteForm::Jump => Some(jump()?.to_vec()),
+        SiteForm::WideJump => Some([&[REX_W][..], &jump()?].concat()),
+        SiteForm::IndirectJump => Some([&[JUMP_THROUGH][..], &branch_displacement(end, dest)?].concat()),
         SiteForm::Displacement => Some(branch_displacement(end, dest)?.to_vec()),
     }
 }
@@ -35,7 +43,9 @@ pub fn branch_displacement(end: Avma, dest: Avma) -> Option<[u8; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind, Register};
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
 
     #[test]
     fn a_jump_decodes_to_its_destination() {
@@ -46,21 +56,68 @@ mod tests {
         }
     }
 
-    /// A REX prefix before the jump changes nothing.
+    /// Asserts that a redirect of this form is a jump to, or through, `dest` for processors of each maker.
+    fn leads(bytes: &[u8], at: Avma, form: SiteForm, dest: Avma) {
+        for options in [DecoderOptions::NONE, DecoderOptions::AMD] {
+            let i = Decoder::with_ip(64, bytes, at.0, options).decode();
+            let (kind, target) = match form {
+                SiteForm::IndirectJump => (OpKind::Memory, i.ip_rel_memory_address()),
+                _ => (OpKind::NearBranch64, i.near_branch_target()),
+            };
+            let len = usize::try_from(form.changed_bytes()).unwrap() + 1;
+            assert_eq!((i.mnemonic(), i.len(), i.op0_kind()), (Mnemonic::Jmp, len, kind), "{bytes:02x?}");
+            assert_eq!(
+                (target, i.segment_prefix() == Register::FS),
+                (dest.0, bytes[0] == 0x64),
+                "{bytes:02x?}"
+            );
+        }
+    }
+
+    /// No first byte changes what the jump behind it does.
     #[test]
     fn a_redirect_keeps_the_first_byte() {
         let (at, dest) = (Avma(0x5000), Avma(0x9000));
-        for rex in 0x40..=0x4f {
-            // lea rax, [rip]: the prefix stays.
-            let mut bytes = [rex, 0x8d, 0x05, 0, 0, 0, 0];
-            bytes[1..6].copy_from_slice(&redirect(SiteForm::Jump, at.add(6), dest).unwrap());
-            let i = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
-            assert_eq!((i.mnemonic(), i.near_branch_target(), i.len()), (Mnemonic::Jmp, dest.0, 6));
+        let mut firsts = 0;
+        for (first, form) in (0..=u8::MAX).filter_map(|b| Some((b, SiteForm::behind(b)?))) {
+            firsts += 1;
+            let len = usize::try_from(form.changed_bytes()).unwrap() + 1;
+            let mut bytes = vec![first; 15];
+            bytes[1..len].copy_from_slice(&redirect(form, at.add(len as u64), dest).unwrap());
+            leads(&bytes, at, form, dest);
         }
+        assert_eq!(firsts, 20);
         let mut bytes = [0x0f, 0x84, 0, 0, 0, 0];
         bytes[2..].copy_from_slice(&redirect(SiteForm::Displacement, at.add(6), dest).unwrap());
         let i = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
         assert_eq!((i.mnemonic(), i.near_branch_target()), (Mnemonic::Je, dest.0));
+    }
+
+    /// A redirect in any instruction leaves its first byte and what lies behind it, and is a jump for each maker's processors.
+    #[test]
+    fn a_redirect_in_any_instruction_is_a_jump() {
+        let any = proptest::array::uniform15(proptest::num::u8::ANY);
+        let first = proptest::sample::select(vec![0x41u8, 0x48, 0x64, 0x66, 0xf2, 0xf3, 0xff, 0xe8]);
+        let (at, mut jumps) = (Avma(0x5000), 0);
+        let mut runner = TestRunner::deterministic();
+        for _ in 0..4000 {
+            let mut draw = || (any.new_tree(&mut runner), first.new_tree(&mut runner));
+            let (Ok(any), Ok(first)) = draw() else { panic!("nothing is filtered") };
+            let (mut bytes, dest) = (any.current(), Avma(0x9000));
+            bytes[0] = first.current();
+            let before = bytes;
+            let original = Decoder::with_ip(64, &before, at.0, DecoderOptions::NONE).decode();
+            let form = SiteForm::behind(before[0]).filter(|_| !original.is_invalid());
+            let Some(form) = form else { continue };
+            let end = 1 + usize::try_from(form.changed_bytes()).unwrap();
+            if end > original.len() {
+                continue;
+            }
+            bytes[1..end].copy_from_slice(&redirect(form, at.add(end as u64), dest).unwrap());
+            leads(&bytes, at, form, dest);
+            jumps += 1;
+        }
+        assert!(jumps > 100, "{jumps}");
     }
 
     #[test]

@@ -33,10 +33,8 @@ pub struct CloneCode<'a> {
 pub struct Redirects {
     /// Instructions of originals that are replaced by a jump, by where they are.
     pub entries: FxHashMap<Avma, Avma>,
-    /// Direct jumps of originals that lead elsewhere when they are taken, by the address behind them.
+    /// Direct calls and jumps of originals that lead elsewhere when they are taken, by the address behind them.
     pub branches: FxHashMap<Avma, Avma>,
-    /// Direct calls in originals, by the address behind the call.
-    pub calls: FxHashMap<Avma, Avma>,
     /// Functions that virtual tables lead to, by the original's entry.
     pub tables: FxHashMap<Avma, Avma>,
     /// Slots of procedure linkage tables, by their address.
@@ -310,11 +308,10 @@ impl<'a> Follower<'a> {
     fn original(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         let next = match path.flow {
             Flow::On => path.next,
-            Flow::Conditional | Flow::Jump => {
+            Flow::Conditional | Flow::Jump | Flow::Call => {
                 let to = self.setting.redirects.branches.get(&path.after()).copied();
                 to.filter(|_| path.next != path.after()).unwrap_or(path.next)
             }
-            Flow::Call => self.setting.redirects.calls.get(&path.after()).copied().unwrap_or(path.next),
             Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
             Flow::Return => self.returns.pop().unwrap_or(path.next),
         };

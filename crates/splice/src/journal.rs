@@ -53,9 +53,9 @@ impl State {
 /// What kind of place leads into a clone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum RedirectKind {
-    /// A jump at an original's entry.
+    /// A jump, or the displacement of one, on the way from an original's entry.
     Entry,
-    /// The displacement of a direct call in original code.
+    /// The displacement of a direct call, or of a jump to another function, in original code.
     Call,
     /// A word of a virtual table.
     Vtable,

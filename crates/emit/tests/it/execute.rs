@@ -6,7 +6,7 @@
 use crate::common::Rng;
 use crate::common::program::{Program, Source};
 use addr::{Addr, Avma, ReadMemory};
-use code::{BlockId, Cfg, Dest};
+use code::{BlockId, Cfg, Dest, SiteForm};
 use emit::{Body, Function, Output, Shortcut};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, elf};
@@ -131,13 +131,23 @@ fn rewrite(
         usize::try_from(at.0 - s.address() + s.file_range().0).unwrap()
     };
     let mut new = file.to_vec();
+    // Behind it lie the words that redirects jump through.
+    let mut data = out.data.clone();
+    data.resize(data.len().next_multiple_of(8), 0);
     let mut redirected = 0;
     for clone in &out.clones {
         let f = p.functions.iter().find(|f| f.cfg.entry == clone.original).unwrap();
         let led: Vec<_> =
             f.sites.iter().filter_map(|s| Some((s, clone.entrance(f.at(s.leads_to))?))).collect();
         for (site, to) in &led {
-            let bytes = emit::redirect(site.form, site.range.end, *to).unwrap();
+            let dest = match site.form {
+                SiteForm::IndirectJump => {
+                    data.extend(to.0.to_le_bytes());
+                    data_at.add(data.len() as u64 - 8)
+                }
+                _ => *to,
+            };
+            let bytes = emit::redirect(site.form, site.range.end, dest).unwrap();
             new[place(site.range.start)..][..bytes.len()].copy_from_slice(&bytes);
         }
         if led.is_empty() {
@@ -149,7 +159,7 @@ fn rewrite(
     // The new segment: text, data, the index of all frames.
     let mut segment = out.text.clone();
     segment.resize(usize::try_from(data_at.0 - text_at.0).unwrap(), 0);
-    segment.extend(&out.data);
+    segment.extend(&data);
     segment.resize(segment.len().next_multiple_of(8), 0);
     let index_at = text_at.add(segment.len() as u64);
     let offset =

@@ -4,7 +4,7 @@ use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Pass, Style};
 use crate::build::map_store;
 use crate::build::neighbourhood;
-use crate::build::redirects;
+use crate::build::redirects::{self, Words};
 use crate::plan::candidate::Candidate;
 use crate::plan::function_order::function_order;
 use crate::{Error, Interrupt};
@@ -162,7 +162,7 @@ fn one_cache(
     let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
 
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
-    let (out, text_at, data_at, room) = emit_somewhere(
+    let (mut out, text_at, data_at, room) = emit_somewhere(
         &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
         &near,
         low,
@@ -179,12 +179,13 @@ fn one_cache(
         }
     }
     let mut records = Vec::new();
+    let mut words = Words::behind(data_at.add(BLOB_OFFSET + out.data.len() as u64));
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
         let Some(c) = by_entry.get(&clone.original) else { continue };
         entries.insert(clone.original, clone.entry);
         cloned.push((c.id, clone.fragments().clone()));
-        match redirects::entries(&c.analysed.cfg, &c.sites, clone) {
+        match redirects::entries(&c.analysed.cfg, &c.sites, clone, &mut words) {
             Ok(entries) => records.extend(entries),
             Err(reason) => {
                 refused.push((c.id, reason));
@@ -192,6 +193,7 @@ fn one_cache(
             }
         }
     }
+    out.data.extend(words.into_bytes());
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     if style.passes.has(Pass::Calls) {

@@ -3,15 +3,16 @@
 use crate::analyse::module_code::ModuleCode;
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::candidate::Candidate;
-use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal, SiteForm};
 use emit::CloneInfo;
-use iced_x86::{FlowControl, OpKind};
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
+/// Bytes of an address, and its alignment.
+const WORD: u64 = 8;
 
 /// Gives each candidate the places at which control can be led to a clone of the blocks it has now.
 pub fn choose_sites(program: &Program<'_>, chosen: &mut [Candidate]) {
@@ -54,18 +55,50 @@ fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
         && module.held_in(range).is_empty()
 }
 
-/// Where a redirect leads.
+/// Returns where a redirect leads. `memory` is that of a process with its code cache.
 #[must_use]
-pub fn leads_to(r: &Record) -> Option<Avma> {
-    let bytes = r.new_bytes();
+pub fn leads_to(r: &Record, memory: &dyn ReadMemory) -> Option<Avma> {
     match r.kind {
         // The last four bytes are a displacement from what follows.
         RedirectKind::Entry | RedirectKind::Call => {
-            let (_, last) = bytes.split_last_chunk::<4>()?;
-            Some(r.range().end.offset(i64::from(i32::from_le_bytes(*last))))
+            let (before, last) = r.new_bytes().split_last_chunk::<4>()?;
+            let to = r.range().end.offset(i64::from(i32::from_le_bytes(*last)));
+            match before {
+                [emit::JUMP_THROUGH] => memory.u64(to).ok().map(Avma),
+                _ => Some(to),
+            }
         }
         RedirectKind::Vtable | RedirectKind::Slot => Some(Avma(u64::from_le_bytes(r.new))),
         RedirectKind::Other => None,
+    }
+}
+
+/// Words of a code cache that redirects jump through.
+#[derive(Debug)]
+pub struct Words {
+    at: Avma,
+    bytes: Vec<u8>,
+}
+
+impl Words {
+    /// None yet; the first will lie behind a cache's other data, which ends at `end`.
+    #[must_use]
+    pub fn behind(end: Avma) -> Self {
+        let padding = end.0.next_multiple_of(WORD) - end.0;
+        Self { at: end, bytes: vec![0; usize::try_from(padding).unwrap_or(0)] }
+    }
+
+    /// Adds a word that holds an address, and returns where it lies.
+    fn hold(&mut self, to: Avma) -> Avma {
+        let at = self.at.add(self.bytes.len() as u64);
+        self.bytes.extend(to.0.to_le_bytes());
+        at
+    }
+
+    /// Their bytes, with those that align the first.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 }
 
@@ -73,10 +106,18 @@ pub fn leads_to(r: &Record) -> Option<Avma> {
 ///
 /// # Errors
 /// [`Refusal`] where there is none; the clone is still reached by redirected calls.
-pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Vec<Record>, Refusal> {
+pub fn entries(
+    cfg: &Cfg,
+    sites: &RedirectSites,
+    clone: &CloneInfo,
+    words: &mut Words,
+) -> Result<Vec<Record>, Refusal> {
     let record = |site: &RedirectSite| {
         let inst = cfg.insts.get(site.inst as usize)?;
-        let to = clone.entrance(cfg.insts.get(site.leads_to as usize)?.at)?;
+        let mut to = clone.entrance(cfg.insts.get(site.leads_to as usize)?.at)?;
+        if site.form == SiteForm::IndirectJump {
+            to = words.hold(to);
+        }
         let new = emit::redirect(site.form, site.range.end, to)?;
         let from = usize::try_from(site.range.start.since(inst.at)?).ok()?;
         let old = inst.bytes.as_slice().get(from..from + new.len())?;
@@ -99,7 +140,8 @@ pub fn entries(cfg: &Cfg, sites: &RedirectSites, clone: &CloneInfo) -> Result<Ve
     if records.is_empty() { Err(Refusal::OutOfReach) } else { Ok(records) }
 }
 
-/// The direct calls of original code that can go straight to clones. `taken` are bytes other redirects use.
+/// The direct calls of original code, and its jumps to other functions, that can go straight to clones. `taken` are bytes
+/// other redirects use.
 #[must_use]
 pub fn calls<'a>(
     callers: impl Iterator<Item = &'a Candidate>,
@@ -109,11 +151,7 @@ pub fn calls<'a>(
     let mut records = Vec::new();
     for caller in callers {
         for inst in &caller.analysed.cfg.insts {
-            let d = &inst.decoded;
-            if d.flow_control() != FlowControl::Call || d.op0_kind() != OpKind::NearBranch64 {
-                continue;
-            }
-            let Some(&clone) = clones.get(&Avma(d.near_branch64())) else { continue };
+            let Some(&clone) = inst.branches_to().and_then(|to| clones.get(&to)) else { continue };
             let (bytes, end) = (inst.bytes.as_slice(), inst.end());
             let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4))
             else {
@@ -169,7 +207,7 @@ pub fn lasting(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>, records: V
     let originals: FxHashMap<Avma, Avma> =
         clones.iter().map(|(&original, &clone)| (clone, original)).collect();
     let lasts = |r: &Record| {
-        let original = leads_to(r).and_then(|to| originals.get(&to).copied());
+        let original = leads_to(r, program.memory()).and_then(|to| originals.get(&to).copied());
         // An entry's redirect leads from a function to its own clone, perhaps behind the clone's start.
         original.map_or(r.kind == RedirectKind::Entry, |at| program.lasts_for(r.at, at))
     };
@@ -181,4 +219,36 @@ pub fn lasting(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>, records: V
 
 fn word(bytes: &[u8]) -> [u8; 8] {
     std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_leads_through_its_word() {
+        let mut words = Words::behind(Avma(0x1003));
+        let at = [Avma(0x7000), Avma(0x8000)].map(|to| words.hold(to));
+        assert_eq!(at, [Avma(0x1008), Avma(0x1010)]);
+        let data = words.into_bytes();
+        let end = Avma(0x2006);
+        let lead = |form, dest| {
+            let new = emit::redirect(form, end, dest).unwrap();
+            let record = Record {
+                at: end.sub(new.len() as u64),
+                kind: RedirectKind::Entry,
+                len: u8::try_from(new.len()).unwrap(),
+                interior: 0,
+                old: [0; 8],
+                new: word(&new),
+                mark: None,
+            };
+            leads_to(&record, &(Avma(0x1003), &data[..]))
+        };
+        assert_eq!(lead(SiteForm::IndirectJump, at[1]), Some(Avma(0x8000)));
+        assert_eq!(lead(SiteForm::IndirectJump, Avma(0x9000)), None, "no word is there");
+        for form in [SiteForm::Jump, SiteForm::WideJump, SiteForm::Displacement] {
+            assert_eq!(lead(form, Avma(0x9000)), Some(Avma(0x9000)));
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::plan::samples::Samples;
 use crate::plan::seldom;
 use crate::plan::shuffle::Rng;
 use crate::plan::split;
-use crate::plan::stacks;
+use crate::plan::stacks::{self, Originals};
 use crate::plan::targets::ranked;
 use crate::{Error, OptimizeOptions};
 use addr::{Avma, AvmaRange};
@@ -153,12 +153,11 @@ impl Candidates {
     pub fn count_by_stacks(&mut self, samples: &Samples) -> StacksReport {
         let (cfgs, got) = {
             let cfgs: Vec<&Cfg> = self.chosen.iter().map(|c| &c.analysed.cfg).collect();
-            let ends: FxHashMap<Avma, Avma> = match samples.clones.is_empty() {
-                true => FxHashMap::default(),
-                false => cfgs.iter().flat_map(|c| &c.insts).map(|i| (i.at, i.end())).collect(),
+            let originals = match samples.clones.is_empty() {
+                true => Originals::default(),
+                false => Originals::of(&cfgs),
             };
-            let end_of = |at| ends.get(&at).copied();
-            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &end_of);
+            let stacks = stacks::carried_back(&samples.stacks, &samples.clones, &originals);
             (cfgs.len(), stacks.counts(&cfgs))
         };
         let hits = hits(&self.chosen, samples);

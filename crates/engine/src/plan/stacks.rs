@@ -2,21 +2,56 @@
 //!
 //! Clones lie in another order, so what a clone falls into may be where its original jumps to, and the other way round. A
 //! run in a clone is taken apart where the original goes on elsewhere: each such place is a branch that the original takes.
-//! Jumps that only the clone has stand for what comes before them, and the jump at an original's entry for nothing.
+//! Jumps that only the clone has stand for what comes before them. A redirect stands for nothing: the run in the original that ends
+//! there goes on in the clone.
 
 use addr::{Addr, Avma, AvmaRange};
+use code::{Cfg, Dest, Term};
 use emit::{AddressMap, Entry, Link};
 use profile::{BranchStacks, Run, Taken};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What the stacks would say if there were no clones. `end_of` tells where an original instruction ends, for functions that
-/// matter; what ran of other functions' clones is left out.
+/// What is known of the instructions of originals.
+#[derive(Debug, Default)]
+pub struct Originals {
+    /// The end of each instruction.
+    ends: FxHashMap<Avma, Avma>,
+    /// For the start of each block the instruction from which control falls into it, if there is one.
+    starts: FxHashMap<Avma, Option<Avma>>,
+}
+
+impl Originals {
+    /// Reads those of some functions.
+    #[must_use]
+    pub fn of(cfgs: &[&Cfg]) -> Self {
+        let mut all = Self::default();
+        for cfg in cfgs {
+            all.ends.extend(cfg.insts.iter().map(|i| (i.at, i.end())));
+            for block in &cfg.blocks {
+                all.starts.entry(block.range.start).or_default();
+                let last = block.insts.end.checked_sub(1).and_then(|i| cfg.insts.get(i as usize));
+                if let Term::Fall { next }
+                | Term::Cond { fall: next, .. }
+                | Term::CondShort { fall: next, .. } = block.term
+                    && let Dest::Block(next) = next
+                    && let (Some(last), Some(next)) = (last, cfg.blocks.get(next.index()))
+                {
+                    all.starts.insert(next.range.start, Some(last.at));
+                }
+            }
+        }
+        all
+    }
+
+    fn end_of(&self, at: Avma) -> Option<Avma> {
+        self.ends.get(&at).copied()
+    }
+}
+
+/// What the stacks would say if there were no clones. `originals` has the functions that matter; what ran of other functions'
+/// clones is left out.
 #[must_use]
-pub fn carried_back(
-    stacks: &BranchStacks,
-    clones: &[AddressMap],
-    end_of: &dyn Fn(Avma) -> Option<Avma>,
-) -> BranchStacks {
+pub fn carried_back(stacks: &BranchStacks, clones: &[AddressMap], originals: &Originals) -> BranchStacks {
     let clones = Clones::new(clones);
     let mut out = BranchStacks::default();
     let mut redirects: FxHashSet<Avma> = FxHashSet::default();
@@ -27,7 +62,7 @@ pub fn carried_back(
         } else if clones.is_within(taken.to) || clones.is_way_back(taken.from) {
             // Inside of what is done for a call; or back from one, which the jump from there tells, or from the rest of a callee
             // that ran in place so far, whose return has told it.
-        } else if clones.is_within(taken.from) && from.and_then(end_of) == Some(to) {
+        } else if clones.is_within(taken.from) && from.and_then(|at| originals.end_of(at)) == Some(to) {
             // Where it comes from is in no function's code, as for any return of a function that is not known.
             out.add_taken(Taken { from: taken.from, to }, n);
         } else if let Some(from) = from {
@@ -36,22 +71,29 @@ pub fn carried_back(
     }
     for (run, n) in stacks.runs() {
         match clones.of(run.first) {
-            Some(map) => in_clone(map, run, n, end_of, &mut out),
-            None if redirects.contains(&run.last) => {}
+            Some(map) => in_clone(map, run, n, originals, &mut out),
+            None if redirects.contains(&run.last) => to_redirect(run, n, originals, &mut out),
             None => out.add_run(run, n),
         }
     }
     out
 }
 
+/// Adds a run in an original that ends at a redirect, as far as it is no part of the run in the clone that follows. A run counts the
+/// blocks of which it passes the first instruction.
+fn to_redirect(run: Run, n: u64, originals: &Originals, out: &mut BranchStacks) {
+    match originals.starts.get(&run.last) {
+        None => out.add_run(run, n),
+        Some(&Some(before)) if run.first < run.last => {
+            out.add_run(Run { first: run.first, last: before }, n);
+            out.add_taken(Taken { from: before, to: run.last }, n);
+        }
+        Some(_) => {}
+    }
+}
+
 /// Takes a run in a clone apart.
-fn in_clone(
-    map: &AddressMap,
-    run: Run,
-    n: u64,
-    end_of: &dyn Fn(Avma) -> Option<Avma>,
-    out: &mut BranchStacks,
-) {
+fn in_clone(map: &AddressMap, run: Run, n: u64, originals: &Originals, out: &mut BranchStacks) {
     let fragments = map.fragments();
     let (Some(first), Some(last)) = (fragments.position(run.first), fragments.position(run.last)) else {
         return;
@@ -75,7 +117,7 @@ fn in_clone(
     let Some(mut at) = passed.next() else { return };
     let mut begin = at.original;
     for next in passed {
-        let Some(end) = end_of(at.original) else { return };
+        let Some(end) = originals.end_of(at.original) else { return };
         // A jump is one also where it leads to what follows it.
         if at.link == Link::Dropped || end != next.original {
             out.add_run(Run { first: begin, last: at.original }, n);

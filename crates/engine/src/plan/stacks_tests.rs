@@ -100,6 +100,8 @@ struct Clone<'a> {
     text: &'a [u8],
     ways: VecDeque<bool>,
     taken: Vec<Taken>,
+    /// The instruction of the original that is a jump to its copy.
+    site: Avma,
 }
 
 impl Clone<'_> {
@@ -113,15 +115,14 @@ impl Clone<'_> {
     }
 
     fn call(&mut self, redirected: bool) {
-        let clone = self.map.to_clone(Avma(ENTRY)).unwrap();
+        let [clone, behind] = [Avma(ENTRY), self.site].map(|at| self.map.to_clone(at).unwrap());
         let mut at = if redirected { clone } else { Avma(ENTRY) };
         self.taken.push(Taken { from: HOME, to: at });
         while at != HOME {
             let inst = self.decode(at);
             let next = Avma(inst.next_ip());
-            let branches_to = if at == Avma(ENTRY) {
-                // The jump that was put there.
-                Some(clone)
+            let branches_to = if at == self.site {
+                Some(behind)
             } else {
                 match inst.flow_control() {
                     FlowControl::Return => Some(HOME),
@@ -160,7 +161,7 @@ impl Clone<'_> {
 
 #[test]
 fn clones_tell_what_their_originals_would() {
-    let (mut ran, mut differ, mut further) = (0, 0, 0);
+    let (mut ran, mut differ, mut further, mut in_mid_block) = (0, 0, 0, 0);
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
         let cfg = random(&mut rng);
@@ -176,7 +177,13 @@ fn clones_tell_what_their_originals_would() {
         let maps = [out.clones[0].map.clone()];
         let (ways, exact) = walk(&cfg, &mut rng, 20);
         let outside = Taken { from: Avma(0x7000), to: HOME };
-        let mut clone = Clone { cfg: &cfg, map: &maps[0], text: &out.text, ways, taken: vec![outside] };
+        // Any instruction that the clone has.
+        let copied: Vec<Avma> =
+            cfg.insts.iter().map(|i| i.at).filter(|&at| maps[0].to_clone(at).is_some()).collect();
+        let site = copied[rng.below(copied.len())];
+        in_mid_block += u32::from(cfg.blocks.iter().all(|b| b.range.start != site));
+        let (map, text, taken) = (&maps[0], &out.text[..], vec![outside]);
+        let mut clone = Clone { cfg: &cfg, map, text, ways, taken, site };
         (0..20).for_each(|_| clone.call(rng.below(2) == 0));
         assert!(clone.ways.is_empty());
 
@@ -185,8 +192,7 @@ fn clones_tell_what_their_originals_would() {
             let end = (i + DEPTH).min(clone.taken.len());
             stacks.add(clone.taken[i..end].iter().rev().map(|&t| Some(t)));
         }
-        let end_of = |at| cfg.insts.iter().find(|i| i.at == at).map(|i| i.end());
-        let got = carried_back(&stacks, &maps, &end_of).counts(&[&cfg]);
+        let got = carried_back(&stacks, &maps, &Originals::of(&[&cfg])).counts(&[&cfg]);
         let elsewhere = got.rejected.elsewhere;
         assert_eq!(got.rejected, Rejected { elsewhere, ..Rejected::default() }, "seed {seed}\n{cfg}");
         assert_eq!(got.functions, std::slice::from_ref(&exact), "seed {seed}\n{cfg}");
@@ -195,6 +201,7 @@ fn clones_tell_what_their_originals_would() {
         differ += u32::from(stacks.counts(&[&cfg]).functions != [exact]);
     }
     assert!(ran > 5_000 && differ > 200 && further > 10, "{ran} {differ} {further}");
+    assert!(in_mid_block > 100, "{in_mid_block}");
 }
 
 #[test]
@@ -209,8 +216,8 @@ fn the_rest_of_a_callee_is_called_where_its_caller_calls_it() {
     // test; je aside; aside: call rest; ret; jmp back.
     let way = [(start.add(3), aside), (aside, rest), (rest, aside.add(5)), (aside.add(5), back)];
     way.into_iter().for_each(|(from, to)| stacks.add_taken(Taken { from, to }, 7));
-    let end_of = |at| cfgs.iter().flat_map(|c| &c.insts).find(|i| i.at == at).map(|i| i.end());
-    let carried = carried_back(&stacks, &maps, &end_of);
+    let originals = Originals::of(&cfgs.iter().collect::<Vec<_>>());
+    let carried = carried_back(&stacks, &maps, &originals);
     let mut taken: Vec<_> = carried.taken().into_iter().map(|(t, n)| (t.from.0, t.to.0, n)).collect();
     taken.sort_unstable();
     assert_eq!(taken, [(0x1000, 0x2008, 7), (0x2008, 0x1005, 7)]);
@@ -230,8 +237,7 @@ fn any_addresses_are_safe() {
         };
         stacks.add_run(Run { first: at(), last: at() }, 1);
         stacks.add_taken(Taken { from: at(), to: at() }, u64::MAX);
-        let end_of = |at| cfg.insts.iter().find(|i| i.at == at).map(|i| i.end());
-        let counts = carried_back(&stacks, &maps, &end_of).counts(&[&cfg]);
+        let counts = carried_back(&stacks, &maps, &Originals::of(&[&cfg])).counts(&[&cfg]);
         assert!(counts.functions[0].is_consistent(&cfg));
     }
 }

@@ -13,7 +13,7 @@ use crate::records::notes::Notes;
 use crate::records::profile_store;
 use crate::{Error, OptimizeOptions, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Cfg, Term};
+use code::{Cfg, SiteForm, Term};
 use emit::AddressMap;
 use frontend::{
     CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects, Routine,
@@ -124,7 +124,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
     let mostly = mostly(&chosen);
     let switches = chosen.iter().flat_map(|c| cloned_switches(&c.analysed.cfg)).collect();
     chosen.retain(|c| ran(c) && c.counted == counted);
-    let redirects = leading_in(installed);
+    let redirects = leading_in(target, installed);
     let word = |at| program.memory().u64(at).ok().map(Avma);
     let in_stub = |at| program.image().module_of(at).is_some_and(|m| m.stub_at(at).is_some());
     let setting = Setting {
@@ -244,17 +244,16 @@ fn code<'a>(memory: &dyn ReadMemory, map: &'a AddressMap) -> CloneCode<'a> {
 }
 
 /// The newest generation's redirects, whether or not they are in force.
-fn leading_in(installed: &Installed) -> Redirects {
+fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     let mut out = Redirects::default();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
-        let Some(to) = redirects::leads_to(r) else { continue };
+        let Some(to) = redirects::leads_to(r, &target.process) else { continue };
         match r.kind {
-            // A jump lies behind the first byte of its instruction; else it is the displacement of a branch.
-            RedirectKind::Entry if r.new_bytes().first() == Some(&0xe9) && r.len == 5 => {
+            // What is longer than a displacement is a jump behind the first byte of its instruction.
+            RedirectKind::Entry if u64::from(r.len) > SiteForm::Displacement.changed_bytes() => {
                 out.entries.insert(r.at.sub(1), to)
             }
-            RedirectKind::Entry => out.branches.insert(r.range().end, to),
-            RedirectKind::Call => out.calls.insert(r.at.add(4), to),
+            RedirectKind::Entry | RedirectKind::Call => out.branches.insert(r.range().end, to),
             RedirectKind::Vtable => out.tables.insert(Avma(u64::from_le_bytes(r.old)), to),
             RedirectKind::Slot => out.slots.insert(r.at, to),
             RedirectKind::Other => None,

@@ -175,7 +175,7 @@ fn calls_that_are_redirected_go_straight() {
     let out = cloned((&[0], 1), (&[0, 1, 2], 3));
     let clone = out.clones.iter().find(|c| c.original == Avma(0x2000)).unwrap().map.fragments().start();
     let redirects =
-        Redirects { calls: [(Avma(0x100a), clone)].into_iter().collect(), ..Redirects::default() };
+        Redirects { branches: [(Avma(0x100a), clone)].into_iter().collect(), ..Redirects::default() };
     let moves = [
         step(0x1005, 5, Flow::Call, 0x2000),
         step(0x2000, 4, Flow::On, 0x2004),

@@ -4,6 +4,7 @@
 use crate::support::{Guest, build, have, run, skip, wait_until, whet};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -11,6 +12,9 @@ use std::sync::Mutex;
 const TRACING: &str = "/sys/kernel/tracing";
 /// The functions of the guest that are probed.
 const OWN: [&str; 3] = ["mixed", "pointed", "round_of"];
+/// Those with one place for a redirect, each of another form.
+const FORMS: [&str; 6] =
+    ["behind_segment", "behind_repeat", "behind_size", "behind_opcode", "jumps_on", "jumps_perhaps"];
 /// Functions of the C library that it uses.
 const LIBRARY: [&str; 2] = ["snprintf", "strtoul"];
 
@@ -256,6 +260,31 @@ fn the_daemon_gives_way_to_a_probe() {
     ends_well(probed);
 }
 
+/// Each form of redirect is in force, and changes no first byte of an instruction.
+#[test]
+fn redirects_of_each_form_keep_first_bytes() {
+    let probed = rebuilt();
+    let (program, guest) = (&probed.program, &probed.guest);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap();
+    let first = maps.lines().find(|l| l.ends_with(program.to_str().unwrap())).unwrap();
+    let base = u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap();
+    let file = fs::read(program).unwrap();
+    let memory = fs::File::open(format!("/proc/{}/mem", guest.pid())).unwrap();
+    for function in FORMS {
+        let starts = instructions(program, function);
+        let (from, to) = (starts[0], starts[starts.len() - 1] + 1);
+        let mut live = vec![0; usize::try_from(to - from).unwrap()];
+        memory.read_exact_at(&mut live, base + from).unwrap();
+        let wanted = &file[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()];
+        assert_ne!(live, wanted, "{function} has no redirect");
+        let first = |bytes: &[u8]| -> Vec<u8> {
+            starts.iter().map(|at| bytes[usize::try_from(at - from).unwrap()]).collect()
+        };
+        assert_eq!(first(&live), first(wanted), "{function}");
+    }
+    ends_well(probed);
+}
+
 /// Each instruction of rebuilt functions, that with the redirect among them.
 #[test]
 fn a_probe_at_any_instruction_comes_and_goes() {
@@ -266,10 +295,10 @@ fn a_probe_at_any_instruction_comes_and_goes() {
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let mut probes = Probes::new("all");
-    for function in OWN {
+    for function in OWN.iter().chain(&FORMS) {
         let added =
             instructions(&program, function).into_iter().filter(|&at| probes.add(&program, at)).count();
-        assert!(added > 5, "{function}: {added}");
+        assert!(added > 4, "{function}: {added}");
     }
     for _ in 0..3 {
         probes.enable(true);
@@ -356,7 +385,7 @@ fn breakpoints_at_any_instruction_come_and_go() {
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     // Those that are called by pointers, which lead to the originals.
-    for function in ["mixed", "pointed"] {
+    for function in ["mixed", "pointed"].iter().chain(&FORMS) {
         let at = instructions(&program, function);
         let base = at[0];
         let mut gdb = Command::new("gdb");

@@ -148,7 +148,7 @@ fn anatomy(
         why: why(q.notes, standing, noted, analysed.as_ref().err().copied(), kept),
         counted: kept.map(|f| f.origin == profile::Origin::Counted),
         entered: kept.map(|f| f.entered),
-        redirects: map.map(|m| redirects(q.installed, m)).unwrap_or_default(),
+        redirects: map.map(|m| redirects(&q.target.process, q.installed, m)).unwrap_or_default(),
         blocks,
     }
 }
@@ -179,10 +179,10 @@ fn name_of(
 }
 
 /// Places that lead into a clone, by kind.
-fn redirects(installed: &Installed, map: &AddressMap) -> BTreeMap<String, usize> {
+fn redirects(memory: &dyn ReadMemory, installed: &Installed, map: &AddressMap) -> BTreeMap<String, usize> {
     let mut out = BTreeMap::new();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
-        if crate::build::redirects::leads_to(r).is_some_and(|to| map.fragments().contains(to)) {
+        if crate::build::redirects::leads_to(r, memory).is_some_and(|to| map.fragments().contains(to)) {
             *out.entry(r.kind.name().to_owned()).or_default() += 1;
         }
     }

@@ -28,6 +28,34 @@ APART uint64_t pointed(uint64_t a) {
     return big[a % 40] + 0x123456789abcdef + mixed(a, a >> 3);
 }
 
+// A function that returns 2 * a + 3.
+#define FORM(name, code)                                                                                           \
+    uint64_t name(uint64_t a);                                                                                     \
+    asm(".text\n.p2align 4\n.globl " #name "\n.type " #name ", @function\n" #name ":\n.cfi_startproc\n" code         \
+        "\nret\n.cfi_endproc\n.size " #name ", . - " #name "\n")
+
+// Each of these has one instruction that can carry a redirect: behind a segment override, behind f2, behind an operand-size prefix,
+// behind the opcode of indirect jumps, and the displacements of jumps to another function.
+FORM(behind_segment, "mov %edi, %eax\nadd $3, %eax\nmov %fs:0x28, %rdx\nadd %rdi, %rax\nxor %edx, %edx");
+FORM(behind_repeat, "mov %rdi, -8(%rsp)\nmovsd -8(%rsp), %xmm0\nmovq %xmm0, %rax\nadd $3, %rax\nadd %rdi, %rax");
+FORM(behind_size, "mov %edi, %edx\nmovdqa form_three(%rip), %xmm0\nmovq %xmm0, %rax\nadd %rdx, %rax\nadd %rdi, %rax");
+FORM(behind_opcode, "mov %edi, %edx\npush form_three(%rip)\n.cfi_adjust_cfa_offset 8\npop %rax\n.cfi_adjust_cfa_offset -8\n"
+                    "add %rdx, %rax\nadd %rdi, %rax");
+FORM(jumps_on, "mov %edi, %edi\nnop\nnop\nnop\n.byte 0xe9\n.long behind_segment - . - 4");
+FORM(jumps_perhaps, "mov $3, %eax\nnop\nnop\ntest %edi, %edi\n.byte 0x0f, 0x85\n.long behind_segment - . - 4");
+asm(".section .rodata\n.p2align 4\nform_three: .quad 3, 0\n.text\n");
+
+static uint64_t (*const volatile forms[])(uint64_t) = {
+    behind_segment, behind_repeat, behind_size, behind_opcode, jumps_on, jumps_perhaps,
+};
+
+static int forms_are_right(void) {
+    for (uint64_t a = 0; a < 20; a++)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+            if (forms[i](a) != 2 * a + 3) return 0;
+    return 1;
+}
+
 static uint64_t (*const volatile by_pointer)(uint64_t) = pointed;
 static uint64_t (*const volatile by_pointer_too)(uint64_t, uint64_t) = mixed;
 
@@ -43,7 +71,7 @@ int main(int argc, char **argv) {
     uint64_t wanted[4];
     for (uint64_t i = 0; i < 4; i++) wanted[i] = round_of(i);
     for (uint64_t n = 0; !page->stop; n++) {
-        if (round_of(n & 3) != wanted[n & 3]) {
+        if (round_of(n & 3) != wanted[n & 3] || !forms_are_right()) {
             printf("wrong in round %llu\n", (unsigned long long)n);
             return 3;
         }
