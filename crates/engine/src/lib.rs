@@ -50,6 +50,7 @@ mod pristine;
 mod private;
 mod profile_store;
 mod program;
+mod recount;
 mod redirects;
 mod report;
 mod restore;

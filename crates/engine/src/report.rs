@@ -93,6 +93,9 @@ pub struct OptimizeReport {
     /// The earlier generation whose clones are in force again under this number, as there is no room for new ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<u32>,
+    /// Whether the memory cap, or the list of code caches, has no room for new clones.
+    #[serde(default)]
+    pub is_full: bool,
     /// Wall time from start to end.
     pub seconds: f64,
     /// User samples taken of the target.
@@ -247,6 +250,9 @@ pub struct TargetStatus {
     /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_originals: Vec<String>,
+    /// Whether the memory cap, or the list of code caches, has no room for new clones: rebuilds use earlier ones.
+    #[serde(default)]
+    pub is_full: bool,
     /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
     pub worked_on_by: Option<i32>,
 }

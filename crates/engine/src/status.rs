@@ -3,7 +3,7 @@
 use crate::notes::Notes;
 use crate::report::{StatusReport, TargetState, TargetStatus};
 use crate::sign::Work;
-use crate::{Error, Target, Watcher};
+use crate::{Error, OptimizeOptions, Target, Watcher, reuse};
 use splice::{Installed, State};
 use std::collections::BTreeMap;
 use tracee::Pid;
@@ -48,6 +48,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
         cpu_seconds: cpu_seconds(target),
         newer_journal: installed.newer(),
         changed_originals: Vec::new(),
+        is_full: reuse::is_full(installed, &OptimizeOptions::default()),
         worked_on_by: None,
     })
 }
@@ -73,6 +74,7 @@ pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
         cpu_seconds: cpu_seconds(target),
         newer_journal: None,
         changed_originals: Vec::new(),
+        is_full: false,
         worked_on_by: Some(work.by),
     }
 }

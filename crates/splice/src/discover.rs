@@ -71,6 +71,12 @@ impl Installed {
         self.caches.iter().any(|c| c.header.counting && c.header.state != State::Undone)
     }
 
+    /// Whether clones may count, or bases point into counters' memory, that this whet can end: also where a whet died, or an
+    /// older one undid, before all of that was over.
+    pub(crate) fn may_count(&self) -> bool {
+        (self.is_counting() || self.anchor.counters.is_some()) && !self.counts_for_good()
+    }
+
     /// Whether an older whet has left clones that count for good, and threads with GS bases for these: their journals do not
     /// say where the counters are.
     #[must_use]

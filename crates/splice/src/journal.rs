@@ -11,8 +11,10 @@ use addr::{Addr, Avma, AvmaRange};
 /// First bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
 /// Of this format.
-pub const VERSION: u32 = 3;
-/// The one before: as this one, with 0 for [`Header::counting`].
+pub const VERSION: u32 = 4;
+/// The one before: as this one, but clones that have counted cannot count again.
+const COUNTS_ONCE: u32 = 3;
+/// The one before that: with 0 for [`Header::counting`].
 const WITHOUT_COUNTING: u32 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 160;
@@ -224,7 +226,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     }
     let version = u32_at(8);
     let is_newer = version > VERSION && u32_at(frozen::IN_JOURNAL) == frozen::FROZEN;
-    if ![VERSION, WITHOUT_COUNTING].contains(&version) && !is_newer {
+    if ![VERSION, COUNTS_ONCE, WITHOUT_COUNTING].contains(&version) && !is_newer {
         return Err(bad("written by another version"));
     }
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));
