@@ -126,7 +126,7 @@ impl Round {
         (held, todo.iter().map(weight).sum())
     }
 
-    /// Whether its clones still stand for what their originals are, and nothing that leads unwinders is among their redirects.
+    /// Whether its clones still stand for what their originals are, all of which are there, and nothing that leads unwinders is among their redirects.
     ///
     /// # Errors
     /// Where the target cannot be read.
@@ -135,8 +135,8 @@ impl Round {
         let caches: Vec<&Cache> =
             installed.caches.iter().filter(|c| self.journals.contains(&c.header.data.start)).collect();
         let led: Vec<AvmaRange> = installed.anchor.led().iter().map(splice::Record::range).collect();
-        let mut records = caches.iter().flat_map(|c| &c.records).map(splice::Record::range);
-        if records.any(|r| led.iter().any(|l| l.overlaps(&r))) {
+        let is_led = |r: &splice::Record| led.iter().any(|l| l.overlaps(&r.range()));
+        if caches.iter().any(|c| c.has_gone || c.records.iter().any(is_led)) {
             return Ok(false);
         }
         Ok(Originals::of_caches(target, caches.into_iter(), None).changed(target)?.is_empty())

@@ -85,6 +85,8 @@ pub(crate) struct Earlier {
     shares: Shares,
     /// The entries of the functions that it has clones of.
     entries: Vec<Avma>,
+    /// Whether modules are gone that it has clones of.
+    has_gone: bool,
 }
 
 /// Samples a target and puts the generation in force that fits best; `None` where none of them fits what is asked.
@@ -130,7 +132,8 @@ pub(crate) fn nearly_as_good(
     let clonable: u64 = candidates.chosen.iter().map(|c| c.samples).sum();
     let all_samples = samples.ips.len() as u64;
     let serves = |e: &Earlier| {
-        e.shares.hot as f64 >= clonable as f64 * NEARLY
+        !e.has_gone
+            && e.shares.hot as f64 >= clonable as f64 * NEARLY
             && fit::drift_by_entry(&e.notes.functions, &by_entry, all_samples) <= DRIFT
             && !e.entries.iter().any(|at| left_alone.contains(at))
     };
@@ -155,7 +158,9 @@ fn all<'a>(
         }
         let maps: Vec<(Avma, AddressMap)> = caches.iter().flat_map(|c| maps(target, c)).collect();
         let shares = shares(places(maps.iter().map(|(_, map)| map)), &ips, main);
-        Some(Earlier { generation, notes, shares, entries: maps.into_iter().map(|(at, _)| at).collect() })
+        let has_gone = caches.iter().any(|c| c.has_gone);
+        let entries = maps.into_iter().map(|(at, _)| at).collect();
+        Some(Earlier { generation, notes, shares, entries, has_gone })
     })
 }
 

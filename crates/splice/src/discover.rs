@@ -10,6 +10,8 @@ pub struct Cache {
     pub header: Header,
     /// Its redirects.
     pub records: Vec<Record>,
+    /// Whether a module is gone that it has clones of: see [`crate::forget_unloaded`].
+    pub has_gone: bool,
     /// The version of its journal, where a later whet has written it: see [`Installed::newer`].
     pub newer: Option<u32>,
 }
@@ -133,7 +135,7 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
                     // It may have rules of its own for what can go away.
                     records.retain(|r| mem.bytes(r.range()).is_ok());
                 }
-                caches.push(Cache { header, records, newer });
+                caches.push(Cache { header, records, has_gone: false, newer });
             }
             return Ok(Some(Installed { anchor, caches }));
         }

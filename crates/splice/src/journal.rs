@@ -20,6 +20,8 @@ const WITHOUT_COUNTING: u32 = 2;
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 32;
+/// Offset of [`Record::new`] in a record.
+pub(crate) const NEW_OFFSET: u64 = 24;
 /// Offset of [`Header::state`]. It and [`Header::stopped_ns`] are all that changes after the journal is complete.
 pub const STATE_OFFSET: u64 = 16;
 /// Offset of [`Header::stopped_ns`].
@@ -136,6 +138,11 @@ impl Record {
     /// Addresses of the original instructions that start inside, not at the start.
     pub fn interior_starts(&self) -> impl Iterator<Item = Avma> + '_ {
         (1..u64::from(self.len)).filter(|i| self.interior >> i & 1 == 1).map(|i| self.at.add(i))
+    }
+
+    /// Whether it changes nothing: the module that it was made for is gone (see [`crate::mark_modules`]).
+    pub(crate) fn is_buried(&self) -> bool {
+        self.old_bytes() == self.new_bytes()
     }
 
     /// Whether it is inside one page, without which its write could be torn by the death of the writer.
