@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::percent;
 use crate::proto::Wish;
-pub use crate::words::{By, Event, Job, Memory, Outcome, State, Verdict};
+pub use crate::words::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
 use engine::{Fit, TargetState};
 use std::time::Duration;
 
@@ -373,7 +373,7 @@ impl Target {
 
     fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
         match outcome {
-            Outcome::Optimized { generation, coverage, warm } => {
+            Outcome::Optimized { generation, coverage, layout } => {
                 self.rebuilds = self.rebuilds.saturating_add(u32::from(self.was_optimized));
                 self.generation = generation;
                 self.failures = 0;
@@ -382,10 +382,15 @@ impl Target {
                 self.verdict = None;
                 self.unfit = 0;
                 // A layout by a profile of another load is known by its first look; one for the load of now sets the mark itself.
-                self.best_share = warm.then_some(coverage * (1.0 - WARM_SHARE));
+                self.best_share = (layout == Layout::Warm).then_some(coverage * (1.0 - WARM_SHARE));
                 self.built_at = now;
                 self.checked_at = None;
-                let how = if warm { "warm, by the profile that is kept; " } else { "" };
+                let how = match layout {
+                    Layout::New => "",
+                    Layout::Warm => "warm, by the profile that is kept; ",
+                    Layout::Earlier => "by an earlier layout, which serves this load; ",
+                    Layout::EarlierAsFull => "by an earlier layout, as no room is left for new clones; ",
+                };
                 self.enter(
                     State::Optimized,
                     now,

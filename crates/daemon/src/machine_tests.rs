@@ -84,7 +84,7 @@ impl World {
 }
 
 fn built() -> Outcome {
-    Outcome::Optimized { generation: 1, coverage: 0.97, warm: false }
+    Outcome::Optimized { generation: 1, coverage: 0.97, layout: Layout::New }
 }
 
 fn judged(factor: f64, low: f64, high: f64) -> Outcome {
@@ -226,7 +226,7 @@ fn a_changed_load_is_rebuilt_for_less_often_each_time() {
     assert_eq!(w.wants(), None);
     // One that is started warm by a profile of another load: its first look tells, with the next.
     let mut w = world();
-    let warm = Outcome::Optimized { generation: 1, coverage: 0.97, warm: true };
+    let warm = Outcome::Optimized { generation: 1, coverage: 0.97, layout: Layout::Warm };
     w.busy().begin(Job::Optimize { fresh: false }).ends(warm).begin(Job::Check);
     assert!(w.target.is_before_judgement(&w.config), "its place is kept");
     w.ends(fits(0.7, 0.1));

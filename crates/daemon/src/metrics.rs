@@ -1,6 +1,6 @@
 //! What the daemon counts, as OpenMetrics text (<https://github.com/prometheus/OpenMetrics>, version 1.0).
 
-use crate::machine::{Outcome, State};
+use crate::machine::{Layout, Outcome, State};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -11,6 +11,10 @@ pub struct Counted {
     pub rebuilds: u64,
     /// Those that were started warm.
     pub warm: u64,
+    /// Those by an earlier layout.
+    pub earlier: u64,
+    /// Those by an earlier layout as there was no room for new clones.
+    pub full: u64,
     /// Targets whose clones were taken back as they did harm.
     pub taken_back: u64,
     /// Jobs that ended with a reason why not.
@@ -31,9 +35,11 @@ impl Counted {
     /// Takes a job's end in.
     pub fn outcome(&mut self, outcome: &Outcome) {
         match outcome {
-            Outcome::Optimized { warm, .. } => {
+            Outcome::Optimized { layout, .. } => {
                 self.rebuilds += 1;
-                self.warm += u64::from(*warm);
+                self.warm += u64::from(*layout == Layout::Warm);
+                self.earlier += u64::from(matches!(layout, Layout::Earlier | Layout::EarlierAsFull));
+                self.full += u64::from(*layout == Layout::EarlierAsFull);
             }
             Outcome::Failed { .. } => self.failed += 1,
             Outcome::Crashed(_) => self.crashed += 1,
@@ -74,6 +80,12 @@ impl Counted {
         for (name, help, n) in [
             ("whet_rebuilds", "Rebuilds that were put in place.", self.rebuilds),
             ("whet_warm_starts", "Rebuilds by a profile that was kept.", self.warm),
+            ("whet_rebuilds_by_earlier", "Rebuilds by an earlier layout.", self.earlier),
+            (
+                "whet_rebuilds_without_room",
+                "Rebuilds by an earlier layout as there was no room for new clones.",
+                self.full,
+            ),
             ("whet_taken_back", "Rebuilds that were taken back as they did not pay.", self.taken_back),
             ("whet_jobs_failed", "Jobs that ended with a reason why not.", self.failed),
             ("whet_workers_crashed", "Workers that died or took too long.", self.crashed),
@@ -101,19 +113,22 @@ mod tests {
     #[test]
     fn the_text_is_what_collectors_read() {
         let mut counted = Counted { looking: Duration::from_millis(1500), ..Counted::default() };
-        counted.outcome(&Outcome::Optimized { generation: 1, coverage: 0.9, warm: true });
+        counted.outcome(&Outcome::Optimized { generation: 1, coverage: 0.9, layout: Layout::Warm });
+        counted.outcome(&Outcome::Optimized { generation: 2, coverage: 0.9, layout: Layout::EarlierAsFull });
         counted.outcome(&Outcome::Crashed(String::new()));
         let text = counted.text([State::Optimized, State::Optimized, State::Lost].into_iter(), true);
         let has = |line: &str| assert!(text.lines().any(|l| l == line), "{line} in {text}");
         has("# TYPE whet_targets gauge");
         has("whet_targets{state=\"optimized\"} 2");
         has("whet_targets{state=\"watching\"} 0");
-        has("whet_rebuilds_total 1");
+        has("whet_rebuilds_total 2");
+        has("whet_rebuilds_by_earlier_total 1");
+        has("whet_rebuilds_without_room_total 1");
         has("whet_warm_starts_total 1");
         has("whet_workers_crashed_total 1");
         has("whet_looking_seconds_total 1.500000");
         has("whet_switched_off 1");
         assert!(text.ends_with("# EOF\n"));
-        assert_eq!(text.lines().filter(|l| l.starts_with("# TYPE")).count(), 11);
+        assert_eq!(text.lines().filter(|l| l.starts_with("# TYPE")).count(), 13);
     }
 }

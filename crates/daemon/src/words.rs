@@ -112,6 +112,20 @@ pub struct Verdict {
     pub high: f64,
 }
 
+/// Where the layout of a rebuild comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// It was made for the load of now.
+    New,
+    /// From a profile that was kept.
+    Warm,
+    /// An earlier rebuild's, which serves the load of now.
+    Earlier,
+    /// An earlier rebuild's, as there is no room for new clones.
+    EarlierAsFull,
+}
+
 /// How a job ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,8 +136,8 @@ pub enum Outcome {
         generation: u32,
         /// Share of the user samples in cloned functions.
         coverage: f64,
-        /// Whether by a profile that was kept.
-        warm: bool,
+        /// Where its layout comes from.
+        layout: Layout,
     },
     /// The layout was held against the load.
     Checked(Fit),

@@ -3,7 +3,7 @@
 //! It gets an [`Order`], and writes lines of JSON: stages on its way, at last an [`Outcome`].
 
 use crate::judge;
-use crate::machine::{Job, Outcome, State};
+use crate::machine::{Job, Layout, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
 use engine::{Error, ExitCode, Interrupt, OptimizeOptions, Pid, Progress};
@@ -112,6 +112,7 @@ impl Order {
             sampling: self.sampling,
             counting: Some(self.counting).filter(|c| !c.is_zero()),
             memory_cap: Some(self.memory_cap),
+            prefer_earlier: fresh,
             ..OptimizeOptions::default()
         };
         if self.bad_layout {
@@ -188,9 +189,14 @@ impl Order {
                 say(&Line::Stage(stage));
             }
         })?;
-        let warm = options.profile.is_some();
-        let outcome = Outcome::Optimized { generation: report.generation, coverage: report.coverage, warm };
-        Ok((outcome, !warm))
+        let layout = match (&options.profile, report.reused) {
+            (Some(_), _) => Layout::Warm,
+            (None, Some(_)) if report.is_full => Layout::EarlierAsFull,
+            (None, Some(_)) => Layout::Earlier,
+            (None, None) => Layout::New,
+        };
+        let (generation, coverage) = (report.generation, report.coverage);
+        Ok((Outcome::Optimized { generation, coverage, layout }, layout == Layout::New))
     }
 
     /// Keeps the profile for the next start of the same build. What hinders that does the target no harm.

@@ -30,7 +30,6 @@ pub use debuggers::gdb::{GdbReport, gdb, gdb_core};
 pub use debuggers::jitdump::{PerfReport, perf};
 pub use debuggers::perf_map::PerfMap;
 pub use operate::control::{ToggleAnswer, mend, redo, undo};
-pub use operate::originals::changed_originals;
 pub use operate::status::{StatusReport, TargetStatus, is_still};
 pub use operate::switch::Switch;
 pub use operate::verify::{Unexpected, VerifyReport, verify};
@@ -40,6 +39,7 @@ pub use profile::Profile;
 pub use rebuild::optimize::optimize;
 pub use rebuild::report::{FunctionCounts, OptimizeReport};
 pub use records::dyno::{DynoReport, DynoStats};
+pub use records::originals::changed_originals;
 pub use records::profile_store::{
     ProfileForm, ProfileText, ProfileUse, ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite,
     build_id, export_profile, merge_profiles, read_profile, show_profile, write_profile,

@@ -27,8 +27,10 @@ pub struct CounterPlan {
     links: Vec<Link>,
     /// By link.
     roles: Vec<Role>,
-    /// In the order of the links.
+    /// In the order of the links; empty where they were put there before.
     points: Vec<(Point, Spot)>,
+    /// How many counters there are.
+    counters: usize,
     /// What all counters together were guessed to count.
     guessed: u128,
     /// Nodes, each before the one it hangs on in the tree, and the link by which it hangs there.
@@ -87,8 +89,56 @@ impl CounterPlan {
         let counted = (0..links.len()).filter(|&l| roles[l] == Role::Counted);
         let guessed = counted.clone().map(|l| u128::from(best[l])).sum();
         let points = counted.filter_map(|l| links[l].point().zip(spots[l])).collect();
+        Self::with_roles(blocks, links, roles, points, guessed)
+    }
+
+    /// Has counters where an earlier plan has put them, by [`CounterPlan::counted`]; `None` where the graph has no such links.
+    #[must_use]
+    pub fn again(cfg: &Cfg, counted: &[u32]) -> Option<Self> {
+        let blocks = cfg.blocks.len();
+        let links = links_of(cfg);
+        let looks = guess(blocks, &links);
+        let mut roles = vec![Role::Tree; links.len()];
+        for &l in counted {
+            let l = usize::try_from(l).ok()?;
+            links.get(l)?.point()?;
+            roles[l] = Role::Counted;
+        }
+        let mut trees = UnionFind::new(2 * blocks + 1);
+        // What can have no counter hangs in the tree first, as it did then.
+        let mut order: Vec<usize> = (0..links.len()).filter(|&l| roles[l] == Role::Tree).collect();
+        order.sort_by_key(|&l| (links[l].point().is_some(), Reverse(looks[l])));
+        for l in order {
+            if !trees.join(links[l].from, links[l].to) {
+                roles[l] = Role::Open { guess: looks[l] };
+            }
+        }
+        let guessed = counted.iter().map(|&l| u128::from(looks[l as usize])).sum();
+        Some(Self::with_roles(blocks, links, roles, Vec::new(), guessed))
+    }
+
+    fn with_roles(
+        blocks: usize,
+        links: Vec<Link>,
+        roles: Vec<Role>,
+        points: Vec<(Point, Spot)>,
+        guessed: u128,
+    ) -> Self {
         let tree = hang(2 * blocks + 1, &links, &roles);
-        Self { blocks, links, roles, points, guessed, tree }
+        let counters = roles.iter().filter(|r| **r == Role::Counted).count();
+        Self { blocks, links, roles, points, counters, guessed, tree }
+    }
+
+    /// The links that have counters, by their places among all, rising.
+    #[must_use]
+    pub fn counted(&self) -> Vec<u32> {
+        (0u32..).zip(&self.roles).filter(|(_, r)| **r == Role::Counted).map(|(l, _)| l).collect()
+    }
+
+    /// How many counters there are.
+    #[must_use]
+    pub fn counters(&self) -> usize {
+        self.counters
     }
 
     /// Where counters go, and how each counts there.
@@ -112,7 +162,7 @@ impl CounterPlan {
         match flows.iter().map(|&f| u64::try_from(f)).collect::<Result<Vec<u64>, _>>() {
             Ok(whole) => Solved {
                 counts: counts_of(self.blocks, &self.links, &whole),
-                exact: !open && values.len() == self.points.len(),
+                exact: !open && values.len() == self.counters,
             },
             Err(_) => {
                 let price = |link: usize| {

@@ -4,13 +4,16 @@
 //! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
 //! journal. Region 0 is the routines' own page, so that even they unwind.
 
+use crate::list::{self, Tail};
 use crate::{CounterArea, Error, Record, frozen, journal, lookup, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
 /// First bytes of the data page.
 pub const MAGIC: [u8; 8] = *b"whetanch";
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
+/// The version before: its routines search the anchor's page alone.
+const WITHOUT_CHAIN: u64 = 3;
 /// Size of each of the two pages.
 pub const PAGE: u64 = 4096;
 const SLOT: u64 = 16;
@@ -30,12 +33,14 @@ const MORE: u64 = 368;
 const MAX_MORE: usize = 4;
 /// What regions are called where they are shown as modules.
 pub(crate) const NAME: u64 = 128;
+/// How many regions all pages of the list hold. It is raised last.
+pub(crate) const TOTAL: u64 = 144;
 pub(crate) const REGIONS: u64 = 512;
 pub(crate) const REGION_LEN: u64 = 32;
 /// The routines' own frame tables lie at the end of the page: an index of at most [`MAX_INDEX`] bytes, and its table.
 const FRAMES: u64 = 3584;
 const MAX_INDEX: u64 = 64;
-/// How many regions have a place.
+/// How many regions the anchor's own page has room for.
 pub const MAX_REGIONS: usize = 96;
 
 /// One code cache as the lookup routine sees it.
@@ -49,6 +54,7 @@ pub struct Region {
     pub journal: Avma,
 }
 
+const _: () = assert!(REGIONS + MAX_REGIONS as u64 * REGION_LEN <= FRAMES && TOTAL + 8 <= walk::HEADERS);
 const _: () =
     assert!(MORE + MAX_MORE as u64 * journal::RECORD_LEN as u64 <= REGIONS && walk::HEADERS + 112 <= MORE);
 
@@ -83,8 +89,11 @@ pub struct Anchor {
     pub undos: u64,
     /// The version, where a later whet has made it: only the frozen part was read then.
     pub newer: Option<u32>,
-    /// The regions.
+    /// The regions, of all pages of the list.
     pub regions: Vec<Region>,
+    /// Whether its routines search further pages of the list.
+    pub(crate) chains: bool,
+    pub(crate) tail: Tail,
 }
 
 impl Anchor {
@@ -124,12 +133,6 @@ impl Anchor {
         self.hook.as_ref().map_or(&[], |h| &h.records)
     }
 
-    /// Where the region count is.
-    #[must_use]
-    pub fn count_at(&self) -> Avma {
-        self.at.add(COUNT)
-    }
-
     /// Where it is written what is owed to the target: see `huge`.
     #[must_use]
     pub fn owed_at(&self) -> Avma {
@@ -153,19 +156,13 @@ impl Anchor {
         read_counters(mem, self.at.add(COUNTERS))
     }
 
-    /// Where region `i` is.
-    #[must_use]
-    pub fn region_at(&self, i: usize) -> Avma {
-        self.at.add(REGIONS + REGION_LEN * i as u64)
-    }
-
     /// The bytes of a new anchor's code page and data page, the data page at `at`.
     ///
     /// # Errors
     /// [`Error::Unwind`] where the routine's frame table cannot be made.
     pub fn pages(at: Avma, slot: Option<Avma>, original: u64) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let code_at = at.sub(PAGE);
-        let mut code = lookup::routine(at.add(COUNT), at.add(REGIONS), original);
+        let mut code = lookup::routine(at, original);
         resize(&mut code, walk::AT, 0xcc);
         code.extend(walk::routine());
         resize(&mut code, PAGE, 0xcc);
@@ -192,6 +189,7 @@ impl Anchor {
         data.extend(b"[whet]");
         resize(&mut data, frozen::IN_ANCHOR, 0);
         data.extend(u64::from(frozen::FROZEN).to_le_bytes());
+        data.extend(1u64.to_le_bytes());
         resize(&mut data, walk::HEADERS, 0);
         data.extend(walk::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
         resize(&mut data, REGIONS, 0);
@@ -217,14 +215,11 @@ impl Anchor {
         let version = mem.u64(at.add(8))?;
         let is_frozen = || Ok::<_, Error>(mem.u64(at.add(frozen::IN_ANCHOR))? == u64::from(frozen::FROZEN));
         let newer = match version {
-            VERSION => None,
+            VERSION | WITHOUT_CHAIN => None,
             newer if newer > VERSION && is_frozen()? => Some(u32::try_from(newer).unwrap_or(u32::MAX)),
             _ => return Err(bad("an anchor of another version")),
         };
-        let count = usize::try_from(mem.u64(at.add(COUNT))?).unwrap_or(usize::MAX);
-        if count == 0 || count > MAX_REGIONS {
-            return Err(bad("an anchor with an impossible number of regions"));
-        }
+        let (regions, tail) = list::read(mem, at)?;
         let mut anchor = Anchor {
             at,
             slot: None,
@@ -233,7 +228,9 @@ impl Anchor {
             counters: None,
             undos: mem.u64(at.add(UNDOS))?,
             newer,
-            regions: Vec::with_capacity(count),
+            regions,
+            chains: version == VERSION,
+            tail,
         };
         if newer.is_none() {
             anchor.slot = Some(Avma(mem.u64(at.add(SLOT))?)).filter(|s| *s != Avma(0));
@@ -241,10 +238,6 @@ impl Anchor {
             anchor.hook = read_hook(mem, at)?;
             anchor.counters = read_counters(mem, at.add(COUNTERS))?;
         }
-        for i in 0..count {
-            anchor.regions.push(read_region(mem, anchor.region_at(i))?);
-        }
-        anchor.regions.extend(frozen::further_regions(mem, at)?);
         Ok(Some(anchor))
     }
 }
@@ -294,8 +287,7 @@ fn read_hook(mem: &dyn ReadMemory, at: Avma) -> Result<Option<Hook>, Error> {
 }
 
 /// A region's words.
-#[must_use]
-pub fn region_bytes(r: &Region) -> [u8; 32] {
+pub(crate) fn region_bytes(r: &Region) -> [u8; 32] {
     let mut b = [0; 32];
     for (i, w) in [r.text.start.0, r.text.end.0, r.eh_frame_hdr.0, r.journal.0].into_iter().enumerate() {
         b[i * 8..i * 8 + 8].copy_from_slice(&w.to_le_bytes());
@@ -324,8 +316,8 @@ mod tests {
         assert_eq!(got.regions[0].text, AvmaRange::with_len(AT.sub(4096), 4096));
         assert_eq!(got.regions[0].eh_frame_hdr, AT.add(FRAMES));
         assert_eq!((AT, &data[..]).u64(got.owed_at()).unwrap(), 0);
-        assert!(got.region_at(MAX_REGIONS) <= AT.add(FRAMES));
-        assert!(lookup::routine(Avma(1), Avma(2), 3).len() as u64 <= walk::AT);
+        assert_eq!(got.room(), list::MOST_REGIONS - 1);
+        assert!(lookup::routine(AT, 3).len() as u64 <= walk::AT);
     }
 
     #[test]

@@ -28,6 +28,10 @@ const PARTS_PER_THREAD: u64 = 2;
 /// Address space that an area may take. Threads share parts where it is not enough. Bytes.
 const MOST: u64 = 256 << 20;
 
+/// What no counter comes to in a round, which would take an hour: a register of a thread that stood within a counter of three
+/// instructions when that began to count again.
+const IMPOSSIBLE: u64 = 1 << 44;
+
 const PAGE: u64 = 4096;
 
 const MMAP: i64 = 9;
@@ -177,7 +181,8 @@ pub(crate) fn take_back(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result
 pub fn counters(process: &Process, area: &CounterArea, offsets: Range<u32>) -> Result<Vec<u64>, Error> {
     let mut sums = vec![0u64; offsets.len() / 8];
     for values in counter_words(process, area, offsets)? {
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+        let counted = values.into_iter().map(|v| if v < IMPOSSIBLE { v } else { 0 });
+        sums.iter_mut().zip(counted).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
     }
     Ok(sums)
 }

@@ -10,6 +10,8 @@ pub struct Cache {
     pub header: Header,
     /// Its redirects.
     pub records: Vec<Record>,
+    /// Whether a module is gone that it has clones of: see [`crate::forget_unloaded`].
+    pub has_gone: bool,
     /// The version of its journal, where a later whet has written it: see [`Installed::newer`].
     pub newer: Option<u32>,
 }
@@ -71,6 +73,12 @@ impl Installed {
         self.caches.iter().any(|c| c.header.counting && c.header.state != State::Undone)
     }
 
+    /// Whether clones may count, or bases point into counters' memory, that this whet can end: also where a whet died, or an
+    /// older one undid, before all of that was over.
+    pub(crate) fn may_count(&self) -> bool {
+        (self.is_counting() || self.anchor.counters.is_some()) && !self.counts_for_good()
+    }
+
     /// Whether an older whet has left clones that count for good, and threads with GS bases for these: their journals do not
     /// say where the counters are.
     #[must_use]
@@ -127,7 +135,7 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
                     // It may have rules of its own for what can go away.
                     records.retain(|r| mem.bytes(r.range()).is_ok());
                 }
-                caches.push(Cache { header, records, newer });
+                caches.push(Cache { header, records, has_gone: false, newer });
             }
             return Ok(Some(Installed { anchor, caches }));
         }

@@ -61,8 +61,8 @@ pub enum Error {
         /// What was written.
         range: AvmaRange,
     },
-    /// The anchor has no place for another code cache.
-    #[error("the target holds {0} code caches already; restart it to begin anew")]
+    /// The list of code caches has no room for another.
+    #[error("the target holds {0} code caches, and its list has no room for another")]
     TooManyCaches(usize),
     /// A redirect that could not be written without risk (crosses a page, or is of odd size).
     #[error("redirect at {0} is not one that can be written safely")]

@@ -1,4 +1,4 @@
-//! What tests have whet do: die at numbered points, or write as a later version may.
+//! What tests have whet do: die at numbered points, write as a later version may, or fill pages sooner.
 //!
 //! Every step that changes the target passes one. With `WHET_FAULT=n` in the environment the n-th passed point
 //! kills whet as `kill -9` would, so a test can walk through all of them and look at what is left.
@@ -31,4 +31,9 @@ pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
         record[8] += 100;
         record[10..16].fill(0xa5);
     }
+}
+
+/// Returns how many regions a page of the list takes, where that is in the environment as `WHET_PAGE_ROOM`.
+pub fn page_room() -> Option<u64> {
+    std::env::var("WHET_PAGE_ROOM").ok().and_then(|n| n.parse().ok())
 }

@@ -5,8 +5,8 @@
 //! anchor lists it as one more region, before any thread is sent there. For unwinders that walk the list of modules a stack
 //! ends in the routine.
 
-use crate::anchor::{Anchor, MAX_REGIONS, Region, region_bytes};
-use crate::{Error, fault, toggle};
+use crate::anchor::{Anchor, Region};
+use crate::{Error, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::{FinishingCode, Process};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
@@ -27,12 +27,8 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
     }
     for code in process.finishing_code() {
         let listed = anchor.regions.iter().any(|r| r.text.start == code.text.start);
-        if listed || anchor.regions.len() >= MAX_REGIONS {
+        if listed || anchor.room_in_page() == 0 {
             continue;
-        }
-        // Listed since the anchor was read.
-        if process.u64(anchor.count_at())? != anchor.regions.len() as u64 {
-            return Ok(());
         }
         let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
         let frames = unwind::write_frames(&frames(&code), table_at, hdr_at)?;
@@ -45,12 +41,11 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
         toggle::write_checked(process, hdr_at, &frames.hdr)?;
         // As its own page: no journal.
         let region = Region { text: code.text, eh_frame_hdr: hdr_at, journal: anchor.at };
-        fault::point();
-        toggle::write_checked(process, anchor.region_at(anchor.regions.len()), &region_bytes(&region))?;
-        fault::point();
-        anchor.regions.push(region);
-        let count = anchor.regions.len() as u64;
-        toggle::write_checked(process, anchor.count_at(), &count.to_le_bytes())?;
+        match anchor.add_regions(process, &[region]) {
+            // Listed since the anchor was read.
+            Err(Error::NotAlone) => return Ok(()),
+            outcome => outcome?,
+        }
     }
     if is_known_library(process) {
         process.open_slots();

@@ -26,59 +26,17 @@
 //! An undo puts the bytes without a redirect where those with it stand, whatever the kind. A record whose place is not mapped any
 //! more has nothing to undo.
 
-use crate::anchor::{REGION_LEN, REGIONS, read_region};
-use crate::{Error, Region};
-use addr::{Addr, Avma, ReadMemory};
-
 /// The number of this frozen part. 0 stands in what whets before it have installed.
 pub(crate) const FROZEN: u32 = 1;
 /// Where it stands in an anchor.
 pub(crate) const IN_ANCHOR: u64 = 136;
 /// Where it stands in a journal.
 pub(crate) const IN_JOURNAL: usize = 144;
-/// Where an anchor has the address of the next page of its list.
-const NEXT: u64 = 504;
-/// First bytes of such a page.
-const MAGIC: [u8; 8] = *b"whetlist";
-/// Where its regions begin.
-const LIST: u64 = 32;
-/// How many regions it has room for.
-const MOST: u64 = (4096 - LIST) / REGION_LEN;
-/// Pages that are followed at most: more are a ring.
-const PAGES: usize = 256;
-
-/// The regions that lie in further pages than the anchor's.
-///
-/// # Errors
-/// [`Error::Journal`] for a page that is none, [`Error::Unreadable`] where one is not there.
-pub(crate) fn further_regions(mem: &dyn ReadMemory, anchor: Avma) -> Result<Vec<Region>, Error> {
-    let mut regions = Vec::new();
-    let mut at = Avma(mem.u64(anchor.add(NEXT))?);
-    for _ in 0..PAGES {
-        if at == Avma(0) {
-            return Ok(regions);
-        }
-        let mut magic = [0; 8];
-        mem.read(at, &mut magic)?;
-        let count = mem.u64(at.add(8))?;
-        if magic != MAGIC || count > MOST {
-            return Err(Error::Journal { at, what: "no page of the list of code caches" });
-        }
-        for i in 0..count {
-            regions.push(read_region(mem, at.add(LIST + REGION_LEN * i))?);
-        }
-        at = Avma(mem.u64(at.add(16))?);
-    }
-    Err(Error::Journal { at, what: "a list of code caches without an end" })
-}
-
-const _: () = assert!(NEXT + 8 == REGIONS);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RedirectKind, State, discover, journal};
-    use addr::{AvmaRange, Unreadable};
+    use crate::{Error, RedirectKind, State, discover, journal};
+    use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 
     /// Pages at addresses.
     struct Memory(Vec<(Avma, Vec<u8>)>);
@@ -190,6 +148,31 @@ mod tests {
         assert!(matches!(look(&memory), Err(Error::Journal { .. })));
     }
 
+    /// The words as they are searched: of the anchor's page, then of each further page.
+    #[test]
+    fn a_list_of_several_pages_is_read() {
+        let mut memory = memory(3, 3, 1);
+        for (at, next) in [(LIST_PAGE, LIST_PAGE + 0x2000), (LIST_PAGE + 0x2000, 0)] {
+            let mut page = vec![0; 4096];
+            page[..8].copy_from_slice(b"whetlist");
+            words(&mut page, 8, &[127, next]);
+            for i in 0..127 {
+                let own = [at + i, at + i + 1, ANCHOR, ANCHOR];
+                words(&mut page, 32 + 32 * usize::try_from(i).unwrap(), &own);
+            }
+            memory.0.retain(|(from, _)| *from != Avma(at));
+            memory.0.push((Avma(at), page));
+        }
+        let found = crate::Anchor::read(&memory, Avma(ANCHOR)).unwrap().unwrap();
+        assert_eq!(found.regions.len(), 2 + 2 * 127);
+        assert_eq!(found.regions[255].text.start, Avma(LIST_PAGE + 0x2000 + 126));
+        // The routines of the whet that wrote this anchor search its own page alone.
+        assert_eq!(found.room(), 0);
+        // One more than a page has room for.
+        words(&mut memory.0.last_mut().unwrap().1, 8, &[128]);
+        assert!(matches!(look(&memory), Err(Error::Journal { .. })));
+    }
+
     /// What this whet writes has the frozen part.
     #[test]
     fn this_whet_writes_it() {
@@ -197,6 +180,6 @@ mod tests {
         let at = usize::try_from(IN_ANCHOR).unwrap();
         assert_eq!(data[at..at + 8], u64::from(FROZEN).to_le_bytes());
         assert_eq!(data[504..512], [0; 8]);
-        assert_eq!(journal::VERSION, 3);
+        assert_eq!(journal::VERSION, 4);
     }
 }

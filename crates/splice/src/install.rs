@@ -1,12 +1,13 @@
 //! One installation, in the order that makes each prefix of it harmless.
 
-use crate::anchor::{PAGE, region_bytes};
+use crate::anchor::PAGE;
+use crate::list::AREAS;
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
     Region, State, ToggleReport, counters, fault, finishing, huge, journal, quiet, walk,
 };
-use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Remote};
@@ -50,6 +51,11 @@ impl CachePlan {
     #[must_use]
     pub fn text_range(&self) -> AvmaRange {
         AvmaRange::with_len(self.text_at, Self::text_len(self.text.len() as u64))
+    }
+
+    /// How it is listed in the anchor.
+    fn region(&self) -> Region {
+        Region { text: self.text_range(), eh_frame_hdr: self.eh_frame_hdr, journal: self.data_at }
     }
 
     /// Size of the data mapping.
@@ -105,7 +111,7 @@ pub struct Plan {
     /// How unwinders that walk the list of modules are to be answered, where there are any: with all records of earlier
     /// generations, in their order.
     pub hook: Option<Hook>,
-    /// Where a new anchor's two pages go, if the target has none yet.
+    /// Where a new anchor's two pages go, or, where the target has one, a further page of its list.
     pub anchor_at: Avma,
     /// Where its clones only count: the offsets in each thread's part at which they do.
     pub counters: Option<Range<u32>>,
@@ -152,25 +158,29 @@ pub fn install(
     if let Some(anchor) = &mut known {
         finishing::publish(process, anchor)?;
     }
-    if let Some(e) = earlier.filter(|e| e.is_counting() && !e.counts_for_good()) {
+    if let Some(e) = earlier.filter(|e| e.may_count()) {
         quiet::silence(process, e, policy, &mut ToggleReport::default())?;
     }
     let generation = earlier.map_or(0, Installed::generation) + 1;
-    let regions = earlier.map_or(1, |e| e.anchor.regions.len());
-    // Routines that finish calls may come in between.
-    if regions + plan.caches.len() + tracee::MOST_AREAS > MAX_REGIONS {
+    let wanted = plan.caches.len() + AREAS;
+    let regions = known.as_ref().map_or(1, |anchor| anchor.regions.len());
+    if wanted > known.as_ref().map_or(MAX_REGIONS - 1, Anchor::room).min(MAX_REGIONS) {
         return Err(Error::TooManyCaches(regions));
     }
+    let needs_page = known.as_ref().is_some_and(|anchor| anchor.room_in_page() < wanted);
     for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.iter().flat_map(|h| &h.records)) {
         if !r.in_one_page() {
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
-    let (map_stop, withheld) = map_all(process, earlier, plan)?;
+    let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page), plan)?;
     let mut anchor = match known {
         Some(anchor) => anchor,
         None => write_anchor(process, plan)?,
     };
+    if needs_page {
+        anchor.link_page(process, plan.anchor_at)?;
+    }
     let map_stop = match withheld {
         true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches())?),
         false => map_stop,
@@ -189,7 +199,7 @@ pub fn install(
     if plan.hook.is_none() {
         finishing::publish(process, &mut anchor)?;
     }
-    publish(process, &anchor, anchor.regions.len(), &plan.caches)?;
+    anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
     if let Some(hook) = &plan.hook
         && anchor.hook.as_ref() != Some(hook)
     {
@@ -214,6 +224,7 @@ pub fn install(
         word,
         led,
         counters: counters.as_ref(),
+        arms: &[],
         only_if: Some(&anchor),
         revert: &old_records,
         apply: &new_records,
@@ -232,8 +243,7 @@ pub fn install(
 
 /// Makes all mappings with one thread stopped once; on failure none is left. Tells how long that took, and whether huge pages
 /// are to be had but for the process's own switch.
-fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Result<(Duration, bool), Error> {
-    let wanted = mappings(earlier, plan);
+fn map_all(process: &Process, wanted: &[(AvmaRange, u64)], plan: &Plan) -> Result<(Duration, bool), Error> {
     let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
     let threads = process.threads()?.len();
     let (result, stopped) = tracee::timed_with_one_stopped(process, |remote| {
@@ -267,8 +277,11 @@ fn unmap(process: &Process, plan: &Plan) -> Result<(), Error> {
 }
 
 /// What is to be mapped, with its protection.
-fn mappings(earlier: Option<&Installed>, plan: &Plan) -> Vec<(AvmaRange, u64)> {
+fn mappings(earlier: Option<&Installed>, plan: &Plan, needs_page: bool) -> Vec<(AvmaRange, u64)> {
     let mut all = Vec::new();
+    if needs_page {
+        all.push((AvmaRange::with_len(plan.anchor_at, PAGE), prot::READ));
+    }
     if earlier.is_none() {
         all.push((AvmaRange::with_len(plan.anchor_at, PAGE), prot::READ_EXEC));
         all.push((AvmaRange::with_len(plan.anchor_at.add(PAGE), PAGE), prot::READ));
@@ -369,20 +382,6 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
     write(process, tables.records.start, &records)?;
     fault::point();
     write(process, c.data_at, &header)
-}
-
-/// Tells the lookup routine of the caches: first the words, then the count that makes them visible.
-fn publish(process: &Process, anchor: &Anchor, first: usize, caches: &[CachePlan]) -> Result<(), Error> {
-    if process.u64(anchor.count_at())? != first as u64 {
-        return Err(Error::NotAlone);
-    }
-    for (i, c) in caches.iter().enumerate() {
-        let region = Region { text: c.text_range(), eh_frame_hdr: c.eh_frame_hdr, journal: c.data_at };
-        fault::point();
-        write(process, anchor.region_at(first + i), &region_bytes(&region))?;
-    }
-    fault::point();
-    write(process, anchor.count_at(), &((first + caches.len()) as u64).to_le_bytes())
 }
 
 /// Writes and reads back; nothing where there is nothing to write.

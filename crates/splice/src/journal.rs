@@ -11,13 +11,17 @@ use addr::{Addr, Avma, AvmaRange};
 /// First bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
 /// Of this format.
-pub const VERSION: u32 = 3;
-/// The one before: as this one, with 0 for [`Header::counting`].
+pub const VERSION: u32 = 4;
+/// The one before: as this one, but clones that have counted cannot count again.
+const COUNTS_ONCE: u32 = 3;
+/// The one before that: with 0 for [`Header::counting`].
 const WITHOUT_COUNTING: u32 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 160;
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 32;
+/// Offset of [`Record::new`] in a record.
+pub(crate) const NEW_OFFSET: u64 = 24;
 /// Offset of [`Header::state`]. It and [`Header::stopped_ns`] are all that changes after the journal is complete.
 pub const STATE_OFFSET: u64 = 16;
 /// Offset of [`Header::stopped_ns`].
@@ -131,6 +135,11 @@ impl Record {
         &self.new[..usize::from(self.len)]
     }
 
+    /// Whether it changes nothing: the module that it was made for is gone (see [`crate::mark_modules`]).
+    pub(crate) fn is_buried(&self) -> bool {
+        self.old_bytes() == self.new_bytes()
+    }
+
     /// Whether it is inside one page, without which its write could be torn by the death of the writer.
     #[must_use]
     pub fn in_one_page(&self) -> bool {
@@ -219,7 +228,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     }
     let version = u32_at(8);
     let is_newer = version > VERSION && u32_at(frozen::IN_JOURNAL) == frozen::FROZEN;
-    if ![VERSION, WITHOUT_COUNTING].contains(&version) && !is_newer {
+    if ![VERSION, COUNTS_ONCE, WITHOUT_COUNTING].contains(&version) && !is_newer {
         return Err(bad("written by another version"));
     }
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));

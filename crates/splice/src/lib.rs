@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
+mod counter_sites;
 mod counters;
 mod discover;
 mod error;
@@ -22,25 +23,30 @@ mod frozen;
 mod huge;
 mod install;
 mod journal;
+mod list;
 mod lookup;
 mod mark;
 mod page;
 mod placement;
 mod quiet;
+mod recount;
 mod reinstate;
 mod toggle;
 mod walk;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
+pub use counter_sites::CounterSites;
 pub use counters::{CounterArea, counter_words, counters, release_counters};
 pub use discover::{Cache, Installed, discover};
 pub use error::Error;
 pub use huge::{offered as huge_pages_offered, setting as huge_pages_setting, settle};
 pub use install::{BLOB_OFFSET, CachePlan, EEXIST, InstallReport, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
+pub use list::MOST_REGIONS;
 pub use lookup::{FindObject, decode_stub};
 pub use mark::{forget_unloaded, mark_modules};
 pub use placement::{Hole, NoRoom, Request, place};
-pub use quiet::{Ended, counter_sites, end_counting};
+pub use quiet::{Ended, end_counting};
+pub use recount::{Recount, count_again};
 pub use reinstate::reinstate;
 pub use toggle::{Policy, ToggleReport, overrule, redo, undo};

@@ -5,6 +5,8 @@
 //! `sysdeps/generic/ldsodefs.h`, `GLRO (dl_find_object)`). Leading that one pointer to a routine of ours makes clones
 //! known to exceptions, `backtrace` and thread cancellation, with no code patched and nothing called in the target.
 
+use crate::anchor::{COUNT, REGION_LEN, REGIONS};
+use crate::list::{NEXT, PAGE_COUNT, PAGE_NEXT, PAGE_REGIONS, PAGES};
 use addr::{Addr, Avma, ReadMemory};
 
 /// The unwinder's lookup, as found in a process.
@@ -42,29 +44,39 @@ pub fn decode_stub(mem: &dyn ReadMemory, stub: Avma) -> Option<FindObject> {
     (slot.0 % 8 == 0).then_some(FindObject { slot, value })
 }
 
-/// The routine that answers in `_dl_find_object`'s place.
+/// Returns the routine that answers in `_dl_find_object`'s place, for the anchor whose data page is at `anchor`.
 ///
-/// For a program counter inside one of the regions of the anchor at `table` it fills `struct dl_find_object` (glibc
-/// 2.35, `dlfcn/dlfcn.h`) and returns 0; for any other it jumps to `original`, with all argument registers as they
-/// came. It takes no lock, calls nothing, uses no stack; a region becomes visible by the one store that raises
-/// the count after the region's words are in place.
+/// For a program counter inside a region of the list it fills `struct dl_find_object` (glibc 2.35, `dlfcn/dlfcn.h`) and
+/// returns 0. For any other it jumps to `original`, with all argument registers as they came. It takes no lock, calls
+/// nothing, uses no stack, and follows at most [`PAGES`] pages. A region becomes visible by the one store that raises
+/// the count of its page after the region's words are in place.
 #[must_use]
-pub fn routine(count_at: Avma, regions_at: Avma, original: u64) -> Vec<u8> {
-    let mut b: Vec<u8> = Vec::with_capacity(128);
+pub fn routine(anchor: Avma, original: u64) -> Vec<u8> {
+    let byte = |offset: u64| u8::try_from(offset).unwrap_or(0);
+    let word = |offset: u64| u32::try_from(offset).unwrap_or(0).to_le_bytes();
+    let mut b: Vec<u8> = Vec::with_capacity(192);
     b.extend([0xf3, 0x0f, 0x1e, 0xfa]); // endbr64
-    b.extend([0x48, 0xb8]); // mov rax, count_at
-    b.extend(count_at.0.to_le_bytes());
-    b.extend([0x48, 0x8b, 0x08]); // mov rcx, [rax]
-    b.extend([0x48, 0xb8]); // mov rax, regions_at
-    b.extend(regions_at.0.to_le_bytes());
+    b.extend([0x48, 0xb8]); // mov rax, anchor
+    b.extend(anchor.0.to_le_bytes());
+    b.extend([0x48, 0x8b, 0x48, byte(COUNT)]); // mov rcx, [rax + COUNT]     regions of this page
+    b.extend([0x4c, 0x8b, 0x80]); // mov r8, [rax + NEXT]      the next page
+    b.extend(word(NEXT));
+    b.extend([0x48, 0x05]); // add rax, REGIONS
+    b.extend(word(REGIONS));
+    b.extend([0x41, 0xb9]); // mov r9d, PAGES            pages to follow
+    b.extend(word(PAGES as u64));
+    let page = b.len();
     b.extend([0x48, 0x85, 0xc9]); // test rcx, rcx
-    b.extend([0x74, 0x43]); // jz original
+    b.extend([0x74, 0]); // jz after
+    let empty = b.len();
     let top = b.len();
     b.extend([0x48, 0x8b, 0x10]); // mov rdx, [rax]
     b.extend([0x48, 0x39, 0xd7]); // cmp rdi, rdx
-    b.extend([0x72, 0x32]); // jb next
+    b.extend([0x72, 0]); // jb next
+    let below = b.len();
     b.extend([0x48, 0x3b, 0x78, 0x08]); // cmp rdi, [rax + 8]
-    b.extend([0x73, 0x2c]); // jae next
+    b.extend([0x73, 0]); // jae next
+    let above = b.len();
     b.extend([0x48, 0xc7, 0x06, 0, 0, 0, 0]); // mov qword [rsi], 0          dlfo_flags
     b.extend([0x48, 0x89, 0x56, 0x08]); // mov [rsi + 8], rdx                dlfo_map_start
     b.extend([0x48, 0x8b, 0x50, 0x08]); // mov rdx, [rax + 8]
@@ -73,27 +85,45 @@ pub fn routine(count_at: Avma, regions_at: Avma, original: u64) -> Vec<u8> {
     b.extend([0x48, 0x8b, 0x50, 0x10]); // mov rdx, [rax + 16]
     b.extend([0x48, 0x89, 0x56, 0x20]); // mov [rsi + 32], rdx               dlfo_eh_frame
     b.extend([0x31, 0xc0, 0xc3]); // xor eax, eax; ret
-    patch_rel8(&mut b, top + 7);
-    patch_rel8(&mut b, top + 13);
-    b.extend([0x48, 0x83, 0xc0, 0x20]); // next: add rax, 32
+    land(&mut b, below);
+    land(&mut b, above);
+    b.extend([0x48, 0x83, 0xc0, byte(REGION_LEN)]); // next: add rax, 32
     b.extend([0x48, 0xff, 0xc9]); // dec rcx
-    let back = u8::try_from(b.len() + 2 - top).unwrap_or(0).wrapping_neg();
-    b.extend([0x75, back]); // jnz top
-    patch_rel8(&mut b, top - 1);
+    back(&mut b, 0x75, top); // jnz top
+    land(&mut b, empty);
+    b.extend([0x4d, 0x85, 0xc0]); // after: test r8, r8
+    b.extend([0x74, 0]); // jz original
+    let last = b.len();
+    b.extend([0x41, 0xff, 0xc9]); // dec r9d
+    b.extend([0x78, 0]); // js original
+    let ring = b.len();
+    b.extend([0x49, 0x8b, 0x48, byte(PAGE_COUNT)]); // mov rcx, [r8 + PAGE_COUNT]
+    b.extend([0x49, 0x8d, 0x40, byte(PAGE_REGIONS)]); // lea rax, [r8 + PAGE_REGIONS]
+    b.extend([0x4d, 0x8b, 0x40, byte(PAGE_NEXT)]); // mov r8, [r8 + PAGE_NEXT]
+    back(&mut b, 0xeb, page); // jmp page
+    land(&mut b, last);
+    land(&mut b, ring);
     b.extend([0x48, 0xb8]); // original: mov rax, original
     b.extend(original.to_le_bytes());
     b.extend([0xff, 0xe0]); // jmp rax
     b
 }
 
-/// Makes the 8-bit displacement at `at` reach the end of what is written so far.
-fn patch_rel8(code: &mut [u8], at: usize) {
-    code[at] = u8::try_from(code.len() - at - 1).unwrap_or(0);
+/// Makes the short jump that ends at `jump` lead to the end of what is written so far.
+fn land(code: &mut [u8], jump: usize) {
+    code[jump - 1] = u8::try_from(code.len() - jump).unwrap_or(0);
+}
+
+/// Writes a short jump back to `to`.
+fn back(code: &mut Vec<u8>, opcode: u8, to: usize) {
+    let distance = u8::try_from(code.len() + 2 - to).unwrap_or(0).wrapping_neg();
+    code.extend([opcode, distance]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
 
     #[test]
     fn stub_of_glibc_2_36() {
@@ -123,19 +153,24 @@ mod tests {
 
     #[test]
     fn branches_of_the_routine_land_on_instructions() {
-        let code = routine(Avma(0x1000), Avma(0x1008), 0x7777_7777);
-        // jz original
-        let jz = 4 + 10 + 3 + 10 + 3;
-        let original = jz + 2 + usize::from(code[jz + 1]);
-        assert_eq!(code[original..original + 2], [0x48, 0xb8]);
-        assert_eq!(code[original + 2..original + 10], 0x7777_7777u64.to_le_bytes());
-        let top = jz + 2;
-        for jump in [top + 6, top + 12] {
-            let next = jump + 2 + usize::from(code[jump + 1]);
-            assert_eq!(code[next..next + 4], [0x48, 0x83, 0xc0, 0x20], "from {jump}");
+        let code = routine(Avma(0x1000), 0x7777_7777);
+        let all: Vec<_> = Decoder::with_ip(64, &code, 0x5000, DecoderOptions::NONE).iter().collect();
+        assert!(all.iter().all(|i| !i.is_invalid()));
+        let jumps: Vec<_> = all.iter().filter(|i| i.op0_kind() == OpKind::NearBranch64).collect();
+        assert_eq!(jumps.len(), 7);
+        for jump in jumps {
+            let to = all.iter().find(|i| i.ip() == jump.near_branch64()).unwrap();
+            let wanted = match jump.mnemonic() {
+                Mnemonic::Jb | Mnemonic::Jae => Mnemonic::Add,
+                Mnemonic::Jne => Mnemonic::Mov,
+                Mnemonic::Jmp => Mnemonic::Test,
+                Mnemonic::Js => Mnemonic::Mov,
+                // Of an empty page, and of the last page.
+                _ => to.mnemonic(),
+            };
+            assert_eq!(to.mnemonic(), wanted, "{jump}");
         }
-        let jnz = original - 2;
-        assert_eq!(code[jnz], 0x75);
-        assert_eq!(jnz + 2 - usize::from(code[jnz + 1].wrapping_neg()), top);
+        let leaves = &all[all.len() - 2];
+        assert_eq!((leaves.mnemonic(), leaves.immediate64()), (Mnemonic::Mov, 0x7777_7777));
     }
 }

@@ -13,37 +13,56 @@
 //! mark and each later write are made with the world stopped, when no library comes or goes; each write looks for the mark
 //! first.
 //!
+//! INVARIANT(buried): before another module is marked at the same address, the records of the one that is gone are made ones
+//! that change nothing. Else the new mark would let them stand.
+//!
 //! LIMIT: a process that loads another library at the same address and writes to its first page (the ELF header) by itself
 //! makes it look marked. Then still nothing is written where the bytes are not those of the record.
 
 use crate::toggle::{self, Policy, ToggleReport};
-use crate::{Error, Installed, Record};
-use addr::{Avma, ReadMemory};
+use crate::{Error, Installed, Record, discover, fault, journal};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use tracee::Process;
 
 /// First bytes of an ELF file.
 const ELF: [u8; 4] = *b"\x7fELF";
 
-/// Marks the modules whose first pages these are. Tells of each whether it is marked now.
+/// Marks the modules whose first pages these are. Tells of each whether it is marked now. `anchor` is where the target's is.
 ///
 /// # Errors
 /// [`Error`] where the target could not be stopped or read; no byte has changed then, nor otherwise.
-pub fn mark_modules(process: &Process, pages: &[Avma]) -> Result<Vec<bool>, Error> {
+pub fn mark_modules(process: &Process, pages: &[Avma], anchor: Option<Avma>) -> Result<Vec<bool>, Error> {
     let marked = are_marked(process, pages)?;
     if marked.iter().all(|m| *m) {
         return Ok(marked);
     }
+    let listed = anchor.map(|at| discover(process, &[AvmaRange::with_len(at, 4096)]));
+    let listed = listed.transpose()?.flatten();
     let stopped = toggle::stop(process, &Policy::default(), &mut ToggleReport::default())?;
-    for &page in pages {
+    for (&page, was) in pages.iter().zip(are_marked(process, pages)?) {
         // What is no module any more, or has the page written already, stays as it is.
-        if is_module(process, page) {
+        if !was && is_module(process, page) {
+            listed.iter().try_for_each(|l| bury(process, l, page))?;
+            fault::point();
             process.write(page, &ELF[..1])?;
         }
     }
     let marked = are_marked(process, pages);
     stopped.release()?;
     marked
+}
+
+/// Makes all records of the module that had its first page there ones that change nothing.
+fn bury(process: &Process, listed: &Installed, page: Avma) -> Result<(), Error> {
+    for cache in listed.caches.iter().filter(|c| c.newer.is_none()) {
+        for (record, i) in cache.records.iter().zip(0u64..).filter(|(r, _)| r.mark == Some(page)) {
+            fault::point();
+            let at = cache.header.records.start.add(i * journal::RECORD_LEN as u64);
+            toggle::write_checked(process, at.add(journal::NEW_OFFSET), &record.old)?;
+        }
+    }
+    Ok(())
 }
 
 /// Tells of each of these pages whether it is the first one of a module that is marked.
@@ -92,7 +111,9 @@ impl Marks {
 pub fn forget_unloaded(process: &Process, installed: &mut Installed) -> Result<(), Error> {
     let marks = Marks::look(process, installed.caches.iter().flat_map(|c| &c.records))?;
     for cache in &mut installed.caches {
-        cache.records.retain(|r| marks.stands(r));
+        let all = cache.records.len();
+        cache.records.retain(|r| !r.is_buried() && marks.stands(r));
+        cache.has_gone = cache.records.len() < all;
     }
     Ok(())
 }

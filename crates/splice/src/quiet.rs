@@ -9,13 +9,12 @@
 //! instructions may be cut short: nobody reads its register any more.
 //! INVARIANT(order): bases go back only when nothing counts; so whoever dies in between leaves what counts in its own memory.
 
+use crate::counter_sites::{CounterSites, HEAD};
 use crate::counters::{release_counters, take_back};
 use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::Process;
 
-/// First bytes of the list of places.
-const MAGIC: [u8; 8] = *b"whetgs01";
 /// Bytes of an instruction that touches counters' memory.
 const LEN: u64 = 9;
 /// Its first byte.
@@ -24,18 +23,9 @@ const GS: u8 = 0x65;
 const JUMP: [u8; 2] = [0xeb, 7];
 /// Behind its first byte: `nop` with an operand of a SIB and a disp32, as what it takes the place of.
 const NOP: [u8; 4] = [0x0f, 0x1f, 0x84, 0x00];
+/// SIB byte of an operand that is nothing but a disp32: the last byte that may be replaced.
+const ABSOLUTE: u8 = 0x25;
 const PAGE: u64 = 4096;
-
-/// The notes of a cache that counts: where in its text the instructions are that touch counters' memory. Bytes from its start.
-#[must_use]
-pub fn counter_sites(sites: &[u32]) -> Vec<u8> {
-    MAGIC.into_iter().chain(sites.iter().flat_map(|s| s.to_le_bytes())).collect()
-}
-
-fn read_sites(notes: &[u8]) -> Option<Vec<u32>> {
-    let (words, rest) = notes.strip_prefix(&MAGIC)?.as_chunks::<4>();
-    rest.is_empty().then(|| words.iter().map(|w| u32::from_le_bytes(*w)).collect())
-}
 
 /// What ending came to.
 #[derive(Clone, Debug)]
@@ -63,8 +53,11 @@ pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -
     Ok(Ended { report, own_base })
 }
 
+/// The caches that count as far as their journals say. Where counters' memory is on record and no journal says so, all that
+/// ever counted may.
 fn counting(installed: &Installed) -> impl Iterator<Item = &Cache> {
-    installed.caches.iter().filter(|c| c.header.counting && c.header.state != State::Undone)
+    let all = !installed.is_counting();
+    installed.caches.iter().filter(move |c| c.header.counting && (all || c.header.state != State::Undone))
 }
 
 /// Turns what counts into what does not, and takes all bases back, whether or not redirects lead to it.
@@ -77,8 +70,9 @@ pub(crate) fn silence(
     let mut changes = Vec::new();
     for cache in counting(installed) {
         let notes = cache.notes(process)?;
-        let sites = read_sites(&notes).ok_or(Error::CountsForGood)?;
-        changes.extend(change(process, cache.header.text, &sites)?);
+        let sites = CounterSites::read(&notes).ok_or(Error::CountsForGood)?;
+        let silent = |_, own: &mut [u8], at| pass_over(own, at);
+        changes.extend(change(process, cache.header.text, &sites.places, &silent)?);
     }
     let area = installed.anchor.recorded_counters(process)?;
     if changes.is_empty() && area.is_none() {
@@ -107,17 +101,23 @@ pub(crate) fn silence(
     Ok(own_base)
 }
 
-/// The pages of a text that have such places, as they are to be: whole pages, which the kernel writes one by one.
-fn change(process: &Process, text: AvmaRange, sites: &[u32]) -> Result<Option<(AvmaRange, Vec<u8>)>, Error> {
+/// The pages of a text that have such places, as they are to be: whole pages, which the kernel writes one by one. `edit` takes
+/// the number of a place, its bytes and its address, and says whether they were what they should be.
+pub(crate) fn change(
+    process: &Process,
+    text: AvmaRange,
+    sites: &[u32],
+    edit: &dyn Fn(usize, &mut [u8], Avma) -> bool,
+) -> Result<Option<(AvmaRange, Vec<u8>)>, Error> {
     let (Some(&first), Some(&last)) = (sites.first(), sites.last()) else { return Ok(None) };
     let start = text.start.add(first.into()).align_down(PAGE);
     let end = Avma(text.start.add(u64::from(last) + LEN).0.next_multiple_of(PAGE)).min(text.end);
     let range = AvmaRange::new(start, end);
     let mut bytes = process.bytes(range)?;
     let offset = |site: u32| text.start.add(site.into()).since(start).and_then(|o| usize::try_from(o).ok());
-    for &site in sites {
+    for (n, &site) in sites.iter().enumerate() {
         let own = offset(site).and_then(|o| bytes.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
-        if !own.is_some_and(|own| pass_over(own, text.start.add(site.into()))) {
+        if !own.is_some_and(|own| edit(n, own, text.start.add(site.into()))) {
             return Err(Error::Journal {
                 at: text.start.add(site.into()),
                 what: "no counter where one should be",
@@ -127,10 +127,29 @@ fn change(process: &Process, text: AvmaRange, sites: &[u32]) -> Result<Option<(A
     Ok(Some((range, bytes)))
 }
 
+/// Whether a page ends between the first two bytes of an instruction.
+fn splits(at: Avma) -> bool {
+    let second = at.add(1);
+    second == second.align_down(PAGE)
+}
+
+/// Makes the instruction at `at` the counter's again that begins with `head`; `false` where it is neither that nor what
+/// [`pass_over`] makes of it.
+pub(crate) fn count_again(bytes: &mut [u8], at: Avma, head: [u8; HEAD]) -> bool {
+    let is_counter = head[0] == GS && matches!(head[1], 0x48 | 0x4c) && head[4] == ABSOLUTE;
+    let done = if splits(at) { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };
+    match bytes.get_mut(..HEAD) {
+        Some(own) if is_counter && (done || *own == head) => {
+            own.copy_from_slice(&head);
+            true
+        }
+        _ => false,
+    }
+}
+
 /// Makes the instruction at `at` one that does nothing; `false` where it is none of a counter.
 fn pass_over(bytes: &mut [u8], at: Avma) -> bool {
-    let second = at.add(1);
-    let splits = second == second.align_down(PAGE);
+    let splits = splits(at);
     let done = if splits { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };
     if done {
         return true;
@@ -155,11 +174,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_read_back() {
-        assert_eq!(read_sites(&counter_sites(&[3, 0x7000_0000])), Some(vec![3, 0x7000_0000]));
-        assert_eq!(read_sites(&counter_sites(&[])), Some(vec![]));
-        assert_eq!(read_sites(&[]), None);
-        assert_eq!(read_sites(&counter_sites(&[1])[..11]), None);
+    fn what_is_passed_over_counts_again() {
+        for inc in [[0x65, 0x48, 0xff, 0x04, 0x25, 1, 2, 3, 4], [0x65, 0x4c, 0x89, 0x0c, 0x25, 1, 2, 3, 4]] {
+            let head = [inc[0], inc[1], inc[2], inc[3], inc[4]];
+            for at in [0x1000u64, 0x1ffd, 0x1fff].map(Avma) {
+                let mut bytes = inc;
+                assert!(pass_over(&mut bytes, at) && bytes != inc);
+                assert!(count_again(&mut bytes, at, head));
+                assert_eq!(bytes, inc);
+                // Once is enough.
+                assert!(count_again(&mut bytes, at, head));
+                // Neither a place that holds something else, nor notes that are none.
+                assert!(!count_again(&mut [0x90; 9], at, head));
+                assert!(pass_over(&mut bytes, at));
+                assert!(!count_again(&mut bytes, at, [0xe9, 0, 0, 0, 0]));
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! from then on, and redirects of all others go in the same stops.
 
 use crate::{Cache, Error, Header, Installed, Policy, State, ToggleReport, fault, toggle};
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracee::Process;
 
@@ -11,7 +12,11 @@ impl Installed {
     /// The generations that are there whole, those that only counted aside, with their caches; rising.
     #[must_use]
     pub fn whole_generations(&self) -> Vec<(u32, Vec<&Cache>)> {
-        let all = (1..=self.generation()).map(|g| (g, self.of(g).collect::<Vec<_>>()));
+        let mut all: BTreeMap<u32, Vec<&Cache>> = BTreeMap::new();
+        for cache in self.caches.iter().filter(|c| !c.header.counting) {
+            all.entry(cache.header.generation).or_default().push(cache);
+        }
+        let all = all.into_iter();
         all.filter(|(_, caches)| {
             let wanted = caches.first().map(|c| c.header.caches as usize);
             wanted == Some(caches.len())

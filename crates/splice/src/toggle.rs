@@ -70,7 +70,7 @@ pub struct ToggleReport {
 /// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
 /// did not keep what was written. What was changed until then is valid; a second undo goes on from there.
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
-    let report = if installed.is_counting() && !installed.counts_for_good() {
+    let report = if installed.may_count() {
         quiet::end_counting(process, installed, policy)?.report
     } else {
         take_away(process, installed, policy)?
@@ -94,6 +94,7 @@ pub(crate) fn take_away(
         word: None,
         led: installed.anchor.led(),
         counters: None,
+        arms: &[],
         only_if: None,
         revert: &records,
         apply: &[],
@@ -117,7 +118,7 @@ pub fn overrule(process: &Process, anchor: &Anchor) -> Result<(), Error> {
 /// # Errors
 /// As [`undo`].
 pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
-    if installed.is_counting() && !installed.counts_for_good() {
+    if installed.may_count() {
         quiet::silence(process, installed, policy, &mut ToggleReport::default())?;
         quiet::release(process, installed)?;
     }
@@ -131,8 +132,8 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let old_records: Vec<Record> = older.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     let only_if = Some(&installed.anchor);
-    let change =
-        Change { word, led, counters: None, only_if, revert: &old_records, apply: &records, marks: &marks };
+    let (revert, apply) = (&old_records[..], &records[..]);
+    let change = Change { word, led, counters: None, arms: &[], only_if, revert, apply, marks: &marks };
     finishing::publish(process, &mut installed.anchor.clone())?;
     run(process, &change, policy)
 }
@@ -160,6 +161,8 @@ pub(crate) struct Change<'a> {
     pub led: &'a [Record],
     /// Where the clones that are applied count.
     pub counters: Option<&'a CounterArea>,
+    /// Text of clones that count again, written once all threads have their bases.
+    pub arms: &'a [(AvmaRange, Vec<u8>)],
     /// The anchor as it was read: where an operator's undo has begun since, nothing comes into force.
     pub only_if: Option<&'a Anchor>,
     pub revert: &'a [Record],
@@ -320,6 +323,15 @@ fn in_stop(
     if let Some(area) = change.counters {
         counters::hand_out(stopped, area)?;
     }
+    let mut stop = Stop::default();
+    // In the first stop of a change.
+    if report.stops.is_empty() {
+        for (range, bytes) in change.arms {
+            fault::point();
+            process.write(range.start, bytes)?;
+            stop.written.push((*range, bytes.clone()));
+        }
+    }
     if !change.apply.is_empty() {
         change.led.iter().try_for_each(|r| lead(process, r))?;
     }
@@ -327,7 +339,6 @@ fn in_stop(
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
     let left: Vec<usize> = left.iter().copied().filter(|&i| marks.stands(&sites[i].record)).collect();
     let left = &left[..];
-    let mut stop = Stop::default();
     let pages: Vec<&[usize]> = by_page(sites, left).collect();
     // An older whet's jump at the entry of `dl_iterate_phdr`, which redirects may overlap.
     let hook = change.led.first();
@@ -439,6 +450,7 @@ mod tests {
             word: None,
             led: &[],
             counters: None,
+            arms: &[],
             only_if: None,
             revert: &old,
             apply: &new,
@@ -458,6 +470,7 @@ mod tests {
                 word: None,
                 led: &[],
                 counters: None,
+                arms: &[],
                 only_if: None,
                 revert: &[],
                 apply: &r,

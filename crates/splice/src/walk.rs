@@ -18,7 +18,8 @@
 //! The routine takes no lock, calls nothing but the original and the callback, and has the frame rules of each of its
 //! instructions in the anchor's own table.
 
-use crate::anchor::{COUNT, NAME, PAGE, REGION_LEN, REGIONS, TARGET};
+use crate::anchor::{COUNT, NAME, PAGE, REGION_LEN, REGIONS, TARGET, TOTAL};
+use crate::list::{NEXT, PAGE_COUNT, PAGE_NEXT, PAGE_REGIONS, PAGES};
 use addr::{Addr, Avma, AvmaRange};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
@@ -28,6 +29,11 @@ pub const AT: u64 = 256;
 pub const HEADERS: u64 = 256;
 /// `sizeof(struct dl_phdr_info)` since glibc 2.4. Older callers are shown the modules and nothing else.
 const INFO: u8 = 64;
+/// Where on the stack the address of the next page is kept, and how many more are followed.
+const NEXT_PAGE: u8 = INFO;
+const PAGES_LEFT: u8 = INFO + 8;
+/// Bytes of that all.
+const LOCALS: u8 = INFO + 16;
 
 const _: () = assert!(HEADERS + 112 <= REGIONS);
 
@@ -146,6 +152,24 @@ impl Asm {
         self.bytes.len()
     }
 
+    /// A jump forward over more than 127 bytes; returns what [`Asm::land_far`] wants.
+    fn far_jump(&mut self, opcode: u8) -> usize {
+        self.put(&[0x0f, opcode + 0x10, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
+
+    /// Makes a jump over more than 127 bytes lead here.
+    fn land_far(&mut self, jump: usize) {
+        let distance = u32::try_from(self.bytes.len() - jump).unwrap_or(0);
+        self.bytes[jump - 4..jump].copy_from_slice(&distance.to_le_bytes());
+    }
+
+    /// A short jump back.
+    fn back(&mut self, opcode: u8, to: usize) {
+        let distance = u8::try_from(self.bytes.len() + 2 - to).unwrap_or(0).wrapping_neg();
+        self.put(&[opcode, distance]);
+    }
+
     /// Makes a jump lead here.
     fn land(&mut self, jump: usize) {
         self.bytes[jump - 1] = u8::try_from(self.bytes.len() - jump).unwrap_or(0);
@@ -156,6 +180,8 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 const JB: u8 = 0x72;
 const JE: u8 = 0x74;
 const JNE: u8 = 0x75;
+const JS: u8 = 0x78;
+const JMP: u8 = 0xeb;
 const RET: u8 = 0xc3;
 
 fn assemble() -> Asm {
@@ -186,7 +212,7 @@ fn assemble() -> Asm {
     a.put(&ENDBR64);
     a.put(&[0x48, 0x83, 0xfe, INFO]); // cmp rsi, 64
     let small = a.jump(JB);
-    a.field(&[0x48, 0x8b, 0x05], COUNT); // mov rax, count
+    a.field(&[0x48, 0x8b, 0x05], TOTAL); // mov rax, total
     a.put(&[0x48, 0x01, 0x47, 32]); // add [rdi + 32], rax       dlpi_adds; libc sets it anew for each module
     a.put(&[0x48, 0x83, 0x7a, 16, 0]); // cmp qword [rdx + 16], 0
     let first = a.jump(JE);
@@ -203,8 +229,9 @@ fn assemble() -> Asm {
     a.put(&[0x41, 0x54]); // push r12
     let saved = [(RBX, -24), (Reg::RBP, -16), (R12, -32)];
     a.frame(false, 32, &saved);
-    a.put(&[0x48, 0x83, 0xec, INFO]); // sub rsp, 64             a dl_phdr_info
-    a.frame(false, 96, &saved);
+    // sub rsp, 80: a dl_phdr_info, the next page, how many pages to follow
+    a.put(&[0x48, 0x83, 0xec, LOCALS]);
+    a.frame(false, 32 + i64::from(LOCALS), &saved);
     a.put(&[0x49, 0x89, 0xd4]); // mov r12, rdx
     a.put(&[0x49, 0xc7, 0x44, 0x24, 16, 1, 0, 0, 0]); // mov qword [r12 + 16], 1
     a.put(&[0x48, 0x8b, 0x47, 32]); // mov rax, [rdi + 32]
@@ -212,11 +239,18 @@ fn assemble() -> Asm {
     a.put(&[0x48, 0x8b, 0x47, 40]); // mov rax, [rdi + 40]
     a.put(&[0x48, 0x89, 0x44, 0x24, 40]); // mov [rsp + 40], rax  dlpi_subs
     call_back(&mut a);
-    let found = a.jump(JNE);
+    let found = a.far_jump(JNE);
     a.put(&[0x48, 0x89, 0x44, 0x24, 48]); // mov [rsp + 48], rax  dlpi_tls_modid: 0, as the answer was (see below)
     a.put(&[0x48, 0x89, 0x44, 0x24, 56]); // mov [rsp + 56], rax  dlpi_tls_data
-    a.field(&[0x48, 0x8b, 0x2d], COUNT); // mov rbp, count       at least 1: the anchor's own page
+    a.put(&[0x48, 0xc7, 0x44, 0x24, PAGES_LEFT]); // mov qword [rsp + 72], PAGES
+    a.put(&u32::try_from(PAGES).unwrap_or(0).to_le_bytes());
+    a.field(&[0x48, 0x8b, 0x2d], COUNT); // mov rbp, count       regions of this page
+    a.field(&[0x48, 0x8b, 0x05], NEXT); // mov rax, next
     a.field(&[0x48, 0x8d, 0x1d], REGIONS); // lea rbx, regions
+    let page = a.bytes.len();
+    a.put(&[0x48, 0x89, 0x44, 0x24, NEXT_PAGE]); // mov [rsp + 64], rax
+    a.put(&[0x48, 0x85, 0xed]); // test rbp, rbp
+    let empty = a.jump(JE);
     let top = a.bytes.len();
     a.put(&[0x48, 0x8b, 0x03]); // mov rax, [rbx]
     a.put(&[0x48, 0x89, 0x04, 0x24]); // mov [rsp], rax          dlpi_addr
@@ -231,13 +265,25 @@ fn assemble() -> Asm {
     a.put(&[0xbe, INFO, 0, 0, 0]); // mov esi, 64
     call_back(&mut a);
     let found_here = a.jump(JNE);
-    a.put(&[0x48, 0x83, 0xc3, u8::try_from(REGION_LEN).unwrap_or(0)]); // add rbx, 32
+    a.put(&[0x48, 0x83, 0xc3, byte(REGION_LEN)]); // add rbx, 32
     a.put(&[0x48, 0xff, 0xcd]); // dec rbp
-    let back = u8::try_from(a.bytes.len() + 2 - top).unwrap_or(0).wrapping_neg();
-    a.put(&[JNE, back]); // jnz top
-    a.land(found);
+    a.back(JNE, top);
+    a.land(empty);
+    a.put(&[0x48, 0x8b, 0x4c, 0x24, NEXT_PAGE]); // mov rcx, [rsp + 64]
+    a.put(&[0x31, 0xc0]); // xor eax, eax                        the answer, if nothing is left
+    a.put(&[0x48, 0x85, 0xc9]); // test rcx, rcx
+    let last = a.jump(JE);
+    a.put(&[0x48, 0xff, 0x4c, 0x24, PAGES_LEFT]); // dec qword [rsp + 72]
+    let ring = a.jump(JS);
+    a.put(&[0x48, 0x8b, 0x69, byte(PAGE_COUNT)]); // mov rbp, [rcx + PAGE_COUNT]
+    a.put(&[0x48, 0x8b, 0x41, byte(PAGE_NEXT)]); // mov rax, [rcx + PAGE_NEXT]
+    a.put(&[0x48, 0x8d, 0x59, byte(PAGE_REGIONS)]); // lea rbx, [rcx + PAGE_REGIONS]
+    a.back(JMP, page);
+    a.land_far(found);
     a.land(found_here);
-    a.put(&[0x48, 0x83, 0xc4, INFO]); // add rsp, 64
+    a.land(last);
+    a.land(ring);
+    a.put(&[0x48, 0x83, 0xc4, LOCALS]); // add rsp, 80
     a.frame(false, 32, &saved);
     a.put(&[0x41, 0x5c]); // pop r12
     a.frame(false, 24, &[(RBX, -24), (Reg::RBP, -16)]);
@@ -247,6 +293,11 @@ fn assemble() -> Asm {
     a.frame(false, 8, &[]);
     a.put(&[RET]);
     a
+}
+
+/// An offset that fits a byte.
+fn byte(offset: u64) -> u8 {
+    u8::try_from(offset).unwrap_or(0)
 }
 
 /// Calls the note's callback with its data, `rdi` and `rsi` being set, and compares the answer, an `int`, with 0. The
@@ -261,7 +312,7 @@ fn call_back(a: &mut Asm) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+    use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
     const CODE: Avma = Avma(0x7f00_0000_0000);
 
@@ -304,11 +355,13 @@ mod tests {
                 // The ABI wants the stack pointer to be a multiple of 16 at calls, as it is one word after entry.
                 Mnemonic::Call => assert_eq!(depth % 16, 0, "{at} {i}"),
                 Mnemonic::Ret => assert_eq!((depth, saved.len()), (8, 0)),
-                Mnemonic::Jmp => assert_eq!((depth, saved.len()), (8, 0), "a tail call"),
+                Mnemonic::Jmp if i.op0_kind() == OpKind::Register => {
+                    assert_eq!((depth, saved.len()), (8, 0), "a tail call");
+                }
                 _ => {}
             }
             // A jump takes the frame along.
-            if i.flow_control() == FlowControl::ConditionalBranch {
+            if i.op0_kind() == OpKind::NearBranch64 {
                 let to = rows.iter().find(|r| r.range.contains(Avma(i.near_branch64()))).unwrap();
                 assert!(to.same_rule(row), "{at} {i}");
             }
@@ -335,7 +388,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fields, vec![TARGET, COUNT, COUNT, REGIONS, NAME]);
+        assert_eq!(fields, vec![TARGET, TOTAL, COUNT, NEXT, REGIONS, NAME]);
         assert!(end < data);
         for f in frames(CODE) {
             let first = all.iter().find(|i| i.ip() == f.range.start.0).unwrap();

@@ -332,6 +332,9 @@ pub struct How {
     /// Only the first N functions that can be cloned, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]
     max_functions: Option<usize>,
+    /// Put an earlier layout of the process in force again where that serves the load nearly as well as a new one would
+    #[arg(long, conflicts_with_all = ["shuffle", "profile", "only", "max_functions"])]
+    reuse: bool,
 }
 
 impl How {
@@ -357,6 +360,7 @@ impl How {
             memory_cap: None,
             profile: profile.map(Arc::new),
             perf_map: true,
+            prefer_earlier: self.reuse,
         })
     }
 }

@@ -22,10 +22,8 @@ pub fn optimize(r: &OptimizeReport) -> String {
         if r.huge_page { " on huge pages" } else { "" }
     );
     if let Some(earlier) = r.reused {
-        let _ = write!(
-            s,
-            "\n  no room is left for new clones: those of generation {earlier}, which fit best, are in force again"
-        );
+        let why = if r.is_full { "no room is left for new clones" } else { "they serve this load" };
+        let _ = write!(s, "\n  {why}: the clones of generation {earlier} fit best and are in force again");
     }
     if r.samples > 0 {
         let _ = write!(
@@ -159,6 +157,9 @@ fn figures(t: &TargetStatus) -> String {
             printable(first),
             t.pid
         );
+    }
+    if t.is_full {
+        s.push_str(", no room for new clones: rebuilds use earlier ones");
     }
     if t.newer_journal.is_some() {
         s.push_str(", installed by a newer whet: this one can only undo it");

@@ -30,6 +30,9 @@ pub struct OptimizeOptions {
     pub max_functions: Option<usize>,
     /// Write a perf map for profilers.
     pub perf_map: bool,
+    /// Put an earlier generation in force again where that serves the sampled load nearly as well as a new one would: for
+    /// whoever rebuilds by itself for as long as the target lives.
+    pub prefer_earlier: bool,
     /// Address space that clones of all generations may take; [`MEMORY_CAP`] at most, and where this is `None`. Bytes.
     pub memory_cap: Option<u64>,
 }

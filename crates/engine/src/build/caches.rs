@@ -207,6 +207,10 @@ fn one_cache(
 
     let maps = map_store::write(&out.clones);
     let counts = members.iter().any(|c| !c.counters.is_empty() || !c.watches.is_empty());
+    let notes = match counts {
+        true => splice::CounterSites::new(&out.gs_sites, &out.text).write(),
+        false => Vec::new(),
+    };
     let plan = CachePlan {
         text_at,
         text: out.text,
@@ -215,7 +219,7 @@ fn one_cache(
         eh_frame_hdr: out.eh_frame_hdr,
         records,
         map: maps,
-        notes: if counts { splice::counter_sites(&out.gs_sites) } else { Vec::new() },
+        notes,
     };
     Ok(Made { plan, room, cloned, refused, entry_only })
 }

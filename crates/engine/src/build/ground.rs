@@ -7,13 +7,13 @@ use crate::build::caches::{self, Bounds, Built};
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
+use crate::build::round::{self, Offsets};
 use crate::build::walk;
 use crate::plan::candidate::Candidate;
 use crate::{Error, Interrupt, Target};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, InstallReport, Plan, Policy};
-use std::ops::Range;
 
 /// How many more places to try where the target maps faster than whet builds.
 const PLACES: usize = 3;
@@ -42,7 +42,7 @@ pub(crate) struct Wanted<'a> {
     /// How they are laid out.
     pub(crate) style: Style,
     /// Where its clones only count: the offsets at which they do.
-    pub(crate) counters: Option<&'a Range<u32>>,
+    pub(crate) counters: Option<Offsets>,
     /// What the next whet should know.
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
@@ -86,11 +86,18 @@ impl Ground<'_, '_> {
         };
         let noted = |mut built: Built| {
             let notes = notes(&built);
-            match counters {
+            match &counters {
                 // What says how to end counting is there already, unless nothing counts.
-                Some(_) => {
-                    let silent = built.caches.iter_mut().filter(|c| c.notes.is_empty());
-                    silent.for_each(|c| c.notes = splice::counter_sites(&[]));
+                Some(offsets) => {
+                    for (i, cache) in built.caches.iter_mut().enumerate() {
+                        if cache.notes.is_empty() {
+                            cache.notes = splice::CounterSites::default().write();
+                        }
+                        match i {
+                            0 => cache.notes.extend(&notes),
+                            _ => cache.notes.extend(round::write(*offsets, &[])),
+                        }
+                    }
                 }
                 None => built.caches.first_mut().into_iter().for_each(|first| first.notes = notes.clone()),
             }
@@ -114,13 +121,13 @@ impl Ground<'_, '_> {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
         let ready = tracee::preflight(pid)?;
-        memory_limit::check(pid, &built.caches, counters, ready.threads)?;
+        let counters = counters.map(Offsets::all);
+        memory_limit::check(pid, &built.caches, counters.as_ref(), ready.threads)?;
         let anchor_at = Self::place_anchor(&built)?;
         let hook = walk::hook(target, &self.lookup, anchor_at)?;
         let caches = std::mem::take(&mut built.caches);
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
-        let counters = counters.cloned();
         let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })

@@ -8,6 +8,7 @@ pub(crate) mod map_store;
 pub(crate) mod memory_limit;
 pub(crate) mod neighbourhood;
 pub(crate) mod redirects;
+pub(crate) mod round;
 pub(crate) mod space;
 pub(crate) mod unloadable;
 pub(crate) mod unwinder;

@@ -2,7 +2,7 @@
 
 use crate::base::options::MEMORY_CAP;
 use crate::{Error, OptimizeOptions};
-use splice::{Cache, Installed, MAX_REGIONS};
+use splice::{Cache, Installed, MOST_REGIONS};
 
 /// Of the places for code caches, and of the address space for clones, counting may take one part in so many.
 const FOR_COUNTING: usize = 2;
@@ -13,13 +13,13 @@ pub(crate) fn is_full(installed: &Installed, options: &OptimizeOptions) -> bool 
     let (largest, caches) = sizes.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
     let cap = options.memory_cap.unwrap_or(MEMORY_CAP).min(MEMORY_CAP);
     let room = cap.saturating_sub(installed.mapped_bytes());
-    caches > 0 && (room < largest + largest / 4 || installed.anchor.regions.len() + caches > MAX_REGIONS)
+    caches > 0 && (room < largest + largest / 4 || !installed.anchor.has_room_for(caches))
 }
 
 /// Whether clones that count have taken their part of the room.
 pub(crate) fn is_full_of_counting(installed: &Installed) -> bool {
     let counting: Vec<&Cache> = installed.caches.iter().filter(|c| c.header.counting).collect();
-    bytes(&counting) >= MEMORY_CAP / FOR_COUNTING as u64 || counting.len() >= MAX_REGIONS / FOR_COUNTING
+    bytes(&counting) >= MEMORY_CAP / FOR_COUNTING as u64 || counting.len() >= MOST_REGIONS / FOR_COUNTING
 }
 
 /// Whether a failure means that there is no room.

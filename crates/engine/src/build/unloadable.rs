@@ -19,7 +19,9 @@ pub(crate) fn mark(target: &Target, image: &Image) -> Vec<usize> {
     let modules: Vec<(usize, &Module)> =
         image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
     let pages: Vec<_> = modules.iter().map(|(_, m)| m.extent.start).collect();
-    let marked = splice::mark_modules(&target.process, &pages).unwrap_or_default();
+    let marked =
+        splice::mark_modules(&target.process, &pages, target.installed.as_ref().map(|i| i.anchor.at))
+            .unwrap_or_default();
     let now = target.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
     let now = now.unwrap_or_default();
     let marked = |i: usize, m: &Module| {

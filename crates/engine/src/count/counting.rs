@@ -10,11 +10,14 @@ use crate::base::parallel;
 use crate::base::passes::{Passes, Style};
 use crate::build::file_text;
 use crate::build::ground::{Ground, Wanted};
+use crate::build::memory_limit;
 use crate::build::redirects;
+use crate::build::round::{self, FunctionPlan, Offsets};
 use crate::build::space;
 use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::prepare::on_ground;
+use crate::count::recount::{self, Round};
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Others, SiteTargets};
 use crate::plan::candidates::{self, Candidates};
@@ -30,12 +33,18 @@ use code::{BlockId, Cfg, Liveness, Refusal, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
 use rustc_hash::{FxHashMap, FxHashSet};
-use splice::Policy;
+use splice::{CounterArea, Policy};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
-/// Rounds at most: the second takes in what samples missed, the third what only those call.
-const ROUNDS: usize = 3;
+/// Rounds with new clones at most: the second takes in what samples missed, the third what only those call.
+const NEW_ROUNDS: usize = 3;
+/// Rounds at most, those with clones of before among them.
+const ROUNDS: usize = 4;
+/// Clones of before count where they have at least one part in so many of what is to be counted.
+const HELD: u64 = 2;
+/// What they leave over is inferred where it is less than one part in so many.
+const LEFT_OVER: u64 = 20;
 /// A callee that was not sampled is counted too if it is called this often in a second.
 const OFTEN: u64 = 20;
 /// No round takes in more functions than this.
@@ -51,6 +60,9 @@ pub struct CountingReport {
     pub rounds: usize,
     /// Functions whose counts are known.
     pub functions: usize,
+    /// Those of them that were counted by clones of before.
+    #[serde(default)]
+    pub again: usize,
     /// Counters in them.
     pub counters: usize,
     /// Functions whose counters contradict each other a little: threads were inside when they came and went.
@@ -148,9 +160,11 @@ pub(crate) fn count(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
-    if ground.target.installed.as_ref().is_some_and(space::is_full_of_counting) {
-        let why = "clones that count have taken their half of the room for clones".to_owned();
-        report.left_out = Some(why);
+    let (mut rounds, _) = recount::rounds(ground.target);
+    let is_full = |target: &Target| target.installed.as_ref().is_some_and(space::is_full_of_counting);
+    let full = "clones that count have taken their half of the room for clones";
+    if is_full(ground.target) && rounds.is_empty() {
+        report.left_out = Some(full.to_owned());
         return Ok(report);
     }
     let mut watch = Watch::new(&ground.target.process, ground.program.image());
@@ -161,22 +175,32 @@ pub(crate) fn count(
     // What is led through the anchor stays so, however often it is called: a slot that leads to its clone could not be told from a led one.
     known.extend(ground.lookup.walk.as_ref().and_then(|w| ground.program.find(w.function)));
     let samples: u64 = candidates.samples.values().sum();
-    let mut from = 0;
+    let sampled: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
+    let (mut from, mut new_rounds) = (0, 0);
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
+        let target = Target::open(ground.target.process.pid())?;
+        let is_full = is_full(&target) || new_rounds == NEW_ROUNDS;
+        let again = choose_round(&mut rounds, &candidates.chosen[from..], &target, is_full)?;
+        if again.is_none() && is_full {
+            report.left_out = (report.rounds == 0).then(|| full.to_owned());
+            break;
+        }
+        new_rounds += usize::from(again.is_none());
         for c in &mut candidates.chosen[from..] {
             c.late_bound = late_bound::while_it_counts(c, samples);
         }
         let (before, new) = candidates.chosen.split_at_mut(from);
-        let counted = round(ground, new, before, options.style(), &mut watch, run, &mut report);
+        let counted = match &again {
+            Some(again) => count_again(ground, &target, new, again, &mut watch, run, &mut report),
+            None => count_new(ground, &target, new, before, options.style(), &mut watch, run, &mut report),
+        };
         let why = match counted {
             Err(e) if is_reason(&e) => Some(e.to_string()),
             counted => counted?.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default()),
         };
         if let Some(why) = why {
             restore::restore(ground.target.process.pid(), false)?;
-            // What only counting brought in has no samples.
-            candidates.chosen.truncate(if from == 0 { candidates.chosen.len() } else { from });
             report.left_out = Some(why);
             break;
         }
@@ -184,7 +208,17 @@ pub(crate) fn count(
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
         let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(ground.program, f, options);
         let callees = callees(ground.program, &candidates.chosen[from..], &is_new, time);
-        from = candidates.chosen.len();
+        from = match again {
+            // What the clones of before have not is for the next round, unless it is little.
+            Some(again) => {
+                let (held, all) = again.weigh(&candidates.chosen[from..]);
+                candidates.chosen[from..].sort_by_key(|c| !c.counted);
+                let is_little = (all - held) * LEFT_OVER < all;
+                let counted = candidates.chosen[from..].partition_point(|c| c.counted);
+                if is_little { candidates.chosen.len() } else { from + counted }
+            }
+            None => candidates.chosen.len(),
+        };
         let analyse = |&id: &FuncId| {
             let analysed = ground.program.analyse(id)?;
             let foreign = file_text::is_foreign(ground.program, &ground.files, id, &analysed);
@@ -201,10 +235,8 @@ pub(crate) fn count(
             break;
         }
     }
-    // What came last was not counted.
-    if report.left_out.is_none() {
-        candidates.chosen.truncate(from);
-    }
+    // What only counting brought in has no samples.
+    candidates.chosen.retain(|c| c.counted || sampled.contains(&c.id));
     // A profile keeps no order.
     candidates.chosen.sort_by_key(|c| c.id);
     Ok(report)
@@ -230,10 +262,90 @@ fn is_reason(e: &Error) -> bool {
     space::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
 }
 
-/// Counts these candidates once; `callers` are those of earlier rounds. Returns what code may do to its thread's GS base that
+/// Chooses the round of before that has most of what is to be counted, and enough of it; `any` takes what there is.
+fn choose_round(
+    rounds: &mut Vec<Round>,
+    todo: &[Candidate],
+    target: &Target,
+    any: bool,
+) -> Result<Option<Round>, Error> {
+    loop {
+        let weighed = rounds.iter().enumerate().map(|(i, r)| (r.weigh(todo), i));
+        // Of equals the newest.
+        let Some(((held, all), i)) = weighed.max_by_key(|&((held, _), i)| (held, i)) else { return Ok(None) };
+        if held == 0 || (!any && held * HELD < all) {
+            return Ok(None);
+        }
+        let round = rounds.swap_remove(i);
+        if round.is_usable(target)? {
+            return Ok(Some(round));
+        }
+    }
+}
+
+/// How one candidate counts in a round.
+struct Own {
+    /// Its place among those of the round.
+    at: usize,
+    plan: CounterPlan,
+    /// The offset of its first counter.
+    first: u32,
+    /// Its indirect calls that are watched.
+    sites: Vec<Site>,
+    /// Whether all that runs of it is counted.
+    whole: bool,
+}
+
+/// Clones that count, in force.
+struct Counting<'a> {
+    target: &'a Target,
+    area: CounterArea,
+    offsets: Offsets,
+    /// The functions of which there are clones.
+    owns: Vec<Own>,
+    /// The clones, each with the entry of its original.
+    originals: FxHashMap<Avma, Avma>,
+}
+
+/// Has clones of before count once for those candidates that they have. Returns what code may do to its thread's GS base that
 /// came meanwhile.
-fn round(
+fn count_again(
     ground: &Ground<'_, '_>,
+    target: &Target,
+    chosen: &mut [Candidate],
+    round: &Round,
+    watch: &mut Watch<'_>,
+    run: &mut Run<'_>,
+    report: &mut CountingReport,
+) -> Result<Option<GsUse>, Error> {
+    let pid = target.process.pid();
+    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+    if target.undos() != ground.target.undos() {
+        return Err(Error::Changed { pid });
+    }
+    let own = |(at, c): (usize, &Candidate)| {
+        let stored = round.plans.get(&c.analysed.cfg.entry).filter(|_| round.has(c))?;
+        let plan = CounterPlan::again(&counted_part(&c.analysed.cfg), &stored.links)?;
+        let sites = targets::sites(&c.analysed.cfg, &mut stored.watched.clone());
+        Some(Own { at, plan, first: stored.first, sites, whole: stored.whole })
+    };
+    let owns: Vec<Own> = chosen.iter().enumerate().filter_map(own).collect();
+    let offsets = round.offsets.all();
+    memory_limit::check(pid, &[], Some(&offsets), tracee::preflight(pid)?.threads)?;
+    let policy = Policy::default();
+    let recount = splice::count_again(&target.process, installed, &round.journals, &offsets, &policy)?;
+    report.again += owns.len();
+    let originals = round.clones.clone();
+    let counting = Counting { target, area: recount.area, offsets: round.offsets, owns, originals };
+    counting.run(ground, chosen, watch, run, report)
+}
+
+/// Counts these candidates once in new clones; `callers` are those of earlier rounds. Returns what code may do to its thread's GS
+/// base that came meanwhile.
+#[allow(clippy::too_many_arguments, reason = "all of one round")]
+fn count_new(
+    ground: &Ground<'_, '_>,
+    target: &Target,
     chosen: &mut [Candidate],
     callers: &[Candidate],
     style: Style,
@@ -241,93 +353,121 @@ fn round(
     run: &mut Run<'_>,
     report: &mut CountingReport,
 ) -> Result<Option<GsUse>, Error> {
-    let mut offset = 0;
+    // Offsets of rounds never overlap.
+    let from = recount::rounds(target).1;
+    let mut offset = from;
     let met: FxHashSet<FuncId> = chosen.iter().chain(callers).map(|c| c.id).collect();
     let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &met);
     let only_called: Vec<bool> = chosen.iter().map(only_called).collect();
-    let plans: Vec<CounterPlan> = chosen
-        .iter_mut()
-        .zip(&only_called)
-        .map(|(c, &only_called)| prepare(ground.program, c, only_called, &mut offset))
-        .collect();
-    let counted = offset;
-    let sites: Vec<Vec<Site>> = chosen.iter_mut().map(|c| watch_calls(c, &mut offset)).collect();
+    let mut owns: Vec<Own> = Vec::with_capacity(chosen.len());
+    for (at, (c, only_called)) in chosen.iter_mut().zip(only_called).enumerate() {
+        let first = offset;
+        let plan = prepare(ground.program, c, only_called, &mut offset);
+        owns.push(Own { at, plan, first, sites: Vec::new(), whole: only_called || c.sites.complete });
+    }
+    let watched = offset;
+    let mut plans = Vec::with_capacity(chosen.len());
+    for (c, own) in chosen.iter_mut().zip(&mut owns) {
+        let cfg = &c.analysed.cfg;
+        plans.push(FunctionPlan {
+            entry: cfg.entry,
+            hash: profile::hash(cfg),
+            first: own.first,
+            watched: offset,
+            whole: own.whole,
+            links: own.plan.counted(),
+        });
+        own.sites = watch_calls(c, &mut offset);
+    }
+    if offset > round::MOST_OFFSETS {
+        return Err(Error::MemoryCap {
+            pid: target.process.pid(),
+            mapped: offset.into(),
+            cap: round::MOST_OFFSETS.into(),
+        });
+    }
     if let Some(seed) = style.shuffle {
         // Other orders than those that come after it.
         let mut rng = Rng::new(seed ^ 0xc0);
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
-    let target = Target::open(ground.target.process.pid())?;
-    let (counters, watched) = (0..counted, counted..offset);
+    let offsets = Offsets { from, watched, to: offset };
     // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
     let style = Style { passes: Passes::default(), ..style };
-    let wanted = Wanted {
-        chosen,
-        callers,
-        style,
-        counters: Some(&(counters.start..watched.end)),
-        notes: &|_| Vec::new(),
-    };
-    let placed = ground.install(&target, wanted)?;
+    let wanted =
+        Wanted { chosen, callers, style, counters: Some(offsets), notes: &|_| round::write(offsets, &plans) };
+    let placed = ground.install(target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
-    let begun = Instant::now();
-    let anchor = Target::open(target.process.pid())?.installed.map(|i| i.anchor);
-    watch.leave(anchor.iter().flat_map(|a| a.regions.iter().map(|r| r.text)));
-    let (mut found, since) = (None, forked::now());
-    let all_sites: Vec<Site> = sites.iter().flatten().copied().collect();
-    let mut seen = Seen::default();
-    run(&mut || {
-        // A look that fails is one less.
-        for words in splice::counter_words(&target.process, &area, watched.clone()).into_iter().flatten() {
-            seen.take(&all_sites, counted, &words, &target.process);
-        }
-        found = found.or_else(|| watch.look());
-        found.is_none()
-    });
-    let target = Target::open(ground.target.process.pid())?;
-    let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid: target.process.pid() })?;
-    let splice::Ended { report: undone, own_base } =
-        splice::end_counting(&target.process, installed, &Policy::default())?;
-    report.seconds += begun.elapsed().as_secs_f64();
-    let left = undone.foreign.len();
-    if left > 0 {
-        return Err(Error::UndoIncomplete { pid: target.process.pid(), left });
-    }
-    if let Some(since) = since {
-        // A tick may have been over when the first of them was born.
-        forked::end_counting(target.process.pid(), installed.anchor.at, since.saturating_sub(2));
-    }
-    let values = splice::counters(&target.process, &area, counters)?;
-    splice::release_counters(&target.process, &installed.anchor)?;
-    if let Some((tid, base)) = own_base {
-        return Err(splice::Error::GsBaseInUse { tid, base }.into());
-    }
-    // A virtual table leads to the clones that count.
-    let originals: FxHashMap<Avma, Avma> = placed
-        .built
-        .cloned
-        .iter()
-        .map(|(f, clone)| (clone.start(), ground.program.extent(*f).entry))
-        .collect();
-    let original = |at| originals.get(&at).copied().unwrap_or(at);
-    let mut seen = seen.sites();
-    for (c, sites) in chosen.iter_mut().zip(&sites) {
-        let of_site = |(site, seen): (&Site, SeenSite)| {
-            let mut callees: FxHashMap<Avma, u64> = FxHashMap::default();
-            seen.targets.into_iter().for_each(|(at, n)| *callees.entry(original(at)).or_default() += n);
-            let (callees, bases) = (ranked(callees), ranked(seen.bases));
-            SiteTargets { inst: site.inst, callees, bases, others: Others::default() }
-        };
-        c.targets = sites.iter().zip(seen.by_ref().take(sites.len())).map(of_site).collect();
-    }
-
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
-    let mut values = &values[..];
-    for ((c, plan), only_called) in chosen.iter_mut().zip(&plans).zip(only_called) {
-        let (own, rest) = values.split_at(c.counters.len().min(values.len()));
-        values = rest;
-        if cloned.contains(&c.id) {
-            let solved = plan.solve(own);
+    owns.retain(|own| cloned.contains(&chosen[own.at].id));
+    let entry = |f: FuncId| ground.program.extent(f).entry;
+    let originals = placed.built.cloned.iter().map(|(f, clone)| (clone.start(), entry(*f))).collect();
+    Counting { target, area, offsets, owns, originals }.run(ground, chosen, watch, run, report)
+}
+
+impl Counting<'_> {
+    /// Lets the target run, ends counting, and gives the candidates their counts.
+    fn run(
+        &self,
+        ground: &Ground<'_, '_>,
+        chosen: &mut [Candidate],
+        watch: &mut Watch<'_>,
+        run: &mut Run<'_>,
+        report: &mut CountingReport,
+    ) -> Result<Option<GsUse>, Error> {
+        let Self { target, area, offsets, owns, originals } = self;
+        let begun = Instant::now();
+        let anchor = Target::open(target.process.pid())?.installed.map(|i| i.anchor);
+        watch.leave(anchor.iter().flat_map(|a| a.regions.iter().map(|r| r.text)));
+        let (mut found, since) = (None, forked::now());
+        let all_sites: Vec<Site> = owns.iter().flat_map(|own| &own.sites).copied().collect();
+        let (counters, watched) = (offsets.from..offsets.watched, offsets.watched..offsets.to);
+        let mut seen = Seen::default();
+        run(&mut || {
+            // A look that fails is one less.
+            for words in splice::counter_words(&target.process, area, watched.clone()).into_iter().flatten() {
+                seen.take(&all_sites, offsets.watched, &words, &target.process);
+            }
+            found = found.or_else(|| watch.look());
+            found.is_none()
+        });
+        let target = Target::open(ground.target.process.pid())?;
+        let pid = target.process.pid();
+        let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+        let splice::Ended { report: undone, own_base } =
+            splice::end_counting(&target.process, installed, &Policy::default())?;
+        report.seconds += begun.elapsed().as_secs_f64();
+        let left = undone.foreign.len();
+        if left > 0 {
+            return Err(Error::UndoIncomplete { pid, left });
+        }
+        if let Some(since) = since {
+            // A tick may have been over when the first of them was born.
+            forked::end_counting(pid, installed.anchor.at, since.saturating_sub(2));
+        }
+        let values = splice::counters(&target.process, area, counters)?;
+        splice::release_counters(&target.process, &installed.anchor)?;
+        if let Some((tid, base)) = own_base {
+            return Err(splice::Error::GsBaseInUse { tid, base }.into());
+        }
+        // A virtual table leads to the clones that count.
+        let original = |at| originals.get(&at).copied().unwrap_or(at);
+        let mut seen = seen.sites();
+        for own in owns {
+            let of_site = |(site, seen): (&Site, SeenSite)| {
+                let mut callees: FxHashMap<Avma, u64> = FxHashMap::default();
+                seen.targets.into_iter().for_each(|(at, n)| *callees.entry(original(at)).or_default() += n);
+                let (callees, bases) = (ranked(callees), ranked(seen.bases));
+                SiteTargets { inst: site.inst, callees, bases, others: Others::default() }
+            };
+            let seen = seen.by_ref().take(own.sites.len());
+            chosen[own.at].targets = own.sites.iter().zip(seen).map(of_site).collect();
+        }
+        for own in owns {
+            let c = &mut chosen[own.at];
+            let from = own.first.saturating_sub(offsets.from) / COUNTER;
+            let own_values = values.iter().skip(from as usize).take(own.plan.counters());
+            let solved = own.plan.solve(&own_values.copied().collect::<Vec<_>>());
             let leaves = leaves(&c.analysed.cfg);
             c.counts = solved.counts;
             for b in &leaves {
@@ -336,14 +476,14 @@ fn round(
                 c.counts.edges[b.index()] = vec![0; degree];
             }
             c.counted = true;
-            c.exact = solved.exact && leaves.is_empty() && (only_called || c.sites.complete);
+            c.exact = solved.exact && leaves.is_empty() && own.whole;
             report.functions += 1;
-            report.counters += own.len();
+            report.counters += own.plan.counters();
             report.inexact += usize::from(!solved.exact);
         }
+        report.rounds += 1;
+        Ok(found)
     }
-    report.rounds += 1;
-    Ok(found)
 }
 
 /// Gives a candidate all its blocks, those first that ran by what is known so far, and its counters.
@@ -357,9 +497,7 @@ fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: 
     let plan = if leaves.is_empty() {
         CounterPlan::new(cfg, &c.counts, &countable)
     } else {
-        let mut left = cfg.clone();
-        leaves.iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
-        CounterPlan::new(&left, &Counts::default(), &countable)
+        CounterPlan::new(&counted_part(cfg), &Counts::default(), &countable)
     };
     let counter = |&(at, spot)| {
         *offset += COUNTER;
@@ -368,6 +506,13 @@ fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: 
     c.counters = plan.points().iter().map(counter).collect();
     (c.order, c.hot) = candidates::all_blocks(cfg, &c.counts);
     plan
+}
+
+/// The graph that is counted: where a block leaves a clone for good control goes no further.
+fn counted_part(cfg: &Cfg) -> Cfg {
+    let mut left = cfg.clone();
+    leaves(cfg).iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
+    left
 }
 
 /// Whether a function is entered by nothing but direct calls of the functions that were `met`, as far as its module shows. Those

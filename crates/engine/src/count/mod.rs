@@ -4,5 +4,6 @@ pub(crate) mod counting;
 pub(crate) mod forked;
 pub(crate) mod gs_watch;
 pub(crate) mod prepare;
+pub(crate) mod recount;
 pub(crate) mod sampling;
 pub(crate) mod source;

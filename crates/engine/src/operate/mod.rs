@@ -1,7 +1,6 @@
 //! What is in a target now, and taking it out or putting it in force again.
 
 pub(crate) mod control;
-pub(crate) mod originals;
 pub(crate) mod status;
 pub(crate) mod switch;
 pub(crate) mod verify;

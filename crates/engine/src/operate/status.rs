@@ -1,10 +1,11 @@
 //! What `status` tells of a process that carries a journal, or on which a whet works.
 
 use crate::base::date;
+use crate::build::space;
 use crate::records::notes::Notes;
 use crate::session::sign::Work;
 use crate::session::state::{TargetState, state_of};
-use crate::{Error, Target};
+use crate::{Error, OptimizeOptions, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tracee::Pid;
@@ -51,6 +52,9 @@ pub struct TargetStatus {
     /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_originals: Vec<String>,
+    /// Whether the memory cap, or the list of code caches, has no room for new clones: rebuilds use earlier ones.
+    #[serde(default)]
+    pub is_full: bool,
     /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
     pub worked_on_by: Option<i32>,
 }
@@ -96,6 +100,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
         cpu_seconds: cpu_seconds(target),
         newer_journal: installed.newer(),
         changed_originals: Vec::new(),
+        is_full: space::is_full(installed, &OptimizeOptions::default()),
         worked_on_by: None,
     })
 }
@@ -121,6 +126,7 @@ pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
         cpu_seconds: cpu_seconds(target),
         newer_journal: None,
         changed_originals: Vec::new(),
+        is_full: false,
         worked_on_by: Some(work.by),
     }
 }

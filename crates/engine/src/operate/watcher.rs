@@ -3,9 +3,9 @@
 //! A process without a journal is seldom asked again, and the notes of one with a journal, which may be megabytes, are read once
 //! for each generation.
 
-use crate::operate::originals::Originals;
 use crate::operate::status::{self, StatusReport, TargetStatus};
 use crate::records::notes::Notes;
+use crate::records::originals::Originals;
 use crate::session::sign::{self, Work};
 use crate::session::state::TargetState;
 use crate::{Error, Target};

@@ -92,6 +92,14 @@ fn rebuild(
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
     on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
+        if options.prefer_earlier && reuse::is_possible(options) {
+            let program = ground.program;
+            let earlier = reuse::nearly_as_good(target, program, &candidates, samples, options)?;
+            if let Some(earlier) = earlier {
+                let asked = reuse::Asked { target, samples, options, begun: start };
+                return earlier.put_in_force(&asked, program.image().main().extent, progress);
+            }
+        }
         let source = CountSource::decide(options, samples);
         let stacks = (source == CountSource::BranchStacks).then(|| candidates.count_by_stacks(samples));
         let counting = match source {
@@ -299,6 +307,7 @@ impl Summary {
             state: TargetState::Optimized,
             generation: installed.generation,
             reused: None,
+            is_full: false,
             seconds: round(took.as_secs_f64()),
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,

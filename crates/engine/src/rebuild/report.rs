@@ -36,6 +36,9 @@ pub struct OptimizeReport {
     /// The earlier generation whose clones are in force again under this number, as there is no room for new ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<u32>,
+    /// Whether the memory cap, or the list of code caches, has no room for new clones.
+    #[serde(default)]
+    pub is_full: bool,
     /// Wall time from start to end.
     pub seconds: f64,
     /// User samples taken of the target.

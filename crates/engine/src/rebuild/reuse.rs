@@ -1,20 +1,27 @@
-//! Rebuilding where there is no room for new clones: the earlier generation that fits the load best is put in force again.
+//! Rebuilding by an earlier generation, which is put in force again.
 //!
-//! No clone is ever unmapped, so the address space that clones may take, or the places for code caches, come to an end. Each
+//! No clone is ever unmapped, so the address space that clones may take, or the list of code caches, comes to an end. Each
 //! generation was laid out for the load of its time. Which fits best is told by the share of samples in hot parts of
-//! its clones, by which the daemon tells whether a layout fits.
+//! its clones, by which the daemon tells whether a layout fits. Where there is no room the best one is taken, whatever its
+//! share. Where there is room, and the caller asks for that, one is taken that holds nearly as many samples as a new layout
+//! would, and whose profile was much the same: so a load that goes to and fro takes room once for each of its kinds.
 
+use crate::analyse::program::{FuncId, Program};
 use crate::build::map_store;
+use crate::build::space::is_full;
 use crate::count::sampling;
 use crate::count::source::CountSource;
+use crate::plan::candidates::Candidates;
+use crate::plan::samples::Samples;
 use crate::rebuild::report::{self, FunctionCounts, OptimizeReport};
 use crate::records::notes::Notes;
 use crate::session::state::{StopMs, TargetState};
+use crate::show::fit;
 use crate::{Error, OptimizeOptions, Progress, Target};
 use addr::{Avma, AvmaRange};
 use emit::AddressMap;
-use rustc_hash::FxHashMap;
-use splice::{Cache, Policy};
+use rustc_hash::{FxHashMap, FxHashSet};
+use splice::{Cache, Installed, Policy};
 use std::time::Instant;
 
 /// Whether an earlier generation may do for what is asked: the hot functions as they are sampled.
@@ -33,6 +40,32 @@ struct Shares {
     main: u64,
 }
 
+/// Of the samples in functions that can be cloned so large a share in hot parts of an earlier generation is nearly as good as
+/// a new layout.
+const NEARLY: f64 = 0.95;
+/// An earlier generation was made for another load where so large a share of the profile lies in other functions.
+const DRIFT: f64 = 0.2;
+
+/// What is asked for, and what was sampled.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) samples: &'a Samples,
+    pub(crate) options: &'a OptimizeOptions,
+    pub(crate) begun: Instant,
+}
+
+/// An earlier generation.
+pub(crate) struct Earlier {
+    generation: u32,
+    notes: Notes,
+    shares: Shares,
+    /// The entries of the functions that it has clones of.
+    entries: Vec<Avma>,
+    /// Whether modules are gone that it has clones of.
+    has_gone: bool,
+}
+
 /// Samples a target and puts the generation in force that fits best; `None` where none of them fits what is asked.
 ///
 /// # Errors
@@ -44,65 +77,127 @@ pub(crate) fn reuse(
 ) -> Result<Option<OptimizeReport>, Error> {
     let begun = Instant::now();
     let Some(installed) = &target.installed else { return Ok(None) };
-    let pid = target.process.pid();
     splice::settle(&target.process, &installed.anchor)?;
-    let clones = installed.caches.iter().flat_map(|c| maps(target, c)).collect();
+    let clones = installed.caches.iter().flat_map(|c| maps(target, c)).map(|(_, map)| map).collect();
     let samples = sampling::take(&target.process, options, clones, progress)?;
-    let mut ips: FxHashMap<Avma, u64> = FxHashMap::default();
-    samples.ips.iter().for_each(|&ip| *ips.entry(ip).or_default() += 1);
-    if ips.is_empty() {
+    if samples.ips.is_empty() {
         let why = "it used no CPU time in user mode while it was sampled".to_owned();
-        return Err(Error::NothingHot { pid, why });
+        return Err(Error::NothingHot { pid: target.process.pid(), why });
     }
     let main = target.image()?.main().extent;
-    let fitting = installed.whole_generations().into_iter().filter_map(|(g, caches)| {
-        let notes = caches.iter().find_map(|c| Notes::read(&c.notes(&target.process).ok()?))?;
-        let is_wanted = notes.shuffle.is_none() && notes.without == options.left_out();
-        let maps: Vec<AddressMap> = caches.iter().flat_map(|c| maps(target, c)).collect();
-        is_wanted.then(|| (shares(places(&maps), &ips, main), g, notes, caches))
-    });
     // Of equals the newest.
-    let Some((shares, earlier, notes, caches)) = fitting.max_by_key(|f| (f.0, f.1)) else { return Ok(None) };
-    progress(Progress::Installing);
-    let (generation, toggle) = splice::reinstate(&target.process, installed, earlier, &Policy::default())?;
-    let all_main = samples.ips.iter().filter(|&&ip| main.contains(ip)).count() as u64;
-    let report = OptimizeReport {
-        pid: pid.0,
-        exe: target.exe(),
-        state: TargetState::Optimized,
-        generation,
-        reused: Some(earlier),
-        not_drawn: 0,
-        user_time: None,
-        seconds: report::round(begun.elapsed().as_secs_f64()),
-        samples: samples.ips.len() as u64,
-        lost_samples: samples.lost,
-        source: CountSource::Samples.name(&samples).to_owned(),
-        without: options.left_out(),
-        functions: functions(&notes),
-        refusals: notes.refusals.clone(),
-        coverage: share(shares.cloned, samples.ips.len() as u64),
-        coverage_main: share(shares.main, all_main),
-        code_bytes: caches.iter().map(|c| c.header.code_bytes).sum(),
-        mapped_bytes: 0,
-        huge_page: false,
-        redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
-        skipped_redirects: toggle.foreign.len(),
-        stop_ms: StopMs::of(&toggle.stops),
-        counting: None,
-        stacks: None,
-        dyno: notes.dyno,
-        profile: None,
-        perf_map: None,
-        map_stop_ms: 0.0,
-        whet_peak_rss_mb: report::peak_rss_mb(),
-    };
-    Ok(Some(report))
+    let best = all(target, &samples, options, main).max_by_key(|e| (e.shares, e.generation));
+    let asked = Asked { target, samples: &samples, options, begun };
+    best.map(|earlier| earlier.put_in_force(&asked, main, progress)).transpose()
 }
 
-fn maps(target: &Target, cache: &Cache) -> Vec<AddressMap> {
-    let bytes = cache.map(&target.process).unwrap_or_default();
-    map_store::read(&bytes).into_iter().map(|(_, map)| map).collect()
+/// Finds the earlier generation that fits best, where it serves the load of now nearly as well as a new one would.
+///
+/// # Errors
+/// Where the target cannot be read.
+pub(crate) fn nearly_as_good(
+    target: &Target,
+    program: &Program<'_>,
+    candidates: &Candidates,
+    samples: &Samples,
+    options: &OptimizeOptions,
+) -> Result<Option<Earlier>, Error> {
+    let entry = |f: &FuncId| program.extent(*f).entry;
+    let by_entry: FxHashMap<Avma, u64> = candidates.samples.iter().map(|(f, n)| (entry(f), *n)).collect();
+    // What is to be left alone now was cloned then: somebody has changed it.
+    let left_alone: FxHashSet<Avma> = candidates.refused.iter().map(|(f, ..)| entry(f)).collect();
+    let clonable: u64 = candidates.chosen.iter().map(|c| c.samples).sum();
+    let all_samples = samples.ips.len() as u64;
+    let serves = |e: &Earlier| {
+        !e.has_gone
+            && e.shares.hot as f64 >= clonable as f64 * NEARLY
+            && fit::drift_by_entry(&e.notes.functions, &by_entry, all_samples) <= DRIFT
+            && !e.entries.iter().any(|at| left_alone.contains(at))
+    };
+    let main = program.image().main().extent;
+    Ok(all(target, samples, options, main).filter(serves).max_by_key(|e| (e.shares, e.generation)))
+}
+
+/// The generations that fit what is asked, with what the samples make of them.
+fn all<'a>(
+    target: &'a Target,
+    samples: &Samples,
+    options: &'a OptimizeOptions,
+    main: AvmaRange,
+) -> impl Iterator<Item = Earlier> + 'a {
+    let mut ips: FxHashMap<Avma, u64> = FxHashMap::default();
+    samples.ips.iter().for_each(|&ip| *ips.entry(ip).or_default() += 1);
+    let generations = target.installed.iter().flat_map(Installed::whole_generations);
+    generations.filter_map(move |(generation, caches)| {
+        let notes = caches.iter().find_map(|c| Notes::read(&c.notes(&target.process).ok()?))?;
+        if notes.shuffle.is_some() || notes.without != options.left_out() {
+            return None;
+        }
+        let maps: Vec<(Avma, AddressMap)> = caches.iter().flat_map(|c| maps(target, c)).collect();
+        let shares = shares(places(maps.iter().map(|(_, map)| map)), &ips, main);
+        let has_gone = caches.iter().any(|c| c.has_gone);
+        let entries = maps.into_iter().map(|(at, _)| at).collect();
+        Some(Earlier { generation, notes, shares, entries, has_gone })
+    })
+}
+
+impl Earlier {
+    /// Puts it in force as the newest generation.
+    ///
+    /// # Errors
+    /// Those of [`splice::redo`].
+    pub(crate) fn put_in_force(
+        self,
+        asked: &Asked<'_>,
+        main: AvmaRange,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<OptimizeReport, Error> {
+        let &Asked { target, samples, options, begun } = asked;
+        let pid = target.process.pid();
+        let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+        let Self { generation: earlier, notes, shares, .. } = self;
+        progress(Progress::Installing);
+        let code_bytes = installed.of(earlier).map(|c| c.header.code_bytes).sum();
+        let (generation, toggle) =
+            splice::reinstate(&target.process, installed, earlier, &Policy::default())?;
+        let all_main = samples.ips.iter().filter(|&&ip| main.contains(ip)).count() as u64;
+        Ok(OptimizeReport {
+            pid: pid.0,
+            exe: target.exe(),
+            state: TargetState::Optimized,
+            generation,
+            reused: Some(earlier),
+            is_full: is_full(installed, options),
+            not_drawn: 0,
+            user_time: None,
+            seconds: report::round(begun.elapsed().as_secs_f64()),
+            samples: samples.ips.len() as u64,
+            lost_samples: samples.lost,
+            source: CountSource::Samples.name(samples).to_owned(),
+            without: options.left_out(),
+            functions: functions(&notes),
+            coverage: share(shares.cloned, samples.ips.len() as u64),
+            coverage_main: share(shares.main, all_main),
+            refusals: notes.refusals,
+            code_bytes,
+            mapped_bytes: 0,
+            huge_page: false,
+            redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
+            skipped_redirects: toggle.foreign.len(),
+            stop_ms: StopMs::of(&toggle.stops),
+            counting: None,
+            stacks: None,
+            dyno: notes.dyno,
+            profile: None,
+            perf_map: None,
+            map_stop_ms: 0.0,
+            whet_peak_rss_mb: report::peak_rss_mb(),
+        })
+    }
+}
+
+fn maps(target: &Target, cache: &Cache) -> Vec<(Avma, AddressMap)> {
+    map_store::read(&cache.map(&target.process).unwrap_or_default())
 }
 
 fn functions(notes: &Notes) -> FunctionCounts {
@@ -121,8 +216,8 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// The instructions that have copies in some clones, by their originals' addresses, and whether a copy is in a hot part: the first
 /// fragment of a clone, as in `fit`.
-fn places(maps: &[AddressMap]) -> impl Iterator<Item = (Avma, bool)> + '_ {
-    maps.iter().flat_map(|map| {
+fn places<'a>(maps: impl Iterator<Item = &'a AddressMap>) -> impl Iterator<Item = (Avma, bool)> {
+    maps.flat_map(|map| {
         let warm = map.fragments().with_positions().nth(1).map_or(u32::MAX, |(at, _)| at);
         map.entries().iter().map(move |e| (e.original, e.at < warm))
     })

@@ -2,5 +2,6 @@
 
 pub(crate) mod dyno;
 pub(crate) mod notes;
+pub(crate) mod originals;
 pub(crate) mod profile_store;
 pub(crate) mod shares;

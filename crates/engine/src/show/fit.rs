@@ -82,6 +82,12 @@ fn of(functions: &[NotedFunction], ips: &[Avma]) -> Fit {
     Fit { samples: all, hot: share(hot), cloned: share(cloned), drift: drift(functions, &now, all) }
 }
 
+/// The distance of two profiles, of which that of now has samples by functions' entries.
+pub(crate) fn drift_by_entry(functions: &[NotedFunction], now: &FxHashMap<Avma, u64>, all: u64) -> f64 {
+    let own = |(i, f): (usize, &NotedFunction)| now.get(&Avma(f.at)).map(|&n| (i, n));
+    drift(functions, &functions.iter().enumerate().filter_map(own).collect(), all)
+}
+
 /// The distance of two profiles.
 fn drift(functions: &[NotedFunction], now: &FxHashMap<usize, u64>, all: u64) -> f64 {
     let before: u64 = functions.iter().map(|f| f.samples).fold(0, u64::saturating_add);

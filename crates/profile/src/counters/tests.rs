@@ -40,6 +40,14 @@ fn blocks_are_counted_rather_than_edges() {
 }
 
 #[test]
+fn counters_of_another_graph_are_refused() {
+    let links = u32::try_from(links_of(&skip()).len()).unwrap();
+    assert!(CounterPlan::again(&skip(), &[links]).is_none());
+    // The first link of a function comes from outside.
+    assert!(CounterPlan::again(&skip(), &[0]).is_none());
+}
+
+#[test]
 fn hot_ways_get_no_counter() {
     let plan = |edges: [u64; 2]| {
         let all = edges[0] + edges[1];
@@ -262,6 +270,9 @@ proptest! {
         let plan = CounterPlan::new(&cfg, &estimate, &anywhere);
         let values = truth.values(&plan);
         prop_assert_eq!(plan.solve(&values), Solved { counts: exact.clone(), exact: true });
+        let again = CounterPlan::again(&cfg, &plan.counted()).unwrap();
+        prop_assert_eq!(again.solve(&values), Solved { counts: exact.clone(), exact: true });
+        prop_assert_eq!(again.counters(), values.len());
         prop_assert_eq!(values.len(), cycles(2 * cfg.blocks.len() + 1, &links_of(&cfg)));
         if !guessed {
             // No more than a counter in each block; to see a loop that has no way out being left takes one more.
@@ -299,6 +310,8 @@ proptest! {
         let solved = plan.solve(&values);
         prop_assert!(solved.counts.is_consistent(&cfg));
         prop_assert_eq!(solved.exact, unknown == 0);
+        let again = CounterPlan::again(&cfg, &plan.counted()).unwrap();
+        prop_assert_eq!((again.untold(), again.solve(&values).exact), (plan.untold(), solved.exact));
         if solved.exact {
             prop_assert_eq!(solved.counts, exact);
         } else {

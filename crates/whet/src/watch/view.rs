@@ -195,6 +195,7 @@ mod tests {
             coverage: Some(0.934),
             coverage_main: Some(0.97),
             changed_originals: Vec::new(),
+            is_full: false,
             user_time: None,
             stop_ms: Some(2.31),
             cpu_seconds: Some(cpu),

@@ -30,7 +30,21 @@ fn answer(whet_: Child) -> serde_json::Value {
 /// What whet says of counting.
 #[track_caller]
 fn uses_gs_afterwards(program: &Path, arguments: &[&str], count: &str) -> serde_json::Value {
-    let guest = Guest::working(program, arguments, 2);
+    goes_on_to_use_gs(Guest::working(program, arguments, 2), count)
+}
+
+/// The same for a guest that has clones which counted before: they count again.
+#[track_caller]
+fn uses_gs_after_counting_again(program: &Path) -> serde_json::Value {
+    let guest = Guest::working(program, &[], 2);
+    was_counted(&answer(optimizes(&guest, "0.3"))["counting"]);
+    let counting = goes_on_to_use_gs(guest, "2");
+    assert!(counting["again"].as_u64() > Some(0), "{counting}");
+    counting
+}
+
+#[track_caller]
+fn goes_on_to_use_gs(guest: Guest, count: &str) -> serde_json::Value {
     let mut whet_ = optimizes(&guest, count);
     if counts(&guest, &mut whet_) {
         // Both threads have begun anew since, in clones that count.
@@ -62,6 +76,7 @@ fn library() -> PathBuf {
 #[test]
 fn no_thread_keeps_a_base() {
     was_counted(&uses_gs_afterwards(&build("gs.c"), &[], "2"));
+    was_counted(&uses_gs_after_counting_again(&build("gs.c")));
 }
 
 #[test]
@@ -89,7 +104,9 @@ fn what_uses_it_is_not_counted() {
 /// It has clones that count and a base in memory of its own.
 #[test]
 fn a_child_forked_while_functions_are_counted_has_no_base() {
-    was_counted(&uses_gs_afterwards(&build_with("gs.c", &["-DFORKS"]).unwrap(), &[], "2"));
+    let program = build_with("gs.c", &["-DFORKS"]).unwrap();
+    was_counted(&uses_gs_afterwards(&program, &[], "2"));
+    was_counted(&uses_gs_after_counting_again(&program));
 }
 
 /// A target whose new memory is locked is counted, or its counts are inferred.

@@ -153,6 +153,38 @@ fn llvm_libunwind_inside_a_stripped_program() {
     }
 }
 
+/// Each generation is listed in a page of its own, behind the pages of all before: unwinders find the newest, and old ones that
+/// stand on stacks, through the whole chain.
+#[test]
+fn a_list_of_many_pages() {
+    let libgcc = compile("g++", "throws.cc", &["-O2", "-Wall", "-pthread"], &[]);
+    for (program, hooked) in [(libgcc, false), (with_llvm(&[]), true)] {
+        let Some(program) = program else { continue };
+        let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
+        let pid = guest.arg();
+        for seed in ["1", "2", "3", "4", "5", "6"] {
+            let how = ["--shuffle", seed, "--max-functions", "300"];
+            let mut command = whet_command(&pid_arguments("optimize", &pid, &how));
+            run({
+                command.env("WHET_PAGE_ROOM", "6");
+                command
+            })
+            .exits(0);
+            guest.progresses(THREADS);
+            if seed == "3" {
+                guest.go();
+                guest.second_thread();
+            }
+        }
+        act("undo", &guest, &[]);
+        guest.progresses(THREADS);
+        let verified = act("verify", &guest, &[]);
+        assert_eq!((&verified["identical"], &verified["live_redirects"]), (&true.into(), &0.into()));
+        assert_eq!(verified["kept_redirects"], u64::from(hooked), "{verified}");
+        assert_eq!(guest.finish().0, Some(0));
+    }
+}
+
 /// However often it is called, what is led is never rebuilt like another function: a clone would know of no clones.
 #[test]
 fn a_led_walk_that_is_called_often() {

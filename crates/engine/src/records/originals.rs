@@ -10,6 +10,7 @@ use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange};
 use emit::{AddressMap, Link};
 use rustc_hash::FxHashMap;
+use splice::Cache;
 use tracee::{MappedFile, Pid};
 
 /// Instructions that lie no further apart than this are read together. Bytes.
@@ -36,12 +37,23 @@ impl Originals {
     /// Reads those of the newest generation of a target. A function whose file cannot be had is left out.
     #[must_use]
     pub fn of(target: &Target, notes: Option<&Notes>) -> Self {
+        match target.installed.as_ref().filter(|i| i.generation() > 0) {
+            Some(installed) => Self::of_caches(target, installed.of(installed.generation()), notes),
+            None => Self::default(),
+        }
+    }
+
+    /// Reads those of some code caches of a target.
+    pub(crate) fn of_caches<'a>(
+        target: &Target,
+        caches: impl Iterator<Item = &'a Cache>,
+        notes: Option<&Notes>,
+    ) -> Self {
         let mut all = Self::default();
-        let Some(installed) = target.installed.as_ref().filter(|i| i.generation() > 0) else { return all };
         let names: FxHashMap<u64, &str> =
             notes.into_iter().flat_map(|n| &n.functions).map(|f| (f.at, f.name.as_str())).collect();
         let mut files = Files { target, open: FxHashMap::default() };
-        for cache in installed.of(installed.generation()) {
+        for cache in caches {
             for (entry, map) in map_store::read(&cache.map(&target.process).unwrap_or_default()) {
                 let function = all.names.len();
                 all.names.push(names.get(&entry.0).map_or_else(|| entry.to_string(), |&n| n.to_owned()));

@@ -1,0 +1,87 @@
+//! Rounds of counting of before, to be run again: which clones are there, what they count, and which of them to take.
+//!
+//! No clone is ever unmapped, so clones that count are kept for good and used again. Offsets of rounds never overlap, so any of
+//! them can be run in a counter area of its own.
+
+use crate::build::map_store;
+use crate::build::round::{FunctionPlan, Offsets, read};
+use crate::plan::candidate::Candidate;
+use crate::records::originals::Originals;
+use crate::{Error, Target};
+use addr::{Avma, AvmaRange};
+use rustc_hash::FxHashMap;
+use splice::{Cache, State};
+
+/// A round that can be run again.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    pub(crate) offsets: Offsets,
+    /// The journals of its caches.
+    pub(crate) journals: Vec<Avma>,
+    /// How its functions count, by their entries.
+    pub(crate) plans: FxHashMap<Avma, FunctionPlan>,
+    /// Its clones, each with the entry of its original.
+    pub(crate) clones: FxHashMap<Avma, Avma>,
+}
+
+impl Round {
+    /// Whether a candidate is the function that the round has a clone of.
+    pub(crate) fn has(&self, c: &Candidate) -> bool {
+        let plan = self.plans.get(&c.analysed.cfg.entry);
+        plan.is_some_and(|p| p.hash == profile::hash(&c.analysed.cfg))
+    }
+
+    /// How much of some candidates it has, and how much there is: samples, and one each.
+    pub(crate) fn weigh(&self, todo: &[Candidate]) -> (u64, u64) {
+        let weight = |c: &Candidate| c.samples + 1;
+        let held = todo.iter().filter(|c| self.has(c)).map(weight).sum();
+        (held, todo.iter().map(weight).sum())
+    }
+
+    /// Whether its clones still stand for what their originals are, all of which are there, and nothing that leads unwinders is among their redirects.
+    ///
+    /// # Errors
+    /// Where the target cannot be read.
+    pub(crate) fn is_usable(&self, target: &Target) -> Result<bool, Error> {
+        let Some(installed) = &target.installed else { return Ok(false) };
+        let caches: Vec<&Cache> =
+            installed.caches.iter().filter(|c| self.journals.contains(&c.header.data.start)).collect();
+        let led: Vec<AvmaRange> = installed.anchor.led().iter().map(splice::Record::range).collect();
+        let is_led = |r: &splice::Record| led.iter().any(|l| l.overlaps(&r.range()));
+        if caches.iter().any(|c| c.has_gone || c.records.iter().any(is_led)) {
+            return Ok(false);
+        }
+        Ok(Originals::of_caches(target, caches.into_iter(), None).changed(target)?.is_empty())
+    }
+}
+
+/// Reads the rounds of a target that can be run again, and the offset from which a new one may count.
+pub(crate) fn rounds(target: &Target) -> (Vec<Round>, u32) {
+    let mut rounds: Vec<(Round, u32)> = Vec::new();
+    let mut free = 0;
+    let caches = target.installed.iter().flat_map(|i| &i.caches);
+    for cache in caches.filter(|c| c.header.counting && c.header.state == State::Undone) {
+        let Ok(Some(sites)) = cache.counter_sites(&target.process) else { continue };
+        let Some((offsets, plans)) = read(&sites.added) else { continue };
+        free = free.max(offsets.to);
+        let maps = map_store::read(&cache.map(&target.process).unwrap_or_default());
+        let clones = maps.iter().map(|(entry, map)| (map.fragments().start(), *entry));
+        if !rounds.iter().any(|(r, _)| r.offsets == offsets) {
+            let (journals, plans, clones) = (Vec::new(), FxHashMap::default(), FxHashMap::default());
+            rounds.push((Round { offsets, journals, plans, clones }, cache.header.caches));
+        }
+        if let Some((round, _)) = rounds.iter_mut().find(|(r, _)| r.offsets == offsets) {
+            round.journals.push(cache.header.data.start);
+            round.plans.extend(plans.into_iter().map(|p| (p.entry, p)));
+            round.clones.extend(clones);
+        }
+    }
+    // One that whet died over may not be there whole.
+    rounds.retain(|(r, caches)| r.journals.len() == *caches as usize);
+    let whole = rounds.into_iter().map(|(mut r, _)| {
+        let Round { plans, clones, .. } = &mut r;
+        plans.retain(|entry, _| clones.values().any(|original| original == entry));
+        r
+    });
+    (whole.collect(), free)
+}
