@@ -274,9 +274,12 @@ fn an_unwinder_loaded_later() {
 /// lists modules may hold an unwinder without names.
 #[test]
 fn musl_without_an_unwinder() {
-    for (how, shown, kept) in
-        [(&[][..], "shown", 2), (&["-static"], "nothing", 0), (&["-static", "-s"], "nothing", 0)]
-    {
+    for (how, shown, kept) in [
+        (&[][..], "shown", 2),
+        (&["-static"], "nothing", 0),
+        (&["-static", "-s"], "nothing", 0),
+        (&["-static", "-DHANDLES"], "nothing", 0),
+    ] {
         let Some(program) = compile("musl-gcc", "musl.c", &[&["-O2", "-Wall"], how].concat(), &[]) else {
             return;
         };
