@@ -80,8 +80,8 @@ impl Guest {
         u64::from_le_bytes(b)
     }
 
-    fn set(&self, i: u64) {
-        self.page.write_all_at(&1u64.to_le_bytes(), i * 8).unwrap();
+    fn set(&self, i: u64, to: u64) {
+        self.page.write_all_at(&to.to_le_bytes(), i * 8).unwrap();
     }
 
     /// What it has said so far.
@@ -98,7 +98,12 @@ impl Guest {
 
     /// Lets it do what it is for.
     pub fn go(&self) {
-        self.set(GO);
+        self.go_to(1);
+    }
+
+    /// Lets it do another of the things that it is for.
+    pub fn go_to(&self, what: u64) {
+        self.set(GO, what);
     }
 
     /// The id of its second thread.
@@ -127,7 +132,7 @@ impl Guest {
 
     /// Asks it to end; its exit code, the signal it died of, and what it said.
     pub fn finish(mut self) -> (Option<i32>, Option<i32>, String) {
-        self.set(STOP);
+        self.set(STOP, 1);
         let (code, signal) = finish(self.child.take().unwrap());
         (code, signal, self.said())
     }
