@@ -14,6 +14,7 @@ use crate::passes::{Passes, Style};
 use crate::program::{FuncId, Program};
 use crate::shuffle::Rng;
 use crate::targets::{self, Seen, SeenSite, Site, ranked};
+use crate::walk;
 use crate::{
     Error, Interrupt, OptimizeOptions, Progress, Target, calls, file_text, forked, late_bound, parallel,
     redirects, restore, reuse,
@@ -151,8 +152,7 @@ pub(crate) fn count(
         return Ok(CountingReport::left_out(found));
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
-    // What is led through the anchor stays so, however often it is called: a slot that leads to its clone could not be told from a led one.
-    known.extend(ground.lookup.walk.as_ref().and_then(|w| ground.program.find(w.function)));
+    known.extend(walk::kept(ground.program, &ground.lookup));
     let samples: u64 = candidates.samples.values().sum();
     let mut from = 0;
     for _ in 0..ROUNDS {

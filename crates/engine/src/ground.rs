@@ -119,7 +119,7 @@ impl Ground<'_, '_> {
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
         let counters = counters.cloned();
-        let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters, huge };
+        let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })
     }

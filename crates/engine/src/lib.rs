@@ -15,6 +15,8 @@ mod clone_symbols;
 mod control;
 mod core_file;
 mod counting;
+mod covering;
+mod direct;
 mod doctor;
 mod dyno;
 mod error;

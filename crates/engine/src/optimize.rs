@@ -270,7 +270,7 @@ pub(crate) fn on_ground<R>(
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
-    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
+    program.keep(lookup.places.iter().map(|p| p.at));
     let mut candidates = match &options.profile {
         Some(profile) => profile_store::candidates(&program, pid, profile, options)?,
         None => candidates::choose(&program, pid, &samples, options)?,
@@ -354,10 +354,10 @@ fn leave_foreign_changes(
 fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
     if left_out > 0 {
         format!("what could be cloned is libraries' and left out (functions: {left_out})")
-    } else if samples.ips.is_empty() {
+    } else if samples.ips.is_empty() && candidates.refused.is_empty() {
         "it used no CPU time in user mode while it was sampled".to_owned()
     } else {
-        format!("nothing that it ran can be cloned (functions: {})", candidates.refused.len())
+        format!("nothing of it can be cloned (functions: {})", candidates.refused.len())
     }
 }
 
