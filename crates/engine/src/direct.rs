@@ -191,3 +191,48 @@ fn mentions(i: &Instruction, function: Avma) -> bool {
         _ => i.try_immediate(op).is_ok_and(|value| value == function.0),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Avma = Avma(0x40_1000);
+    const TO: Avma = Avma(0x40_1020);
+
+    fn code(pieces: &[(usize, &[u8])]) -> Code {
+        let mut bytes = vec![0xcc; 0x40];
+        for (at, piece) in pieces {
+            bytes[*at..at + piece.len()].copy_from_slice(piece);
+        }
+        Code { start: AT, bytes }
+    }
+
+    #[test]
+    fn all_that_may_lead_to_a_function_is_found() {
+        // call; lea; mov $imm; jmp short; jne short.
+        let code = code(&[
+            (0, &[0xe8, 0x1b, 0, 0, 0]),
+            (5, &[0x48, 0x8d, 0x3d, 0x14, 0, 0, 0]),
+            (12, &[0xbf, 0x20, 0x10, 0x40, 0]),
+            (17, &[0xeb, 0x0d]),
+            (0x30, &[0x75, 0xee]),
+        ]);
+        let found = |places: Vec<Avma>| places.iter().map(|a| a.since(AT).unwrap()).collect::<Vec<_>>();
+        assert_eq!(found(code.distances(TO).collect()), [1, 8]);
+        assert_eq!(found(code.constants(TO)), [13]);
+        assert_eq!(found(code.short_jumps(TO).collect()), [17, 0x30]);
+        assert_eq!(code.part(AvmaRange::with_len(AT.add(17), 2)), Some(&[0xeb, 0x0d][..]));
+        assert_eq!(code.part(AvmaRange::with_len(AT.add(0x3f), 2)), None);
+    }
+
+    #[test]
+    fn a_function_is_mentioned_by_operands_alone() {
+        let first = |bytes: &[u8], at: u64| {
+            iced_x86::Decoder::with_ip(64, bytes, at, iced_x86::DecoderOptions::NONE).decode()
+        };
+        assert!(mentions(&first(&[0x75, 0xee], 0x40_1030), TO));
+        assert!(mentions(&first(&[0x48, 0x8d, 0x3d, 0x14, 0, 0, 0], 0x40_1005), TO));
+        assert!(mentions(&first(&[0xbf, 0x20, 0x10, 0x40, 0], 0x40_100c), TO));
+        assert!(!mentions(&first(&[0x48, 0x89, 0xdf], 0x40_1000), TO));
+    }
+}
