@@ -55,7 +55,7 @@ fn rebuild(guest: &Guest, more: &[&str]) -> Option<Value> {
 fn rebuilds(guest: &Guest, kinds: u64, wanted: u64, more: &[&str]) -> Vec<Value> {
     let mut reports = Vec::new();
     while (reports.len() as u64) < wanted {
-        guest.load(reports.len() as u64 % kinds);
+        guest.go_to(reports.len() as u64 % kinds);
         guest.progresses(1);
         reports.extend(rebuild(guest, more));
     }
