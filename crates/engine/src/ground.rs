@@ -9,8 +9,9 @@ use crate::passes::{Pass, Style};
 use crate::program::Program;
 use crate::{Error, Interrupt, Target, memory_limit, walk};
 use addr::{Avma, AvmaRange};
+use image::Image;
 use rustc_hash::FxHashMap;
-use splice::{CachePlan, InstallReport, Plan, Policy};
+use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 use std::ops::Range;
 
 /// How many more places to try where the target maps faster than whet builds.
@@ -52,6 +53,21 @@ pub(crate) struct Placed {
     /// Bytes of address space it takes.
     pub(crate) mapped: u64,
     pub(crate) report: InstallReport,
+}
+
+/// Makes the stop by which no later one is felt, in a process that no whet has touched.
+///
+/// # Errors
+/// [`Error`]; the process is as it was then, but for mappings that nothing refers to.
+pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -> Result<(), Error> {
+    let holes = build::holes(&target.maps);
+    let near = [image.main().extent];
+    let request = splice::Request { mappings: &holes, near: &near, len: 2 << 20, low: false };
+    let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+    let hook = walk::hook(target, lookup, anchor_at)?;
+    let first = FirstStop { anchor_at, lookup: lookup.slot, hook: hook.as_ref() };
+    first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
+    Ok(())
 }
 
 impl Ground<'_, '_> {

@@ -40,6 +40,7 @@ impl Target {
         let mut installed = splice::discover(&process, &journal_candidates(&maps))?;
         if let Some(installed) = &mut installed {
             splice::forget_unloaded(&process, installed)?;
+            splice::admit_finishing_code(&process, &installed.anchor)?;
         }
         Ok(Self { process, maps, installed })
     }

@@ -11,9 +11,9 @@
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
-use crate::rest::Rest;
+use crate::rest::{self, Rest};
 use crate::slots::Slot;
-use crate::{Regs, Sig, Tid};
+use crate::{Regs, Sig, Status, Tid, seccomp};
 
 /// A thread that was sent into a slot, to make a transfer.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +28,20 @@ pub(crate) struct Entering {
 impl Group {
     /// Lets a thread at rest finish its call in a slot; where there is none it goes on as it is.
     pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) {
+        if let Some(slot) = rest.slot().filter(|_| rest.ends()) {
+            if ptrace::set_regs(tid, &rest.part()).is_ok() {
+                slot.free(&self.process);
+            }
+            return self.detach(tid, None);
+        }
+        let Ok(status) = self.process.thread_status(tid) else { return self.let_go_as_is(tid) };
         let slot = match rest.slot() {
             Some(slot) => Some(slot),
-            None => self.slot(rest.pieces()),
+            None => self.slot(rest.pieces(), &status),
         };
         let Some(slot) = slot else { return self.let_go_as_is(tid) };
-        let Some(regs) = rest.enter(&self.process, slot) else {
+        let entered = rest.enter(&self.process, slot).filter(|regs| may_call(tid, &status, regs));
+        let Some(regs) = entered else {
             if rest.slot().is_none() {
                 slot.free(&self.process);
             }
@@ -43,7 +51,7 @@ impl Group {
             return self.let_go_as_is(tid);
         }
         self.cured += 1;
-        let follow = rest.moves() && regs.syscall().is_some() && self.has_handlers(tid);
+        let follow = rest.moves() && regs.syscall().is_some() && status.has_handlers();
         if follow && ptrace::to_syscall(tid, None).is_ok() {
             self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
         } else {
@@ -93,16 +101,15 @@ impl Group {
         }
     }
 
-    /// Whether any signal has a handler but those of the C library, which restart calls; yes where nobody can tell.
-    fn has_handlers(&self, tid: Tid) -> bool {
-        // SIGCANCEL and SIGSETXID.
-        const LIBRARY: u64 = 1 << 31 | 1 << 32;
-        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & !LIBRARY != 0)
-    }
-
     /// Whether a signal has a handler; yes where nobody can tell.
     fn catches(&self, tid: Tid, sig: Sig) -> bool {
         let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
         self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & bit != 0)
     }
+}
+
+/// Whether the thread's filters allow the call that these registers make.
+fn may_call(tid: Tid, status: &Status, regs: &Regs) -> bool {
+    let call = |nr| seccomp::Call { nr, ip: regs.ip(), args: rest::args(regs) };
+    regs.syscall().is_none_or(|nr| seccomp::allows(tid, status, call(nr)))
 }
