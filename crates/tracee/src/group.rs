@@ -84,7 +84,8 @@ const MAKE_WAY: Duration = Duration::from_millis(500);
 /// The first pause between two rounds of trying all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long all others wait at most until threads that were half way through a transfer are in the kernel again.
+/// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often there
+/// are few, and each takes some tens of microseconds.
 const REENTRY: Duration = Duration::from_millis(1);
 /// How long another thread is waited for before one is stopped whose call that may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
@@ -572,24 +573,24 @@ impl Group {
         };
         let transfers: Vec<Tid> =
             self.resting().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
+        let since = Instant::now();
         let mut under_way = Vec::new();
         for tid in transfers {
+            if since.elapsed() >= REENTRY {
+                break;
+            }
             if let Some(rest) = self.rest(tid).filter(Rest::moves) {
                 self.finish(tid, &rest);
                 under_way.push(tid);
             }
         }
-        let since = Instant::now();
-        while since.elapsed() < REENTRY {
+        while !under_way.is_empty() && since.elapsed() < REENTRY {
+            std::thread::sleep(NAP);
             // Some are followed to the entry of their call.
             if self.pump().is_err() {
                 break;
             }
             under_way.retain(|&tid| self.runs(tid));
-            if under_way.is_empty() {
-                break;
-            }
-            std::thread::sleep(NAP);
         }
     }
 

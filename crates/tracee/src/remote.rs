@@ -111,7 +111,7 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        if let Some(tid) = self.place.as_ref().map(|(tid, _)| *tid) {
+        if let Some(tid) = self.place.as_ref().map(|(tid, _)| *tid).filter(|&tid| self.regs(tid).is_ok()) {
             return self.syscall(tid, gadgets, nr, args);
         }
         let (mut dispatching, mut unfit) = (false, false);

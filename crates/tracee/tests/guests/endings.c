@@ -4,13 +4,11 @@
 //
 // With the argument "filtered" system calls are allowed only from the C library's own code.
 #include <sys/prctl.h>
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -18,31 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include "tcp.h"
 enum { N = 9, MUCH = 400000, LITTLE = 6000 };
 static volatile struct { unsigned long calls, odd, signals, wrong; } count[N];
 // How often the test has stopped us.
 static volatile unsigned long stops;
 static char big[MUCH];
-static void tcp(int p[2]) {
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t n = sizeof a;
-  int l = socket(AF_INET, SOCK_STREAM, 0), small = 30000;
-  setsockopt(l, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-  bind(l, (void *)&a, n);
-  listen(l, 1);
-  getsockname(l, (void *)&a, &n);
-  p[1] = socket(AF_INET, SOCK_STREAM, 0);
-  setsockopt(p[1], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-  if (connect(p[1], (void *)&a, n)) abort();
-  p[0] = accept(l, 0, 0);
-  close(l);
-}
 struct pair { int kind, in, out; };
 static long much(int kind, int out) {
   struct iovec v[2] = {{big, MUCH / 2}, {big + MUCH / 2, MUCH / 2}};
