@@ -23,17 +23,12 @@ const OP_ADDR: u8 = 0x03;
 /// The generation in the journals of such regions.
 pub(crate) const GENERATION: u32 = 0;
 
-/// Whether routines are of any use in this process: threads in them can be cancelled.
-pub(crate) fn is_sound(process: &Process) -> bool {
-    process.can_cancel_finishing_threads()
-}
-
 /// Lists in the anchor what code of that kind the target has by now, and opens it where unwinders read the list.
 ///
 /// # Errors
 /// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
 pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Error> {
-    if anchor.newer.is_some() || !is_sound(process) {
+    if anchor.newer.is_some() {
         return Ok(());
     }
     admit(process, anchor)?;
@@ -69,7 +64,7 @@ pub fn admit(process: &Process, anchor: &Anchor) -> Result<(), Error> {
         return Ok(());
     }
     for code in process.unlisted_finishing_code() {
-        if anchor.regions.contains(&region(&code)) && is_sound(process) {
+        if anchor.regions.contains(&region(&code)) {
             process.finishing_code_is_listed(&code);
         }
     }

@@ -24,8 +24,8 @@ pub struct FirstStop<'a> {
 }
 
 impl FirstStop<'_> {
-    /// Makes that stop. Returns the anchor; `None` where routines are of no use in this process, or no thread can run
-    /// system calls in this moment: nothing was changed then.
+    /// Makes that stop. Returns the anchor; `None` where no thread can run system calls in this moment: nothing was changed
+    /// then.
     ///
     /// # Errors
     /// As [`crate::install`]; at worst the process holds mappings that nothing refers to.
@@ -35,9 +35,6 @@ impl FirstStop<'_> {
         policy: &Policy,
         report: &mut ToggleReport,
     ) -> Result<Option<Anchor>, Error> {
-        if !finishing::is_sound(process) {
-            return Ok(None);
-        }
         let mut made = None;
         for _ in 0..policy.attempts.max(1) {
             let mut stopped = toggle::stop(process, policy, report)?;

@@ -240,7 +240,6 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
     let wanted = mappings(earlier, plan);
     let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
     let threads = process.threads()?.len();
-    let finishing = finishing::is_sound(process);
     let (result, stopped) = tracee::timed_with_one_stopped(process, |remote| {
         let withheld = huge && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
@@ -256,9 +255,7 @@ fn map_all(process: &Process, earlier: Option<&Installed>, plan: &Plan) -> Resul
         for c in plan.caches.iter().filter(|c| huge_wanted(c.text.len() as u64)) {
             huge::advise(remote, c.text_range(), plan.huge);
         }
-        if finishing {
-            remote.make_finishing_code(threads)?;
-        }
+        remote.make_finishing_code(threads)?;
         Ok(Ok(withheld))
     })?;
     result.map(|withheld| (stopped, withheld))

@@ -1,16 +1,24 @@
-//! What the target's C library is, as far as the cancellation of threads is concerned.
+//! How the target's C library cancels threads (`pthread_cancel`).
+//!
+//! The GNU one before 2.41 does it in the handler of a signal, wherever the thread is. From 2.41 on, and in musl, the handler asks whether
+//! the thread is about to wait, by an address, and nothing else comes of it in a routine of whet's. There the signal ends the call, as any
+//! signal with a handler does, and behind the call the library looks whether the thread is to be cancelled. But the signal
+//! restarts calls (`SA_RESTART`). So a transfer must be one that is not restarted: see [`crate::finish`]. Waits with a timeout never are
+//! (`signal(7)`).
+//!
+//! LIMIT: the signal may come in the nanoseconds between a thread's return to user code and its call in the routine. Then a wait goes
+//! on until its time is over.
 
 use crate::Process;
 use crate::process::mapping_range;
 use addr::ReadMemory;
 
-/// The first minor version of the GNU C Library 2 whose cancellation goes by the address at which a call is made, as musl's does: in
-/// a routine of whet's such a thread could not be cancelled.
+/// The first minor version of the GNU C Library 2 whose cancellation goes by the address at which a call is made.
 const CANCELS_BY_ADDRESS: u32 = 41;
 /// What the GNU C Library says of itself in its constants, before its minor version.
 const RELEASE: &[u8] = b"release version 2.";
 
-/// Whether a thread can be cancelled in a waiting call at any address. Without a C library that is known to do so: `false`.
+/// Whether a thread is cancelled in a waiting call at any address. Without a C library that is known to do so: `false`.
 pub(crate) fn cancels_anywhere(process: &Process) -> bool {
     let maps = process.maps_text().unwrap_or_default();
     let minor = maps.lines().filter(|line| is_constants(line)).find_map(|line| {

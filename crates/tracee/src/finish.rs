@@ -7,7 +7,7 @@
 //! call in the slot, where it gets the address from which there is no restart. Should we die in between, a
 //! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
 //! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
-//! so only threads of processes that have handlers are followed.
+//! so only threads of processes that have handlers are followed, or may get one of their C library's at any time.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
@@ -26,37 +26,46 @@ pub(crate) struct Entering {
 }
 
 impl Group {
-    /// Lets a thread at rest finish its call in a slot; where there is none it goes on as it is.
-    pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) {
+    /// Lets a thread at rest finish its call in a slot, which is returned; where there is none it goes on as it is.
+    pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
         if let Some(slot) = rest.slot().filter(|_| rest.ends()) {
             if ptrace::set_regs(tid, &rest.part()).is_ok() {
                 slot.free(&self.process);
             }
-            return self.detach(tid, None);
+            self.detach(tid, None);
+            return None;
         }
-        let Ok(status) = self.process.thread_status(tid) else { return self.let_go_as_is(tid) };
+        let entered = self.enter(tid, rest);
+        if entered.is_none() {
+            self.let_go_as_is(tid);
+        }
+        entered
+    }
+
+    /// The same; `None` where nothing was done.
+    fn enter(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
+        let status = self.process.thread_status(tid).ok()?;
         let slot = match rest.slot() {
-            Some(slot) => Some(slot),
-            None => self.slot(rest.pieces(), &status),
+            Some(slot) => slot,
+            None => self.slot(rest.pieces(), &status)?,
         };
-        let Some(slot) = slot else { return self.let_go_as_is(tid) };
-        let entered = rest.enter(&self.process, slot).filter(|regs| may_call(tid, &status, regs));
-        let Some(regs) = entered else {
+        let regs = rest.enter(&self.process, slot).filter(|regs| may_call(tid, &status, regs));
+        let Some(regs) = regs.filter(|regs| ptrace::set_regs(tid, regs).is_ok()) else {
             if rest.slot().is_none() {
                 slot.free(&self.process);
             }
-            return self.let_go_as_is(tid);
+            return None;
         };
-        if ptrace::set_regs(tid, &regs).is_err() {
-            return self.let_go_as_is(tid);
-        }
         self.cured += 1;
-        let follow = rest.moves() && regs.syscall().is_some() && status.has_handlers();
+        // The handler by which a C library cancels threads restarts calls, and may be installed at any time.
+        let handled = status.has_handlers() || !self.process.cancels_anywhere();
+        let follow = rest.moves() && regs.syscall().is_some() && handled;
         if follow && ptrace::to_syscall(tid, None).is_ok() {
             self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
         } else {
             self.detach(tid, None);
         }
+        Some(slot)
     }
 
     /// A thread on its way into a slot has stopped.

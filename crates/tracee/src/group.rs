@@ -86,7 +86,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
 /// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often there
 /// are few, and each takes some tens of microseconds.
-const REENTRY: Duration = Duration::from_millis(1);
+const REENTRY: Duration = Duration::from_millis(2);
 /// How long another thread is waited for before one is stopped whose call that may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
@@ -476,7 +476,9 @@ impl Group {
     fn let_go(&mut self, tid: Tid) {
         self.place = None;
         match self.rest(tid) {
-            Some(rest) => self.finish(tid, &rest),
+            Some(rest) => {
+                self.finish(tid, &rest);
+            }
             None => self.let_go_as_is(tid),
         }
     }
@@ -580,24 +582,25 @@ impl Group {
                 break;
             }
             if let Some(rest) = self.rest(tid).filter(Rest::moves) {
-                self.finish(tid, &rest);
-                under_way.push(tid);
+                under_way.extend(self.finish(tid, &rest).map(|slot| (tid, slot)));
             }
         }
         while !under_way.is_empty() && since.elapsed() < REENTRY {
-            std::thread::sleep(NAP);
+            under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
             // Some are followed to the entry of their call.
             if self.pump().is_err() {
                 break;
             }
-            under_way.retain(|&tid| self.runs(tid));
+            under_way.retain(|&(tid, slot)| self.is_on_its_way(tid, slot));
         }
     }
 
-    /// Whether a thread that was let go is not in a system call.
-    fn runs(&self, tid: Tid) -> bool {
+    /// Whether a thread that was sent into a slot has not begun its call yet.
+    fn is_on_its_way(&self, tid: Tid, slot: Slot) -> bool {
         let followed = self.threads.get(&tid).and_then(|t| t.entering).is_some_and(|e| !e.there);
-        followed || self.process.text(&format!("task/{tid}/syscall")).is_ok_and(|s| s.starts_with("running"))
+        let runs =
+            || self.process.text(&format!("task/{tid}/syscall")).is_ok_and(|s| s.starts_with("running"));
+        followed || (!slot.is_free(&self.process) && runs())
     }
 
     /// Lets every thread at rest go on.

@@ -112,8 +112,8 @@ pub(crate) struct Areas {
     listed: Vec<Area>,
     /// Unwinders read that list, so threads may be sent to listed areas.
     open: bool,
-    /// Whether the target's C library can cancel a thread in a routine; `None` until it was looked at.
-    cancellable: Option<bool>,
+    /// Whether the target's C library cancels threads wherever they are; `None` until it was looked at.
+    cancels_anywhere: Option<bool>,
 }
 
 /// One routine with its words.
@@ -236,6 +236,11 @@ impl Slot {
 
     fn busy(self) -> Avma {
         self.area.words().add(BUSY + 8 * self.index)
+    }
+
+    /// Whether nobody uses it; where nobody can tell nobody does.
+    pub(crate) fn is_free(self, process: &Process) -> bool {
+        process.u64(self.busy()).unwrap_or(0) == 0
     }
 
     /// Gives it back, where no thread has entered it.
@@ -376,6 +381,8 @@ impl Process {
     /// Lets stops through this handle send threads into listed code. The caller has made sure that unwinders read the list.
     pub fn open_slots(&self) {
         self.change_slot_areas(|areas| areas.open = true);
+        // Before the first stop that wants to know.
+        self.cancels_anywhere();
     }
 
     /// Whether [`Process::open_slots`] was called.
@@ -384,13 +391,12 @@ impl Process {
         self.change_slot_areas(|areas| areas.open)
     }
 
-    /// Whether the C library can cancel a thread that is in such code; found out once.
-    #[must_use]
-    pub fn can_cancel_finishing_threads(&self) -> bool {
-        let known = self.change_slot_areas(|areas| areas.cancellable);
+    /// Whether the C library cancels a waiting thread wherever it is; found out once.
+    pub(crate) fn cancels_anywhere(&self) -> bool {
+        let known = self.change_slot_areas(|areas| areas.cancels_anywhere);
         known.unwrap_or_else(|| {
             let found = clib::cancels_anywhere(self);
-            self.change_slot_areas(|areas| areas.cancellable = Some(found));
+            self.change_slot_areas(|areas| areas.cancels_anywhere = Some(found));
             found
         })
     }

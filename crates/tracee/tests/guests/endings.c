@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -46,7 +47,8 @@ static void *peer(void *arg) {
   if (read(p->in, taken, LITTLE) < 0) abort();
   usleep(4000);
   if (p->kind == 8) {
-    // Who has closed it before the first stop cannot be told.
+    // Who has closed it before the first stop that meets the transfer cannot be told.
+    for (int held = 0; held < 60000; ioctl(p->in, FIONREAD, &held)) usleep(100);
     for (unsigned long seen = stops; stops < seen + 2;) usleep(100);
     char name[] = "/tmp/endingsXXXXXX";
     int other[2], file = mkstemp(name);

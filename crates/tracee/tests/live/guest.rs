@@ -25,10 +25,16 @@ pub struct Guest {
 impl Guest {
     /// Compiles `tests/guests/NAME.c`, starts it, and waits for its line `READY` with addresses in hex.
     pub fn start(name: &str, args: &[&str]) -> Self {
+        Self::start_by("gcc", &[], name, args)
+    }
+
+    /// The same with another compiler, and more arguments for it.
+    pub fn start_by(compiler: &str, how: &[&str], name: &str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let exe = dir.path().join(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
-        let gcc = Command::new("gcc")
+        let gcc = Command::new(compiler)
+            .args(how)
             .args(["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE", "-pthread", "-o"])
             .args([&exe, &source])
             .status()

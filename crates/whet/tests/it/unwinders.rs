@@ -251,9 +251,9 @@ fn a_walk_through_a_wait_that_a_stop_interrupted() {
         assert!(toggles < 1000, "{} walks, {} through", guest.counter(WALKS), guest.counter(THROUGH));
         act(if toggles % 2 == 0 { "undo" } else { "redo" }, &guest, &[]);
         guest.progresses(2);
+        assert_eq!(guest.counter(LOST), 0, "of {} walks", guest.counter(WALKS));
         toggles += 1;
     }
-    assert_eq!(guest.counter(LOST), 0, "of {} walks", guest.counter(WALKS));
     assert_eq!(guest.finish().1, None);
 }
 
