@@ -3,18 +3,30 @@
 //#Lang: c++
 //#Flags: -pthread
 #include "guest.h"
+#include <arpa/inet.h>
 #include <atomic>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 
-enum { MUCH = 150000, LITTLE = 7000 };
+enum { MUCH = 150000, LITTLE = 7000, HELD = 65536 };
 static char pattern[MUCH];
 static std::atomic<int> busy;
+static int file;
+static struct timespec length = {0, 20000000};
 
 APART uint64_t hot(uint64_t x, unsigned n) {
     while (n--) x = (x % 3) ? mix(x, n) : x / 3 + 12345;
@@ -53,45 +65,149 @@ static void *give(void *arg) {
     return nullptr;
 }
 
-static void *transfers(void *) {
-    Pair pipes(true), sockets(false);
-    pthread_t other;
-    CHECK(pthread_create(&other, nullptr, nibble, &pipes) == 0);
-    CHECK(write(pipes.out, pattern, MUCH) == MUCH);
-    pthread_join(other, nullptr);
-    CHECK(pthread_create(&other, nullptr, nibble, &pipes) == 0);
+// Transfers, each through a pair of its own to a thread that takes or gives little at a time.
+enum Transfer { WRITE, WRITEV, SEND, SENDMSG, SENDFILE, SPLICE, RECEIVE, TRANSFERS };
+
+static long move(Transfer kind, int out) {
     struct iovec pieces[20];
     for (int i = 0; i < 20; i++) pieces[i] = {pattern + MUCH / 20 * i, MUCH / 20};
-    CHECK(writev(pipes.out, pieces, 20) == MUCH);
-    pthread_join(other, nullptr);
-    CHECK(pthread_create(&other, nullptr, nibble, &sockets) == 0);
-    CHECK(send(sockets.out, pattern, MUCH, 0) == MUCH);
-    pthread_join(other, nullptr);
-    CHECK(pthread_create(&other, nullptr, give, &sockets) == 0);
-    static thread_local char got[MUCH];
-    CHECK(recv(sockets.out, got, MUCH, MSG_WAITALL) == MUCH && memcmp(got, pattern, MUCH) == 0);
+    struct msghdr message = {};
+    message.msg_iov = pieces, message.msg_iovlen = 20;
+    switch (kind) {
+    case WRITE: return write(out, pattern, MUCH);
+    case WRITEV: return writev(out, pieces, 20);
+    case SEND: return send(out, pattern, MUCH, 0);
+    case SENDMSG: return sendmsg(out, &message, 0);
+    case SENDFILE: {
+        off_t from = 0;
+        long r = sendfile(out, file, &from, MUCH);
+        CHECK(r != MUCH || from == MUCH);
+        return r;
+    }
+    case SPLICE: {
+        // As much as a pipe holds at a time: an empty one ends the call.
+        Pair held(true);
+        long moved = 0;
+        for (long part; moved < MUCH; moved += part) {
+            part = MUCH - moved < HELD ? MUCH - moved : HELD;
+            CHECK(write(held.out, pattern + moved, part) == part);
+            if (splice(held.in, nullptr, out, nullptr, part, 0) != part) break;
+        }
+        return moved;
+    }
+    default: {
+        static thread_local char got[MUCH];
+        long r = recv(out, got, MUCH, MSG_WAITALL);
+        CHECK(memcmp(got, pattern, MUCH) == 0);
+        return r;
+    }
+    }
+}
+
+static void *transfers(void *arg) {
+    Transfer kind = static_cast<Transfer>(reinterpret_cast<intptr_t>(arg));
+    Pair pair(kind == WRITE || kind == WRITEV);
+    pthread_t other;
+    CHECK(pthread_create(&other, nullptr, kind == RECEIVE ? give : nibble, &pair) == 0);
+    CHECK(move(kind, pair.out) == MUCH);
     pthread_join(other, nullptr);
     busy--;
     return nullptr;
 }
 
-static void *waits(void *) {
-    Pair sockets(false);
-    int epoll = epoll_create1(0);
-    struct epoll_event event;
-    struct timeval time = {0, 20000};
-    char byte;
-    CHECK(setsockopt(sockets.in, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+// Waits that nothing ends but their time, which is `length`.
+enum Wait {
+    EPOLL_WAIT, EPOLL_PWAIT2, RECEIVE_TIMED, ACCEPT_TIMED, CONNECT_TIMED, SIGTIMEDWAIT, SEMTIMEDOP, IO_GETEVENTS, SELECT, POLL, FUTEX, WAITS
+};
+
+static bool failed_with(long result, int wanted) { return result == -1 && errno == wanted; }
+
+static void waited(Wait kind, const struct timespec *time) {
+    struct timeval micros = {time->tv_sec, time->tv_nsec / 1000};
+    struct sockaddr_in any = {};
+    any.sin_family = AF_INET, any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    switch (kind) {
+    case EPOLL_WAIT:
+    case EPOLL_PWAIT2: {
+        int epoll = epoll_create1(0);
+        struct epoll_event event;
+        int ms = static_cast<int>(time->tv_sec * 1000 + time->tv_nsec / 1000000);
+        CHECK((kind == EPOLL_WAIT ? epoll_wait(epoll, &event, 1, ms)
+                                  : syscall(SYS_epoll_pwait2, epoll, &event, 1, time, nullptr, 8)) == 0);
+        close(epoll);
+        return;
+    }
+    case RECEIVE_TIMED: {
+        Pair sockets(false);
+        char byte;
+        CHECK(setsockopt(sockets.in, SOL_SOCKET, SO_RCVTIMEO, &micros, sizeof micros) == 0);
+        CHECK(failed_with(recv(sockets.in, &byte, 1, 0), EAGAIN));
+        return;
+    }
+    case ACCEPT_TIMED:
+    case CONNECT_TIMED: {
+        int listener = socket(AF_INET, SOCK_STREAM, 0), others[4];
+        socklen_t size = sizeof any;
+        CHECK(bind(listener, reinterpret_cast<struct sockaddr *>(&any), size) == 0 && listen(listener, 1) == 0);
+        CHECK(getsockname(listener, reinterpret_cast<struct sockaddr *>(&any), &size) == 0);
+        if (kind == ACCEPT_TIMED) {
+            CHECK(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &micros, sizeof micros) == 0);
+            CHECK(failed_with(accept(listener, nullptr, nullptr), EAGAIN));
+        } else {
+            // Once the listener's queue is full nobody answers.
+            for (int &other : others) {
+                other = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+                connect(other, reinterpret_cast<struct sockaddr *>(&any), size);
+            }
+            int out = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(setsockopt(out, SOL_SOCKET, SO_SNDTIMEO, &micros, sizeof micros) == 0);
+            long r = connect(out, reinterpret_cast<struct sockaddr *>(&any), size);
+            CHECK(failed_with(r, EINPROGRESS) || failed_with(r, EALREADY));
+            close(out);
+            for (int other : others) close(other);
+        }
+        close(listener);
+        return;
+    }
+    case SIGTIMEDWAIT: {
+        sigset_t usr1;
+        sigemptyset(&usr1);
+        sigaddset(&usr1, SIGUSR1);
+        CHECK(failed_with(sigtimedwait(&usr1, nullptr, time), EAGAIN));
+        return;
+    }
+    case SEMTIMEDOP: {
+        int semaphore = semget(IPC_PRIVATE, 1, 0600);
+        struct sembuf take = {0, -1, 0};
+        long r = semtimedop(semaphore, &take, 1, time);
+        int error = errno;
+        semctl(semaphore, 0, IPC_RMID);
+        CHECK(r == -1 && error == EAGAIN);
+        return;
+    }
+    case IO_GETEVENTS: {
+        aio_context_t context = 0;
+        struct io_event event;
+        CHECK(syscall(SYS_io_setup, 1, &context) == 0);
+        CHECK(syscall(SYS_io_getevents, context, 1, 1, &event, time) == 0);
+        CHECK(syscall(SYS_io_destroy, context) == 0);
+        return;
+    }
+    case SELECT: CHECK(select(0, nullptr, nullptr, nullptr, &micros) == 0); return;
+    case POLL: CHECK(ppoll(nullptr, 0, time, nullptr) == 0); return;
+    default: {
+        int word = 0;
+        CHECK(failed_with(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, time, nullptr, 0), ETIMEDOUT));
+        return;
+    }
+    }
+}
+
+static void *waits(void *arg) {
     double before = guest_now();
-    CHECK(epoll_wait(epoll, &event, 1, 20) == 0);
-    CHECK(guest_now() - before >= 0.0199);
-    CHECK(recv(sockets.in, &byte, 1, 0) == -1 && errno == EAGAIN);
-    sigset_t usr1;
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
-    struct timespec nanos = {0, 20000000};
-    CHECK(sigtimedwait(&usr1, nullptr, &nanos) == -1 && errno == EAGAIN);
-    close(epoll);
+    waited(static_cast<Wait>(reinterpret_cast<intptr_t>(arg)), &length);
+    double took = guest_now() - before;
+    CHECK(took >= 0.99 * (length.tv_sec + length.tv_nsec * 1e-9));
     busy--;
     return nullptr;
 }
@@ -123,20 +239,21 @@ static void *cancelled(void *arg) {
 }
 
 static uint64_t round_once() {
-    pthread_t a, b, c[2];
+    pthread_t all[TRANSFERS + WAITS], c[2];
     Job jobs[2];
-    busy = 2;
+    busy = TRANSFERS + WAITS;
     for (int i = 0; i < 2; i++) {
         jobs[i].kind = i;
         CHECK(pthread_create(&c[i], nullptr, cancelled, &jobs[i]) == 0);
     }
-    CHECK(pthread_create(&a, nullptr, transfers, nullptr) == 0);
-    CHECK(pthread_create(&b, nullptr, waits, nullptr) == 0);
+    for (intptr_t i = 0; i < TRANSFERS + WAITS; i++) {
+        void *kind = reinterpret_cast<void *>(i < TRANSFERS ? i : i - TRANSFERS);
+        CHECK(pthread_create(&all[i], nullptr, i < TRANSFERS ? transfers : waits, kind) == 0);
+    }
     uint64_t x;
     do x = hot(guest_seed, 5000);
     while (busy);
-    pthread_join(a, nullptr);
-    pthread_join(b, nullptr);
+    for (pthread_t one : all) pthread_join(one, nullptr);
     for (int i = 0; i < 2; i++) {
         void *result;
         CHECK(pthread_cancel(c[i]) == 0);
@@ -144,10 +261,22 @@ static uint64_t round_once() {
         CHECK(result == PTHREAD_CANCELED);
         CHECK(jobs[i].unwound == 3);
     }
+    // Who counts rounds asks for it.
+    static bool tells = getenv("GUEST_TELLS") != nullptr;
+    if (tells) fputs("round\n", stderr);
     return x;
 }
 
 int main() {
+    if (const char *ms = getenv("GUEST_WAIT_MS")) length = {atoi(ms) / 1000, atoi(ms) % 1000 * 1000000};
     for (int i = 0; i < MUCH; i++) pattern[i] = static_cast<char>(i * 131 >> 3);
+    char name[] = "/tmp/unfelt-XXXXXX";
+    file = mkstemp(name);
+    CHECK(file >= 0 && unlink(name) == 0 && write(file, pattern, MUCH) == MUCH);
+    // The waits of a thread in a set of signals of its own.
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_BLOCK, &usr1, nullptr) == 0);
     return guest_run("unfelt", round_once);
 }

@@ -1,6 +1,6 @@
 //! Finding what an earlier whet left in a target.
 
-use crate::{Anchor, Error, Header, Record, State, journal};
+use crate::{Anchor, Error, Header, Record, State, finishing, journal};
 use addr::{AvmaRange, ReadMemory};
 
 /// One code cache with its journal.
@@ -128,6 +128,9 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
                 let mut b = [0; journal::HEADER_LEN];
                 mem.read(region.journal, &mut b)?;
                 let header = journal::parse_header(&b, region.journal)?;
+                if header.generation == finishing::GENERATION {
+                    continue;
+                }
                 let newer = journal::newer(&b);
                 let bytes = mem.bytes(header.records)?;
                 let mut records = journal::parse_records_of(&bytes, header.records.start, newer)?;

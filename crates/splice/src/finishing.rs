@@ -2,76 +2,130 @@
 //!
 //! A thread in such a routine stands where its program called the kernel, with the same stack. So the routine is a frame of no
 //! size, whose return address is a word of the slot. The tables lie behind the routines, in the same mapping; the
-//! anchor lists it as one more region, before any thread is sent there. For unwinders that walk the list of modules a stack
-//! ends in the routine.
+//! anchor lists it as one more region, before any thread is sent there.
+//!
+//! As every region it begins its tables with a journal, here of generation 0 and without records, and the program headers by which
+//! it is shown as a module. Unwinders that walk the list of modules so find its tables as they find those of clones.
 
 use crate::anchor::{Anchor, Region};
-use crate::{Error, toggle};
+use crate::toggle::Word;
+use crate::{Error, Header, Record, State, toggle, walk};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::{FinishingCode, Process};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
-/// Room for the index of the tables. Bytes.
-const INDEX: u64 = 2048;
+/// Where the index is, behind the journal and the program headers, and where the table is. Bytes from the journal.
+const INDEX: u64 = 512;
+const TABLE: u64 = 2048;
 /// `DW_OP_addr`: a word that follows, as a number.
 const OP_ADDR: u8 = 0x03;
 
-/// Lists in the anchor what code of that kind the target has by now. Stops send threads there only after that.
+/// The generation in the journals of such regions.
+pub(crate) const GENERATION: u32 = 0;
+
+/// Lists in the anchor what code of that kind the target has by now, and opens it where unwinders read the list.
 ///
 /// # Errors
 /// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
 pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Error> {
-    // Who walks the list of modules would be shown this code with another module's headers.
-    if anchor.hook.is_some() {
+    if anchor.newer.is_some() {
         return Ok(());
     }
-    for code in process.finishing_code() {
-        let listed = anchor.regions.iter().any(|r| r.text.start == code.text.start);
-        if listed || anchor.room_in_page() == 0 {
-            continue;
+    admit(process, anchor)?;
+    for code in process.unlisted_finishing_code() {
+        // Where its page is full, or somebody else has added to the list since the anchor was read, it stays unused.
+        if anchor.room_in_page() == 0 {
+            return Ok(());
         }
-        let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
-        let frames = unwind::write_frames(&frames(&code), table_at, hdr_at)?;
-        if frames.hdr.len() as u64 > INDEX
-            || !code.tables.contains(table_at.add(frames.eh_frame.len() as u64))
-        {
-            return Err(Error::Journal { at: hdr_at, what: "no room for the frames of routines" });
+        for (at, bytes) in tables(&code)? {
+            toggle::write_checked(process, at, &bytes)?;
         }
-        toggle::write_checked(process, table_at, &frames.eh_frame)?;
-        toggle::write_checked(process, hdr_at, &frames.hdr)?;
-        // As its own page: no journal.
-        let region = Region { text: code.text, eh_frame_hdr: hdr_at, journal: anchor.at };
-        match anchor.add_regions(process, &[region]) {
-            // Listed since the anchor was read.
+        match anchor.add_regions(process, &[region(&code)]) {
             Err(Error::NotAlone) => return Ok(()),
             outcome => outcome?,
         }
-    }
-    if is_known_library(process) {
-        process.open_slots();
+        process.finishing_code_is_listed(&code);
     }
     Ok(())
 }
 
-/// The first minor version of the GNU C Library 2 whose cancellation goes by the address at which a call is made, as musl's does: in
-/// a routine such a thread could not be cancelled.
-const CANCELS_BY_ADDRESS: u32 = 41;
+/// Has stops send threads into the code of that kind that the anchor lists, where unwinders read its list. Writes nothing.
+///
+/// # Errors
+/// [`Error::Unreadable`].
+pub fn admit(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+    // Of a later whet's anchor nobody knows here how unwinders are led to it.
+    if anchor.newer.is_some() {
+        return Ok(());
+    }
+    for code in process.unlisted_finishing_code() {
+        if anchor.regions.contains(&region(&code)) {
+            process.finishing_code_is_listed(&code);
+        }
+    }
+    open(process, Word::swap(anchor), anchor.led())
+}
 
-/// Whether threads in the routines can be cancelled: by the version that the C library names in its constants.
-fn is_known_library(process: &Process) -> bool {
-    const WORDS: &[u8] = b"release version 2.";
-    let maps = process.maps_text().unwrap_or_default();
-    let constants = maps.lines().filter(|l| l.ends_with("/libc.so.6") && l.contains(" r--p "));
-    let mut minors = constants.filter_map(|line| {
-        let (start, end) = line.split(' ').next()?.split_once('-')?;
-        let at = |hex| u64::from_str_radix(hex, 16).ok().map(Avma);
-        let bytes = process.bytes(AvmaRange::new(at(start)?, at(end)?)).ok()?;
-        let from = bytes.windows(WORDS.len()).position(|w| w == WORDS)? + WORDS.len();
-        let digits: String =
-            bytes[from..].iter().map(|&b| char::from(b)).take_while(char::is_ascii_digit).collect();
-        digits.parse::<u32>().ok()
-    });
-    minors.next().is_some_and(|minor| minor < CANCELS_BY_ADDRESS)
+/// Opens listed code where each of these words leads unwinders to the anchor.
+///
+/// # Errors
+/// [`Error::Unreadable`].
+pub(crate) fn open(process: &Process, word: Option<Word>, led: &[Record]) -> Result<(), Error> {
+    if process.has_open_slots() {
+        return Ok(());
+    }
+    if let Some(word) = word
+        && process.u64(word.at)? != word.new
+    {
+        return Ok(());
+    }
+    for record in led {
+        if process.bytes(record.range())? != record.new_bytes() {
+            return Ok(());
+        }
+    }
+    process.open_slots();
+    Ok(())
+}
+
+/// As the anchor lists it.
+fn region(code: &FinishingCode) -> Region {
+    let journal = code.tables.start;
+    Region { text: code.text, eh_frame_hdr: journal.add(INDEX), journal }
+}
+
+/// What goes into the tables, with the places.
+fn tables(code: &FinishingCode) -> Result<[(Avma, Vec<u8>); 4], Error> {
+    let Region { text, eh_frame_hdr, journal } = region(code);
+    let table = journal.add(TABLE);
+    let frames = unwind::write_frames(&frames(code), table, eh_frame_hdr)?;
+    let index = AvmaRange::with_len(eh_frame_hdr, frames.hdr.len() as u64);
+    if index.end > table || !code.tables.contains(table.add(frames.eh_frame.len() as u64)) {
+        return Err(Error::Journal { at: journal, what: "no room for the frames of routines" });
+    }
+    let none = AvmaRange::with_len(journal, 0);
+    let header = Header {
+        state: State::Undone,
+        generation: GENERATION,
+        index: 0,
+        caches: 0,
+        counting: false,
+        since_ns: 0,
+        text,
+        data: code.tables,
+        eh_frame_hdr,
+        code_bytes: code.tables.start.since(text.start).unwrap_or(0),
+        records: none,
+        map: none,
+        notes: none,
+        stopped_ns: 0,
+    };
+    Ok([
+        (table, frames.eh_frame),
+        (eh_frame_hdr, frames.hdr),
+        (journal.add(walk::HEADERS), walk::headers(text, index)),
+        (journal, header.write()),
+    ])
 }
 
 /// One frame for each routine.
@@ -106,11 +160,19 @@ mod tests {
             tables: AvmaRange::with_len(Avma(0x7000_0000_7000), 0x4000),
             routines: (0..128).map(routine).collect(),
         };
-        let (hdr_at, table_at) = (code.tables.start, code.tables.start.add(INDEX));
-        let written = unwind::write_frames(&frames(&code), table_at, hdr_at).unwrap();
-        assert!(written.hdr.len() as u64 <= INDEX);
-        assert!(code.tables.contains(table_at.add(written.eh_frame.len() as u64)));
-        let table = unwind::FrameTable::parse(written.eh_frame, table_at, &(Avma(0), &[0u8][..])).unwrap();
+        let [(table_at, table), (hdr_at, index), (headers_at, headers), (journal_at, journal)] =
+            tables(&code).unwrap();
+        assert!(journal_at.add(journal.len() as u64) <= headers_at);
+        assert_eq!(
+            (headers_at, headers),
+            (
+                journal_at.add(walk::HEADERS),
+                walk::headers(code.text, AvmaRange::with_len(hdr_at, index.len() as u64)),
+            )
+        );
+        let header = crate::journal::parse_header(&journal, journal_at).unwrap();
+        assert_eq!((header.generation, header.records.len()), (GENERATION, 0));
+        let table = unwind::FrameTable::parse(table, table_at, &(Avma(0), &[0u8][..])).unwrap();
         let read: Vec<Row> = table.fdes().iter().flat_map(|f| table.rows(f).unwrap()).collect();
         let meant: Vec<Row> = frames(&code).into_iter().flat_map(|f| f.rows).collect();
         assert_eq!(read, meant);

@@ -23,6 +23,8 @@
 //! | journal + 136 | nanoseconds of the last stop (8), the number of this frozen part (4) |
 //! | record | address (8), kind (1), length in bytes (1), 6 bytes of anything, the bytes without (8) and with (8) the redirect |
 //!
+//! A journal of generation 0 has no records: its region is code of another kind, shown to unwinders alone.
+//!
 //! An undo puts the bytes without a redirect where those with it stand, whatever the kind. A record whose place is not mapped any
 //! more has nothing to undo.
 

@@ -4,13 +4,13 @@ use crate::anchor::PAGE;
 use crate::list::AREAS;
 use crate::toggle::{self, Change, Word};
 use crate::{
-    Anchor, Cache, CounterArea, Error, FindObject, Header, Hook, Installed, MAX_REGIONS, Policy, Record,
-    Region, State, ToggleReport, counters, fault, finishing, huge, journal, quiet, walk,
+    Anchor, Cache, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS, Policy,
+    Record, Region, State, ToggleReport, counters, fault, finishing, huge, journal, quiet, walk,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tracee::{Process, Remote};
+use tracee::{Process, Stopped};
 
 /// Where the blob of a code cache begins in its data mapping; before it are the journal's header and the program headers
 /// by which it is shown as a module.
@@ -120,6 +120,10 @@ pub struct Plan {
 }
 
 impl Plan {
+    fn first_stop(&self) -> FirstStop<'_> {
+        FirstStop { anchor_at: self.anchor_at, lookup: self.lookup, hook: self.hook.as_ref() }
+    }
+
     /// The caches whose code goes to huge pages, where the kernel gives any.
     fn huge_caches(&self) -> Vec<&CachePlan> {
         self.caches.iter().filter(|c| self.huge && huge_wanted(c.text.len() as u64)).collect()
@@ -154,6 +158,13 @@ pub fn install(
     if earlier.is_some_and(|e| counting && e.counts_for_good()) {
         return Err(Error::CountsForGood);
     }
+    let mut first = ToggleReport::default();
+    let prepared = match earlier {
+        None => plan.first_stop().make(process, policy, &mut first)?,
+        Some(_) => None,
+    };
+    let prepared = prepared.map(|anchor| Installed { anchor, caches: Vec::new() });
+    let earlier = earlier.or(prepared.as_ref());
     let mut known = earlier.map(|e| e.anchor.clone());
     if let Some(anchor) = &mut known {
         finishing::publish(process, anchor)?;
@@ -176,7 +187,7 @@ pub fn install(
     let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page), plan)?;
     let mut anchor = match known {
         Some(anchor) => anchor,
-        None => write_anchor(process, plan)?,
+        None => write_anchor(process, plan.anchor_at, plan.lookup)?,
     };
     if needs_page {
         anchor.link_page(process, plan.anchor_at)?;
@@ -196,19 +207,9 @@ pub fn install(
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
     }
-    if plan.hook.is_none() {
-        finishing::publish(process, &mut anchor)?;
-    }
+    finishing::publish(process, &mut anchor)?;
     anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
-    if let Some(hook) = &plan.hook
-        && anchor.hook.as_ref() != Some(hook)
-    {
-        for (at, bytes) in anchor.hook_words(hook) {
-            fault::point();
-            write(process, at, &bytes)?;
-        }
-        anchor.hook = Some(hook.clone());
-    }
+    write_hook(process, &mut anchor, plan.hook.as_ref())?;
 
     let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
     let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
@@ -238,6 +239,9 @@ pub fn install(
         }
     }
     toggle.stops.push(map_stop);
+    toggle.stops.extend(first.stops);
+    toggle.busy += first.busy;
+    toggle.cured += first.cured;
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 
@@ -250,7 +254,8 @@ fn map_all(process: &Process, wanted: &[(AvmaRange, u64)], plan: &Plan) -> Resul
         let withheld = huge && huge::disabled(remote)?;
         for (i, (range, protection)) in wanted.iter().enumerate() {
             fault::point();
-            if let Err(e) = map(remote, range.start, range.len(), *protection) {
+            let mut call = |nr, args| remote.syscall(nr, args);
+            if let Err(e) = map(&mut call, range.start, range.len(), *protection) {
                 for (made, _) in &wanted[..i] {
                     remote.syscall(nr::MUNMAP, [made.start.0, made.len(), 0, 0, 0, 0])?;
                 }
@@ -297,6 +302,7 @@ fn mappings(earlier: Option<&Installed>, plan: &Plan, needs_page: bool) -> Vec<(
 /// System call numbers and flags of x86-64 Linux.
 mod nr {
     pub const MMAP: i64 = 9;
+    pub const MPROTECT: i64 = 10;
     pub const MUNMAP: i64 = 11;
     /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; before it a hint, so the answer is checked).
     pub const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x10_0000;
@@ -308,15 +314,20 @@ mod prot {
     pub const READ_EXEC: u64 = 1 | 4;
 }
 
-fn map(remote: &mut Remote<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
+fn map(
+    call: &mut dyn FnMut(i64, [u64; 6]) -> Result<i64, tracee::Error>,
+    at: Avma,
+    len: u64,
+    protection: u64,
+) -> Result<(), Error> {
     let failed = |errno: i32| match errno {
         errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
         errno => Error::Map { at, len, errno },
     };
-    match remote.syscall(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0]) {
+    match call(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0]) {
         Ok(got) if got == at.0.cast_signed() => Ok(()),
         Ok(elsewhere) => {
-            remote.syscall(nr::MUNMAP, [elsewhere.cast_unsigned(), len, 0, 0, 0, 0])?;
+            call(nr::MUNMAP, [elsewhere.cast_unsigned(), len, 0, 0, 0, 0])?;
             Err(failed(EEXIST))
         }
         Err(tracee::Error::Remote { errno, .. }) => Err(failed(errno)),
@@ -330,17 +341,46 @@ const DENIED: [i32; 4] = [1, 11, 12, 13];
 /// What a kernel that knows `MAP_FIXED_NOREPLACE` says where something is mapped already.
 pub const EEXIST: i32 = 17;
 
-fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
-    let at = plan.anchor_at.add(PAGE);
-    let (code, data) =
-        Anchor::pages(at, plan.lookup.and_then(|l| l.slot), plan.lookup.map_or(0, |l| l.value))?;
+/// Maps the two pages of an anchor.
+pub(crate) fn map_anchor(stopped: &mut Stopped<'_>, at: Avma) -> Result<(), Error> {
+    let mut call = |nr, args| stopped.syscall(nr, args);
+    map(&mut call, at, 2 * PAGE, prot::READ_EXEC)?;
+    if let Err(e) = call(nr::MPROTECT, [at.add(PAGE).0, PAGE, prot::READ, 0, 0, 0]) {
+        call(nr::MUNMAP, [at.0, 2 * PAGE, 0, 0, 0, 0])?;
+        return Err(e.into());
+    }
+    Ok(())
+}
+
+/// Writes an anchor into its two pages.
+pub(crate) fn write_anchor(
+    process: &Process,
+    anchor_at: Avma,
+    lookup: Option<FindObject>,
+) -> Result<Anchor, Error> {
+    let at = anchor_at.add(PAGE);
+    let (code, data) = Anchor::pages(at, lookup.and_then(|l| l.slot), lookup.map_or(0, |l| l.value))?;
     fault::point();
-    write(process, plan.anchor_at, &code)?;
+    write(process, anchor_at, &code)?;
     // The magic goes last: an anchor that can be found is complete.
     write(process, at.add(8), &data[8..])?;
     fault::point();
     write(process, at, &data[..8])?;
     Anchor::read(process, at)?.ok_or(Error::WriteLost { range: AvmaRange::with_len(at, PAGE) })
+}
+
+/// Writes a hook down in the anchor; what it changes is changed in the next stop.
+pub(crate) fn write_hook(process: &Process, anchor: &mut Anchor, hook: Option<&Hook>) -> Result<(), Error> {
+    if let Some(hook) = hook
+        && anchor.hook.as_ref() != Some(hook)
+    {
+        for (at, bytes) in anchor.hook_words(hook) {
+            fault::point();
+            write(process, at, &bytes)?;
+        }
+        anchor.hook = Some(hook.clone());
+    }
+    Ok(())
 }
 
 /// Which cache of a generation.

@@ -151,6 +151,19 @@ impl Word {
     pub fn swap(a: &Anchor) -> Option<Self> {
         a.slot.map(|at| Self { at, expected: a.original, new: a.routine().0 })
     }
+
+    /// Changes it, with the world stopped.
+    pub fn put(&self, process: &Process) -> Result<(), Error> {
+        let found = process.u64(self.at)?;
+        if found == self.new {
+            return Ok(());
+        }
+        if found != self.expected {
+            return Err(Error::LookupChanged { slot: self.at, found, expected: self.expected });
+        }
+        fault::point();
+        write_checked(process, self.at, &self.new.to_le_bytes())
+    }
 }
 
 /// All that one change of a target consists of, in the order in which it is made.
@@ -209,7 +222,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         todo = rest;
         if !todo.is_empty() {
             std::thread::sleep(policy.breath);
-        } else if attempt >= policy.attempts || !slipped(process, change)? {
+        } else if attempt >= policy.attempts || change.apply.is_empty() || !slipped(process, change.led)? {
             break;
         } else {
             attempt += 1;
@@ -310,16 +323,7 @@ fn in_stop(
 ) -> Result<Stop, Error> {
     let process = stopped.process();
     not_overruled(process, change)?;
-    if let Some(word) = &change.word {
-        let found = process.u64(word.at)?;
-        if found != word.new {
-            if found != word.expected {
-                return Err(Error::LookupChanged { slot: word.at, found, expected: word.expected });
-            }
-            fault::point();
-            write_checked(process, word.at, &word.new.to_le_bytes())?;
-        }
-    }
+    change.word.iter().try_for_each(|word| word.put(process))?;
     if let Some(area) = change.counters {
         counters::hand_out(stopped, area)?;
     }
@@ -334,6 +338,7 @@ fn in_stop(
     }
     if !change.apply.is_empty() {
         change.led.iter().try_for_each(|r| lead(process, r))?;
+        finishing::open(process, change.word, change.led)?;
     }
     // Nothing is written where a module has come in place of the one that was rebuilt.
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
@@ -372,8 +377,8 @@ fn in_stop(
 }
 
 /// Whether a thread that was binding a led slot when the world stopped has bound it since.
-fn slipped(process: &Process, change: &Change<'_>) -> Result<bool, Error> {
-    for r in change.led.iter().filter(|_| !change.apply.is_empty()) {
+pub(crate) fn slipped(process: &Process, led: &[Record]) -> Result<bool, Error> {
+    for r in led {
         if process.bytes(r.range())? != r.new_bytes() {
             return Ok(true);
         }
@@ -382,7 +387,7 @@ fn slipped(process: &Process, change: &Change<'_>) -> Result<bool, Error> {
 }
 
 /// Leads one call of `dl_iterate_phdr`. No thread can stand inside a word of data or a displacement.
-fn lead(process: &Process, record: &Record) -> Result<(), Error> {
+pub(crate) fn lead(process: &Process, record: &Record) -> Result<(), Error> {
     let now = process.bytes(record.range())?;
     if now == record.new_bytes() {
         return Ok(());

@@ -7,13 +7,13 @@
 //! call in the slot, where it gets the address from which there is no restart. Should we die in between, a
 //! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
 //! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
-//! so only threads of processes that have handlers are followed.
+//! so only threads of processes that have handlers are followed, or may get one of their C library's at any time.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
-use crate::rest::Rest;
+use crate::rest::{self, Rest};
 use crate::slots::Slot;
-use crate::{Regs, Sig, Tid};
+use crate::{Regs, Sig, Status, Tid, seccomp};
 
 /// A thread that was sent into a slot, to make a transfer.
 #[derive(Debug, Clone, Copy)]
@@ -26,29 +26,46 @@ pub(crate) struct Entering {
 }
 
 impl Group {
-    /// Lets a thread at rest finish its call in a slot; where there is none it goes on as it is.
-    pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) {
+    /// Lets a thread at rest finish its call in a slot, which is returned; where there is none it goes on as it is.
+    pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
+        if let Some(slot) = rest.slot().filter(|_| rest.ends()) {
+            if ptrace::set_regs(tid, &rest.part()).is_ok() {
+                slot.free(&self.process);
+            }
+            self.detach(tid, None);
+            return None;
+        }
+        let entered = self.enter(tid, rest);
+        if entered.is_none() {
+            self.let_go_as_is(tid);
+        }
+        entered
+    }
+
+    /// The same; `None` where nothing was done.
+    fn enter(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
+        let status = self.process.thread_status(tid).ok()?;
         let slot = match rest.slot() {
-            Some(slot) => Some(slot),
-            None => self.slot(rest.pieces()),
+            Some(slot) => slot,
+            None => self.slot(rest.pieces(), &status)?,
         };
-        let Some(slot) = slot else { return self.let_go_as_is(tid) };
-        let Some(regs) = rest.enter(&self.process, slot) else {
+        let regs = rest.enter(&self.process, slot).filter(|regs| may_call(tid, &status, regs));
+        let Some(regs) = regs.filter(|regs| ptrace::set_regs(tid, regs).is_ok()) else {
             if rest.slot().is_none() {
                 slot.free(&self.process);
             }
-            return self.let_go_as_is(tid);
+            return None;
         };
-        if ptrace::set_regs(tid, &regs).is_err() {
-            return self.let_go_as_is(tid);
-        }
         self.cured += 1;
-        let follow = rest.moves() && regs.syscall().is_some() && self.has_handlers(tid);
+        // The handler by which a C library cancels threads restarts calls, and may be installed at any time.
+        let handled = status.has_handlers() || !self.process.cancels_anywhere();
+        let follow = rest.moves() && regs.syscall().is_some() && handled;
         if follow && ptrace::to_syscall(tid, None).is_ok() {
             self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
         } else {
             self.detach(tid, None);
         }
+        Some(slot)
     }
 
     /// A thread on its way into a slot has stopped.
@@ -93,16 +110,15 @@ impl Group {
         }
     }
 
-    /// Whether any signal has a handler but those of the C library, which restart calls; yes where nobody can tell.
-    fn has_handlers(&self, tid: Tid) -> bool {
-        // SIGCANCEL and SIGSETXID.
-        const LIBRARY: u64 = 1 << 31 | 1 << 32;
-        self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & !LIBRARY != 0)
-    }
-
     /// Whether a signal has a handler; yes where nobody can tell.
     fn catches(&self, tid: Tid, sig: Sig) -> bool {
         let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
         self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & bit != 0)
     }
+}
+
+/// Whether the thread's filters allow the call that these registers make.
+fn may_call(tid: Tid, status: &Status, regs: &Regs) -> bool {
+    let call = |nr| seccomp::Call { nr, ip: regs.ip(), args: rest::args(regs) };
+    regs.syscall().is_none_or(|nr| seccomp::allows(tid, status, call(nr)))
 }

@@ -14,6 +14,7 @@ use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::Rest;
 use crate::restart::cure;
 use crate::shared::Survey;
+use crate::slots::Slot;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::BTreeMap;
 use std::io;
@@ -29,6 +30,8 @@ pub(crate) struct Group {
     since: Option<Instant>,
     pub(crate) cured: usize,
     exec: bool,
+    /// Whether slots of threads that have ended were looked for.
+    pub(crate) reclaimed: bool,
     /// The place of the way home of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
 }
@@ -81,6 +84,9 @@ const MAKE_WAY: Duration = Duration::from_millis(500);
 /// The first pause between two rounds of trying all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
+/// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often there
+/// are few, and each takes some tens of microseconds.
+const REENTRY: Duration = Duration::from_millis(2);
 /// How long another thread is waited for before one is stopped whose call that may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
@@ -88,7 +94,8 @@ impl Group {
     /// `survey` is what is known about processes that share the memory; nothing needs to be unless all are stopped.
     pub(crate) fn new(process: &Process, survey: Survey) -> Self {
         let process = process.clone();
-        Self { process, survey, threads: BTreeMap::new(), since: None, cured: 0, exec: false, place: None }
+        let threads = BTreeMap::new();
+        Self { process, survey, threads, since: None, cured: 0, exec: false, reclaimed: false, place: None }
     }
 
     /// Seizes every thread, without stopping it, until no new one turns up.
@@ -456,6 +463,7 @@ impl Group {
 
     /// Changes the registers of a thread at rest.
     pub(crate) fn set_regs(&mut self, tid: Tid, regs: &Regs) -> Result<(), Error> {
+        self.place = None;
         let t = self.threads.get_mut(&tid).filter(|t| t.resting.is_some()).ok_or(Error::NotStopped(tid))?;
         ptrace::set_regs(tid, regs).map_err(|source| match source.raw_os_error() {
             Some(libc::ESRCH) => Error::ThreadGone(tid),
@@ -468,7 +476,9 @@ impl Group {
     fn let_go(&mut self, tid: Tid) {
         self.place = None;
         match self.rest(tid) {
-            Some(rest) => self.finish(tid, &rest),
+            Some(rest) => {
+                self.finish(tid, &rest);
+            }
             None => self.let_go_as_is(tid),
         }
     }
@@ -557,12 +567,49 @@ impl Group {
         self.pump().is_ok()
     }
 
+    /// Lets those go on first that are half way through a transfer, and the others when these are in the kernel again, which
+    /// then holds their files: a thread that ran before them could close a file, and open another one by the same number.
+    fn finish_transfers(&mut self) {
+        let in_transfer = |regs: &Regs| {
+            regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
+        };
+        let transfers: Vec<Tid> =
+            self.resting().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
+        let since = Instant::now();
+        let mut under_way = Vec::new();
+        for tid in transfers {
+            if since.elapsed() >= REENTRY {
+                break;
+            }
+            if let Some(rest) = self.rest(tid).filter(Rest::moves) {
+                under_way.extend(self.finish(tid, &rest).map(|slot| (tid, slot)));
+            }
+        }
+        while !under_way.is_empty() && since.elapsed() < REENTRY {
+            under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
+            // Some are followed to the entry of their call.
+            if self.pump().is_err() {
+                break;
+            }
+            under_way.retain(|&(tid, slot)| self.is_on_its_way(tid, slot));
+        }
+    }
+
+    /// Whether a thread that was sent into a slot has not begun its call yet.
+    fn is_on_its_way(&self, tid: Tid, slot: Slot) -> bool {
+        let followed = self.threads.get(&tid).and_then(|t| t.entering).is_some_and(|e| !e.there);
+        let runs =
+            || self.process.text(&format!("task/{tid}/syscall")).is_ok_and(|s| s.starts_with("running"));
+        followed || (!slot.is_free(&self.process) && runs())
+    }
+
     /// Lets every thread at rest go on.
     pub(crate) fn release(&mut self) -> StopReport {
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-        // Those first that need nothing: making room for what is left of a call takes a thread at rest some time.
+        self.finish_transfers();
+        // Then those that need nothing: making room for what is left of a call takes a thread at rest some time.
         let mut rests = Vec::new();
-        for &tid in &resting {
+        for tid in self.resting().map(|(tid, _)| tid).collect::<Vec<_>>() {
             match self.rest(tid) {
                 Some(rest) => rests.push((tid, rest)),
                 None => self.let_go_as_is(tid),

@@ -13,6 +13,7 @@
 //! While a target is seized nobody else in this process may `wait` for it (not even `std::process::Child::try_wait`
 //! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
 
+mod clib;
 mod error;
 mod finish;
 mod group;
@@ -34,6 +35,7 @@ mod regs;
 mod remote;
 mod rest;
 mod restart;
+mod seccomp;
 mod shared;
 mod shelter;
 mod slots;

@@ -51,6 +51,12 @@ pub(crate) fn kind(process: &Process, fd: u64) -> Kind {
     }
 }
 
+/// A number for the file that a descriptor means: two files that are open at the same time have different ones, but for chance.
+pub(crate) fn identity(process: &Process, fd: u64) -> u64 {
+    let meta = fs::metadata(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff)));
+    meta.map_or(0, |m| m.dev().rotate_left(40) ^ m.ino())
+}
+
 /// Asks a socket, through a descriptor of our own; `None` where that cannot be had (Linux before 5.6).
 pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
     let number = i32::try_from(fd & 0xffff_ffff).ok()?;
@@ -106,5 +112,8 @@ mod tests {
         assert_eq!(kind(&me, number(&fs::File::open("/dev/null").unwrap())), Kind::Other);
         assert_eq!(kind(&me, number(&fs::File::open("/proc/self/exe").unwrap())), Kind::Other);
         assert_eq!(kind(&me, 0xffff_fff0), Kind::Other);
+        assert_ne!(identity(&me, number(&pipe)), identity(&me, number(&stream)));
+        assert_eq!(identity(&me, number(&pipe)), identity(&me, number(&pipe.try_clone().unwrap())));
+        assert_eq!(identity(&me, 0xffff_fff0), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel's tracing calls, each as one checked function. Decoding of stops is our own: real-time signals survive.
 
+use crate::seccomp::Insn;
 use crate::{Regs, Sig, Tid};
 use addr::Avma;
 use std::io;
@@ -24,6 +25,7 @@ const PTRACE_SEIZE: usize = 0x4206;
 const PTRACE_INTERRUPT: usize = 0x4207;
 const PTRACE_GETSIGMASK: usize = 0x420a;
 const PTRACE_SETSIGMASK: usize = 0x420b;
+const PTRACE_SECCOMP_GET_FILTER: usize = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: usize = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: usize = 0x4210;
 
@@ -110,6 +112,32 @@ pub(crate) fn set_sigmask(tid: Tid, mask: u64) -> io::Result<()> {
     // SAFETY: reads `addr` = 8 bytes of signal set.
     let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SETSIGMASK, tid.0, 8, &raw const mask) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A stopped thread's seccomp filter by its number, the last installed first; `ENOENT` behind the last, other errors where the
+/// kernel does not show it.
+pub(crate) fn seccomp_filter(tid: Tid, number: usize) -> io::Result<Vec<Insn>> {
+    /// The kernel's limit for one program (`BPF_MAXINSNS`).
+    const LONGEST: usize = 4096;
+    let raw = |data: *mut [u8; 8]| {
+        // SAFETY: a null pointer asks for the number of instructions alone; else GET_FILTER writes as many as it said then, 8 bytes
+        // each, at most LONGEST.
+        let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SECCOMP_GET_FILTER, tid.0, number, data) };
+        usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+    };
+    let mut bytes = vec![[0u8; 8]; LONGEST];
+    if raw(std::ptr::null_mut())? > LONGEST {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let len = raw(bytes.as_mut_ptr())?;
+    bytes.truncate(len);
+    let insn = |b: &[u8; 8]| Insn {
+        code: u16::from_le_bytes([b[0], b[1]]),
+        jt: b[2],
+        jf: b[3],
+        k: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+    };
+    Ok(bytes.iter().map(insn).collect())
 }
 
 /// What an event is about: for a clone the new thread.

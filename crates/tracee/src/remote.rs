@@ -17,7 +17,6 @@ use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
 use crate::shared::Survey;
-use crate::slots;
 use crate::stop::write_text;
 use crate::tracer::Tracer;
 use crate::{Error, Process, Regs, Sig, Tid};
@@ -144,6 +143,9 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
+        if let Some(tid) = self.place.as_ref().map(|(tid, _)| *tid).filter(|&tid| self.regs(tid).is_ok()) {
+            return self.syscall(tid, gadgets, nr, args);
+        }
         let (mut dispatching, mut unfit) = (false, false);
         let resting: Vec<(Tid, Regs)> = self.resting().collect();
         for (tid, regs) in resting {
@@ -366,13 +368,13 @@ pub struct Remote<'p> {
 }
 
 impl Remote<'_> {
-    /// Provides room for so many threads to finish calls that stops end early ([`Process::finishing_code`]), as far as the target can
-    /// map it.
+    /// Provides room for so many threads to finish calls that stops end early ([`Process::unlisted_finishing_code`]), as far as the
+    /// target can map it.
     ///
     /// # Errors
     /// [`Error`] where the tracing thread is gone.
     pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
-        self.tracer.ask(move |group| group.make_areas(threads / slots::IN_AN_AREA + 1))
+        self.tracer.ask(move |group| group.make_areas_for(threads))
     }
 
     /// The process.

@@ -25,6 +25,8 @@ pub(crate) struct Rest {
     state: State,
     /// The slot in which the thread is already.
     slot: Option<Slot>,
+    /// Its descriptor has come to mean another file, so it ends with what it has moved.
+    ends: bool,
     /// The registers as they were when the thread came to rest.
     regs: Regs,
 }
@@ -53,6 +55,8 @@ struct State {
     nr: i64,
     args: [u64; 6],
     deadline: u64,
+    /// What its descriptors mean, where something has been moved.
+    files: u64,
 }
 
 /// How a call is told its time.
@@ -124,11 +128,12 @@ impl Rest {
         } else if !state.pass {
             call = call.after(process, 0)?;
         }
-        Some(Self { call, state, slot: Some(slot), regs: *regs })
+        let ends = !state.pass && state.files != files(process, &call);
+        Some(Self { call, state, slot: Some(slot), ends, regs: *regs })
     }
 
     /// Of a transfer that has moved a part, and would have moved more.
-    fn of_transfer(process: &Process, nr: i64, regs: &Regs, filtered: impl FnOnce() -> bool) -> Option<Self> {
+    fn of_transfer(process: &Process, nr: i64, regs: &Regs, filtered: impl Fn() -> bool) -> Option<Self> {
         let moved = u64::try_from(regs.result()).ok()?;
         let given = args(regs);
         let mut call = Call::plain(nr, given).after(process, moved)?;
@@ -162,9 +167,9 @@ impl Rest {
                 }
                 Some(s) => {
                     time_ns = Some(if receives { s.receive_ns } else { s.send_ns }).filter(|&t| t != 0);
-                    if nr == libc::SYS_write && !filtered() {
+                    if !receives {
                         // The signal of a peer that has gone is for the program's next call to give.
-                        call = call.sent();
+                        call = call.without_signal(filtered);
                     }
                 }
                 // A datagram that is shorter than asked for looks the same.
@@ -173,7 +178,8 @@ impl Rest {
             }
         }
         state.deadline = time_ns.map_or(0, deadline);
-        Some(Self { call, state, slot: None, regs: *regs })
+        state.files = files(process, &call);
+        Some(Self { call, state, slot: None, ends: false, regs: *regs })
     }
 
     /// Of a wait whose time would begin anew.
@@ -189,7 +195,7 @@ impl Rest {
         let mut state = State::new(nr, regs);
         if let Some(time) = time(nr) {
             state.deadline = deadline(time.read(process, &given)?);
-            return Some(Self { call: Call::plain(nr, given), state, slot: None, regs: *regs });
+            return Some(Self { call: Call::plain(nr, given), state, slot: None, ends: false, regs: *regs });
         }
         let (fd, side) = socket_wait(process, nr, &given)?;
         let socket = open_file::socket(process, fd)?;
@@ -208,7 +214,12 @@ impl Rest {
             call = Call::plain(libc::SYS_ppoll, [0, 1, 0, 0, 8, 0]);
             call.poll = Some((fd & 0xffff_ffff, events));
         }
-        Some(Self { call, state, slot: None, regs: *regs })
+        Some(Self { call, state, slot: None, ends: false, regs: *regs })
+    }
+
+    /// Whether the call ends here with what it has moved.
+    pub(crate) fn ends(&self) -> bool {
+        self.ends
     }
 
     /// The slot in which the thread is already.
@@ -367,11 +378,25 @@ impl Call {
         Some(Self { nr, args: [rdi, rsi, rdx, r10, r8, r9], pieces, message, poll: None })
     }
 
-    /// A write to a socket, as a sending that gives no SIGPIPE.
-    fn sent(self) -> Self {
-        let [fd, at, len, ..] = self.args;
-        let flags = u64::from(libc::MSG_NOSIGNAL.cast_unsigned());
-        Self { nr: libc::SYS_sendto, args: [fd, at, len, flags, 0, 0], ..self }
+    /// The same sending to a socket, without SIGPIPE: the kernel sends none after a part. Where system calls are filtered it
+    /// stays the same call.
+    fn without_signal(self, filtered: impl Fn() -> bool) -> Self {
+        let [fd, at, len, flags, ..] = self.args;
+        let quiet = u64::from(libc::MSG_NOSIGNAL.cast_unsigned());
+        match self.nr {
+            libc::SYS_sendto => {
+                let [.., to, to_len] = self.args;
+                Self { args: [fd, at, len, flags | quiet, to, to_len], ..self }
+            }
+            libc::SYS_sendmsg => Self { args: [fd, at, len | quiet, flags, 0, 0], ..self },
+            libc::SYS_write | libc::SYS_writev if filtered() => self,
+            libc::SYS_write => Self { nr: libc::SYS_sendto, args: [fd, at, len, quiet, 0, 0], ..self },
+            libc::SYS_writev => {
+                let message = Some((1, Message::default()));
+                Self { nr: libc::SYS_sendmsg, args: [fd, at, quiet, 0, 0, 0], message, ..self }
+            }
+            _ => self,
+        }
     }
 }
 
@@ -402,6 +427,18 @@ fn waits_for_all(flags: u64) -> bool {
 struct Transfer {
     fd: u64,
     receives: bool,
+}
+
+/// What the descriptors of a transfer mean now: that another file has come in their place shows.
+fn files(process: &Process, call: &Call) -> u64 {
+    let [first, second, third, ..] = call.args;
+    let [in_and_out, out] = match call.nr {
+        libc::SYS_getrandom | libc::SYS_io_getevents => return 0,
+        libc::SYS_sendfile => [second, first],
+        libc::SYS_splice => [first, third],
+        _ => [first, first],
+    };
+    open_file::identity(process, in_and_out).rotate_left(1) ^ open_file::identity(process, out)
 }
 
 /// That of a call; `None` for those that are about no file.
@@ -506,6 +543,7 @@ impl State {
             nr,
             args: args(regs),
             deadline: 0,
+            files: 0,
         }
     }
 
@@ -524,6 +562,7 @@ impl State {
             nr: word(slots::NUMBER)?.cast_signed(),
             args,
             deadline: word(slots::DEADLINE)?,
+            files: word(slots::FILES)?,
         })
     }
 
@@ -537,6 +576,7 @@ impl State {
         words[5] = self.nr.cast_unsigned();
         words[6..12].copy_from_slice(&self.args);
         words[12] = self.deadline;
+        words[13] = self.files;
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 }
@@ -548,7 +588,8 @@ fn put(words: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     words[from..from + bytes.len()].copy_from_slice(bytes);
 }
 
-fn args(regs: &Regs) -> [u64; 6] {
+/// The arguments of a system call.
+pub(crate) fn args(regs: &Regs) -> [u64; 6] {
     let r = &regs.0;
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
 }

@@ -7,8 +7,14 @@
 //! needs nobody's help to come back: whet may have ended long before.
 //!
 //! A slot is free again when the routine says so, with its last store. The instruction behind that store is the same
-//! in all uses, so a new use harms no thread that is still about to execute it. A thread that leaves the routine
-//! otherwise (it is cancelled, or a signal handler jumps away) keeps its slot for good.
+//! in all uses, so a new use harms no thread that is still about to execute it.
+//!
+//! A thread that leaves the routine otherwise (it is cancelled, or a signal handler jumps away) keeps its slot. When no slot is left,
+//! those of threads that have ended are free again, in a process without signal handlers of its own: only such a handler sees
+//! the registers of a thread in a routine, and could bring them back to life in another thread.
+//!
+//! LIMIT: not a handler that was installed after the thread had come into the routine, kept its registers past its end, and
+//! was gone before the slot was wanted.
 //!
 //! Two mappings side by side hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with guards on
 //! both sides. The next whet finds an area by its shape and its mark.
@@ -16,8 +22,9 @@
 use crate::group::Group;
 use crate::process::mapping_range;
 use crate::remote::Gadgets;
-use crate::{Error, Process};
+use crate::{Error, Process, Status, clib};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use std::collections::BTreeSet;
 
 const GUARD: u64 = 4096;
 /// How many slots an area has: those for at most 16 pieces of memory, and those for as many as a call may name.
@@ -25,7 +32,7 @@ const SMALL: u64 = 120;
 const LARGE: u64 = 8;
 const SLOTS: u64 = SMALL + LARGE;
 /// For so many threads an area has room.
-pub(crate) const IN_AN_AREA: usize = 128;
+const IN_AN_AREA: usize = 128;
 /// Bytes of a routine.
 const CODE_EACH: u64 = 192;
 /// Behind the routines, for the frame tables that unwinders need. Bytes.
@@ -35,7 +42,7 @@ const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
 const SMALL_EACH: u64 = 512;
 const LARGE_EACH: u64 = VECTOR + 16 * UIO_MAXIOV;
 /// What the words of an area begin with; the marks of use follow.
-const MARK: [u8; 16] = *b"whet's slots 1\0\0";
+const MARK: [u8; 16] = *b"whet's slots 2\0\0";
 const BUSY: u64 = 64;
 const SMALL_AT: u64 = 2048;
 const LARGE_AT: u64 = SMALL_AT + SMALL * SMALL_EACH;
@@ -64,8 +71,10 @@ pub(crate) const NUMBER: u64 = 40;
 pub(crate) const ARGS: u64 = 48;
 /// When the time of the call runs out, by `CLOCK_MONOTONIC`; 0 for never. Nanoseconds.
 pub(crate) const DEADLINE: u64 = 96;
+/// What the descriptors of a transfer meant when it was interrupted first.
+pub(crate) const FILES: u64 = 104;
 /// How many words there are up to here.
-pub(crate) const WORDS: usize = 13;
+pub(crate) const WORDS: usize = 14;
 // What arguments point to.
 pub(crate) const TIME: u64 = 112;
 pub(crate) const POLL: u64 = 128;
@@ -99,8 +108,12 @@ pub struct FinishingCode {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Areas {
     pub(crate) known: Vec<Area>,
-    /// Threads may be sent there: unwinders know the way through.
+    /// Those whose frame tables are listed for unwinders.
+    listed: Vec<Area>,
+    /// Unwinders read that list, so threads may be sent to listed areas.
     open: bool,
+    /// Whether the target's C library cancels threads wherever they are; `None` until it was looked at.
+    cancels_anywhere: Option<bool>,
 }
 
 /// One routine with its words.
@@ -132,13 +145,55 @@ impl Area {
     }
 
     /// Takes a slot with room for so many pieces of memory that nobody uses.
-    fn take(self, process: &Process, pieces: usize) -> Option<Slot> {
+    fn take(self, process: &Process, pieces: usize, user: User) -> Option<Slot> {
         let first = if pieces as u64 <= SMALL_VECTOR { 0 } else { SMALL };
-        let busy = process.bytes(AvmaRange::with_len(self.words().add(BUSY), 8 * SLOTS)).ok()?;
-        let free = |i: &u64| busy[usize::try_from(i * 8).unwrap_or(0)..][..8] == [0; 8];
-        let slot = Slot { area: self, index: (first..SLOTS).find(free)? };
-        process.write(slot.busy(), &1u64.to_le_bytes()).ok()?;
+        let users = self.users(process)?;
+        let (index, _) = (0..SLOTS).zip(users).find(|&(index, word)| index >= first && word == 0)?;
+        let slot = Slot { area: self, index };
+        process.write(slot.busy(), &user.word().to_le_bytes()).ok()?;
         Some(slot)
+    }
+
+    /// The marks of use, by slot; 0 where nobody uses it.
+    fn users(self, process: &Process) -> Option<Vec<u64>> {
+        let words = process.bytes(AvmaRange::with_len(self.words().add(BUSY), 8 * SLOTS)).ok()?;
+        Some(words.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
+    }
+
+    /// Frees the slots of threads that have ended.
+    fn reclaim(self, process: &Process, living: &BTreeSet<u32>) {
+        for (index, word) in (0..SLOTS).zip(self.users(process).unwrap_or_default()) {
+            if User::of(word).is_some_and(|user| !user.handlers && !living.contains(&user.thread)) {
+                Slot { area: self, index }.free(process);
+            }
+        }
+    }
+}
+
+/// The thread for which a slot is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct User {
+    /// Its id as the target itself sees it, which is the same for whets in all pid namespaces.
+    thread: u32,
+    /// Whether the process had signal handlers of its own then.
+    handlers: bool,
+}
+
+impl User {
+    const HANDLERS: u64 = 1 << 32;
+
+    fn new(status: &Status) -> Option<Self> {
+        let thread = u32::try_from(*status.ns_pid.last()?).ok().filter(|&id| id != 0)?;
+        Some(Self { thread, handlers: status.has_handlers() })
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.thread) | if self.handlers { Self::HANDLERS } else { 0 }
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        let thread = u32::try_from(word & !Self::HANDLERS).ok().filter(|&id| id != 0)?;
+        Some(Self { thread, handlers: word & Self::HANDLERS != 0 })
     }
 }
 
@@ -181,6 +236,11 @@ impl Slot {
 
     fn busy(self) -> Avma {
         self.area.words().add(BUSY + 8 * self.index)
+    }
+
+    /// Whether nobody uses it; where nobody can tell nobody does.
+    pub(crate) fn is_free(self, process: &Process) -> bool {
+        process.u64(self.busy()).unwrap_or(0) == 0
     }
 
     /// Gives it back, where no thread has entered it.
@@ -299,15 +359,46 @@ impl Routine {
 }
 
 impl Process {
-    /// The code that finishes system calls in this process, so far.
+    /// Returns the code that finishes system calls in this process and was not passed to
+    /// [`Process::finishing_code_is_listed`] yet.
     #[must_use]
-    pub fn finishing_code(&self) -> Vec<FinishingCode> {
-        self.slot_areas().known.into_iter().map(Area::finishing_code).collect()
+    pub fn unlisted_finishing_code(&self) -> Vec<FinishingCode> {
+        let areas = self.slot_areas();
+        let unlisted = areas.known.iter().filter(|a| !areas.listed.contains(a));
+        unlisted.map(|a| a.finishing_code()).collect()
     }
 
-    /// From now on stops through this handle send threads into that code: whoever calls this has made it known to unwinders.
+    /// Notes that the frame tables of this code are on the list that unwinders read.
+    pub fn finishing_code_is_listed(&self, code: &FinishingCode) {
+        let area = Area(code.text.start);
+        self.change_slot_areas(|areas| {
+            if !areas.listed.contains(&area) {
+                areas.listed.push(area);
+            }
+        });
+    }
+
+    /// Lets stops through this handle send threads into listed code. The caller has made sure that unwinders read the list.
     pub fn open_slots(&self) {
         self.change_slot_areas(|areas| areas.open = true);
+        // Before the first stop that wants to know.
+        self.cancels_anywhere();
+    }
+
+    /// Whether [`Process::open_slots`] was called.
+    #[must_use]
+    pub fn has_open_slots(&self) -> bool {
+        self.change_slot_areas(|areas| areas.open)
+    }
+
+    /// Whether the C library cancels a waiting thread wherever it is; found out once.
+    pub(crate) fn cancels_anywhere(&self) -> bool {
+        let known = self.change_slot_areas(|areas| areas.cancels_anywhere);
+        known.unwrap_or_else(|| {
+            let found = clib::cancels_anywhere(self);
+            self.change_slot_areas(|areas| areas.cancels_anywhere = Some(found));
+            found
+        })
     }
 }
 
@@ -316,7 +407,7 @@ pub(crate) fn find(process: &Process, maps: &str) -> Areas {
     let marked = |area: &Area| {
         process.bytes(AvmaRange::with_len(area.words(), MARK.len() as u64)).is_ok_and(|b| b == MARK)
     };
-    Areas { known: shaped(maps).into_iter().filter(marked).collect(), open: false }
+    Areas { known: shaped(maps).into_iter().filter(marked).collect(), ..Areas::default() }
 }
 
 /// The mappings that look like one.
@@ -333,35 +424,66 @@ fn shaped(maps: &str) -> Vec<Area> {
 }
 
 impl Group {
-    /// Returns a slot that nobody uses; `None` where there is none, or unwinders do not know of the areas yet
-    /// ([`Process::open_slots`]).
-    pub(crate) fn slot(&self, pieces: usize) -> Option<Slot> {
+    /// Returns a slot that nobody uses, for a thread of that status; `None` where there is none, or unwinders do not know of the
+    /// areas yet ([`Process::open_slots`]).
+    pub(crate) fn slot(&mut self, pieces: usize, status: &Status) -> Option<Slot> {
+        let user = User::new(status)?;
         let areas = self.process.slot_areas();
-        areas.known.iter().filter(|_| areas.open).find_map(|a| a.take(&self.process, pieces))
+        let take = |group: &Self| areas.listed.iter().find_map(|a| a.take(&group.process, pieces, user));
+        if !areas.open {
+            return None;
+        }
+        let slot = take(self);
+        if slot.is_some() || user.handlers || std::mem::replace(&mut self.reclaimed, true) {
+            return slot;
+        }
+        let living = self.living()?;
+        areas.listed.iter().for_each(|a| a.reclaim(&self.process, &living));
+        take(self)
     }
 
-    /// Has a thread at rest map areas until there are so many, as far as the target can.
-    pub(crate) fn make_areas(&mut self, wanted: usize) {
-        while self.process.slot_areas().known.len() < wanted.min(MOST_AREAS) {
-            match Gadgets::of(&self.process).and_then(|gadgets| self.make_area(gadgets)) {
-                Ok(area) => self.process.change_slot_areas(|areas| areas.known.push(area)),
-                Err(_) => break,
-            }
+    /// The ids of all threads as the target sees them; `None` where not all can be told.
+    fn living(&self) -> Option<BTreeSet<u32>> {
+        let id = |tid| match self.process.thread_status(tid) {
+            Ok(status) => User::new(&status).map(|u| Some(u.thread)),
+            Err(Error::ThreadGone(_)) => Some(None),
+            Err(_) => None,
+        };
+        let ids: Option<Vec<Option<u32>>> = self.process.threads().ok()?.into_iter().map(id).collect();
+        Some(ids?.into_iter().flatten().collect())
+    }
+
+    /// Has a thread at rest map areas until there is room for so many threads, as far as the target can.
+    pub(crate) fn make_areas_for(&mut self, threads: usize) {
+        let wanted = (threads / IN_AN_AREA + 1).min(MOST_AREAS);
+        let missing = wanted.saturating_sub(self.process.slot_areas().known.len());
+        if missing == 0 {
+            return;
+        }
+        if let Ok(areas) = Gadgets::of(&self.process).and_then(|g| self.make_areas(g, missing as u64)) {
+            self.process.change_slot_areas(|known| known.known.extend(areas));
         }
     }
 
-    fn make_area(&mut self, gadgets: Gadgets) -> Result<Area, Error> {
+    /// All by one mapping, as each call takes the threads time; those that could be made.
+    fn make_areas(&mut self, gadgets: Gadgets, count: u64) -> Result<Vec<Area>, Error> {
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let flags = arg(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        let whole = CODE_LEN + WORDS_LEN + 2 * GUARD;
-        let map = [0, whole, arg(libc::PROT_NONE), flags, u64::MAX, 0];
+        let each = CODE_LEN + WORDS_LEN + 2 * GUARD;
+        let map = [0, each * count, arg(libc::PROT_NONE), flags, u64::MAX, 0];
         let at = Avma(self.syscall_anywhere(gadgets, libc::SYS_mmap, map)?.cast_unsigned());
-        let area = Area(at.add(GUARD));
-        let filled = self.fill(gadgets, area);
-        if filled.is_err() {
-            self.syscall_anywhere(gadgets, libc::SYS_munmap, [at.0, whole, 0, 0, 0, 0])?;
+        let mut made = Vec::new();
+        for i in 0..count {
+            let start = at.add(i * each);
+            let area = Area(start.add(GUARD));
+            if let Err(e) = self.fill(gadgets, area) {
+                let rest = [start.0, (count - i) * each, 0, 0, 0, 0];
+                self.syscall_anywhere(gadgets, libc::SYS_munmap, rest)?;
+                return if made.is_empty() { Err(e) } else { Ok(made) };
+            }
+            made.push(area);
         }
-        filled.map(|()| area)
+        Ok(made)
     }
 
     fn fill(&mut self, gadgets: Gadgets, area: Area) -> Result<(), Error> {
@@ -401,7 +523,28 @@ mod tests {
             )
         };
         assert_eq!(shaped(&maps("r-xp")), [Area(Avma(0x1000))]);
+        // The guards between two are one mapping.
+        let second = words + 0x2000;
+        let (code, end) = (second + CODE_LEN, second + CODE_LEN + WORDS_LEN);
+        let both = maps("r-xp")
+            .replace(&format!("{words:x}-{:x} ---p", words + 0x1000), &format!("{words:x}-{second:x} ---p"));
+        let both = format!(
+            "{both}{second:x}-{code:x} r-xp 0 00:00 0 \n{code:x}-{end:x} rw-p 0 00:00 0 \n{end:x}-{:x} ---p 0 00:00 0 \n",
+            end + 0x1000
+        );
+        assert_eq!(shaped(&both), [Area(Avma(0x1000)), Area(Avma(second))]);
         assert_eq!(shaped(&maps("r--p")), []);
+    }
+
+    #[test]
+    fn a_user_reads_back() {
+        let status = |sig_cgt| Status { ns_pid: vec![4_000_000, 17], sig_cgt, ..Status::default() };
+        for sig_cgt in [0, 1 << 31 | 1 << 32, 1 << 9] {
+            let user = User::new(&status(sig_cgt)).unwrap();
+            assert_eq!((user.thread, user.handlers), (17, sig_cgt == 1 << 9));
+            assert_eq!(User::of(user.word()), Some(user));
+        }
+        assert_eq!(User::of(0), None);
     }
 
     #[test]

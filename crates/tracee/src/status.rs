@@ -44,6 +44,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// Whether any signal has a handler but SIGCANCEL and SIGSETXID, which are the C library's.
+    pub(crate) fn has_handlers(&self) -> bool {
+        const LIBRARY: u64 = 1 << 31 | 1 << 32;
+        self.sig_cgt & !LIBRARY != 0
+    }
+
     /// Parses the file's text.
     ///
     /// # Errors

@@ -215,6 +215,15 @@ impl<'p> Stopped<'p> {
         result
     }
 
+    /// Provides room for so many threads to finish calls that stops end early, as far as the target can map it.
+    ///
+    /// # Errors
+    /// [`Error::TracerLost`].
+    pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
+        self.maps = OnceCell::new();
+        self.tracer.ask(move |group| group.make_areas_for(threads))
+    }
+
     /// Lets every thread go on.
     ///
     /// # Errors

@@ -127,7 +127,7 @@ fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
 }
 
 /// Everything mapped, with what grows.
-fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
+pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
     let kind = |path: Option<&str>| match path {
         Some("[heap]") => Hole::Heap,
         Some("[stack]") => Hole::Stack,

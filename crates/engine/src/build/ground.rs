@@ -12,8 +12,9 @@ use crate::build::walk;
 use crate::plan::candidate::Candidate;
 use crate::{Error, Interrupt, Target};
 use addr::{Avma, AvmaRange};
+use image::Image;
 use rustc_hash::FxHashMap;
-use splice::{CachePlan, InstallReport, Plan, Policy};
+use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
 /// How many more places to try where the target maps faster than whet builds.
 const PLACES: usize = 3;
@@ -56,20 +57,38 @@ pub(crate) struct Placed {
     pub(crate) report: InstallReport,
 }
 
+/// Makes the stop by which no later one is felt, in a process that no whet has touched.
+///
+/// # Errors
+/// [`Error`]; the process is as it was then, but for mappings that nothing refers to.
+pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -> Result<(), Error> {
+    let holes = caches::holes(&target.maps);
+    let near = [image.main().extent];
+    let request = splice::Request { mappings: &holes, near: &near, len: 2 << 20, low: false };
+    let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+    let hook = walk::hook(target, lookup, anchor_at)?;
+    let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
+    first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
+    Ok(())
+}
+
 impl Ground<'_, '_> {
     /// Builds clones for the address space as it is now, and installs them. `target` is the process as it is now.
     ///
     /// # Errors
     /// [`Error`]; what was not installed leaves nothing.
     pub(crate) fn install(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
+        let mut again = None;
         for _ in 0..PLACES {
-            match self.install_once(target, wanted) {
-                // Something was mapped at the chosen place meanwhile: a thread's stack, a library.
-                Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {}
+            match self.install_once(again.as_ref().unwrap_or(target), wanted) {
+                // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor may be there by now.
+                Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {
+                    again = Some(Target::open(target.process.pid())?);
+                }
                 other => return other,
             }
         }
-        self.install_once(target, wanted)
+        self.install_once(again.as_ref().unwrap_or(target), wanted)
     }
 
     fn install_once(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {

@@ -9,15 +9,21 @@
 use crate::Target;
 #[cfg(doc)]
 use crate::analyse::program::Program;
+use crate::build::ground;
+use crate::build::lookup::Lookup;
 use image::{Image, Mapping, Module};
 
 /// Marks all modules that may be unloaded. Returns those that could not be, by their places in the image: they are left alone.
 ///
 /// What the image was read from was there before the mark: where the mappings of a module are not what they were then, another one
 /// has come.
-pub(crate) fn mark(target: &Target, image: &Image) -> Vec<usize> {
+pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize> {
     let modules: Vec<(usize, &Module)> =
         image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
+    if !modules.is_empty() && target.installed.is_none() {
+        // The stop that marks is not the first one. Where that fails it is felt, and the installation says why.
+        let _ = ground::make_first_stop(target, image, lookup);
+    }
     let pages: Vec<_> = modules.iter().map(|(_, m)| m.extent.start).collect();
     let marked =
         splice::mark_modules(&target.process, &pages, target.installed.as_ref().map(|i| i.anchor.at))

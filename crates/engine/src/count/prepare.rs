@@ -40,8 +40,8 @@ pub(crate) fn on_ground<R>(
     let image = target.image()?;
     let pristine = target.pristine();
     check_program(pid, &image, &pristine)?;
-    let unmarked = unloadable::mark(target, &image);
     let lookup = lookup::find(target, &image)?;
+    let unmarked = unloadable::mark(target, &image, &lookup);
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
         (Some(_), _) | (_, Some(_)) => Samples::default(),

@@ -24,10 +24,13 @@ impl Target {
     /// [`Error::Tracee`] where it is not there or not permitted, [`Error::Splice`] for a journal of another version.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let target = Self::open_of_any_version(pid)?;
-        match target.installed.as_ref().and_then(Installed::newer) {
-            Some(version) => Err(splice::Error::NewerJournal(version).into()),
-            None => Ok(target),
+        if let Some(installed) = &target.installed {
+            if let Some(version) = installed.newer() {
+                return Err(splice::Error::NewerJournal(version).into());
+            }
+            splice::admit_finishing_code(&target.process, &installed.anchor)?;
         }
+        Ok(target)
     }
 
     /// The same, to show or undo what perhaps a later whet has installed.

@@ -2,10 +2,8 @@
 // calls, how many moved less than they were asked to, how many gave an error, how many bytes came out wrong.
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,10 +11,10 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/sendfile.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "tcp.h"
 enum { N = 12, PERIOD = 1 << 20, MUCH = 300000, LITTLE = 9000, VECTORS = 40 };
 static volatile struct { unsigned long calls, shorts, errors, wrong; } count[N];
 static unsigned char pattern[2 * PERIOD];
@@ -133,20 +131,6 @@ static void *nibbler(void *p) {
   }
 }
 __attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
-static void tcp(int p[2]) {
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t n = sizeof a;
-  int l = socket(AF_INET, SOCK_STREAM, 0), small = 30000;
-  setsockopt(l, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-  bind(l, (void *)&a, n);
-  listen(l, 1);
-  getsockname(l, (void *)&a, &n);
-  p[1] = socket(AF_INET, SOCK_STREAM, 0);
-  setsockopt(p[1], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-  if (connect(p[1], (void *)&a, n)) abort();
-  p[0] = accept(l, 0, 0);
-  close(l);
-}
 int main(void) {
   unsigned x = 1;
   for (int i = 0; i < PERIOD; i++) x = x * 1103515245 + 12345, pattern[i] = pattern[i + PERIOD] = x >> 16;

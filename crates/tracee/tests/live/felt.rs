@@ -28,8 +28,15 @@ const TRANSFERS: [&str; 12] = [
 
 /// Gives a guest the code that finishes calls; its unwinders do not matter here.
 fn prepared(g: &Guest) {
+    prepared_for(g, 200);
+}
+
+fn prepared_for(g: &Guest, threads: usize) {
+    with_one_stopped(&g.process, |r| r.make_finishing_code(threads)).unwrap();
+    for code in g.process.unlisted_finishing_code() {
+        g.process.finishing_code_is_listed(&code);
+    }
     g.process.open_slots();
-    with_one_stopped(&g.process, |r| r.make_finishing_code(200)).unwrap();
 }
 
 #[test]
@@ -122,4 +129,86 @@ fn a_handler_still_ends_what_is_taken_up_again() {
         println!("{name:26} calls {calls:5} bad {bad} ({got:#x}) handled {handled}");
     }
     assert!(rows(&g).iter().all(|r| r[1] == 0));
+}
+
+/// Stops a guest until each of its kinds of calls was made so often.
+fn until_made(g: &Guest, calls: u64) -> Vec<[u64; 4]> {
+    let before = rows(g);
+    let since = std::time::Instant::now();
+    loop {
+        let now = rows(g);
+        if now.iter().zip(&before).all(|(now, then)| now[0] >= then[0] + calls) {
+            return now;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{now:?}");
+        stop_and_go(&g.process);
+        g.process.write(Avma(g.words[2]), &(g.word(2) + 1).to_le_bytes()).unwrap();
+        std::thread::sleep(Duration::from_micros(700));
+    }
+}
+
+#[test]
+fn a_transfer_ends_as_it_does_without_us() {
+    const KINDS: [&str; 9] = [
+        "write tcp",
+        "writev tcp",
+        "send tcp",
+        "sendmsg tcp",
+        "write unix",
+        "writev unix",
+        "send unix",
+        "sendmsg unix",
+        "write pipe, the descriptor means another file",
+    ];
+    let _alone = alone();
+    let g = Guest::start("endings", &[]);
+    prepared(&g);
+    until("calls", || rows(&g)[..8].iter().all(|r| r[0] >= 5));
+    assert!(rows(&g).iter().all(|r| r[1..3] == [0, 0]), "before any stop: {:?}", rows(&g));
+    for (name, row) in KINDS.iter().zip(until_made(&g, 100)) {
+        println!("{name:46} {row:?}");
+    }
+    for (name, [_, odd, signals, wrong]) in KINDS.iter().zip(rows(&g)) {
+        assert_eq!((odd, signals, wrong), (0, 0, 0), "{name}");
+    }
+}
+
+#[test]
+fn filters_of_system_calls_are_kept_to() {
+    let _alone = alone();
+    let mut g = Guest::start("endings", &["filtered"]);
+    prepared(&g);
+    until_made(&g, 30);
+    assert!(g.child.try_wait().unwrap().is_none(), "killed by its filter");
+}
+
+/// There is room for 128 threads.
+fn are_cancelled(g: &Guest) {
+    prepared_for(g, 1);
+    let since = std::time::Instant::now();
+    while g.word(0) < 400 {
+        assert!(since.elapsed() < Duration::from_secs(60), "{} cancelled", g.word(0));
+        stop_and_go(&g.process);
+        std::thread::sleep(Duration::from_micros(1300));
+    }
+    assert_eq!(g.word(2), 0, "of {} calls", g.word(1));
+}
+
+#[test]
+fn threads_that_were_cancelled_leave_no_room_taken() {
+    let _alone = alone();
+    are_cancelled(&Guest::start("cancels", &[]));
+}
+
+/// There the library finds out by an address whether a thread waits, as the GNU one does from 2.41 on.
+#[test]
+fn threads_are_cancelled_on_musl() {
+    let _alone = alone();
+    if std::process::Command::new("musl-gcc").arg("--version").output().is_err() {
+        eprintln!("skipped: no musl-gcc (tools/setup.sh installs it)");
+        return;
+    }
+    for how in [&["-static"][..], &[]] {
+        are_cancelled(&Guest::start_by("musl-gcc", how, "cancels", &[]));
+    }
 }

@@ -5,6 +5,7 @@ mod cli;
 mod daemon;
 mod debuggers;
 mod faults;
+mod felt;
 mod gs;
 mod hooks;
 mod measure;

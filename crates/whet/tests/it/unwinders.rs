@@ -39,10 +39,10 @@ const LLVM: [&str; 3] = [
 ];
 
 /// libc++ and LLVM's libunwind as shared libraries. Not by `-unwindlib=libunwind`, which asks for compiler-rt as well.
-fn with_llvm(more: &[&str]) -> Option<PathBuf> {
+fn with_llvm(source: &str, more: &[&str]) -> Option<PathBuf> {
     let libraries = ["-lc++", "-lc++abi", "-lunwind", "-lm", "-lgcc", "-lc"];
     let how = ["-O2", "-Wall", "-pthread", "-stdlib=libc++", "-nodefaultlibs"];
-    compile("clang++", "throws.cc", &[&how[..], more, &libraries].concat(), &LLVM)
+    compile("clang++", source, &[&how[..], more, &libraries].concat(), &LLVM)
 }
 
 /// The same all inside the program, without symbols. It lists modules by its own words, which are those of its unwinder.
@@ -141,7 +141,7 @@ fn throws(program: &Path, led: u64, shown: u64) {
 
 #[test]
 fn llvm_libunwind() {
-    if let Some(program) = with_llvm(&[]) {
+    if let Some(program) = with_llvm("throws.cc", &[]) {
         throws(&program, 1, 0);
     }
 }
@@ -158,7 +158,7 @@ fn llvm_libunwind_inside_a_stripped_program() {
 #[test]
 fn a_list_of_many_pages() {
     let libgcc = compile("g++", "throws.cc", &["-O2", "-Wall", "-pthread"], &[]);
-    for (program, hooked) in [(libgcc, false), (with_llvm(&[]), true)] {
+    for (program, hooked) in [(libgcc, false), (with_llvm("throws.cc", &[]), true)] {
         let Some(program) = program else { continue };
         let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
         let pid = guest.arg();
@@ -188,7 +188,7 @@ fn a_list_of_many_pages() {
 /// However often it is called, what is led is never rebuilt like another function: a clone would know of no clones.
 #[test]
 fn a_led_walk_that_is_called_often() {
-    let Some(program) = with_llvm(&["-DLISTS"]) else { return };
+    let Some(program) = with_llvm("throws.cc", &["-DLISTS"]) else { return };
     let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
     for generation in 1..=2 {
         let how = ["--shuffle", "1", "--count", "0.3", "--only", "list_modules", "attempt", "descend"];
@@ -211,7 +211,7 @@ fn a_led_walk_that_is_called_often() {
 /// Where somebody else answers in `dl_iterate_phdr`'s place nothing can be led, so nothing is touched.
 #[test]
 fn an_answer_of_the_program_s_own() {
-    let Some(program) = with_llvm(&["-DANSWERS"]) else { return };
+    let Some(program) = with_llvm("throws.cc", &["-DANSWERS"]) else { return };
     let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
     let pid = guest.arg();
     let refused = whet(&pid_arguments("optimize", &pid, &["--shuffle", "1"])).exits(5).json();
@@ -311,6 +311,27 @@ fn nongnu_libunwind_without_exceptions() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Walks of a stack whose top is a routine that finishes a call: a stop has brought the thread there.
+#[test]
+fn a_walk_through_a_wait_that_a_stop_interrupted() {
+    const WALKS: u64 = 1;
+    const THROUGH: u64 = 2;
+    const LOST: u64 = 3;
+    let Some(program) = with_llvm("waits.cc", &[]) else { return };
+    let guest = Guest::working(&program, &[], 2);
+    assert_eq!((guest.counter(THROUGH), guest.counter(LOST)), (0, 0), "before any stop");
+    act("optimize", &guest, &["--seconds", "0.3"]);
+    let mut toggles = 0;
+    while guest.counter(THROUGH) < 10 {
+        assert!(toggles < 1000, "{} walks, {} through", guest.counter(WALKS), guest.counter(THROUGH));
+        act(if toggles % 2 == 0 { "undo" } else { "redo" }, &guest, &[]);
+        guest.progresses(2);
+        assert_eq!(guest.counter(LOST), 0, "of {} walks", guest.counter(WALKS));
+        toggles += 1;
+    }
+    assert_eq!(guest.finish().1, None);
+}
+
 /// An unwinder that is loaded after a first generation, which has rebuilt `dl_iterate_phdr` like any other function: the next
 /// generation leads it, and frames of both unwind.
 #[test]
@@ -395,7 +416,7 @@ fn rust() {
 /// whet can do all of it.
 #[test]
 fn dying_on_the_way() {
-    let Some(program) = with_llvm(&[]) else { return };
+    let Some(program) = with_llvm("throws.cc", &[]) else { return };
     let seen = scratch("seen");
     let start = || Guest::working(&program, &[seen.to_str().unwrap()], THREADS);
     let only = [

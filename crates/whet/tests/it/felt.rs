@@ -1,0 +1,65 @@
+//! What a program can notice of whole commands: nothing of what it asked the kernel for.
+
+use crate::support::{Guest, build, finish, run, scratch, stress, wait_until, whet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn unfelt() -> PathBuf {
+    let program = scratch("unfelt");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guests/unfelt.cc");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-O2", "-Wall", "-pthread", "-o"]).arg(&program).arg(source);
+    run(compiler).exits(0);
+    program
+}
+
+/// All calls that a stop could be felt by, at once, while redirects go and come: every transfer is whole, every wait has its own
+/// result. Waits that began anew with each stop would not end as long as the stops go on, so rounds end all the same.
+#[test]
+fn toggles_are_not_felt() {
+    let toggles = if stress() { 1000 } else { 40 };
+    let program = unfelt();
+    let mut alone = Command::new(&program);
+    alone.env("GUEST_SECONDS", "0.1");
+    let alone = run(alone).exits(0).stdout;
+
+    let (stop, told, said) = (scratch("stop"), scratch("rounds"), scratch("said"));
+    let mut command = Command::new(&program);
+    command.env("GUEST_SECONDS", "3600").env("GUEST_STOP", &stop);
+    command.env("GUEST_TELLS", "1").env("GUEST_WAIT_MS", "1000");
+    command.stderr(File::create(&told).unwrap()).stdout(File::create(&said).unwrap());
+    let mut guest = command.spawn().unwrap();
+    let pid = guest.id().to_string();
+    let rounds = || fs::read_to_string(&told).unwrap().lines().filter(|l| *l == "round").count();
+    wait_until("a round", || rounds() >= 1);
+    whet(&["optimize", &pid, "--shuffle", "5", "--max-functions", "500"]).exits(0);
+    let (mut made, before) = (0, rounds());
+    while made < toggles || rounds() < before + 4 {
+        assert!(guest.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&said).unwrap());
+        assert!(made < 50 * toggles, "no round in {made} toggles");
+        whet(&[if made % 2 == 0 { "undo" } else { "redo" }, &pid]).exits(0);
+        made += 1;
+    }
+    eprintln!("{made} toggles, {} rounds", rounds() - before);
+    whet(&["undo", &pid]).exits(0);
+    whet(&["verify", &pid]).exits(0);
+    fs::write(&stop, "").unwrap();
+    assert_eq!(finish(guest), (Some(0), None));
+    assert_eq!(fs::read_to_string(said).unwrap(), alone);
+}
+
+/// Every thread is in the middle of a transfer nearly all the time, so whichever whet stops first is.
+#[test]
+fn the_first_stop_is_not_felt() {
+    const SHORT: u64 = 1;
+    let program = build("writers.c");
+    for seed in 1..=if stress() { 40 } else { 6 } {
+        let guest = Guest::working(&program, &[], 1);
+        whet(&["optimize", &guest.arg(), "--shuffle", &seed.to_string()]).exits(0);
+        guest.progresses(1);
+        whet(&["undo", &guest.arg()]).exits(0);
+        assert_eq!(guest.counter(SHORT), 0, "the {seed}th first optimize");
+        assert_eq!(guest.finish().1, None);
+    }
+}
