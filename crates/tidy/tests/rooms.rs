@@ -1,4 +1,5 @@
-//! Holds the rooms of `engine` in order: a module uses its own room and those below it, and no modules use each other in a circle.
+//! Checks the rooms of `engine`: a module uses its own room and lower rooms, and no modules use each other in a
+//! circle.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,14 +10,14 @@ use graph::{Graph, Module};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms that know bytes and counts alone, as the crates of the core do.
+/// Rooms that use neither processes nor files nor clocks, like the crates of the core.
 const PURE: [&str; 2] = ["analyse", "plan"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The rooms as the table in DESIGN.md lists them, the lowest first.
+/// Returns the rooms that the table in DESIGN.md lists, the lowest first.
 fn rooms() -> Vec<String> {
     let design = fs::read_to_string(root().join("DESIGN.md")).unwrap();
     let table = design.split("\n## Rooms of `engine`\n").nth(1).expect("DESIGN.md lists the rooms of engine");
@@ -24,7 +25,7 @@ fn rooms() -> Vec<String> {
     table.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).map(str::to_owned).collect()
 }
 
-/// The sources of `engine`, with their paths below `src`.
+/// Returns the sources of `engine`: path below `src` and text.
 fn sources() -> Vec<(String, String)> {
     let src = root().join("crates/engine/src");
     let (mut folders, mut out) = (vec![src.clone()], Vec::new());
@@ -42,7 +43,7 @@ fn sources() -> Vec<(String, String)> {
     out
 }
 
-/// What is wrong with the arrows of a graph, if these are the rooms from the lowest on.
+/// Lists the wrong arrows of a graph. `rooms` begins with the lowest.
 fn faults(graph: &Graph, rooms: &[String]) -> Vec<String> {
     let name = |m: &Module| m.join("::");
     let height = |m: &Module| m.first().and_then(|room| rooms.iter().position(|r| r == room));
@@ -92,7 +93,7 @@ fn planning_is_pure() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// What modules of pure rooms name that has to do with processes, files or clocks; those of tests may.
+/// Lists what modules of pure rooms name of processes, files and clocks. Modules of tests are left out.
 fn impurities(graph: &Graph) -> Vec<String> {
     let is_test = |m: &Module| m.iter().any(|name| name == "tests" || name == "test_candidate");
     let is_pure = |m: &Module| m.first().is_some_and(|room| PURE.contains(&room.as_str())) && !is_test(m);
@@ -106,7 +107,7 @@ fn impurities(graph: &Graph) -> Vec<String> {
     paths.filter(|(_, p)| is_impure(p)).map(|(m, p)| format!("{} names {p}", m.join("::"))).collect()
 }
 
-/// The graph of a small crate, as lines.
+/// Lists the wrong arrows of a small crate.
 fn drawn(files: &[(&str, &str)]) -> Vec<String> {
     let files: Vec<_> = files.iter().map(|&(file, text)| (file.to_owned(), text.to_owned())).collect();
     let graph = Graph::new(&files);

@@ -1,9 +1,9 @@
-//! Which modules of a crate use which: read from its sources.
+//! Reads from the sources of a crate which of its modules use which.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module's path from the crate's root; the root's is empty.
+/// A module's path from the crate's root. The root has the empty path.
 pub type Module = Vec<String>;
 
 /// The modules of one crate and the paths in them.
@@ -11,15 +11,17 @@ pub type Module = Vec<String>;
 pub struct Graph {
     /// All modules, those within a file included.
     pub modules: BTreeSet<Module>,
-    /// The modules that each module uses, other than itself. A re-export is no use: who uses the name uses the module that defines it.
+    /// The modules that each module uses, other than itself. A re-export is no use: users of the new name use the
+    /// module that defines it.
     pub uses: BTreeMap<Module, BTreeSet<Module>>,
-    /// What a module names of other crates, also by a re-export of its own crate: crate and first name in it, as `std::fs`.
+    /// What a module names of other crates, also through a re-export: the crate and the first name, as
+    /// `std::fs`.
     pub outside: BTreeMap<Module, BTreeSet<String>>,
-    /// What re-exports name: the module they stand in and the new name, to the path.
+    /// The path of each re-export, by the module that it stands in and the new name.
     exports: BTreeMap<(Module, String), Module>,
 }
 
-/// What a path leads to.
+/// The place that a path names.
 enum Place {
     Module(Module),
     OtherCrate(Vec<String>),
@@ -55,7 +57,7 @@ impl Graph {
         this
     }
 
-    /// Modules that use each other, one of which comes first and last; `None` where there are none.
+    /// Returns modules that use each other in a circle, the first of them also as the last.
     pub fn circle(&self) -> Option<Vec<Module>> {
         let mut done = BTreeSet::new();
         self.modules.iter().find_map(|m| self.circle_from(m, &mut Vec::new(), &mut done))
@@ -88,7 +90,7 @@ impl Graph {
         }
     }
 
-    /// Collects re-exports, and each other path with the module that it stands in.
+    /// Records re-exports, and adds each other path to `out` with the module that it stands in.
     fn add_paths(&mut self, module: &Module, tokens: &[TokenTree], out: &mut Vec<(Module, Module)>) {
         for (name, inner) in inline_modules(tokens) {
             self.add_paths(&child(module, &name), &inner, out);
@@ -154,7 +156,8 @@ impl Graph {
         self.outside.entry(module.clone()).or_default().insert(names.join("::"));
     }
 
-    /// A path from the root; `None` where it begins with another crate's name, or with one that was brought in by `use`.
+    /// Returns a path from the root. `None` if it begins with the name of another crate, or with a name from a
+    /// `use`.
     fn absolute(&self, module: &Module, path: &[String]) -> Option<Module> {
         let mut base = module.clone();
         let mut rest = path;
@@ -177,7 +180,7 @@ impl Graph {
         Some(base)
     }
 
-    /// Where what a path from the root names is defined.
+    /// Returns the module or the crate that defines what a path from the root names.
     fn place(&self, path: &[String]) -> Place {
         let mut module = Module::new();
         for (i, segment) in path.iter().enumerate() {
@@ -197,7 +200,7 @@ impl Graph {
     }
 }
 
-/// The module that a file is. Tests that lie beside a file (`x_tests.rs`) are a module in it.
+/// Returns the module of a file. The tests beside a file (`x_tests.rs`) are its module `tests`.
 fn module_of(file: &str) -> Module {
     let mut module: Module = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     let last = module.pop().unwrap_or_default();
@@ -213,7 +216,7 @@ fn child(module: &Module, name: &str) -> Module {
     module.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// The modules that are written out among these tokens.
+/// Returns the modules that have their body among these tokens.
 fn inline_modules(tokens: &[TokenTree]) -> Vec<(String, Vec<TokenTree>)> {
     let of = |w: &[TokenTree]| match w {
         [TokenTree::Ident(i), TokenTree::Ident(name), body] if i == "mod" => {
@@ -239,7 +242,7 @@ fn is_colons(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens.get(at), ':') && is_punct(tokens.get(at + 1), ':')
 }
 
-/// A path outside of `use`, and where it ends.
+/// Returns the path that begins at a token, and the place behind it.
 fn plain_path(tokens: &[TokenTree], mut at: usize) -> (Module, usize) {
     let mut path = Module::new();
     while let Some(TokenTree::Ident(segment)) = tokens.get(at) {
@@ -253,7 +256,7 @@ fn plain_path(tokens: &[TokenTree], mut at: usize) -> (Module, usize) {
     (path, at)
 }
 
-/// The paths of a `use`, each with the name that it brings in; `None` for `*`, which brings in many.
+/// Returns the paths of a `use`, each with its new name. `None` for `*`, which has many.
 fn use_tree(tokens: &[TokenTree]) -> Vec<(Module, Option<String>)> {
     let first = if is_colons(tokens, 0) { 2 } else { 0 };
     let (path, at) = plain_path(tokens, first);
