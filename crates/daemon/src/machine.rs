@@ -374,7 +374,9 @@ impl Target {
     fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
         match outcome {
             Outcome::Optimized { generation, coverage, layout } => {
-                self.rebuilds = self.rebuilds.saturating_add(u32::from(self.was_optimized));
+                // A load that goes to and fro between layouts takes nothing, and is not kept waiting.
+                let waits_longer = self.was_optimized && layout != Layout::Earlier;
+                self.rebuilds = self.rebuilds.saturating_add(u32::from(waits_longer));
                 self.generation = generation;
                 self.failures = 0;
                 self.undone_by = None;

@@ -95,6 +95,14 @@ fn failed(code: &str, exit: u8) -> Outcome {
     Outcome::Failed { code: code.to_owned(), exit, message: format!("because {code}") }
 }
 
+/// A look at the layout, where one is wanted.
+fn look(w: &mut World, outcome: Outcome) {
+    w.pass(61 * S).seen(100.0, 1000 * S);
+    if w.wants() == Some(Job::Check) {
+        w.begin(Job::Check).ends(outcome);
+    }
+}
+
 fn fits(hot: f64, drift: f64) -> Outcome {
     Outcome::Checked(Fit { samples: 1000, hot, cloned: hot, drift })
 }
@@ -190,12 +198,6 @@ fn a_judge_that_broke_off_may_have_left_it_without() {
 #[test]
 fn a_changed_load_is_rebuilt_for_less_often_each_time() {
     let mut w = World::optimized();
-    let look = |w: &mut World, outcome| {
-        w.pass(61 * S).seen(100.0, 1000 * S);
-        if w.wants() == Some(Job::Check) {
-            w.begin(Job::Check).ends(outcome);
-        }
-    };
     for _ in 0..20 {
         look(&mut w, fits(0.95, 0.1));
     }
@@ -443,4 +445,26 @@ fn any_order_of_events_is_lived_through() {
         Ok(())
     })
     .budget_ms(500);
+}
+
+#[test]
+fn earlier_layouts_are_told_and_keep_nobody_waiting() {
+    let mut w = World::optimized();
+    let by = |layout| Outcome::Optimized { generation: 2, coverage: 0.97, layout };
+    let mut rebuilt = |after: u32, layout, words: &str| {
+        for _ in 0..3 {
+            look(&mut w, fits(0.9, 0.5));
+        }
+        w.pass(after * S).begin(Job::Optimize { fresh: true }).ends(by(layout)).is(State::Optimized, words);
+        w.begin(Job::Check).ends(fits(0.9, 0.0)).begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
+    };
+    for _ in 0..5 {
+        rebuilt(600, Layout::Earlier, "an earlier layout, which serves this load");
+    }
+    rebuilt(600, Layout::EarlierAsFull, "no room is left for new clones");
+    for _ in 0..3 {
+        look(&mut w, fits(0.9, 0.5));
+    }
+    assert_ne!(w.pass(300 * S).wants(), Some(Job::Optimize { fresh: true }));
+    assert_eq!(w.pass(1200 * S).wants(), Some(Job::Optimize { fresh: true }));
 }

@@ -106,7 +106,7 @@ pub fn huge_wanted(code_bytes: u64) -> bool {
 pub struct Plan {
     /// Its code caches.
     pub caches: Vec<CachePlan>,
-    /// The pointer by which the target's unwinder looks code up, where there is one.
+    /// How the target's unwinder looks code up, where it does so by `_dl_find_object`.
     pub lookup: Option<FindObject>,
     /// How unwinders that walk the list of modules are to be answered, where there are any: with all records of earlier
     /// generations, in their order.
@@ -332,7 +332,8 @@ pub const EEXIST: i32 = 17;
 
 fn write_anchor(process: &Process, plan: &Plan) -> Result<Anchor, Error> {
     let at = plan.anchor_at.add(PAGE);
-    let (code, data) = Anchor::pages(at, plan.lookup.map(|l| l.slot), plan.lookup.map_or(0, |l| l.value))?;
+    let (code, data) =
+        Anchor::pages(at, plan.lookup.and_then(|l| l.slot), plan.lookup.map_or(0, |l| l.value))?;
     fault::point();
     write(process, plan.anchor_at, &code)?;
     // The magic goes last: an anchor that can be found is complete.

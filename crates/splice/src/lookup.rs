@@ -12,9 +12,9 @@ use addr::{Addr, Avma, ReadMemory};
 /// The unwinder's lookup, as found in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FindObject {
-    /// The pointer in the dynamic loader's data.
-    pub slot: Avma,
-    /// What it holds.
+    /// The pointer in the dynamic loader's data. `None` in a static program, whose unwinder calls the function directly.
+    pub slot: Option<Avma>,
+    /// What it holds: the address of the function.
     pub value: u64,
 }
 
@@ -41,7 +41,7 @@ pub fn decode_stub(mem: &dyn ReadMemory, stub: Avma) -> Option<FindObject> {
     let global = Avma(mem.u64(got).ok()?);
     let slot = global.offset(offset);
     let value = mem.u64(slot).ok()?;
-    (slot.0 % 8 == 0).then_some(FindObject { slot, value })
+    (slot.0 % 8 == 0).then_some(FindObject { slot: Some(slot), value })
 }
 
 /// Returns the routine that answers in `_dl_find_object`'s place, for the anchor whose data page is at `anchor`.
@@ -134,7 +134,10 @@ mod tests {
         mem[0x100..0x108].copy_from_slice(&0x1_0400u64.to_le_bytes());
         mem[0x760..0x768].copy_from_slice(&0xabcdu64.to_le_bytes());
         let m = (Avma(0x1_0000), &mem[..]);
-        assert_eq!(decode_stub(&m, Avma(0x1_0000)), Some(FindObject { slot: Avma(0x1_0760), value: 0xabcd }));
+        assert_eq!(
+            decode_stub(&m, Avma(0x1_0000)),
+            Some(FindObject { slot: Some(Avma(0x1_0760)), value: 0xabcd })
+        );
         assert_eq!(decode_stub(&m, Avma(0x1_0007)), None);
         assert_eq!(decode_stub(&m, Avma(0)), None);
     }
@@ -148,7 +151,10 @@ mod tests {
         mem[0x100..0x108].copy_from_slice(&0x1_0140u64.to_le_bytes());
         mem[0x150..0x158].copy_from_slice(&7u64.to_le_bytes());
         let m = (Avma(0x1_0000), &mem[..]);
-        assert_eq!(decode_stub(&m, Avma(0x1_0000)), Some(FindObject { slot: Avma(0x1_0150), value: 7 }));
+        assert_eq!(
+            decode_stub(&m, Avma(0x1_0000)),
+            Some(FindObject { slot: Some(Avma(0x1_0150)), value: 7 })
+        );
     }
 
     #[test]

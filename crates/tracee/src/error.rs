@@ -158,6 +158,10 @@ pub enum Error {
     /// No thread fit to run system calls came to a stop in time. Fit is one on a stack of its own, with room.
     #[error("no thread of process {0} that is fit to run a system call could be stopped")]
     NoThread(Pid),
+    /// Nothing in the target's code calls `rt_sigreturn`, and nothing can be made to: should whet die while a thread runs a
+    /// system call for it, the thread would be lost.
+    #[error("no code of process {0} leads a thread back from a system call")]
+    NoWayHome(Pid),
     /// The threads have their system calls turned into signals (Wine does that): ours would be too.
     #[error("process {0} dispatches its system calls to itself")]
     SyscallDispatch(Pid),

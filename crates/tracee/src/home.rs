@@ -2,6 +2,7 @@
 
 use crate::process::mapping_range;
 use crate::ptrace;
+use crate::remote::WayHome;
 use crate::restart::{ERESTARTNOHAND, cure};
 use crate::{Process, Regs, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -31,18 +32,13 @@ const PAGE: u64 = 4096;
 const REACH: u64 = 16 << 20;
 
 impl Home {
-    /// Lays a frame for a thread at rest; `sigreturn` is the code it will return to. `None` where its memory is not to be
-    /// had.
-    pub(crate) fn lay(
-        process: &Process,
-        place: &Place,
-        regs: &Regs,
-        mask: u64,
-        sigreturn: Avma,
-    ) -> Option<Self> {
-        let &Place { sp, fp_at, ref fp, .. } = place;
+    /// Lays a frame for a thread at rest; `way` are the words that lead to `rt_sigreturn` (`Gadgets::words`). `None` where its
+    /// memory is not to be had.
+    pub(crate) fn lay(process: &Process, place: &Place, regs: &Regs, mask: u64, way: &[u64]) -> Option<Self> {
+        let &Place { fp_at, ref fp, .. } = place;
+        let sp = place.sp.add(8 * WayHome::MOST_WORDS.checked_sub(way.len() as u64)?);
         let mut frame = Vec::new();
-        for word in std::iter::once(sigreturn.0).chain(context(process, regs, mask, fp_at)) {
+        for word in way.iter().copied().chain(context(process, regs, mask, fp_at)) {
             frame.extend(word.to_le_bytes());
         }
         frame.resize(usize::try_from(fp_at.since(sp)?).ok()?, 0);
@@ -64,7 +60,7 @@ impl Home {
     }
 }
 
-/// Where a frame goes, from below: the return address, the context, then the floating-point state where it is aligned.
+/// Where a frame goes, from below: the words that lead home, the context, then the floating-point state where it is aligned.
 #[derive(Debug)]
 pub(crate) struct Place {
     sp: Avma,
@@ -84,7 +80,7 @@ impl Place {
         let fp = fp_state(&ptrace::xsave(tid).ok()?)?;
         let below = |top: Avma| {
             let fp_at = top.sub(fp.len() as u64).align_down(64);
-            (fp_at.sub(8 + 8 * UCONTEXT_WORDS as u64).align_down(16), fp_at)
+            (fp_at.sub(8 * (WayHome::MOST_WORDS + UCONTEXT_WORDS as u64)).align_down(16), fp_at)
         };
         let first = tid.0 == process.pid().0;
         let thread = Avma(regs.0.fs_base);

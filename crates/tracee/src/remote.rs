@@ -30,13 +30,32 @@ use std::time::Duration;
 pub(crate) struct Gadgets {
     /// A `syscall` instruction, followed by `ret` if `home` is set.
     pub(crate) syscall: Avma,
+    /// What calls `rt_sigreturn`.
+    pub(crate) home: Option<WayHome>,
+}
+
+/// Code of the target that calls `rt_sigreturn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WayHome {
     /// `mov $15, %rax; syscall`: the return from a signal handler.
-    pub(crate) home: Option<Avma>,
+    Restorer(Avma),
+    /// `pop %rax; ret`, then any `syscall`. A static program without signal handlers has no restorer; but each `_init`
+    /// and `_fini` of musl's ends so.
+    Pop(Avma),
+}
+
+impl WayHome {
+    /// Words that [`Gadgets::words`] returns at most.
+    pub(crate) const MOST_WORDS: u64 = 3;
 }
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// As `__restore_rt` is written in glibc and musl.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// `pop %rax; ret`.
+const POP_RET: [u8; 2] = [0x58, 0xc3];
+/// The number of `rt_sigreturn`.
+const RT_SIGRETURN: u64 = 15;
 
 impl Gadgets {
     /// Those of a process; looked for once.
@@ -55,8 +74,19 @@ impl Gadgets {
             process.read(at, &mut b).is_ok() && b == want
         };
         match self.home {
-            Some(home) => is(self.syscall, &SYSCALL_RET) && is(home, &SIGRETURN),
+            Some(WayHome::Restorer(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &SIGRETURN),
+            Some(WayHome::Pop(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &POP_RET),
             None => is(self.syscall, &SYSCALL),
+        }
+    }
+
+    /// Returns the words by which a `ret` begins the way home: addresses for `ret`, and what is popped. The last lies where
+    /// `rt_sigreturn` expects the return address of a signal handler. Empty where there is no way.
+    pub(crate) fn words(&self) -> Vec<u64> {
+        match self.home {
+            Some(WayHome::Restorer(at)) => vec![at.0],
+            Some(WayHome::Pop(at)) => vec![at.0, RT_SIGRETURN, self.syscall.0],
+            None => Vec::new(),
         }
     }
 
@@ -67,18 +97,20 @@ impl Gadgets {
         let mut code: Vec<&str> =
             maps.lines().filter(|l| l.split(' ').nth(1).is_some_and(|p| p.starts_with("r-x"))).collect();
         code.sort_by_key(|l| rank(l));
-        let (mut plain, mut with_ret, mut home) = (None, None, None);
+        let (mut plain, mut with_ret, mut home, mut pop) = (None, None, None, None);
         for range in code.into_iter().filter_map(crate::process::mapping_range) {
             scan(process, range, |at, bytes| {
                 let starts = |want: &[u8]| bytes.starts_with(want).then_some(at);
                 plain = plain.or_else(|| starts(&SYSCALL));
                 with_ret = with_ret.or_else(|| starts(&SYSCALL_RET));
                 home = home.or_else(|| starts(&SIGRETURN));
+                pop = pop.or_else(|| starts(&POP_RET));
             });
             if with_ret.is_some() && home.is_some() {
                 break;
             }
         }
+        let home = home.map(WayHome::Restorer).or_else(|| pop.map(WayHome::Pop));
         match (with_ret, home) {
             (Some(syscall), Some(_)) => Ok(Self { syscall, home }),
             _ => Ok(Self { syscall: plain.ok_or(Error::NoSyscallInstruction(process.pid()))?, home: None }),
@@ -86,7 +118,7 @@ impl Gadgets {
     }
 }
 
-/// Shows `see` every place of a range where a pattern may begin (all begin with `syscall` or `mov`).
+/// Shows `see` every place of a range where a pattern may begin.
 fn scan(process: &Process, range: AvmaRange, mut see: impl FnMut(Avma, &[u8])) {
     const CHUNK: usize = 1 << 16;
     const OVERLAP: usize = SIGRETURN.len() - 1;
@@ -96,7 +128,7 @@ fn scan(process: &Process, range: AvmaRange, mut see: impl FnMut(Avma, &[u8])) {
         let want = usize::try_from(AvmaRange::new(at, range.end).len()).unwrap_or(usize::MAX).min(buf.len());
         let n = process.read_some(at, &mut buf[..want]);
         for i in 0..n.min(CHUNK) {
-            if buf[i] == SYSCALL[0] || buf[i] == SIGRETURN[0] {
+            if [SYSCALL[0], SIGRETURN[0], POP_RET[0]].contains(&buf[i]) {
                 see(at.add(i as u64), &buf[i..n]);
             }
         }
@@ -185,7 +217,11 @@ impl Group {
             set.map_err(|e| Error::SeccompFilter { pid: self.process.pid(), why: e.to_string() })?;
         }
         // No way home, no journey: else our death in between would be the target's.
-        let home = gadgets.home.and_then(|at| Home::lay(&self.process, place, &saved, mask, at));
+        let words = gadgets.words();
+        if words.is_empty() {
+            return Err(Error::NoWayHome(self.process.pid()));
+        }
+        let home = Home::lay(&self.process, place, &saved, mask, &words);
         let home = home.ok_or(Error::NoThread(self.process.pid()))?;
 
         let mut away = saved;

@@ -1,8 +1,10 @@
 //! Code that may give its thread another GS base, behind which counters lie: while functions are counted there must be none.
 //!
 //! Looked for are `wrgsbase`, loads of the GS selector, the constant of `ARCH_SET_GS` beside the number of `arch_prctl`, and who
-//! binds the C library's `arch_prctl`. LIMIT: a program that computes these numbers, or gets them as data (an
-//! interpreter's call of `syscall`), is not recognised; that a thread has another base is noticed when counting ends.
+//! binds the C library's `arch_prctl`, or calls its `syscall` with the number of `arch_prctl` and a code that is not to be
+//! seen. LIMIT: a program that computes both numbers, or gets them as data (an interpreter's call of `syscall`), is not
+//! recognised; that a thread has another base is noticed when counting ends. To leave every program alone that binds
+//! `syscall` would leave nearly all alone: libstdc++ and libcrypto do.
 
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Code, Decoder, DecoderOptions, Register};
@@ -103,6 +105,36 @@ fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
     false
 }
 
+/// `mov $158, %edi`: the number of `arch_prctl` as the first argument of `syscall`.
+const NUMBER: [u8; 5] = [0xbf, 158, 0, 0, 0];
+/// Codes of `arch_prctl` that leave the GS base as it is (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as second arguments.
+const OTHER_CODES: [[u8; 5]; 3] = [[0xbe, 2, 0x10, 0, 0], [0xbe, 3, 0x10, 0, 0], [0xbe, 4, 0x10, 0, 0]];
+/// How far from its first argument a call may be. Bytes.
+const TO_CALL: usize = 48;
+
+/// Whether code at `at` calls `syscall` with the number of `arch_prctl` and no code that is seen to be another. `is_syscall` tells
+/// for the operand of a direct call, or of one through a slot (`true`), whether it leads there.
+fn calls_by_number(at: Avma, bytes: &[u8], is_syscall: &dyn Fn(Avma, bool) -> bool) -> bool {
+    memmem::find_iter(bytes, &NUMBER).any(|i| {
+        let from = i.saturating_sub(TO_CALL);
+        let until = bytes.len().min(i + TO_CALL);
+        let call = (i + NUMBER.len()..until).find(|&c| {
+            let (through_slot, field) = match bytes.get(c..c + 2) {
+                Some([0xe8, _]) => (false, c + 1),
+                Some([0xff, 0x15]) => (true, c + 2),
+                _ => return false,
+            };
+            let distance = bytes.get(field..field + 4).and_then(<[u8]>::first_chunk);
+            distance.is_some_and(|d| {
+                let end = at.add((field + 4) as u64);
+                is_syscall(end.offset(i64::from(i32::from_le_bytes(*d))), through_slot)
+            })
+        });
+        let is_other = |before: &[u8]| OTHER_CODES.iter().any(|code| memmem::find(before, code).is_some());
+        call.is_some_and(|c| !bytes.get(from..c).is_some_and(is_other))
+    })
+}
+
 /// What a module may do by its code, `text`, or by what it binds.
 pub(crate) fn in_module(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> Option<GsUse> {
     let fdes = module.frames.fdes();
@@ -125,7 +157,15 @@ pub(crate) fn in_module(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> Optio
         let mut names = module.relocations.iter().filter_map(|r| module.symbol_of(r));
         !is_libc && names.any(|name| name == "arch_prctl")
     };
-    by_code().or_else(|| binds().then_some(GsUse::Call))
+    let is_syscall = |at: Avma, through_slot: bool| match through_slot {
+        true => module.relocation_at(at).and_then(|r| module.symbol_of(r)) == Some("syscall"),
+        false => {
+            let stub = module.stub_at(at).is_some_and(|stub| stub.name.as_deref() == Some("syscall"));
+            stub || module.symbols.named("syscall").any(|s| s.at == at)
+        }
+    };
+    let by_number = || text.iter().any(|(range, bytes)| calls_by_number(range.start, bytes, &is_syscall));
+    by_code().or_else(|| (binds() || by_number()).then_some(GsUse::Call))
 }
 
 #[cfg(test)]
@@ -167,6 +207,20 @@ mod tests {
         assert_eq!(found(&[0x8e, 0xe0]), None, "mov fs");
         assert_eq!(found(&[0xb8, 0x8e, 0xe8, 0, 0]), None, "in a constant");
         assert_eq!(in_code(AT, &[0x8e, 0xe8], &|_| None), None, "data");
+    }
+
+    #[test]
+    fn a_call_by_number_with_a_code_that_is_not_seen() {
+        // mov code(%rip), %esi; mov $158, %edi; xor %eax, %eax; call
+        let mut code = vec![0x8b, 0x35, 1, 2, 3, 4, 0xbf, 158, 0, 0, 0, 0x31, 0xc0, 0xe8, 0xee, 0x0f, 0, 0];
+        let to = AT.add(18 + 0xfee);
+        let calls = |code: &[u8], is: &dyn Fn(Avma, bool) -> bool| calls_by_number(AT, code, is);
+        assert!(calls(&code, &|at, slot| at == to && !slot));
+        assert!(!calls(&code, &|at, _| at != to), "another function");
+        code.splice(..6, OTHER_CODES[2]);
+        assert!(!calls(&code, &|_, _| true), "ARCH_GET_GS");
+        let through = [0xbf, 158, 0, 0, 0, 0xff, 0x15, 8, 0, 0, 0];
+        assert!(calls(&through, &|at, slot| at == AT.add(19) && slot));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod callees;
 pub(crate) mod caller_address;
+pub(crate) mod covering;
 pub(crate) mod gs;
 pub(crate) mod module_code;
 pub(crate) mod program;

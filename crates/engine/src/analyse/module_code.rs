@@ -1,5 +1,6 @@
 //! The code of one module: its functions, its branches, and what its data holds of it.
 
+use crate::analyse::covering;
 use crate::analyse::gs::{self, GsUse};
 use crate::base::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -189,10 +190,24 @@ fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
 
 /// Whether a module has restartable sequences (rseq) of its own. The kernel knows these by address and knows nothing of
 /// clones. Each has an abort handler with this signature before it (x86: `RSEQ_SIG` of the librseq ABI); the C library
-/// only has it as the argument of its registration.
+/// only has it as the argument of its registration, also where it is linked into the program.
 fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
-    const RSEQ_SIG: [u8; 4] = 0x5305_3053u32.to_le_bytes();
-    !is_libc(module) && text.iter().any(|(_, bytes)| memmem::find(bytes, &RSEQ_SIG).is_some())
+    const RSEQ_SIG: u32 = 0x5305_3053;
+    let is_argument = |at: Avma| {
+        let i = covering::instruction(&module.frames, |range| within(text, range), at);
+        module.static_exe
+            && module.frames.find(at).is_some()
+            && i.is_some_and(|i| {
+                i.code() == iced_x86::Code::Mov_r32_imm32
+                    && i.immediate32() == RSEQ_SIG
+                    && i.next_ip() == at.add(4).0
+            })
+    };
+    let found = |(range, bytes): &(AvmaRange, Vec<u8>)| {
+        let signature = RSEQ_SIG.to_le_bytes();
+        memmem::find_iter(bytes, &signature).any(|i| !is_argument(range.start.add(i as u64)))
+    };
+    !is_libc(module) && text.iter().any(found)
 }
 
 pub(super) fn is_libc(module: &Module) -> bool {

@@ -128,7 +128,7 @@ impl Ground<'_, '_> {
         let caches = std::mem::take(&mut built.caches);
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
-        let plan = Plan { caches, lookup: self.lookup.slot, hook, anchor_at, counters, huge };
+        let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })
     }

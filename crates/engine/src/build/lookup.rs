@@ -4,10 +4,12 @@
 //! list of modules by `dl_iterate_phdr`: the words by which modules with such an unwinder call it are led. Other modules
 //! call the original, so that programs that walk the list for reasons of their own see no module of whet's.
 //! Where a C library has no `_dl_find_object`, the address that it exports is led as well, for unwinders loaded later.
+//! Static programs call either function directly: see `direct`.
 
+use crate::build::direct::{self, DirectCalls};
 use crate::build::unwinder;
 use crate::{Error, Target};
-use addr::{Avma, Bias, ReadMemory, Svma};
+use addr::{Avma, AvmaRange, Bias, ReadMemory, Svma};
 use image::{Image, Module, ModuleKind};
 use splice::{FindObject, RedirectKind};
 use std::collections::BTreeSet;
@@ -22,35 +24,90 @@ const UNWINDER: [&str; 5] =
 /// What is to be led through the anchor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lookup {
-    /// The pointer behind `_dl_find_object`.
-    pub slot: Option<FindObject>,
-    /// Calls of `dl_iterate_phdr`, where they are led or must be.
-    pub walk: Option<Walk>,
+    /// `_dl_find_object`, where an unwinder asks it.
+    pub find_object: Option<FindObject>,
+    /// The functions whose calls are led, which is done by `places` or was done by an older whet.
+    pub functions: Vec<Avma>,
+    /// What leads to them now and is to be changed.
+    pub places: Vec<Place>,
 }
 
-/// Calls of `dl_iterate_phdr`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Walk {
-    /// The function.
-    pub function: Avma,
-    /// What leads there now and is to be changed.
-    pub words: Vec<Word>,
-}
-
-/// A word of data by which a function is called.
+/// A place by which a function is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Word {
+pub struct Place {
     /// Where.
     pub at: Avma,
-    /// What is added to it for an address.
-    pub bias: Bias,
+    /// How it holds an address.
+    pub form: Form,
+    /// The function.
+    pub function: Avma,
+    /// What answers in its place.
+    pub routine: Routine,
 }
 
-impl Word {
-    /// What it holds where it leads to an address.
+/// How a place holds an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A word of data, to which this is added.
+    Word(Bias),
+    /// The displacement of a direct call.
+    Displacement,
+}
+
+/// A routine of the anchor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Routine {
+    /// That for `_dl_find_object`.
+    FindObject,
+    /// That for `dl_iterate_phdr`.
+    Walk,
+}
+
+impl Routine {
+    /// Returns its address in an anchor whose code page is at `code_at`.
     #[must_use]
-    pub fn holding(&self, to: Avma) -> u64 {
-        self.bias.svma(to).0
+    pub fn at(self, code_at: Avma) -> Avma {
+        match self {
+            Routine::FindObject => code_at,
+            Routine::Walk => splice::Anchor::walk_routine(code_at),
+        }
+    }
+}
+
+impl Place {
+    /// A word by which `dl_iterate_phdr` is called.
+    fn word(at: Avma, bias: Bias, function: Avma) -> Self {
+        Self { at, form: Form::Word(bias), function, routine: Routine::Walk }
+    }
+
+    /// What is added to a word.
+    fn bias(&self) -> Option<Bias> {
+        match self.form {
+            Form::Word(bias) => Some(bias),
+            Form::Displacement => None,
+        }
+    }
+
+    /// The bytes that change.
+    #[must_use]
+    pub fn range(&self) -> AvmaRange {
+        let len = match self.form {
+            Form::Word(_) => 8,
+            Form::Displacement => 4,
+        };
+        AvmaRange::with_len(self.at, len)
+    }
+
+    /// Returns its bytes where it leads to an address, and zeros behind them. `None` where the address is out of reach.
+    #[must_use]
+    pub fn holding(&self, to: Avma) -> Option<[u8; 8]> {
+        match self.form {
+            Form::Word(bias) => Some(bias.svma(to).0.to_le_bytes()),
+            Form::Displacement => {
+                let [a, b, c, d] = emit::branch_displacement(self.range().end, to)?;
+                Some([a, b, c, d, 0, 0, 0, 0])
+            }
+        }
     }
 }
 
@@ -96,53 +153,80 @@ fn way(found: &Found) -> Result<Way, String> {
 /// # Errors
 /// [`Error::Unsupported`] where exceptions could not cross clones.
 pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
+    let may_unwind = unwinder::may_unwind(image, &target.pristine());
+    if image.main().static_exe && may_unwind {
+        return in_static(target, image).map_err(|why| unsupported(target, why));
+    }
     let anchor = target.installed.as_ref().map(|i| &i.anchor);
-    let slot = match anchor {
-        Some(a) => a.slot.map(|slot| FindObject { slot, value: a.original }),
+    let find_object = match anchor {
+        Some(a) => a.slot.map(|slot| FindObject { slot: Some(slot), value: a.original }),
         None => find_object(target, image),
     };
     // An older whet led the entry of the function itself, so all calls are led.
     if let Some(hook) = anchor.and_then(|a| a.hook.as_ref())
         && let Some(entry) = hook.records.iter().find(|r| r.kind == RedirectKind::Entry)
     {
-        return Ok(Lookup { slot, walk: Some(Walk { function: entry.at, words: Vec::new() }) });
+        return Ok(Lookup { find_object, functions: vec![entry.at], places: Vec::new() });
     }
     let walkers: Vec<&Module> = image.modules().iter().filter(|m| walks(m)).collect();
     let found = Found {
-        find_object: slot.is_some(),
+        find_object: find_object.is_some(),
         walker: walkers.first().map(|m| m.file_name().unwrap_or("?").to_owned()),
         walk: libc_walk(image),
-        may_unwind: unwinder::may_unwind(image, &target.pristine()),
+        may_unwind,
     };
-    let (function, words) = match way(&found).map_err(|why| unsupported(target, why))? {
-        Way::Nothing => return Ok(Lookup { slot, walk: None }),
-        Way::Walkers(function) => (function, calls(&walkers)),
-        Way::All(function) => (function, export(image).into_iter().chain(calls(&walkers)).collect()),
+    let (function, places) = match way(&found).map_err(|why| unsupported(target, why))? {
+        Way::Nothing => return Ok(Lookup { find_object, functions: Vec::new(), places: Vec::new() }),
+        Way::Walkers(function) => (function, calls(&walkers, function)),
+        Way::All(function) => {
+            (function, export(image, function).into_iter().chain(calls(&walkers, function)).collect())
+        }
     };
-    for (word, module) in words.iter().filter_map(|w| Some((w, image.module_of(w.at)?))) {
-        let holds = word.bias.avma(Svma(target.pristine().u64(word.at).unwrap_or(0)));
+    for (place, bias, module) in places.iter().filter_map(|p| Some((p, p.bias()?, image.module_of(p.at)?))) {
+        let holds = bias.avma(Svma(target.pristine().u64(place.at).unwrap_or(0)));
         // A slot that is not bound yet leads into its own module.
-        let is_led = anchor.is_some_and(|a| splice::Anchor::walk_routine(a.routine()) == holds);
+        let is_led = anchor.is_some_and(|a| place.routine.at(a.routine()) == holds);
         if holds != function && !is_led && !module.extent.contains(holds) {
             let name = module.file_name().unwrap_or("?");
             return Err(unsupported(target, format!("{name} calls somebody else's dl_iterate_phdr")));
         }
     }
-    Ok(Lookup { slot, walk: Some(Walk { function, words }) })
+    Ok(Lookup { find_object, functions: vec![function], places })
+}
+
+/// The same in a static program that holds an unwinder.
+fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
+    let asked = direct::asked(image, &target.pristine())?;
+    let find_object = asked.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
+    // The routine leads on to what was there when the anchor was made.
+    let leads_on = target.installed.as_ref().map(|i| i.anchor.original);
+    if leads_on.is_some_and(|original| original != find_object.map_or(0, |f| f.value)) {
+        return Err("it was optimized before its unwinder was found".to_owned());
+    }
+    let ways = [(asked.find_object, Routine::FindObject), (asked.walk, Routine::Walk)];
+    let mut lookup = Lookup { find_object, functions: Vec::new(), places: Vec::new() };
+    for (DirectCalls { function, displacements }, routine) in
+        ways.into_iter().filter_map(|(calls, routine)| Some((calls?, routine)))
+    {
+        lookup.functions.push(function);
+        let place = |r: AvmaRange| Place { at: r.start, form: Form::Displacement, function, routine };
+        lookup.places.extend(displacements.into_iter().map(place));
+    }
+    Ok(lookup)
 }
 
 /// The words by which modules call `dl_iterate_phdr`.
-fn calls(walkers: &[&Module]) -> Vec<Word> {
+fn calls(walkers: &[&Module], function: Avma) -> Vec<Place> {
     let words = |m: &&Module| -> Vec<Avma> {
         let of_walk = |r: &&image::Reloc| r.addend == 0 && m.symbol_of(r) == Some(WALK);
         m.relocations.iter().filter(of_walk).map(|r| r.at).collect()
     };
-    walkers.iter().flat_map(words).map(|at| Word { at, bias: Bias(0) }).collect()
+    walkers.iter().flat_map(words).map(|at| Place::word(at, Bias(0), function)).collect()
 }
 
 /// The word by which modules that are loaded later find `dl_iterate_phdr`.
-fn export(image: &Image) -> Option<Word> {
-    image.modules().iter().find_map(|m| Some(Word { at: m.export_word(WALK)?, bias: m.bias }))
+fn export(image: &Image, function: Avma) -> Option<Place> {
+    image.modules().iter().find_map(|m| Some(Place::word(m.export_word(WALK)?, m.bias, function)))
 }
 
 /// The answer where `dl_iterate_phdr` would have to be led, and cannot be.
@@ -156,7 +240,7 @@ fn find_object(target: &Target, image: &Image) -> Option<FindObject> {
     let found = splice::decode_stub(&target.process, stub)?;
     // The pointer must lead into the loader's code; anything else is not what it was taken for.
     let in_code = image.mapping_of(Avma(found.value)).is_some_and(|m| m.perms.x);
-    let in_loader = image.module_of(found.slot).is_some_and(|m| {
+    let in_loader = image.module_of(found.slot?).is_some_and(|m| {
         m.symbols.exported("_rtld_global_ro").is_some() || m.kind == ModuleKind::Interpreter
     });
     (in_code && in_loader).then_some(found)

@@ -10,7 +10,7 @@ use image::{Image, Module, ModuleKind};
 use memchr::memmem;
 
 /// `PT_GNU_EH_FRAME` as it stands in an instruction.
-const EH_FRAME_HEADER: [u8; 4] = 0x6474_e550u32.to_le_bytes();
+pub(crate) const EH_FRAME_HEADER: [u8; 4] = 0x6474_e550u32.to_le_bytes();
 /// The start of all names of the C++ ABI's unwinding interface.
 const UNWIND: &str = "_Unwind_";
 

@@ -1,17 +1,25 @@
-//! Leading unwinders' calls of `dl_iterate_phdr` through the anchor, by the words they call it through.
+//! Leading unwinders' questions through the anchor, by the words and displacements by which they call.
 
-use crate::analyse::program::Program;
-use crate::build::lookup::{self, Lookup};
+use crate::analyse::program::{FuncId, Program};
+use crate::build::lookup::{self, Form, Lookup, Routine};
 use crate::plan::candidates::Candidates;
 use crate::{Error, Target};
 use addr::Avma;
+use rustc_hash::FxHashSet;
 use splice::{Anchor, Hook, Record, RedirectKind};
 
-/// Takes `dl_iterate_phdr`, where its calls are led through the anchor, from what may be rebuilt: slots that lead to a clone
-/// of it could not be told from led ones.
+/// Returns the functions that must run as they are. A slot that leads to the clone of a led function could not be told from a
+/// led one, and the clone of a function that makes a led call would not be led.
+#[must_use]
+pub fn kept(program: &Program<'_>, lookup: &Lookup) -> FxHashSet<FuncId> {
+    let calls = lookup.places.iter().filter(|p| p.form == Form::Displacement).map(|p| p.at);
+    lookup.functions.iter().copied().chain(calls).filter_map(|at| program.find(at)).collect()
+}
+
+/// Takes the functions that must run as they are from what may be rebuilt.
 pub fn take(program: &Program<'_>, lookup: &Lookup, candidates: &mut Candidates) {
-    let Some(id) = lookup.walk.as_ref().and_then(|w| program.find(w.function)) else { return };
-    for c in candidates.chosen.extract_if(.., |c| c.id == id) {
+    let kept = kept(program, lookup);
+    for c in candidates.chosen.extract_if(.., |c| kept.contains(&c.id)) {
         candidates.refused.push((c.id, c.samples, code::Refusal::RuntimeInternal));
     }
 }
@@ -23,24 +31,40 @@ pub fn take(program: &Program<'_>, lookup: &Lookup, candidates: &mut Candidates)
 pub fn hook(target: &Target, lookup: &Lookup, anchor_at: Avma) -> Result<Option<Hook>, Error> {
     let anchor = target.installed.as_ref().map(|i| &i.anchor);
     let earlier = anchor.and_then(|a| a.hook.clone());
-    let Some(walk) = &lookup.walk else { return Ok(earlier) };
-    let routine = Anchor::walk_routine(anchor.map_or(anchor_at, Anchor::routine));
-    let mut hook = earlier.unwrap_or(Hook { records: Vec::new(), function: walk.function });
-    for word in &walk.words {
-        if hook.records.iter().all(|r| r.at != word.at) {
-            hook.records.push(Record {
-                at: word.at,
-                kind: RedirectKind::Slot,
-                len: 8,
-                interior: 0,
-                old: word.holding(walk.function).to_le_bytes(),
-                new: word.holding(routine).to_le_bytes(),
-                mark: None,
-            });
+    // The routine for `dl_iterate_phdr` leads on to this one; that for `_dl_find_object` has an address of its own.
+    let walk = lookup.places.iter().find(|p| p.routine == Routine::Walk);
+    let Some(function) =
+        walk.or(lookup.places.first()).map(|p| p.function).or(lookup.functions.first().copied())
+    else {
+        return Ok(earlier);
+    };
+    let code_at = anchor.map_or(anchor_at, Anchor::routine);
+    let mut hook = earlier.unwrap_or(Hook { records: Vec::new(), function });
+    for place in &lookup.places {
+        if hook.records.iter().any(|r| r.at == place.at) {
+            continue;
         }
+        let out_of_reach = || lookup::unsupported(target, "its unwinder calls from too far away".to_owned());
+        let record = Record {
+            at: place.at,
+            kind: match place.form {
+                Form::Word(_) => RedirectKind::Slot,
+                Form::Displacement => RedirectKind::Call,
+            },
+            len: u8::try_from(place.range().len()).unwrap_or(8),
+            interior: 0,
+            old: place.holding(place.function).ok_or_else(out_of_reach)?,
+            new: place.holding(place.routine.at(code_at)).ok_or_else(out_of_reach)?,
+            mark: None,
+        };
+        if !record.in_one_page() {
+            let why = "the call by which its unwinder asks for code lies in two pages".to_owned();
+            return Err(lookup::unsupported(target, why));
+        }
+        hook.records.push(record);
     }
     if hook.records.len() > Hook::MOST {
-        let why = format!("unwinders call dl_iterate_phdr through {} words", hook.records.len());
+        let why = format!("its unwinders ask for code in {} places", hook.records.len());
         return Err(lookup::unsupported(target, why));
     }
     Ok(Some(hook).filter(|h| !h.records.is_empty()))

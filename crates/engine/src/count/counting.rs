@@ -14,6 +14,7 @@ use crate::build::memory_limit;
 use crate::build::redirects;
 use crate::build::round::{self, FunctionPlan, Offsets};
 use crate::build::space;
+use crate::build::walk;
 use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::prepare::on_ground;
@@ -172,8 +173,7 @@ pub(crate) fn count(
         return Ok(CountingReport::left_out(found));
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
-    // What is led through the anchor stays so, however often it is called: a slot that leads to its clone could not be told from a led one.
-    known.extend(ground.lookup.walk.as_ref().and_then(|w| ground.program.find(w.function)));
+    known.extend(walk::kept(ground.program, &ground.lookup));
     let samples: u64 = candidates.samples.values().sum();
     let sampled: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
     let (mut from, mut new_rounds) = (0, 0);

@@ -51,7 +51,7 @@ pub(crate) fn on_ground<R>(
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
-    program.keep(lookup.walk.iter().flat_map(|w| &w.words).map(|w| w.at));
+    program.keep(lookup.places.iter().map(|p| p.at));
     let only = match options.only.as_slice() {
         [] => None,
         names => Some(candidates::named(&program, names).map_err(|name| no_such_function(pid, name))?),
@@ -143,9 +143,9 @@ fn leave_foreign_changes(
 fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
     if left_out > 0 {
         format!("what could be cloned is libraries' and left out (functions: {left_out})")
-    } else if samples.ips.is_empty() {
+    } else if samples.ips.is_empty() && candidates.refused.is_empty() {
         "it used no CPU time in user mode while it was sampled".to_owned()
     } else {
-        format!("nothing that it ran can be cloned (functions: {})", candidates.refused.len())
+        format!("nothing of it can be cloned (functions: {})", candidates.refused.len())
     }
 }

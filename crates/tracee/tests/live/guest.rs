@@ -25,11 +25,18 @@ pub struct Guest {
 impl Guest {
     /// Compiles `tests/guests/NAME.c`, starts it, and waits for its line `READY` with addresses in hex.
     pub fn start(name: &str, args: &[&str]) -> Self {
+        Self::start_by("gcc", &["-pthread"], name, args)
+    }
+
+    /// The same by a compiler and with flags of one's own.
+    pub fn start_by(compiler: &str, flags: &[&str], name: &str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let exe = dir.path().join(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
-        let gcc = Command::new("gcc")
-            .args(["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE", "-pthread", "-o"])
+        let gcc = Command::new(compiler)
+            .args(["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE"])
+            .args(flags)
+            .arg("-o")
             .args([&exe, &source])
             .status()
             .unwrap();

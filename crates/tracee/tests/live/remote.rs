@@ -1,8 +1,10 @@
 //! System calls run by the target, and writes into it.
 
-use crate::guest::{Guest, alone, stop};
+use crate::guest::{Guest, alone, stop, until};
 use addr::{Avma, AvmaRange, ReadMemory};
-use tracee::{Error, Process, with_one_stopped};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tracee::{Error, Pid, Process, with_one_stopped};
 
 const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
@@ -87,6 +89,68 @@ fn huge_pages_from_outside() {
     }
     g.process.write(range.start, &vec![0x90; 2 << 20]).unwrap();
     assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
+}
+
+/// The process that `calls_without_end` works on.
+const ITS_TARGET: &str = "WHET_TEST_TARGET";
+
+/// No test of its own: a whet that another test kills.
+#[test]
+#[ignore = "runs until it is killed, for another test"]
+fn calls_without_end() {
+    let Ok(pid) = std::env::var(ITS_TARGET) else { return };
+    let process = Process::open(Pid(pid.parse().unwrap())).unwrap();
+    loop {
+        with_one_stopped(&process, |r| {
+            for _ in 0..1000 {
+                r.syscall(libc::SYS_getpid, [0; 6])?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// A thread that is away for a system call comes back by itself where whet is killed: by the return from signal handlers, or in
+/// a program that has none by what else leads there.
+#[test]
+fn a_thread_comes_home_from_a_killed_tracer() {
+    let _alone = alone();
+    let static_musl = ("musl-gcc", &["-static"][..]);
+    for (compiler, flags) in [("gcc", &["-pthread"][..]), static_musl] {
+        if Command::new(compiler).arg("--version").output().is_err() {
+            println!("no {compiler} here");
+            continue;
+        }
+        for args in [&[][..], &["sleep"]] {
+            let g = Guest::start_by(compiler, flags, "registers", args);
+            let exe = std::env::current_exe().unwrap();
+            for i in 0..60 {
+                let mut tracer = Command::new(&exe)
+                    .args(["--exact", "remote::calls_without_end", "--ignored"])
+                    .env(ITS_TARGET, g.pid().to_string())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                let is_traced = || tracer_of(&g) != 0;
+                until("tracer", is_traced);
+                // Another instant of a call, each time.
+                std::thread::sleep(Duration::from_micros(37 * i));
+                tracer.kill().unwrap();
+                tracer.wait().unwrap();
+                g.progress(0, 2);
+            }
+            assert_eq!(g.word(1), 0, "{compiler} {args:?}");
+        }
+    }
+}
+
+/// Who traces its first thread; 0 for nobody.
+fn tracer_of(g: &Guest) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", g.pid())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    line.unwrap().trim().parse().unwrap()
 }
 
 /// One that nothing can stop for most of the time is waited for.

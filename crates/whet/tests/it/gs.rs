@@ -94,7 +94,7 @@ fn a_library_loaded_while_functions_are_counted_may_use_it() {
 
 #[test]
 fn what_uses_it_is_not_counted() {
-    for way in ["BY_PRCTL", "BY_WRGSBASE", "BY_WRGSBASE32", "BY_RELOAD", "BY_POP"] {
+    for way in ["BY_PRCTL", "BY_CODE", "BY_WRGSBASE", "BY_WRGSBASE32", "BY_RELOAD", "BY_POP"] {
         let program = build_with("gs.c", &[&format!("-D{way}"), "-mfsgsbase"]).unwrap();
         eprintln!("{way}");
         was_inferred(&uses_gs_afterwards(&program, &[], "1"));

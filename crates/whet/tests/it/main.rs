@@ -6,6 +6,7 @@ mod daemon;
 mod debuggers;
 mod faults;
 mod gs;
+mod hooks;
 mod measure;
 mod odd;
 mod plugins;

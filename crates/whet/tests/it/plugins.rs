@@ -4,7 +4,7 @@ use crate::support::{Guest, build_with, stress, whet};
 
 /// The counter of pairs of rounds, one with each plugin.
 const PAIRS: u64 = 1;
-/// So many rebuilds at most: a process has room for some.
+/// So many rebuilds.
 const REBUILDS: u64 = 8;
 
 #[test]

@@ -33,7 +33,7 @@ fn dies_at_any_instant(guest: &Guest, more: &[&str], step: usize, wanted: impl F
         let answer = run(command);
         guest.progresses(1);
         // In every other case whoever comes next rebuilds what the dead one left.
-        if point / step % 2 == 0 {
+        if (point / step).is_multiple_of(2) {
             whet(&["undo", &pid]).exits(0);
             assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
             guest.progresses(1);
@@ -55,7 +55,7 @@ fn rebuild(guest: &Guest, more: &[&str]) -> Option<Value> {
 fn rebuilds(guest: &Guest, kinds: u64, wanted: u64, more: &[&str]) -> Vec<Value> {
     let mut reports = Vec::new();
     while (reports.len() as u64) < wanted {
-        guest.load(reports.len() as u64 % kinds);
+        guest.go_to(reports.len() as u64 % kinds);
         guest.progresses(1);
         reports.extend(rebuild(guest, more));
     }
@@ -98,12 +98,12 @@ fn layouts_serve_again() {
     const TO_AND_FRO: u64 = 3;
     let guest = Guest::working(&build("kinds.c"), &[], 1);
     let reports = rebuilds(&guest, TO_AND_FRO, if stress() { 60 } else { 15 }, &["--reuse"]);
-    let mut made: BTreeMap<usize, usize> = BTreeMap::new();
-    for (i, _) in reports.iter().enumerate().filter(|(_, r)| r["reused"].is_null()) {
-        *made.entry(i % TO_AND_FRO as usize).or_default() += 1;
+    let mut made: BTreeMap<u64, u64> = BTreeMap::new();
+    for (i, _) in (0u64..).zip(&reports).filter(|(_, r)| r["reused"].is_null()) {
+        *made.entry(i % TO_AND_FRO).or_default() += 1;
     }
     // Few samples may tell one kind to be another than it was.
-    assert!(made.len() == TO_AND_FRO as usize && made.values().sum::<usize>() <= 6, "{made:?}");
+    assert!(made.len() as u64 == TO_AND_FRO && made.values().sum::<u64>() <= 6, "{made:?}");
     let last = reports.last().unwrap();
     assert_eq!((&last["reused"].is_null(), &last["is_full"]), (&false, &false.into()), "{last}");
     assert!(last["coverage"].as_f64() > Some(0.8), "{last}");

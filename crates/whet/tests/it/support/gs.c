@@ -33,6 +33,9 @@ static uint64_t gs_base(void) {
 static int use_gs(void *at) {
 #if defined(BY_PRCTL)
     if (syscall(SYS_arch_prctl, ARCH_SET_GS, at)) abort();
+#elif defined(BY_CODE)
+    static volatile int code = ARCH_SET_GS;
+    if (syscall(SYS_arch_prctl, code, at)) abort();
 #elif defined(BY_WRGSBASE)
     __asm__ volatile("wrgsbase %0" ::"r"((uint64_t)at));
 #elif defined(BY_WRGSBASE32)

@@ -98,12 +98,12 @@ impl Guest {
 
     /// Lets it do what it is for.
     pub fn go(&self) {
-        self.set(GO, 1);
+        self.go_to(1);
     }
 
-    /// Gives it a load of another kind.
-    pub fn load(&self, kind: u64) {
-        self.set(GO, kind);
+    /// Lets it do another of the things that it is for.
+    pub fn go_to(&self, what: u64) {
+        self.set(GO, what);
     }
 
     /// The id of its second thread.

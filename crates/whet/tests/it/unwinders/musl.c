@@ -30,14 +30,18 @@ static int see(struct dl_phdr_info *info, size_t size, void *unused) {
     return 0;
 }
 
+#ifdef HANDLES
 static void count_signal(int unused) { (void)unused; }
+#endif
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     page_open(argv[1]);
-    // Brings the code by which a signal handler returns.
+#ifdef HANDLES
+    // Brings the code by which a signal handler returns into a static program.
     struct sigaction action = {.sa_handler = count_signal};
     sigaction(SIGUSR1, &action, NULL);
+#endif
     uint64_t first = round_once();
     while (!page->stop) {
         if (round_once() != first) abort();
