@@ -107,12 +107,14 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Texts between single backticks that read like paths of files in this repository.
+/// Texts between single backticks that read like paths of files or folders in this repository.
 fn named_files(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|name| {
         let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        let ending = name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
-        plain && ending && name.contains('/') && !name.starts_with('/')
+        let file = name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+        // `TARGET/` stands for many.
+        let folder = name.ends_with('/') && !name.contains(|c: char| c.is_ascii_uppercase());
+        plain && (file || folder) && name.trim_end_matches('/').contains('/') && !name.starts_with('/')
     })
 }
 
@@ -128,6 +130,20 @@ fn files_that_documents_name_exist() {
         }
     }
     assert!(seen > 50, "only {seen} files found in the documents");
+}
+
+/// DESIGN.md writes a module of the engine as `engine::ROOM::MODULE`, a room as `engine::ROOM`.
+#[test]
+fn modules_that_design_names_exist() {
+    let text = fs::read_to_string(root().join("DESIGN.md")).unwrap();
+    let mut seen = 0;
+    for name in text.split("`engine::").skip(1).filter_map(|rest| rest.split('`').next()) {
+        seen += 1;
+        let path = root().join("crates/engine/src").join(name.replace("::", "/"));
+        let exists = path.is_dir() || path.with_extension("rs").exists();
+        assert!(exists, "DESIGN.md names engine::{name}, which does not exist");
+    }
+    assert!(seen > 10, "only {seen} modules found in DESIGN.md");
 }
 
 /// CONTRIBUTING.md follows a function through the crates: each row of its table names a file and what to read in it.
