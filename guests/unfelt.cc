@@ -27,6 +27,8 @@ static char pattern[MUCH];
 static std::atomic<int> busy;
 static int file;
 static struct timespec length = {0, 20000000};
+// Seconds that any wait took.
+static std::atomic<double> longest;
 
 APART uint64_t hot(uint64_t x, unsigned n) {
     while (n--) x = (x % 3) ? mix(x, n) : x / 3 + 12345;
@@ -208,6 +210,7 @@ static void *waits(void *arg) {
     waited(static_cast<Wait>(reinterpret_cast<intptr_t>(arg)), &length);
     double took = guest_now() - before;
     CHECK(took >= 0.99 * (length.tv_sec + length.tv_nsec * 1e-9));
+    for (double seen = longest; seen < took && !longest.compare_exchange_weak(seen, took);) {}
     busy--;
     return nullptr;
 }
@@ -263,7 +266,7 @@ static uint64_t round_once() {
     }
     // Who counts rounds asks for it.
     static bool tells = getenv("GUEST_TELLS") != nullptr;
-    if (tells) fputs("round\n", stderr);
+    if (tells) fprintf(stderr, "round\nlongest wait %.3f s\n", longest.load());
     return x;
 }
 

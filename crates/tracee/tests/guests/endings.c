@@ -28,7 +28,7 @@ static volatile struct { unsigned long calls, odd, signals, wrong; } count[N];
 // How often the test has stopped us.
 static volatile unsigned long stops;
 static char big[MUCH];
-struct pair { int kind, in, out; };
+struct pair { int kind, in, out; volatile int over; };
 static long much(int kind, int out) {
   struct iovec v[2] = {{big, MUCH / 2}, {big + MUCH / 2, MUCH / 2}};
   struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
@@ -48,8 +48,8 @@ static void *peer(void *arg) {
   usleep(4000);
   if (p->kind == 8) {
     // Who has closed it before the first stop that meets the transfer cannot be told.
-    for (int held = 0; held < 60000; ioctl(p->in, FIONREAD, &held)) usleep(100);
-    for (unsigned long seen = stops; stops < seen + 2;) usleep(100);
+    for (int held = 0; !p->over && held < 60000; ioctl(p->in, FIONREAD, &held)) usleep(100);
+    for (unsigned long seen = stops; !p->over && stops < seen + 2;) usleep(100);
     char name[] = "/tmp/endingsXXXXXX";
     int other[2], file = mkstemp(name);
     unlink(name);
@@ -84,6 +84,7 @@ static void *mover(void *arg) {
     pthread_t t;
     pthread_create(&t, 0, peer, &p);
     long r = much(kind, fd[1]);
+    p.over = 1;
     if (r <= 0 || (r >= MUCH && kind != 8)) count[kind].odd++;
     pthread_join(t, 0);
     close(fd[1]);

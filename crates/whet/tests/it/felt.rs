@@ -41,7 +41,8 @@ fn toggles_are_not_felt() {
         whet(&[if made % 2 == 0 { "undo" } else { "redo" }, &pid]).exits(0);
         made += 1;
     }
-    eprintln!("{made} toggles, {} rounds", rounds() - before);
+    let last = fs::read_to_string(&told).unwrap();
+    eprintln!("{made} toggles, {} rounds, {}", rounds() - before, last.lines().last().unwrap());
     whet(&["undo", &pid]).exits(0);
     whet(&["verify", &pid]).exits(0);
     fs::write(&stop, "").unwrap();
