@@ -3,20 +3,23 @@
 
     bench/stops.py [--threads N] [--computing N] [--toggles N] [--rebuilds N] [--whet PATH] [--json FILE]
 
-Without --threads both shapes are taken: 1,001 threads of which 500 compute, and 65 of which 8 do, as in a server with
+After each toggle the same process is stopped by `bare_stop.c`, which does nothing but that: the floor on this machine, at
+the same time (`bare`). Without --threads both shapes are taken: 1,001 threads of which 500 compute, and 65 of which 8 do, as in a server with
 64 connections. More than twice as many threads as CPUs compute: who waits for a CPU takes longest to stop.
 """
 
 import argparse
 import json
+import math
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from guest import running  # noqa: E402
+from guest import build, running  # noqa: E402
 from measure import machine  # noqa: E402
 from server import exit_on_signals  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
@@ -28,27 +31,42 @@ REBUILD = ("--shuffle", "1", "--only", *(f"step{n}" for n in range(1, 9)))
 
 
 def spread(values: list[float]) -> dict:
-    """Median, 99th percentile and maximum; ms."""
+    """Median, 99th percentile (by nearest rank: of 100 stops one may be longer) and maximum; ms."""
     values = sorted(values)
 
     def at(share: float) -> float:
-        return values[min(len(values) - 1, int(share * len(values)))]
+        return values[math.ceil(share * len(values)) - 1]
 
     return {"p50": at(0.5), "p99": at(0.99), "max": values[-1], "stops": len(values)}
 
 
+def bare_stop(program: Path, pid: int) -> float:
+    """For how long a stop takes that does nothing else; ms."""
+    done = subprocess.run([program, str(pid)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
 def shape(whet: Whet, threads: int, computing: int, toggles: int, rebuilds: int) -> dict:
     """The stops of one program."""
-    with running("threads", str(threads), str(computing)) as (pid, count):
+    with (
+        tempfile.TemporaryDirectory(prefix="whet-bare-stop-") as folder,
+        running("threads", str(threads), str(computing)) as (pid, count),
+    ):
+        bare_program = Path(folder) / "bare_stop"
+        build("bare_stop", bare_program)
         while count(8) == 0:
             time.sleep(0.01)
         time.sleep(WARM_UP)
         optimized = [whet.run("optimize", pid, *REBUILD) for _ in range(rebuilds)]
-        toggled = [whet.run(("undo", "redo")[n % 2], pid) for n in range(toggles)]
+        toggled, bare = [], []
+        for n in range(toggles):
+            toggled.append(whet.run(("undo", "redo")[n % 2], pid))
+            bare.append(bare_stop(bare_program, pid))
     return {
         "threads": threads,
         "computing": computing,
         "toggle": spread([t["stop_ms"]["max"] for t in toggled]),
+        "bare": spread(bare),
         "rebuild": spread([o["stop_ms"]["max"] for o in optimized]),
         "mapping": spread([o["map_stop_ms"] for o in optimized]),
     }
@@ -75,7 +93,7 @@ def main() -> int:
     args.json.write_text(json.dumps({"shapes": results, "machine": machine()}, indent=1))
     for r in results:
         print(f"{r['threads']} threads, {r['computing']} computing; ms")
-        for what in ("toggle", "rebuild", "mapping"):
+        for what in ("toggle", "bare", "rebuild", "mapping"):
             s = r[what]
             print(f"  {what:8} p50 {s['p50']:6.2f}  p99 {s['p99']:6.2f}  max {s['max']:6.2f}  ({s['stops']})")
     return 0
