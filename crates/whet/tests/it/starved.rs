@@ -1,7 +1,7 @@
 //! A host with far more to do than it has CPUs.
 
-use crate::support::{Guest, build, whet};
-use std::process::{Child, Command};
+use crate::support::{Guest, build, build_with, skip, wait_until, whet, whet_command};
+use std::process::{Child, Command, Stdio};
 
 /// Busy programs for each CPU: a thread that is ready to run waits for a third of a second.
 const EACH: usize = 100;
@@ -48,4 +48,22 @@ fn a_starved_target_is_optimized_undone_and_redone() {
     guest.progresses(THREADS);
     let (code, signal, _) = guest.finish();
     assert_eq!((code, signal), (Some(0), None));
+}
+
+/// A target with much code is killed while its clones are built: whet does not build on.
+#[test]
+fn work_for_a_target_that_is_killed_ends() {
+    let large = ["-Wl,--no-as-needed", "-l:libLLVM-14.so.1"];
+    let Ok(program) = build_with("probed.c", &large) else {
+        return skip("no libLLVM-14.so.1 (libllvm14)");
+    };
+    let mut guest = Guest::working(&program, &[], 1);
+    let words = ["optimize", &guest.arg(), "--shuffle", "1", "--format", "json"];
+    let whet_ = whet_command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("building", || whet(&["status", &guest.arg()]).stdout.contains("optimizing"));
+    guest.kill();
+    let out = whet_.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(10), "{out:?}");
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(said["error"]["code"], "gone", "{said}");
 }

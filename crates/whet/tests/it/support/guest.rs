@@ -137,6 +137,11 @@ impl Guest {
         (code, signal, self.said())
     }
 
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.child.as_mut().unwrap().kill().unwrap();
+    }
+
     /// Waits for its end, which comes by itself.
     pub fn ended(&mut self) -> (Option<i32>, Option<i32>) {
         finish(self.child.take().unwrap())
