@@ -410,13 +410,19 @@ impl<'a> Lockstep<'a> {
         if self.atlas.clone_of(b).is_some() {
             return Ok(self.atlas.is_extra(b));
         }
-        // Behind the first byte of the instruction, which stays.
-        if self.atlas.olds_in(AvmaRange::with_len(b, 2)).iter().all(|o| o.at != b.add(1)) {
+        let inst = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
+        // Its first byte stays.
+        let changed = AvmaRange::new(b.add(1), Avma(inst.next_ip()));
+        if !self.atlas.olds_in(changed).iter().any(|o| changed.contains(o.at)) {
             return Ok(false);
         }
-        let inst = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
-        let to = Avma(inst.near_branch_target());
-        Ok(inst.is_jmp_near() && self.atlas.clone_of(to).is_some() && self.atlas.stands_for(to, b))
+        let to = if inst.is_jmp_near_indirect() && inst.is_ip_rel_memory_operand() {
+            Avma(self.b.memory().u64(Avma(inst.ip_rel_memory_address()))?)
+        } else {
+            Avma(inst.near_branch_target())
+        };
+        let jumps = inst.is_jmp_near() || inst.is_jmp_near_indirect();
+        Ok(jumps && self.atlas.clone_of(to).is_some() && self.atlas.stands_for(to, b))
     }
 
     /// Both at home, or both gone from the frame; `None` inside.

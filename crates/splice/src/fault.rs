@@ -1,4 +1,4 @@
-//! What tests have whet do: die at numbered points, write as a later version may, or fill pages sooner.
+//! What tests have whet do: die at numbered points, write as a later version may, or fill pages and lists sooner.
 //!
 //! Every step that changes the target passes one. With `WHET_FAULT=n` in the environment the n-th passed point
 //! kills whet as `kill -9` would, so a test can walk through all of them and look at what is left.
@@ -36,4 +36,9 @@ pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
 /// Returns how many regions a page of the list takes, where that is in the environment as `WHET_PAGE_ROOM`.
 pub fn page_room() -> Option<u64> {
     std::env::var("WHET_PAGE_ROOM").ok().and_then(|n| n.parse().ok())
+}
+
+/// Returns how many regions the list takes, where that is in the environment as `WHET_LIST_ROOM`.
+pub fn list_room() -> Option<usize> {
+    std::env::var("WHET_LIST_ROOM").ok().and_then(|n| n.parse().ok())
 }

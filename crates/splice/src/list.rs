@@ -114,7 +114,8 @@ impl Anchor {
     /// Regions that can be added, further pages included.
     pub(crate) fn room(&self) -> usize {
         // The routines of older whets search the anchor's page alone.
-        if self.chains { MOST_REGIONS.saturating_sub(self.regions.len()) } else { self.tail.room() }
+        let most = fault::list_room().map_or(MOST_REGIONS, |room| MOST_REGIONS.min(room));
+        if self.chains { most.saturating_sub(self.regions.len()) } else { self.tail.room() }
     }
 
     /// Whether the list has room for so many code caches, beside routines that finish system calls and may come in between.

@@ -84,9 +84,9 @@ const MAKE_WAY: Duration = Duration::from_millis(500);
 /// The first pause between two rounds of trying all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often there
-/// are few, and each takes some tens of microseconds.
-const REENTRY: Duration = Duration::from_millis(2);
+/// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often
+/// there are few, and each takes some tens of microseconds; only where they get no CPU does it take longer.
+const REENTRY: Duration = Duration::from_millis(20);
 /// How long another thread is waited for before one is stopped whose call that may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 

@@ -53,7 +53,7 @@ pub struct DynoStats {
     pub plt_calls: u64,
     /// Returns.
     pub returns: u64,
-    /// Jumps that only the clones have.
+    /// Jumps that only the clones have, and redirects at entries through which clones call.
     pub inserted_jumps: u64,
     /// Jumps that only the originals have.
     pub dropped_jumps: u64,
@@ -375,6 +375,7 @@ impl Tally {
             through = self.executed(&i, at.0, n, taken, is_stub);
             if let Some(jump) = to.filter(|_| i.is_call_near()).and_then(|to| jumps.get(&to)) {
                 self.executed(jump, jump.ip(), n, n, is_stub);
+                add(&mut self.stats.inserted_jumps, n);
             }
         }
         self.original(f.cfg, f.counts, is_stub, &|b| !cloned.get(b.index()).copied().unwrap_or(true));

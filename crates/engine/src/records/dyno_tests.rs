@@ -168,6 +168,7 @@ fn a_call_by_a_redirect_is_a_jump_more() {
     let (early, late) = (after(Vec::new()), after(vec![0]));
     assert_eq!((early.calls, early.taken_branches, early.instructions, early.lines), (10, 0, 20, 1));
     assert_eq!((late.calls, late.taken_branches, late.instructions, late.lines), (10, 10, 30, 2));
+    assert_eq!((early.inserted_jumps, late.inserted_jumps), (0, 10));
 }
 
 #[test]

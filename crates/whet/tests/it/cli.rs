@@ -36,11 +36,12 @@ fn has_fields(value: &Value, fields: &[&str]) {
     assert_eq!(found, wanted, "{value}");
 }
 
-const OPTIMIZE_FIELDS: [&str; 20] = [
+const OPTIMIZE_FIELDS: [&str; 21] = [
     "pid",
     "exe",
     "state",
     "generation",
+    "is_full",
     "seconds",
     "samples",
     "lost_samples",
@@ -68,7 +69,7 @@ fn is_optimize_answer(answer: &Value, counted: bool) {
     has_fields(answer, &[&OPTIMIZE_FIELDS[..], more].concat());
     if counted {
         is_table(&answer["dyno"]);
-        has_fields(&answer["counting"], &["rounds", "functions", "counters", "inexact", "seconds"]);
+        has_fields(&answer["counting"], &["rounds", "functions", "again", "counters", "inexact", "seconds"]);
     }
     has_fields(&answer["functions"], &["hot", "cloned", "refused", "last"]);
     has_fields(&answer["stop_ms"], &["median", "max"]);
@@ -218,7 +219,7 @@ fn status_finds_processes_by_themselves() {
     assert_eq!(ask(&guest, "status", &[])["targets"], Value::Array(Vec::new()));
     let optimized = ask(&guest, "optimize", &QUICK);
     let of_journal =
-        ["pid", "exe", "state", "generation", "since", "redirects", "code_bytes", "mapped_bytes"];
+        ["pid", "exe", "state", "generation", "is_full", "since", "redirects", "code_bytes", "mapped_bytes"];
     let of_notes = ["cloned", "refused", "refusals", "coverage", "coverage_main"];
     let fields = [&of_journal[..], &of_notes, &["stop_ms", "cpu_seconds", "worked_on_by"]].concat();
     for arguments in [&["status"][..], &["status", &guest.arg()], &["-status"], &["-status", &guest.arg()]] {
