@@ -401,7 +401,10 @@ pub(crate) fn lead(process: &Process, record: &Record) -> Result<(), Error> {
     write_checked(process, record.at, record.new_bytes())
 }
 
-/// Touches each page by writing one byte as it is, so that copy-on-write happens before the world stops.
+/// Reads from each page, so that pages come from the disk before the target is stopped.
+///
+/// Nothing is written: the target runs and may change the byte between a read and a write. So private copies of pages are
+/// made in the stop, about a microsecond each.
 fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) -> Result<(), Error> {
     let mut done = None;
     for record in records {
@@ -410,16 +413,11 @@ fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) ->
             continue;
         }
         done = Some(page);
-        // The last byte: never the start of an instruction that a breakpoint could be set on in between.
-        let at = record.range().end.sub(1);
-        let mut byte = [0];
-        if record.mark.is_some() {
-            // Its module may go, and other memory come, between the two: it is only read, and may be gone already.
-            let _ = process.read(at, &mut byte);
-            continue;
+        let read = process.read(record.at, &mut [0]);
+        // A module that is marked may be gone by now.
+        if record.mark.is_none() {
+            read?;
         }
-        process.read(at, &mut byte)?;
-        process.write(at, &byte)?;
     }
     Ok(())
 }

@@ -47,8 +47,10 @@ pub(crate) fn in_code(at: Avma, bytes: &[u8], begins: &dyn Fn(Avma) -> Option<Av
         return Some(GsUse::Base);
     }
     let calls = |i: usize| {
-        let beside = bytes.get(i.saturating_sub(BESIDE)..bytes.len().min(i + BESIDE)).unwrap_or_default();
-        memmem::find(beside, &SYS_ARCH_PRCTL).is_some()
+        let from = i.saturating_sub(BESIDE);
+        let beside = bytes.get(from..bytes.len().min(i + BESIDE)).unwrap_or_default();
+        is_immediate(bytes, i)
+            && memmem::find_iter(beside, &SYS_ARCH_PRCTL).any(|n| is_immediate(bytes, from + n))
     };
     if memmem::find_iter(bytes, &ARCH_SET_GS).any(calls) {
         return Some(GsUse::Call);
@@ -62,6 +64,14 @@ pub(crate) fn in_code(at: Avma, bytes: &[u8], begins: &dyn Fn(Avma) -> Option<Av
     let pops = memmem::find_iter(bytes, &[0x0f, 0xa9]);
     let mut loads = moves.chain(pops).chain(memmem::find_iter(bytes, &[0x0f, 0xb5]));
     loads.any(selector).then_some(GsUse::Selector)
+}
+
+/// Whether the 32 bits there can be the immediate of a `mov` (`b8`+r, `c7 /0`) or a `push` (`68`), and not a displacement.
+fn is_immediate(bytes: &[u8], i: usize) -> bool {
+    let before = |n: usize| i.checked_sub(n).and_then(|i| bytes.get(i)).copied();
+    // Between `c7` and the immediate stand a ModRM byte, a SIB byte and a displacement.
+    let stores = |n: usize| before(n) == Some(0xc7) && before(n - 1).is_some_and(|modrm| modrm & 0x38 == 0);
+    matches!(before(1), Some(0x68 | 0xb8..=0xbf)) || (2..=7).any(stores)
 }
 
 /// Whether the `0f ae` there is that of a `wrgsbase`, of 32 bits or 64 (Intel SDM volume 2).
@@ -228,5 +238,11 @@ mod tests {
         let call = [0xbe, 1, 0x10, 0, 0, 0xbf, 0x9e, 0, 0, 0, 0xe8, 1, 2, 3, 4];
         assert_eq!(found(&call), Some(GsUse::Call));
         assert_eq!(found(&call[..8]), None);
+        // movl $0x1001, 8(%rsp); mov $158, %rax
+        let stored = [0xc7, 0x44, 0x24, 8, 1, 0x10, 0, 0, 0x48, 0xc7, 0xc0, 0x9e, 0, 0, 0];
+        assert_eq!(found(&stored), Some(GsUse::Call));
+        // ja, je: as displacements, as in glibc 2.42's libm.
+        let jumps = [0x0f, 0x87, 1, 0x10, 0, 0, 0x0f, 0x84, 0x9e, 0, 0, 0];
+        assert_eq!(found(&jumps), None, "displacements");
     }
 }
