@@ -16,7 +16,7 @@ use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
-use layout::{FrontEnd, Span};
+use layout::{Footprint, Span};
 use profile::Counts;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
@@ -385,7 +385,7 @@ impl Tally {
         let s = &mut self.stats;
         s.total_branches = s.conditional_branches.saturating_add(s.unconditional_branches);
         s.taken_branches = s.taken_conditional_branches.saturating_add(s.unconditional_branches);
-        let touched = FrontEnd::of(&self.spans);
+        let touched = Footprint::of(&self.spans);
         (s.lines, s.pages) = (touched.lines, touched.pages);
         s.hot_lines = layout::hottest(&self.spans, layout::LINE_BYTES, HOT_PER_10K);
         s.hot_pages = layout::hottest(&self.spans, layout::PAGE_BYTES, HOT_PER_10K);

@@ -10,7 +10,7 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
 use image::Image;
-use layout::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span};
+use layout::{Footprint, LINE_BYTES, PAGE_BYTES, Span};
 use profile::{BuildId, FunctionProfile, Origin, Profile};
 use rustc_hash::FxHashMap;
 use splice::Installed;
@@ -205,7 +205,7 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
 }
 
 fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
-    let touched = FrontEnd::of(spans);
+    let touched = Footprint::of(spans);
     let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
     for s in spans.iter().filter(|s| s.size > 0 && s.count > 0) {
         let last = s.at.saturating_add(s.size - 1);

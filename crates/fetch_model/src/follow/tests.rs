@@ -1,6 +1,6 @@
 use super::*;
+use crate::drawn_path::{DrawnPath, Routine, Surroundings};
 use crate::test_code::{TEXT, arb_counts, arb_order, callee, caller, cloned, cloned_in_place};
-use crate::walk::{Routine, Surroundings, Walk};
 use emit::Output;
 use profile::Counts;
 use proptest::prelude::*;
@@ -11,8 +11,8 @@ fn path(a: &Counts, b: &Counts, seed: u64, length: u64) -> Vec<Step> {
         [Routine { cfg: &caller, counts: a, leads: &[] }, Routine { cfg: &callee, counts: b, leads: &[] }];
     let mut moves = Vec::new();
     let around = Surroundings { stub: &|_| Vec::new(), word: &|_| None };
-    if let Some(mut walk) = Walk::new(&routines, &around, seed) {
-        walk.go(length, &mut |s| moves.push(*s));
+    if let Some(mut drawn) = DrawnPath::new(&routines, &around, seed) {
+        drawn.go(length, &mut |s| moves.push(*s));
     }
     moves
 }
