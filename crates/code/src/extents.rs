@@ -1,6 +1,6 @@
 //! Which fragments of code make one function.
 //!
-//! A compiler splits a function: its seldom-run blocks go to a `.cold` fragment far away, with an FDE of its own
+//! A compiler splits a function: its rarely run blocks go to a `.cold` fragment far away, with an FDE of its own
 //! that looks like another function's. A fragment is joined to a parent only where everything known says so. A
 //! fragment that is not joined loses nothing but speed: it stays a function of its own, and a jump from one to the
 //! other goes to the original.

@@ -119,7 +119,7 @@ impl Refusal {
                 "it is in, or branches into, a library whose unloading would not be noticed"
             }
             Refusal::Unreadable => "its bytes could not be read",
-            Refusal::Cold => "it runs too seldom to pay",
+            Refusal::Cold => "it runs too rarely to pay",
             Refusal::MemoryCap => "the cap on the memory of clones was reached",
         }
     }

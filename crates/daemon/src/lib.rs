@@ -27,11 +27,11 @@ pub mod proto;
 mod roster;
 mod server;
 mod signals;
+mod states;
 pub mod store;
 mod supervisor;
 mod units;
 mod watch;
-mod words;
 mod work;
 mod worker;
 

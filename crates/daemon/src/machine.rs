@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::percent;
 use crate::proto::Wish;
-pub use crate::words::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
+pub use crate::states::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
 use engine::{Fit, TargetState};
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Looks for which a new process's program is looked up each time.
 const NEW: u32 = 3;
 /// From then on it is looked up every so many looks.
-const SELDOM: u32 = 12;
+const LOOKS_PER_LOOKUP: u32 = 12;
 /// Programs looked up in one look at most, but for those of targets and of what was just found.
 const AT_ONCE: usize = 128;
 
@@ -150,7 +150,7 @@ impl Watch {
                 now.push(pid);
             } else if k.times < NEW {
                 later.push((false, passed, pid));
-            } else if passed >= SELDOM {
+            } else if passed >= LOOKS_PER_LOOKUP {
                 // Of these, those first whose turn was longest ago.
                 later.push((true, u32::MAX - passed, pid));
             }
@@ -305,7 +305,8 @@ mod tests {
             watch.look(&rules, (7 + i) * S, 30 * S);
         }
         fake.put(10, "/usr/bin/server", 9000, 2200);
-        let found = (0..SELDOM).filter(|_| !watch.look(&rules, 40 * S, 40 * S).0.is_empty()).count();
+        let found =
+            (0..LOOKS_PER_LOOKUP).filter(|_| !watch.look(&rules, 40 * S, 40 * S).0.is_empty()).count();
         assert!(found > 0);
     }
 

@@ -12,7 +12,7 @@ use crate::map::AddressMap;
 use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
-use crate::verify_shortcut::wrong_rests;
+use crate::verify_inline::wrong_rests;
 use crate::{Fragments, frames, table, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Refusal};
@@ -342,7 +342,7 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
     for (i, item) in job.plan.items.iter().enumerate() {
         match item.kind {
             Kind::Dropped => stats.dropped_jumps += 1,
-            Kind::InPlace => stats.in_place += 1,
+            Kind::Inlined => stats.inlined += 1,
             Kind::Align { .. } => stats.nop_bytes += u64::from(item.len),
             Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
             _ => {}
@@ -350,7 +350,7 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
         stats.instructions += u64::from(item.inst.is_some() && !job.plan.is_again(i));
     }
     stats.inverted += u64::from(job.plan.inverted);
-    stats.repeated += job.plan.again.len() as u64;
+    stats.unrolled += job.plan.again.len() as u64;
     stats.original_bytes += job.f.order.iter().map(|b| job.f.cfg.blocks[b.index()].range.len()).sum::<u64>();
     let fragments = job.plan.fragments.iter().zip(part.clone.fragments.ranges());
     for (fragment, range) in fragments {

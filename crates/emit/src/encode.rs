@@ -7,7 +7,7 @@ use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
-use crate::{shortcut, table};
+use crate::{inline, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, Refusal};
 use iced_x86::Code;
@@ -237,7 +237,7 @@ impl Encoder<'_> {
             return Ok(());
         }
         let link = match (item.kind, item.inst) {
-            (Kind::Dropped | Kind::InPlace, _) => Link::Dropped,
+            (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
             (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) if self.plan.is_again(index) => Link::Again,
@@ -254,15 +254,16 @@ impl Encoder<'_> {
             self.out.bytes.extend(i.bytes.as_slice());
         }
         match item.kind {
-            Kind::Verbatim | Kind::Dropped | Kind::InPlace | Kind::Align { .. } => {}
+            Kind::Verbatim | Kind::Dropped | Kind::Inlined | Kind::Align { .. } => {}
             Kind::RipRelative { disp_at } => {
                 let to = Avma(copied.ok_or(Refusal::RoundTrip)?.decoded.ip_rel_memory_address());
                 let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
                 self.patch(start + usize::from(disp_at), &disp)?;
             }
-            Kind::Call { to, late } => {
-                let late = late && self.clones.is_redirected(to);
-                let original = late.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
+            Kind::Call { to, through_redirect } => {
+                let through_redirect = through_redirect && self.clones.is_redirected(to);
+                let original =
+                    through_redirect.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
                 let disp = original.flatten().or_else(|| self.outside(end, to));
                 let disp = disp.ok_or(Refusal::OutOfReach)?;
                 let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
@@ -292,7 +293,7 @@ impl Encoder<'_> {
             Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
             Kind::Compare { register, constant } => {
                 let word = self.places.constants.add(8 * u64::from(constant));
-                self.out.bytes.extend(shortcut::compare(register));
+                self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
             }
             Kind::Direct { to } => {

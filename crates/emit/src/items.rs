@@ -33,8 +33,8 @@ pub(crate) enum Kind {
     Verbatim,
     /// The original's bytes but for the disp32 at this offset.
     RipRelative { disp_at: u8 },
-    /// The original's bytes but for the rel32 at their end. `late`: to the original, not to its clone.
-    Call { to: Avma, late: bool },
+    /// The original's bytes but for the rel32 at their end. `through_redirect`: to the original, not to its clone.
+    Call { to: Avma, through_redirect: bool },
     /// A call (or else a jump) through a slot, for one to the stub that jumps through it.
     Through { slot: Avma, call: bool },
     /// Reads a cloned table: [`Plan::tables`] has the bytes.
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
     /// An instruction of a callee that runs in place, of [`Plan::borrowed`].
     Borrowed { index: u32 },
     /// A direct call whose callee runs in place.
-    InPlace,
+    Inlined,
     /// A branch; `long` once it is known that an 8-bit displacement does not reach. To another fragment it never does.
     Branch { op: Op, to: Target, long: bool },
     /// A jump of the original that leads to what follows anyway.

@@ -13,12 +13,12 @@
 //! # The rules
 //! - Bytes are copied as they are, unless the instruction is a direct branch, has a RIP-relative operand (its disp32
 //!   is changed in place) or reads a jump table that is cloned too.
-//! - Blocks that run seldom lie apart from the others: a clone has up to two fragments, whose blocks are joined by jumps alone.
+//! - Blocks that run rarely lie apart from the others: a clone has up to two fragments, whose blocks are joined by jumps alone.
 //! - An edge to a block that is not cloned, and whatever is not known, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone; those to a stub of the procedure linkage
 //!   table go where the stub goes.
-//! - A loop may lie there several times, one copy behind the other (`repeat`).
-//! - A call may be answered more directly, by a way through its callee or by asking where it leads (`shortcut`, `in_place`).
+//! - A loop may lie there several times, one copy behind the other (`unroll`).
+//! - A call may be answered more directly, by a way through its callee or by asking where it leads (`inline`, `inline_body`).
 //! - Else the only instructions without a counterpart are jumps, nops and, where asked for, counters; each stands for the
 //!   instruction that it leads to. A counter changes only what nobody may still read, and memory of our own.
 //! - Where anything does not fit, the function is refused as a whole and everything is laid out without it, so that
@@ -33,7 +33,7 @@
 //! Each is tagged `INVARIANT(name)` where it is kept and where it is checked.
 //! - `entry`: the clone's first instruction stands for the original's first.
 //! - `one-to-one`: each clone instruction has one original instruction, and each of these one place in the clone that it is carried
-//!   to, whether or not there are further copies (`repeat`); each clone byte is in one instruction.
+//!   to, whether or not there are further copies (`unroll`); each clone byte is in one instruction.
 //! - `simulation`: wherever control goes on from a clone instruction stands for where it goes on from its original.
 //! - `reach`: each displacement is computed exactly and checked to fit; none is ever cut off.
 //! - `movable`: between the read of a cloned table and its jump a register differs from the original's; the map says so.
@@ -44,7 +44,8 @@ mod driver;
 mod encode;
 mod fragments;
 mod frames;
-mod in_place;
+mod inline;
+mod inline_body;
 mod items;
 mod map;
 mod map_format;
@@ -53,23 +54,22 @@ mod plan;
 mod reach;
 mod redirect;
 mod relax;
-mod repeat;
 mod request;
-mod shortcut;
 mod steps;
 mod table;
+mod unroll;
 mod verify;
-mod verify_shortcut;
+mod verify_inline;
 mod zones;
 
 pub use driver::{emit, emit_while};
 pub use fragments::Fragments;
-pub use in_place::{Body, fits_in_place};
+pub use inline::table_call;
+pub use inline_body::{Body, can_inline};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, JUMP_THROUGH, branch_displacement, jump, redirect};
-pub use repeat::{Repeat, loops};
 pub use request::{
-    CloneInfo, Counter, Error, Function, Guard, Output, Request, Shortcut, Stats, Stub, Stubs, Watch,
+    CloneInfo, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stub, Stubs, Watch,
 };
-pub use shortcut::table_call;
+pub use unroll::{Unroll, loops};

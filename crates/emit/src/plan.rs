@@ -23,14 +23,14 @@
 //! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands before the instruction
 //! that its spot names; never before an `endbr64`, behind which direct calls come in.
 //!
-//! A loop may lie there several times ([`crate::repeat`]).
+//! A loop may lie there several times ([`crate::unroll`]).
 //!
 //! All but branches has its final size here; branches and alignment get theirs in `relax`.
 
 use crate::count;
+use crate::inline::OutOfLine;
 use crate::items::{FragmentPlan, Item, Kind, Op, Plan, PlannedTable, Target, Zone, branch_len};
 use crate::request::{Counter, Function, Stub, Stubs};
-use crate::shortcut::Annex;
 use crate::table;
 use addr::Avma;
 use code::{Block, BlockId, Dest, Point, Refusal, Term};
@@ -43,7 +43,7 @@ use rustc_hash::FxHashMap;
 /// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
 pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
-    let mut b = Builder { f, counters, stubs, annexes: Vec::new(), plan: Plan::default() };
+    let mut b = Builder { f, counters, stubs, out_of_line: Vec::new(), plan: Plan::default() };
     b.plan.places = vec![None; f.cfg.blocks.len()];
     for (place, id) in (0u32..).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
@@ -54,7 +54,7 @@ pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> 
     while place < f.order.len() {
         place += b.loop_at(place)?;
     }
-    b.annexes()?;
+    b.plan_out_of_line()?;
     Ok(b.plan)
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Builder<'a> {
     counters: FxHashMap<Point, Counter>,
     stubs: &'a Stubs,
     /// What is still to come behind the blocks.
-    pub(crate) annexes: Vec<Annex>,
+    pub(crate) out_of_line: Vec<OutOfLine>,
     pub(crate) plan: Plan,
 }
 
@@ -105,7 +105,7 @@ impl Builder<'_> {
 
     /// All copies of the blocks that lie together at a place of the order; how many blocks those are.
     fn loop_at(&mut self, first: usize) -> Result<usize, Refusal> {
-        let (blocks, copies) = self.f.repeated(first);
+        let (blocks, copies) = self.f.unrolled(first);
         let mut again = None;
         for copy in 1..=copies {
             for place in first..first + blocks {
@@ -194,13 +194,13 @@ impl Builder<'_> {
             let kind = Kind::Count { step, offset: w.offset };
             self.plan.items.push(Item { kind, len: count::len(step), inst: None, original: inst.at });
         }
-        match self.f.shortcuts.iter().find(|s| s.call == index) {
-            Some(s) if self.shortcut(s)? => Ok(()),
+        match self.f.inline_sites.iter().find(|s| s.call == index) {
+            Some(s) if self.inline_call(s)? => Ok(()),
             _ => self.copy_as_it_is(index),
         }
     }
 
-    /// An instruction that is not a direct jump, by no shortcut.
+    /// An instruction that is not a direct jump and is not an inlined or guarded call.
     pub(crate) fn copy_as_it_is(&mut self, index: u32) -> Result<(), Refusal> {
         let inst = &self.f.cfg.insts[index as usize];
         let i = &inst.decoded;
@@ -214,8 +214,8 @@ impl Builder<'_> {
             len = THROUGH_LEN as usize;
             Kind::Through { slot, call: true }
         } else if i.code() == Code::Call_rel32_64 {
-            let late = self.f.late_bound.binary_search(&index).is_ok();
-            Kind::Call { to: Avma(i.near_branch_target()), late }
+            let through_redirect = self.f.through_redirects.binary_search(&index).is_ok();
+            Kind::Call { to: Avma(i.near_branch_target()), through_redirect }
         } else if has_code_operand(i) {
             // `xbegin` and whatever else is relative to its own place; a direct jump inside a block breaks the graph.
             return Err(Refusal::ReadsOwnAddress);

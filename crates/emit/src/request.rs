@@ -1,6 +1,6 @@
 //! What is asked for and what is given.
 
-use crate::{AddressMap, Body, Fragments, Repeat};
+use crate::{AddressMap, Body, Fragments, Unroll};
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
@@ -43,13 +43,13 @@ pub struct Function<'a> {
     pub watches: Vec<Watch>,
     /// Calls, by their places in [`Cfg::insts`], rising, that go where the redirect at their callee's original leads while it is in
     /// force, and to the original otherwise: where that [is redirected](Function::is_redirected) they call it and not its clone. A call
-    /// with a shortcut goes by that.
-    pub late_bound: Vec<u32>,
+    /// with an inline site goes by that.
+    pub through_redirects: Vec<u32>,
     /// Calls to answer more directly, at most one for each call.
-    pub shortcuts: Vec<Shortcut<'a>>,
+    pub inline_sites: Vec<InlineSite<'a>>,
     /// Loops of which several copies are to lie one behind the other, so that control jumps back only behind the last: such
     /// as [`crate::loops`] finds. Not where there are counters or watches, nor where fragments would be mixed.
-    pub repeats: Vec<Repeat>,
+    pub unrolls: Vec<Unroll>,
 }
 
 /// A counter of 8 bytes in the memory of the thread that passes a point: at an offset from its GS base, which user
@@ -76,20 +76,21 @@ pub struct Watch {
     pub offset: u32,
 }
 
-/// A way for a call to get where it mostly goes.
+/// A call to replace, by (partial) inlining, by guarded devirtualization (a compare of the virtual table, then a direct
+/// call), or by both.
 #[derive(Clone, Copy, Debug)]
-pub struct Shortcut<'a> {
+pub struct InlineSite<'a> {
     /// The call, by its place in [`Cfg::insts`]: a direct one, or an indirect one with a guard.
     pub call: u32,
     /// Which function it calls where the guard holds: its entry.
     pub callee: Avma,
-    /// What of the callee is to run in place, if so; see [`crate::fits_in_place`].
+    /// What of the callee is to run in place, if so; see [`crate::can_inline`].
     pub body: Option<Body<'a>>,
     /// What has to be asked first where the call is indirect.
     pub guard: Option<Guard>,
 }
 
-/// A register and the value it has where a [`Shortcut`] may be taken: the address of a virtual table from which the call
+/// A register and the value it has where the guard of an [`InlineSite`] holds: the address of a virtual table from which the call
 /// reads its destination. That the table leads to the callee is checked ([`Request::constant`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
@@ -147,9 +148,9 @@ impl<'a> Function<'a> {
             align: 1,
             counters: Vec::new(),
             watches: Vec::new(),
-            late_bound: Vec::new(),
-            shortcuts: Vec::new(),
-            repeats: Vec::new(),
+            through_redirects: Vec::new(),
+            inline_sites: Vec::new(),
+            unrolls: Vec::new(),
         }
     }
 }
@@ -223,10 +224,10 @@ pub struct Stats {
     pub inserted_jumps: u64,
     /// Jumps of the original that are not needed.
     pub dropped_jumps: u64,
-    /// Loops that are there more than once.
-    pub repeated: u64,
-    /// Calls that are answered in place.
-    pub in_place: u64,
+    /// Loops that are unrolled.
+    pub unrolled: u64,
+    /// Calls that are inlined.
+    pub inlined: u64,
     /// Conditional jumps whose condition was inverted.
     pub inverted: u64,
     /// Bytes of nops for aligned blocks.

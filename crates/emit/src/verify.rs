@@ -32,7 +32,7 @@ use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
-use crate::verify_shortcut::Asides;
+use crate::verify_inline::Asides;
 use addr::Avma;
 use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
@@ -123,7 +123,7 @@ impl Verifier<'_> {
             }
             match (step.entry.link, original) {
                 (Link::Dropped, Some(o)) if o.decoded.is_call_near() => {
-                    self.in_place(&step, o, &mut steps, asides)?;
+                    self.inlined(&step, o, &mut steps, asides)?;
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy | Link::Again, o) => self.copy(o?, &step.got, step.bytes)?,
@@ -131,7 +131,7 @@ impl Verifier<'_> {
                     self.guarded(&step, &mut steps, asides)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,
-                // All else of a shortcut is behind its first instruction.
+                // All else of an inlined or guarded call is behind its first instruction.
                 (Link::Within, _) => self.aside(&step, asides)?,
             }
         }

@@ -6,9 +6,9 @@ use crate::encode::encode;
 use crate::items::Plan;
 use crate::plan::plan;
 use crate::relax::relax;
-use crate::request::{Guard, Shortcut};
-use crate::verify_shortcut::wrong_rests;
-use crate::{Fragments, Repeat};
+use crate::request::{Guard, InlineSite};
+use crate::verify_inline::wrong_rests;
+use crate::{Fragments, Unroll};
 use addr::{Addr, AvmaRange};
 use code::BlockId;
 use iced_x86::Decoder;
@@ -60,8 +60,8 @@ fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
 
 fn function_in<'a>(cfg: &'a Cfg, order: Vec<BlockId>, rng: &mut Rng) -> Function<'a> {
     let loops = crate::loops(cfg, &order).into_iter();
-    let repeats = loops.map(|r| Repeat { copies: 1 + u32::try_from(rng.below(3)).unwrap(), ..r }).collect();
-    Function { hot: rng.hot(order.len()), align: 16, repeats, ..Function::new(cfg, order, &[]) }
+    let unrolls = loops.map(|r| Unroll { copies: 1 + u32::try_from(rng.below(3)).unwrap(), ..r }).collect();
+    Function { hot: rng.hot(order.len()), align: 16, unrolls, ..Function::new(cfg, order, &[]) }
 }
 
 /// Plan and bytes.
@@ -229,7 +229,7 @@ fn every_wrong_table_is_found() {
 
 /// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, answered in place; the way through LEAF is left in two places.
 #[test]
-fn a_wrong_shortcut_is_found() {
+fn a_wrong_inline_site_is_found() {
     // 0: mov 4(%rdi), %eax; test; je 3. 1: lea 0x10(%rip), %rcx; jne 4. 2: ret. 3: neg; ret. 4: ret.
     let bytes = [
         &[0x8b, 0x47, 0x04, 0x85, 0xc0, 0x74, 0x0a][..],
@@ -243,12 +243,12 @@ fn a_wrong_shortcut_is_found() {
     let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
     let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
     let guard = Some(Guard { register: 0, table: TABLE });
-    let guarded = Shortcut { call: 0, callee: LEAF, body: Some(leaf), guard };
-    let direct = Shortcut { call: 1, callee: LEAF, body: Some(leaf), guard: None };
+    let guarded = InlineSite { call: 0, callee: LEAF, body: Some(leaf), guard };
+    let direct = InlineSite { call: 1, callee: LEAF, body: Some(leaf), guard: None };
     let f = Function {
         order: vec![BlockId(0)],
         hot: 1,
-        shortcuts: vec![guarded, direct],
+        inline_sites: vec![guarded, direct],
         ..function(&cfg, &mut Rng(1))
     };
     let (plan, good) = make(&f, &[]);
@@ -271,7 +271,7 @@ fn a_wrong_shortcut_is_found() {
     assert!(check(&f, &other, &good, &[]).is_err());
     for table in [TABLE.add(8), Avma(0)] {
         let mut f = f.clone();
-        f.shortcuts[0].guard = Some(Guard { register: 0, table });
+        f.inline_sites[0].guard = Some(Guard { register: 0, table });
         let (plan, made) = make(&f, &[]);
         assert!(check(&f, &plan, &made, &[]).is_err());
     }
@@ -280,7 +280,7 @@ fn a_wrong_shortcut_is_found() {
     bytes[6] = 0x0c;
     let other_leaf = graph::graph(LEAF.0, &bytes);
     let mut other = f.clone();
-    other.shortcuts[1].body = Some(Body { cfg: &other_leaf, ..leaf });
+    other.inline_sites[1].body = Some(Body { cfg: &other_leaf, ..leaf });
     assert!(check(&other, &plan, &good, &[]).is_err());
     // The same, guarded by a landing pad of its own; one that ends in a far return; one that reads the stack pointer, and so does the
     // clone.
@@ -290,7 +290,7 @@ fn a_wrong_shortcut_is_found() {
         action: 0,
     }];
     let pads = unwind::Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
-    other.shortcuts[1].body = Some(Body { lsda: Some(&pads), ..leaf });
+    other.inline_sites[1].body = Some(Body { lsda: Some(&pads), ..leaf });
     assert!(check(&other, &plan, &good, &[]).is_err());
     bytes[6] = 0x0a;
     let with = |clone: &Encoded, at: usize, by: &[u8]| {
@@ -298,7 +298,7 @@ fn a_wrong_shortcut_is_found() {
         bytes[at..at + by.len()].copy_from_slice(by);
         let changed = graph::graph(LEAF.0, &bytes);
         let mut other = f.clone();
-        other.shortcuts[1].body = Some(Body { cfg: &changed, ..leaf });
+        other.inline_sites[1].body = Some(Body { cfg: &changed, ..leaf });
         check(&other, &plan, clone, &[])
     };
     assert_eq!(with(&good, 3, &[0x85, 0xc0]), Ok(()));
@@ -309,7 +309,7 @@ fn a_wrong_shortcut_is_found() {
     assert!(with(&good, 3, &[0x89, 0xe0]).is_err() && with(&reads, 3, &[0x89, 0xe0]).is_err());
     // A body that is another function's.
     let mut f = f.clone();
-    f.shortcuts[1].callee = LEAF.add(16);
+    f.inline_sites[1].callee = LEAF.add(16);
     assert!(check(&f, &plan, &good, &[]).is_err());
 }
 

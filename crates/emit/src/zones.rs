@@ -1,6 +1,6 @@
 //! Where does each fragment lie?
 //!
-//! First the hot fragments of all functions, then the warm ones, both in the functions' order. So what runs seldom does not
+//! First the hot fragments of all functions, then the warm ones, both in the functions' order. So what runs rarely does not
 //! share cache lines with what runs often.
 
 use crate::items::{FragmentPlan, Zone};

@@ -16,7 +16,7 @@ mod records;
 mod session;
 mod show;
 
-pub use ::frontend::Events as FrontEndEvents;
+pub use ::fetch_model::Events as FetchEvents;
 pub use base::error::{Error, ExitCode, is_root, rights, with_causes};
 pub use base::interrupt::Interrupt;
 pub use base::names::{demangled, short as short_name};
@@ -51,8 +51,8 @@ pub use session::target::Target;
 pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Standing, Stretch, Warmth};
 pub use show::doctor::{Check, DoctorReport, doctor};
 pub use show::explain::{ExplainReport, FunctionReport, explain};
+pub use show::fetch::{FetchReport, fetch_report, follow_path};
 pub use show::fit::{Fit, fit};
-pub use show::front_end::{FrontEndReport, follow_path, front_end};
 pub use show::heat::{Heat, HeatSide, Space};
 pub use show::overview::{Overview, ProfileFacts, overview};
 pub use show::reason::reason_in_words;

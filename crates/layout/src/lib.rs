@@ -8,7 +8,7 @@
 mod cache_sort;
 mod chains;
 mod ext_tsp;
-mod front_end;
+mod footprint;
 mod function_order;
 mod misses;
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod test_support;
 
 pub use cache_sort::cache_sort;
 pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};
-pub use front_end::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span, hottest};
+pub use footprint::{Footprint, LINE_BYTES, PAGE_BYTES, Span, hottest};
 pub use function_order::{
     CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
 };

@@ -6,7 +6,7 @@
 //! nothing is missed.
 
 use crate::cache_sort::{cache_sort, number};
-use crate::front_end::{LINE_BYTES, PAGE_BYTES};
+use crate::footprint::{LINE_BYTES, PAGE_BYTES};
 use crate::function_order::{CallEdge, FuncNode, function_order};
 use std::collections::BTreeMap;
 

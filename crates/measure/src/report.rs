@@ -30,7 +30,7 @@ pub struct Report {
     pub events: Events,
     /// What a model of a named CPU says where there are no counters: not measured, and for the caller to fill in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub modelled: Option<engine::FrontEndReport>,
+    pub modelled: Option<engine::FetchReport>,
     /// What the figures say.
     pub verdict: Verdict,
     /// Whether they say anything: there was load enough, and the interval is narrow enough.

@@ -97,7 +97,7 @@ impl Hunt {
     /// The entries to watch next, and for how long.
     pub(crate) fn next(&mut self) -> (Vec<Avma>, Duration) {
         let mut out = Vec::with_capacity(MAX_WATCHED);
-        // One place is left for the others, lest those that come seldom hold all of them.
+        // One place is left for the others, lest those that come rarely hold all of them.
         while out.len() < MAX_WATCHED - 1
             && let Some((original, tries)) = self.met.pop_front()
         {

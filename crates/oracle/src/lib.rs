@@ -9,7 +9,7 @@
 //! instructions belong together; at each pair all registers must agree, and all memory that was written. Where the two
 //! may differ (a return address, and whatever was computed from one) the difference is followed: every other one must
 //! be the consequence of a difference that was there before. See `differ`. A call that gets where it goes more directly in the
-//! clone is compared with all that the original does for it. See `shortcut`.
+//! clone is compared with all that the original does for it. See `inline`.
 //!
 //! At each clone instruction the stack is unwound too: by the clone's tables as they lie in the target, and by the
 //! original's; both must give the same frames.
@@ -27,9 +27,9 @@ mod examine;
 mod expression;
 mod frame;
 mod hunt;
+mod inline;
 mod lockstep;
 mod report;
-mod shortcut;
 mod steps;
 mod twin;
 mod unwinding;

@@ -39,13 +39,13 @@ pub(crate) enum Depth {
     /// In the same frames.
     Same,
     /// The originals' side is in a function that was called, the clones' side where that runs in place.
-    InPlace,
+    Inlined,
 }
 
 impl Depth {
     /// How many frames more the originals' side has.
     pub(crate) fn frames(self) -> usize {
-        usize::from(self == Depth::InPlace)
+        usize::from(self == Depth::Inlined)
     }
 
     /// What the state of the originals' side is without the return addresses that only this side has.
@@ -151,7 +151,7 @@ impl<'a> Lockstep<'a> {
     /// One instruction of both, or what is done for a call.
     fn next(&mut self) -> Result<Option<Verdict>, Error> {
         if self.atlas.is_dropped(self.a.now.ip(), self.b.now.ip()) {
-            self.in_place()
+            self.inlined()
         } else if self.is_guard()? {
             self.guard()
         } else {

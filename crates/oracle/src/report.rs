@@ -74,7 +74,7 @@ pub enum Difference {
         name: &'static str,
     },
     /// What is done for a call in the clone is not what the call does.
-    Shortcut {
+    Inline {
         /// In words.
         what: &'static str,
     },
@@ -167,7 +167,7 @@ pub struct Report {
     /// Clone instructions between the read of a cloned jump table and its jump.
     pub unmovable: u64,
     /// Calls whose callees ran in place, to their end or not. Their instructions are among those compared.
-    pub in_place: u64,
+    pub inlined: u64,
     /// Those of them that left the way through the callee.
     pub exits: u64,
     /// Guards before indirect calls.
@@ -197,7 +197,7 @@ impl Report {
         self.extra += other.extra;
         self.dropped += other.dropped;
         self.unmovable += other.unmovable;
-        self.in_place += other.in_place;
+        self.inlined += other.inlined;
         self.exits += other.exits;
         self.guards += other.guards;
         self.guards_failed += other.guards_failed;
@@ -226,7 +226,7 @@ impl fmt::Display for Report {
             self.unmovable,
             self.extra,
             self.dropped,
-            self.in_place,
+            self.inlined,
             self.exits,
             self.guards,
             self.guards_failed,

@@ -4,7 +4,7 @@ use crate::counts::Counts;
 use code::{BlockId, Cfg, Dest};
 
 /// A block that ran, by inference alone, less often than once in so many calls is cold.
-const SELDOM: u64 = 1000;
+const CALLS_PER_RARE_RUN: u64 = 1000;
 /// A cold block of up to this many bytes that leads back into hot code stays in the clone: leaving the clone for it
 /// would cost the rest of the call in the original.
 const SMALL_BYTES: u64 = 32;
@@ -56,7 +56,7 @@ pub fn hot_blocks(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
     let hot: Vec<bool> = (0..n)
         .map(|b| {
             let count = counts.blocks.get(b).copied().unwrap_or(0);
-            let often = count > 0 && count >= calls.div_ceil(SELDOM);
+            let often = count > 0 && count >= calls.div_ceil(CALLS_PER_RARE_RUN);
             b == 0 || samples.get(b).is_some_and(|&s| s > 0) || often
         })
         .collect();
@@ -105,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn seldom_and_unsampled_is_cold() {
+    fn rare_and_unsampled_is_cold() {
         let c = cfg_at(0, &[(1, cond(1, 2)), (20, ret()), (1, cond(3, 4)), (20, ret()), (20, ret())]);
-        let counts = |seldom: u64| Counts {
+        let counts = |rare: u64| Counts {
             entry: 10_000,
-            blocks: vec![10_000, seldom, 10_000 - seldom, 0, 10_000 - seldom],
+            blocks: vec![10_000, rare, 10_000 - rare, 0, 10_000 - rare],
             ..Counts::default()
         };
         assert_eq!(hot_blocks(&c, &counts(9), &[]), [true, false, true, false, true]);

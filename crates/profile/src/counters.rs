@@ -2,7 +2,7 @@
 //!
 //! After Knuth and Stevenson, "Optimal measurement of points for program frequency counts" (BIT 1973), and Ball and
 //! Larus, "Optimally profiling and tracing programs" (TOPLAS 1994): in a circulation the flows outside a spanning tree
-//! determine those on the tree. With the tree of greatest weight, counters run as seldom as can be.
+//! determine those on the tree. With the tree of greatest weight, counters run as rarely as can be.
 
 mod guess;
 

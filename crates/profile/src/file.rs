@@ -44,7 +44,7 @@ mod print;
 mod record;
 #[cfg(test)]
 mod tests;
-mod words;
+mod tokens;
 
 pub use build_id::BuildId;
 pub use fdata::{Fdata, fdata};

@@ -14,7 +14,7 @@ const RAISE: i64 = 10;
 const LOWER: i64 = 20;
 /// Cost of one execution of a block without a sample.
 const RAISE_ZERO: i64 = 11;
-/// Cost of passing an edge, an entrance or an exit that is seldom used.
+/// Cost of passing an edge, an entrance or an exit that is rarely used.
 pub(crate) const UNLIKELY: i64 = 5;
 /// Cost of an entrance or an exit that was made up, so that every block has a way in and a way out.
 const MADE_UP: i64 = 15;

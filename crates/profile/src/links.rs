@@ -38,8 +38,8 @@ pub(crate) struct Link {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) place: Place,
-    /// Whether control seldom passes it, as the code looks.
-    pub(crate) seldom: bool,
+    /// Whether control rarely passes it, as the code looks.
+    pub(crate) rare: bool,
 }
 
 impl Link {
@@ -76,7 +76,7 @@ pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     let mut links = Vec::new();
     for ((at, id), degree) in (0..).zip(0u32..).zip(degrees) {
         let b = BlockId(id);
-        let mut link = |from, to, place, cost: i64| links.push(Link { from, to, place, seldom: cost > 0 });
+        let mut link = |from, to, place, cost: i64| links.push(Link { from, to, place, rare: cost > 0 });
         if let Some(cost) = graph.entrances[at] {
             link(WORLD, enter(at), Place::Entrance(b), cost);
         }

@@ -5,7 +5,7 @@
 //! journal. Region 0 is the routines' own page, so that even they unwind.
 
 use crate::list::{self, Tail};
-use crate::{CounterArea, Error, Record, frozen, journal, lookup, walk};
+use crate::{CounterArea, Error, Record, frozen, journal, lookup, module_list};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
@@ -54,9 +54,11 @@ pub struct Region {
     pub journal: Avma,
 }
 
-const _: () = assert!(REGIONS + MAX_REGIONS as u64 * REGION_LEN <= FRAMES && TOTAL + 8 <= walk::HEADERS);
 const _: () =
-    assert!(MORE + MAX_MORE as u64 * journal::RECORD_LEN as u64 <= REGIONS && walk::HEADERS + 112 <= MORE);
+    assert!(REGIONS + MAX_REGIONS as u64 * REGION_LEN <= FRAMES && TOTAL + 8 <= module_list::HEADERS);
+const _: () = assert!(
+    MORE + MAX_MORE as u64 * journal::RECORD_LEN as u64 <= REGIONS && module_list::HEADERS + 112 <= MORE
+);
 
 /// How calls of `dl_iterate_phdr` are led through the anchor: for good, as the caller may meet frames of clones at any time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,8 +107,8 @@ impl Anchor {
 
     /// Where the routine is that answers in `dl_iterate_phdr`'s place, for a code page at `code_at`.
     #[must_use]
-    pub fn walk_routine(code_at: Avma) -> Avma {
-        code_at.add(walk::AT)
+    pub fn module_list_routine(code_at: Avma) -> Avma {
+        code_at.add(module_list::AT)
     }
 
     /// The regions that are code caches.
@@ -163,11 +165,11 @@ impl Anchor {
     pub fn pages(at: Avma, slot: Option<Avma>, original: u64) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let code_at = at.sub(PAGE);
         let mut code = lookup::routine(at, original);
-        resize(&mut code, walk::AT, 0xcc);
-        code.extend(walk::routine());
+        resize(&mut code, module_list::AT, 0xcc);
+        code.extend(module_list::routine());
         resize(&mut code, PAGE, 0xcc);
         // The first routine is a leaf without a frame: at each of its instructions the return address is on top.
-        let range = AvmaRange::with_len(code_at, walk::AT);
+        let range = AvmaRange::with_len(code_at, module_list::AT);
         let row = Row {
             range,
             cfa: CfaRule::RegOffset(Reg::RSP, 8),
@@ -175,7 +177,7 @@ impl Anchor {
             args_size: 0,
         };
         let leaf = CloneFrame { range, rows: vec![row], personality: None, lsda: None, signal_frame: false };
-        let all: Vec<CloneFrame> = [leaf].into_iter().chain(walk::frames(code_at)).collect();
+        let all: Vec<CloneFrame> = [leaf].into_iter().chain(module_list::frames(code_at)).collect();
         let hdr_at = at.add(FRAMES);
         let frames = unwind::write_frames(&all, hdr_at.add(MAX_INDEX), hdr_at)?;
         let own = Region { text: AvmaRange::with_len(code_at, PAGE), eh_frame_hdr: hdr_at, journal: at };
@@ -190,8 +192,8 @@ impl Anchor {
         resize(&mut data, frozen::IN_ANCHOR, 0);
         data.extend(u64::from(frozen::FROZEN).to_le_bytes());
         data.extend(1u64.to_le_bytes());
-        resize(&mut data, walk::HEADERS, 0);
-        data.extend(walk::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
+        resize(&mut data, module_list::HEADERS, 0);
+        data.extend(module_list::headers(own.text, AvmaRange::with_len(hdr_at, frames.hdr.len() as u64)));
         resize(&mut data, REGIONS, 0);
         data.extend(region_bytes(&own));
         resize(&mut data, FRAMES, 0);
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(got.regions[0].eh_frame_hdr, AT.add(FRAMES));
         assert_eq!((AT, &data[..]).u64(got.owed_at()).unwrap(), 0);
         assert_eq!(got.room(), list::MOST_REGIONS - 1);
-        assert!(lookup::routine(AT, 3).len() as u64 <= walk::AT);
+        assert!(lookup::routine(AT, 3).len() as u64 <= module_list::AT);
     }
 
     #[test]
@@ -367,13 +369,13 @@ mod tests {
         let mem = (AT, &data[..]);
         let frames = unwind::FrameTable::parse(table, AT.add(FRAMES + MAX_INDEX), &mem).unwrap();
         assert_eq!((frames.fdes().len(), frames.skipped()), (3, 0));
-        let wanted: Vec<Row> = walk::frames(AT.sub(PAGE)).into_iter().flat_map(|f| f.rows).collect();
+        let wanted: Vec<Row> = module_list::frames(AT.sub(PAGE)).into_iter().flat_map(|f| f.rows).collect();
         let got: Vec<Row> = frames.fdes()[1..].iter().flat_map(|f| frames.rows(f).unwrap()).collect();
         assert_eq!(got, wanted);
         // The index has the three functions, and ends before the table.
         let index = usize::try_from(FRAMES).unwrap();
         assert_eq!(data[index + 8..index + 12], 3u32.to_le_bytes());
-        let size_of_index = usize::try_from(walk::HEADERS).unwrap() + 56 + 40;
+        let size_of_index = usize::try_from(module_list::HEADERS).unwrap() + 56 + 40;
         assert_eq!(data[size_of_index..][..8], (12 + 8 * 3u64).to_le_bytes());
     }
 

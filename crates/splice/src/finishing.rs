@@ -9,7 +9,7 @@
 
 use crate::anchor::{Anchor, Region};
 use crate::toggle::Word;
-use crate::{Error, Header, Record, State, toggle, walk};
+use crate::{Error, Header, Record, State, module_list, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::{FinishingCode, Process};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
@@ -123,7 +123,7 @@ fn tables(code: &FinishingCode) -> Result<[(Avma, Vec<u8>); 4], Error> {
     Ok([
         (table, frames.eh_frame),
         (eh_frame_hdr, frames.hdr),
-        (journal.add(walk::HEADERS), walk::headers(text, index)),
+        (journal.add(module_list::HEADERS), module_list::headers(text, index)),
         (journal, header.write()),
     ])
 }
@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(
             (headers_at, headers),
             (
-                journal_at.add(walk::HEADERS),
-                walk::headers(code.text, AvmaRange::with_len(hdr_at, index.len() as u64)),
+                journal_at.add(module_list::HEADERS),
+                module_list::headers(code.text, AvmaRange::with_len(hdr_at, index.len() as u64)),
             )
         );
         let header = crate::journal::parse_header(&journal, journal_at).unwrap();

@@ -133,7 +133,7 @@ fn switch_off(remote: &mut Remote<'_>, disabled: u64) -> Result<(), tracee::Erro
 ///
 /// # Errors
 /// [`Error::Tracee`]; what is owed stays on record then.
-pub fn settle(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+pub fn recover_pending(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     match process.u64(anchor.owed_at())? {
         0 => Ok(()),
         disabled => turn_back(process, anchor, disabled).map(drop),

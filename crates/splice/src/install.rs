@@ -5,7 +5,7 @@ use crate::list::AREAS;
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS, Policy,
-    Record, Region, State, ToggleReport, counters, fault, finishing, huge, journal, quiet, walk,
+    Record, Region, State, ToggleReport, counters, fault, finishing, huge, journal, module_list, quiet,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
@@ -400,7 +400,7 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
     write(process, tables.blob.start, &c.blob)?;
     write(process, tables.map.start, &c.map)?;
     write(process, tables.notes.start, &c.notes)?;
-    write(process, c.data_at.add(walk::HEADERS), &walk::headers(c.text_range(), c.index()))?;
+    write(process, c.data_at.add(module_list::HEADERS), &module_list::headers(c.text_range(), c.index()))?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
         state: State::Prepared,

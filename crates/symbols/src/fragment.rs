@@ -7,7 +7,7 @@ use addr::AvmaRange;
 pub enum Part {
     /// A clone, where it is entered and runs often.
     Hot,
-    /// What of a clone runs seldom.
+    /// What of a clone runs rarely.
     Warm,
     /// A clone that counted.
     Counting,

@@ -60,7 +60,7 @@ mod tests {
             ("profile", &["addr", "code"]),
             ("layout", &[]),
             ("emit", &["addr", "unwind", "code"]),
-            ("frontend", &["addr", "code", "profile", "emit"]),
+            ("fetch_model", &["addr", "code", "profile", "emit"]),
             ("tracee", &["addr"]),
             ("perf", &["addr"]),
             ("splice", &["addr", "unwind", "tracee"]),
@@ -68,8 +68,18 @@ mod tests {
             (
                 "engine",
                 &[
-                    "addr", "unwind", "image", "code", "profile", "layout", "emit", "frontend", "tracee",
-                    "perf", "splice", "symbols",
+                    "addr",
+                    "unwind",
+                    "image",
+                    "code",
+                    "profile",
+                    "layout",
+                    "emit",
+                    "fetch_model",
+                    "tracee",
+                    "perf",
+                    "splice",
+                    "symbols",
                 ],
             ),
             ("measure", &["tracee", "perf", "engine"]),
@@ -100,7 +110,7 @@ mod tests {
     #[test]
     fn the_core_is_pure() {
         for (file, text) in all_sources() {
-            let pure = ["addr", "unwind", "code", "profile", "layout", "emit", "frontend", "symbols"]
+            let pure = ["addr", "unwind", "code", "profile", "layout", "emit", "fetch_model", "symbols"]
                 .iter()
                 .any(|c| file.starts_with(format!("crates/{c}/src")));
             let is_test = file.to_string_lossy().contains("test");

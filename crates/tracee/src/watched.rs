@@ -191,7 +191,7 @@ impl Watched {
     fn take_pending(&mut self) -> Result<(), Error> {
         while self.at == Where::Rest && self.process.thread_status(self.tid)?.sig_pnd & TRAP != 0 {
             self.go_on()?;
-            self.settle()?;
+            self.wait_until_stopped()?;
         }
         Ok(())
     }
@@ -208,12 +208,12 @@ impl Watched {
     fn halt(&mut self) -> Result<(), Error> {
         if self.at == Where::Running {
             self.gone_is_ended(ptrace::interrupt(self.tid), "interrupt")?;
-            self.settle()?;
+            self.wait_until_stopped()?;
         }
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), Error> {
+    fn wait_until_stopped(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + PATIENCE;
         while self.at == Where::Running {
             if Instant::now() > deadline {

@@ -71,7 +71,7 @@ fn one(r: &ExplainReport, f: &FunctionReport, a: &Anatomy) -> String {
 
 fn stretches(all: &[Stretch]) -> String {
     let each = |(i, s): (usize, &Stretch)| {
-        let what = ["", "seldom run: "].get(i).copied().unwrap_or("");
+        let what = ["", "rarely run: "].get(i).copied().unwrap_or("");
         format!("{what}{}, {} bytes", s.at, s.bytes)
     };
     all.iter().enumerate().map(each).collect::<Vec<_>>().join("; ")
@@ -125,7 +125,7 @@ fn block(s: &mut String, b: &BlockAnatomy, width: usize, has_clone: bool) {
             (Pairing::Copy, Some(i)) => (' ', asm(i)),
             (Pairing::Again, Some(i)) => ('=', asm(i)),
             (Pairing::Extra, Some(i)) => ('+', asm(i)),
-            (Pairing::Shortcut, Some(i)) => ('*', format!("{}  (in place of the call)", asm(i))),
+            (Pairing::Inlined, Some(i)) => ('*', format!("{}  (in place of the call)", asm(i))),
             (Pairing::Dropped, _) | (_, None) => ('-', "(not needed)".to_owned()),
         };
         let _ = write!(s, "\n    {left:<width$} {mark}| {right}");

@@ -8,7 +8,7 @@ use ::measure::{
     Report, SystemCalls, Verdict, Work, WorkError,
 };
 use clap::{Args, builder::RangedU64ValueParser};
-use engine::{ExitCode, FrontEndEvents, FrontEndReport, Pid, TargetState};
+use engine::{ExitCode, FetchEvents, FetchReport, Pid, TargetState};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -128,7 +128,7 @@ pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
         report.windows.clear();
     }
     if report.qps.is_some() && report.events.source == EventSource::None {
-        match engine::front_end(pid) {
+        match engine::fetch_report(pid) {
             Ok(modelled) => report.modelled = modelled,
             Err(e) => out.warn(&format!("no modelled events: {}", engine::with_causes(&e))),
         }
@@ -232,14 +232,14 @@ fn events(r: &Report) -> String {
 }
 
 /// Events of the same path without and with, of a thousand instructions that it takes without.
-fn modelled(m: &FrontEndReport) -> String {
+fn modelled(m: &FetchReport) -> String {
     let mut s = format!(
         "\nmodelled, {}: of 1000 instructions drawn from the counts of {} functions ({:.0}% of samples)",
         m.cpu,
         m.functions,
         m.coverage * 100.0
     );
-    type Count = fn(&FrontEndEvents) -> u64;
+    type Count = fn(&FetchEvents) -> u64;
     let rows: [(&str, Count); 7] = [
         ("I-cache misses", |e| e.icache_misses),
         ("I-TLB misses", |e| e.itlb_misses),

@@ -7,7 +7,7 @@ use crate::common::Rng;
 use crate::common::program::{Program, Source};
 use addr::{Addr, Avma, ReadMemory};
 use code::{BlockId, Cfg, Dest, SiteForm};
-use emit::{Body, Function, Output, Shortcut};
+use emit::{Body, Function, InlineSite, Output};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, elf};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use std::process::Command;
 fn way(f: &Source, rng: &mut Rng) -> Option<Vec<BlockId>> {
     let mut path = vec![BlockId(0)];
     for _ in 0..8 {
-        if emit::fits_in_place(Body { cfg: &f.cfg, path: &path, lsda: f.lsda.as_ref() }) {
+        if emit::can_inline(Body { cfg: &f.cfg, path: &path, lsda: f.lsda.as_ref() }) {
             return Some(path);
         }
         let mut next = Vec::new();
@@ -32,14 +32,14 @@ fn way(f: &Source, rng: &mut Rng) -> Option<Vec<BlockId>> {
 }
 
 /// All calls of a function that can be answered so.
-fn shortcuts<'a>(cfg: &Cfg, ways: &'a HashMap<Avma, (&'a Source, Vec<BlockId>)>) -> Vec<Shortcut<'a>> {
+fn inline_sites<'a>(cfg: &Cfg, ways: &'a HashMap<Avma, (&'a Source, Vec<BlockId>)>) -> Vec<InlineSite<'a>> {
     let calls = (0u32..).zip(&cfg.insts).filter(|(_, i)| i.decoded.is_call_near());
     calls
         .filter_map(|(call, i)| {
             let callee = Avma(i.decoded.near_branch_target());
             let (f, path) = ways.get(&callee)?;
             let body = Body { cfg: &f.cfg, path, lsda: f.lsda.as_ref() };
-            Some(Shortcut { call, callee, body: Some(body), guard: None })
+            Some(InlineSite { call, callee, body: Some(body), guard: None })
         })
         .collect()
 }
@@ -87,7 +87,7 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
             .map(|f| f.shuffled(&mut rng, keep[usize::try_from(seed).unwrap() % keep.len()]))
             .collect();
         for f in functions.iter_mut().filter(|_| seed != 1) {
-            f.shortcuts = shortcuts(f.cfg, &ways);
+            f.inline_sites = inline_sites(f.cfg, &ways);
         }
         let (text_at, data_at) = (p.end, p.end.add(0x200_0000));
         // No thread of it has a GS base, so a counter's offset is its address.
@@ -108,9 +108,9 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
             out.stats
         );
         assert!(redirected * 3 > out.clones.len());
-        assert!(seed == 1 || out.stats.in_place > 10, "{:?}", out.stats);
+        assert!(seed == 1 || out.stats.inlined > 10, "{:?}", out.stats);
         // Of those without counters.
-        assert!(seed > 0 || out.stats.repeated > 0, "{:?}", out.stats);
+        assert!(seed > 0 || out.stats.unrolled > 0, "{:?}", out.stats);
         assert_eq!(run(&clone), wanted, "{compiler} {flags:?} seed {seed}");
     }
 }

@@ -5,7 +5,7 @@ use crate::common::walk::{Seen, Walker, clones};
 use crate::common::{Rng, unwinding};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
-use emit::{Body, Counter, Error, Function, Guard, Link, Output, Request, Shortcut, Stats, Stub, Stubs};
+use emit::{Body, Counter, Error, Function, Guard, InlineSite, Link, Output, Request, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -654,7 +654,7 @@ fn calls_get_where_they_mostly_go() {
     let cfg = graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call_g, &[0xc3]].concat());
     let f = graph(f_at.0, &[0x8b, 0x47, 0x04, 0xc3]);
     let g = graph(g_at.0, &[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3]);
-    assert!(emit::fits_in_place(straight(&f)) && emit::fits_in_place(straight(&g)));
+    assert!(emit::can_inline(straight(&f)) && emit::can_inline(straight(&g)));
     let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
     let constant = |at: Avma| (at == table.add(8)).then_some(f_at);
     let site = |from, to, pad: Option<u64>| CallSite {
@@ -665,18 +665,18 @@ fn calls_get_where_they_mostly_go() {
     let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
     let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
     let guard = Some(Guard { register: 0, table });
-    let emit = |shortcuts: Vec<Shortcut<'_>>| {
+    let emit = |inline_sites: Vec<InlineSite<'_>>| {
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
-        let caller = Function { shortcuts, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
         let functions = vec![caller, function(&f, &[0], &of_f), function(&g, &[0], &of_g)];
         emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
     };
-    let virtual_call = |body| Shortcut { call: 0, callee: f_at, body, guard };
-    let direct_call = Shortcut { call: 1, callee: g_at, body: Some(straight(&g)), guard: None };
+    let virtual_call = |body| InlineSite { call: 0, callee: f_at, body, guard };
+    let direct_call = InlineSite { call: 1, callee: g_at, body: Some(straight(&g)), guard: None };
     let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
 
     let out = emit(vec![virtual_call(Some(straight(&f))), direct_call]);
-    assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
+    assert_eq!((out.refused.as_slice(), out.stats.inlined), (&[][..], 1));
     let warm = out.clones[0].fragments().ranges().nth(1).unwrap().start;
     let want = [
         &[0x48, 0x3b, 0x05][..],
@@ -722,12 +722,12 @@ fn calls_get_where_they_mostly_go() {
     let to_clone = rel(18, out.clones[1].entry);
     assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
     // A table that does not lead there, or may not always: the proof fails, and with it the clone.
-    let out = emit(vec![Shortcut { callee: g_at, body: Some(straight(&g)), ..virtual_call(None) }]);
+    let out = emit(vec![InlineSite { callee: g_at, body: Some(straight(&g)), ..virtual_call(None) }]);
     assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
     // What is no such call stays as it is.
     let out = emit(vec![
-        Shortcut { guard: None, ..virtual_call(Some(straight(&f))) },
-        Shortcut { guard, ..direct_call },
+        InlineSite { guard: None, ..virtual_call(Some(straight(&f))) },
+        InlineSite { guard, ..direct_call },
     ]);
     assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
 }
@@ -746,8 +746,8 @@ fn late_calls_go_to_originals_that_are_redirected() {
         let f = graph(f_at.0, &[mark, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]].concat());
         let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
         let behind = |at: Avma| at.add(mark.len() as u64);
-        let calls = |late_bound: Vec<u32>| {
-            let caller = Function { late_bound, ..function(&cfg, &[0], &of_cfg) };
+        let calls = |through_redirects: Vec<u32>| {
+            let caller = Function { through_redirects, ..function(&cfg, &[0], &of_cfg) };
             let f = Function { is_redirected: true, ..function(&f, &[0], &of_f) };
             let functions = vec![caller, f, function(&g, &[0], &of_g)];
             let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
@@ -788,14 +788,14 @@ fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
     let emit = |order: &[u32]| {
         let path = [BlockId(0), BlockId(1)];
         let body = Some(Body { cfg: &g, path: &path, lsda: None });
-        let shortcuts = vec![Shortcut { call: 0, callee: g_at, body, guard: None }];
+        let inline_sites = vec![InlineSite { call: 0, callee: g_at, body, guard: None }];
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
-        let caller = Function { shortcuts, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
         emit::emit(&request(vec![caller, function(&g, order, &of_g)])).unwrap()
     };
     for (order, in_clone) in [(&[0, 1, 2][..], true), (&[0, 1], false)] {
         let out = emit(order);
-        assert_eq!((out.refused.as_slice(), out.stats.in_place), (&[][..], 1));
+        assert_eq!((out.refused.as_slice(), out.stats.inlined), (&[][..], 1));
         let aside = out.clones[0].fragments().ranges().nth(1).unwrap().start;
         let to_aside = emit::branch_displacement(TEXT.add(8), aside).unwrap();
         let want = [&[0x85, 0xff, 0x0f, 0x84][..], &to_aside, &[0x8b, 0x47, 0x04, 0xc3]].concat();
@@ -817,8 +817,8 @@ fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
 }
 
 #[test]
-fn what_does_not_fit_in_place() {
-    let fits = |bytes: &[u8]| emit::fits_in_place(straight(&graph(0x40_0000, bytes)));
+fn what_cannot_be_inlined() {
+    let fits = |bytes: &[u8]| emit::can_inline(straight(&graph(0x40_0000, bytes)));
     assert!(fits(&[0xc3]), "nothing at all");
     assert!(fits(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 3, 0, 0, 0, 0xc3]), "a constant behind endbr64");
     assert!(!fits(&[0x8b, 0x44, 0x24, 0x08, 0xc3]), "an argument on the stack");
@@ -836,7 +836,7 @@ fn what_does_not_fit_in_place() {
         let range = AvmaRange::with_len(loads.entry, len);
         let call_sites = vec![CallSite { range, landing_pad: Some(Avma(0x40_0010)), action: 0 }];
         let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
-        emit::fits_in_place(Body { lsda: Some(&lsda), ..straight(&loads) })
+        emit::can_inline(Body { lsda: Some(&lsda), ..straight(&loads) })
     };
     assert!(caught(0) && !caught(2), "a fault that the function itself would catch");
 
@@ -844,7 +844,7 @@ fn what_does_not_fit_in_place() {
     let cfg = graph(0x40_0000, &[0x48, 0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]);
     let by = |path: &[u32]| {
         let path: Vec<BlockId> = path.iter().map(|&b| BlockId(b)).collect();
-        emit::fits_in_place(Body { cfg: &cfg, path: &path, lsda: None })
+        emit::can_inline(Body { cfg: &cfg, path: &path, lsda: None })
     };
     assert!(by(&[0, 1, 2]) && by(&[0, 2]), "either way");
     assert!(!by(&[]) && !by(&[0]) && !by(&[0, 1]) && !by(&[1, 2]) && !by(&[0, 2, 1]), "no way through");

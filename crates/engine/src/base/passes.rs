@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub enum Pass {
     /// The blocks of a function lie in the order in which control goes through them, else by address.
     Blocks,
-    /// Blocks that run seldom lie behind those of all functions that run often, else with their function.
+    /// Blocks that run rarely lie behind those of all functions that run often, else with their function.
     Split,
     /// Functions that call each other lie side by side, else by address.
     Functions,

@@ -3,14 +3,14 @@
 use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Pass, Style};
 use crate::build::map_store;
-use crate::build::neighbourhood;
+use crate::build::reach_group;
 use crate::build::redirects::{self, Words};
 use crate::plan::candidate::Candidate;
 use crate::plan::function_order::function_order;
 use crate::{Error, Interrupt};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
-use emit::{Body, Fragments, Function, Output, Request, Shortcut, Stubs};
+use emit::{Body, Fragments, Function, InlineSite, Output, Request, Stubs};
 use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
@@ -117,13 +117,13 @@ pub fn build(
     Ok(built)
 }
 
-/// Module places by neighbourhood; only modules that may be optimized count.
+/// Module places by reach group; only modules that may be optimized count.
 fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
     let modules = program.image().modules();
     let usable: Vec<usize> =
         program.modules().iter().filter(|m| m.refused.is_none()).map(|m| m.in_image).collect();
     let extents: Vec<AvmaRange> = usable.iter().map(|&i| modules[i].extent).collect();
-    neighbourhood::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
+    reach_group::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
 }
 
 /// Everything mapped, with what grows.
@@ -292,9 +292,9 @@ fn emit_at(
             hot: c.hot,
             counters: c.counters.clone(),
             watches: c.watches.clone(),
-            late_bound: c.late_bound.clone(),
-            shortcuts: shortcuts(c, &bodies),
-            repeats: c.repeats.clone(),
+            through_redirects: c.through_redirects.clone(),
+            inline_sites: inline_sites(c, &bodies),
+            unrolls: c.unrolls.clone(),
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,
             signal_frame: c.analysed.signal_frame,
@@ -311,13 +311,13 @@ fn emit_at(
 }
 
 /// Those of a function whose callees lie in reach of the cache.
-fn shortcuts<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<Shortcut<'a>> {
-    let near = |s: &crate::plan::candidate::Shortcut| {
+fn inline_sites<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<InlineSite<'a>> {
+    let near = |s: &crate::plan::candidate::InlineSite| {
         let body = *bodies.get(&s.callee)?;
-        let crate::plan::candidate::Shortcut { call, callee, in_place, guard } = *s;
-        Some(Shortcut { call, callee, body: body.filter(|_| in_place), guard })
+        let crate::plan::candidate::InlineSite { call, callee, inlined, guard } = *s;
+        Some(InlineSite { call, callee, body: body.filter(|_| inlined), guard })
     };
-    c.shortcuts.iter().filter_map(near).collect()
+    c.inline_sites.iter().filter_map(near).collect()
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
     }
 }
 
-/// Whether the function that begins at `at` makes one of the calls, be it in a part of its own that is seldom run.
+/// Whether the function that begins at `at` makes one of the calls, be it in a part of its own that is rarely run.
 fn asks(program: &Module, at: Avma, asked: &Asked) -> bool {
     let name = program.symbols.name_at(at).unwrap_or_default();
     let all = asked.find_object.iter().chain(&asked.walk).flat_map(|c| &c.displacements);

@@ -69,7 +69,7 @@ impl Routine {
     pub fn at(self, code_at: Avma) -> Avma {
         match self {
             Routine::FindObject => code_at,
-            Routine::Walk => splice::Anchor::walk_routine(code_at),
+            Routine::Walk => splice::Anchor::module_list_routine(code_at),
         }
     }
 }

@@ -3,14 +3,14 @@
 pub(crate) mod caches;
 pub(crate) mod direct;
 pub(crate) mod file_text;
-pub(crate) mod ground;
+pub(crate) mod installer;
 pub(crate) mod lookup;
 pub(crate) mod map_store;
 pub(crate) mod memory_limit;
-pub(crate) mod neighbourhood;
+pub(crate) mod reach_group;
 pub(crate) mod redirects;
 pub(crate) mod round;
 pub(crate) mod space;
 pub(crate) mod unloadable;
+pub(crate) mod unwind_hooks;
 pub(crate) mod unwinder;
-pub(crate) mod walk;

@@ -9,7 +9,7 @@
 use crate::Target;
 #[cfg(doc)]
 use crate::analyse::program::Program;
-use crate::build::ground;
+use crate::build::installer;
 use crate::build::lookup::Lookup;
 use image::{Image, Mapping, Module};
 
@@ -22,7 +22,7 @@ pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize
         image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
     if !modules.is_empty() && target.installed.is_none() {
         // The stop that marks is not the first one. Where that fails it is felt, and the installation says why.
-        let _ = ground::make_first_stop(target, image, lookup);
+        let _ = installer::make_first_stop(target, image, lookup);
     }
     let pages: Vec<_> = modules.iter().map(|(_, m)| m.extent.start).collect();
     let marked =

@@ -9,22 +9,22 @@ use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
 use crate::base::passes::{Passes, Style};
 use crate::build::file_text;
-use crate::build::ground::{Ground, Wanted};
+use crate::build::installer::{Installer, Wanted};
 use crate::build::memory_limit;
 use crate::build::redirects;
 use crate::build::round::{self, FunctionPlan, Offsets};
 use crate::build::space;
-use crate::build::walk;
+use crate::build::unwind_hooks;
 use crate::count::forked;
 use crate::count::gs_watch::Watch;
-use crate::count::prepare::on_ground;
+use crate::count::prepare::with_installer;
 use crate::count::recount::{self, Round};
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Others, SiteTargets};
 use crate::plan::candidates::{self, Candidates};
-use crate::plan::late_bound;
 use crate::plan::shuffle::Rng;
 use crate::plan::targets::{self, Seen, SeenSite, Site, ranked};
+use crate::plan::through_redirects;
 use crate::session::claim::Claim;
 use crate::session::lock::TargetLock;
 use crate::session::restore;
@@ -115,12 +115,12 @@ pub fn count_during(
     Claim::overrule(&process);
     restore::end_counting(pid)?;
     let target = Target::open(pid)?;
-    let counted = on_ground(&target, options, progress, |ground, mut candidates, _, progress| {
-        count(ground, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
+    let counted = with_installer(&target, options, progress, |installer, mut candidates, _, progress| {
+        count(installer, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
         let counted = candidates.chosen.into_iter().filter(|c| c.counted);
         Ok(counted
             .map(|c| CountedFunction {
-                name: ground.program.name(c.id),
+                name: installer.program.name(c.id),
                 cfg: c.analysed.cfg,
                 counts: c.counts,
                 exact: c.exact,
@@ -153,7 +153,7 @@ pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, loo
 /// # Errors
 /// Those of an installation and of taking it out.
 pub(crate) fn count(
-    ground: &Ground<'_, '_>,
+    installer: &Installer<'_, '_>,
     candidates: &mut Candidates,
     time: Duration,
     options: &OptimizeOptions,
@@ -161,25 +161,25 @@ pub(crate) fn count(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CountingReport, Error> {
     let mut report = CountingReport::default();
-    let (mut rounds, _) = recount::rounds(ground.target);
+    let (mut rounds, _) = recount::rounds(installer.target);
     let is_full = |target: &Target| target.installed.as_ref().is_some_and(space::is_full_of_counting);
     let full = "clones that count have taken their half of the room for clones";
-    if is_full(ground.target) && rounds.is_empty() {
+    if is_full(installer.target) && rounds.is_empty() {
         report.left_out = Some(full.to_owned());
         return Ok(report);
     }
-    let mut watch = Watch::new(&ground.target.process, ground.program.image());
-    if let Some(found) = ground.program.gs_use().or_else(|| before(ground, &mut watch)) {
+    let mut watch = Watch::new(&installer.target.process, installer.program.image());
+    if let Some(found) = installer.program.gs_use().or_else(|| before(installer, &mut watch)) {
         return Ok(CountingReport::left_out(found));
     }
     let mut known: FxHashSet<FuncId> = candidates.refused.iter().map(|r| r.0).collect();
-    known.extend(walk::kept(ground.program, &ground.lookup));
+    known.extend(unwind_hooks::kept(installer.program, &installer.lookup));
     let samples: u64 = candidates.samples.values().sum();
     let sampled: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
     let (mut from, mut new_rounds) = (0, 0);
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: candidates.chosen.len() - from });
-        let target = Target::open(ground.target.process.pid())?;
+        let target = Target::open(installer.target.process.pid())?;
         let is_full = is_full(&target) || new_rounds == NEW_ROUNDS;
         let again = choose_round(&mut rounds, &candidates.chosen[from..], &target, is_full)?;
         if again.is_none() && is_full {
@@ -188,26 +188,26 @@ pub(crate) fn count(
         }
         new_rounds += usize::from(again.is_none());
         for c in &mut candidates.chosen[from..] {
-            c.late_bound = late_bound::while_it_counts(c, samples);
+            c.through_redirects = through_redirects::while_it_counts(c, samples);
         }
         let (before, new) = candidates.chosen.split_at_mut(from);
         let counted = match &again {
-            Some(again) => count_again(ground, &target, new, again, &mut watch, run, &mut report),
-            None => count_new(ground, &target, new, before, options.style(), &mut watch, run, &mut report),
+            Some(again) => count_again(installer, &target, new, again, &mut watch, run, &mut report),
+            None => count_new(installer, &target, new, before, options.style(), &mut watch, run, &mut report),
         };
         let why = match counted {
             Err(e) if is_reason(&e) => Some(e.to_string()),
             counted => counted?.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default()),
         };
         if let Some(why) = why {
-            restore::restore(ground.target.process.pid(), false)?;
+            restore::restore(installer.target.process.pid(), false)?;
             report.left_out = Some(why);
             break;
         }
         options.interrupt.check()?;
         known.extend(candidates.chosen[from..].iter().map(|c| c.id));
-        let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(ground.program, f, options);
-        let callees = callees(ground.program, &candidates.chosen[from..], &is_new, time);
+        let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
+        let callees = callees(installer.program, &candidates.chosen[from..], &is_new, time);
         from = match again {
             // What the clones of before have not is for the next round, unless it is little.
             Some(again) => {
@@ -220,8 +220,8 @@ pub(crate) fn count(
             None => candidates.chosen.len(),
         };
         let analyse = |&id: &FuncId| {
-            let analysed = ground.program.analyse(id)?;
-            let foreign = file_text::is_foreign(ground.program, &ground.files, id, &analysed);
+            let analysed = installer.program.analyse(id)?;
+            let foreign = file_text::is_foreign(installer.program, &installer.files, id, &analysed);
             if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
         };
         for (&id, analysed) in callees.iter().zip(parallel::map(&callees, analyse)) {
@@ -243,8 +243,8 @@ pub(crate) fn count(
 }
 
 /// What code may do to its thread's GS base that came since the program was read, or is of no module.
-fn before(ground: &Ground<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse> {
-    if let Some(installed) = &ground.target.installed {
+fn before(installer: &Installer<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse> {
+    if let Some(installed) = &installer.target.installed {
         watch.leave(installed.anchor.regions.iter().map(|r| r.text));
     }
     watch.look()
@@ -310,7 +310,7 @@ struct Counting<'a> {
 /// Has clones of before count once for those candidates that they have. Returns what code may do to its thread's GS base that
 /// came meanwhile.
 fn count_again(
-    ground: &Ground<'_, '_>,
+    installer: &Installer<'_, '_>,
     target: &Target,
     chosen: &mut [Candidate],
     round: &Round,
@@ -320,7 +320,7 @@ fn count_again(
 ) -> Result<Option<GsUse>, Error> {
     let pid = target.process.pid();
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-    if target.undos() != ground.target.undos() {
+    if target.undos() != installer.target.undos() {
         return Err(Error::Changed { pid });
     }
     let own = |(at, c): (usize, &Candidate)| {
@@ -337,14 +337,14 @@ fn count_again(
     report.again += owns.len();
     let originals = round.clones.clone();
     let counting = Counting { target, area: recount.area, offsets: round.offsets, owns, originals };
-    counting.run(ground, chosen, watch, run, report)
+    counting.run(installer, chosen, watch, run, report)
 }
 
 /// Counts these candidates once in new clones; `callers` are those of earlier rounds. Returns what code may do to its thread's GS
 /// base that came meanwhile.
 #[allow(clippy::too_many_arguments, reason = "all of one round")]
 fn count_new(
-    ground: &Ground<'_, '_>,
+    installer: &Installer<'_, '_>,
     target: &Target,
     chosen: &mut [Candidate],
     callers: &[Candidate],
@@ -357,12 +357,12 @@ fn count_new(
     let from = recount::rounds(target).1;
     let mut offset = from;
     let met: FxHashSet<FuncId> = chosen.iter().chain(callers).map(|c| c.id).collect();
-    let only_called = |c: &Candidate| is_only_called(ground.program, c.id, &met);
+    let only_called = |c: &Candidate| is_only_called(installer.program, c.id, &met);
     let only_called: Vec<bool> = chosen.iter().map(only_called).collect();
     let mut owns: Vec<Own> = Vec::with_capacity(chosen.len());
     for (at, (c, only_called)) in chosen.iter_mut().zip(only_called).enumerate() {
         let first = offset;
-        let plan = prepare(ground.program, c, only_called, &mut offset);
+        let plan = prepare(installer.program, c, only_called, &mut offset);
         owns.push(Own { at, plan, first, sites: Vec::new(), whole: only_called || c.sites.complete });
     }
     let watched = offset;
@@ -396,20 +396,20 @@ fn count_new(
     let style = Style { passes: Passes::default(), ..style };
     let wanted =
         Wanted { chosen, callers, style, counters: Some(offsets), notes: &|_| round::write(offsets, &plans) };
-    let placed = ground.install(target, wanted)?;
+    let placed = installer.install(target, wanted)?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
     owns.retain(|own| cloned.contains(&chosen[own.at].id));
-    let entry = |f: FuncId| ground.program.extent(f).entry;
+    let entry = |f: FuncId| installer.program.extent(f).entry;
     let originals = placed.built.cloned.iter().map(|(f, clone)| (clone.start(), entry(*f))).collect();
-    Counting { target, area, offsets, owns, originals }.run(ground, chosen, watch, run, report)
+    Counting { target, area, offsets, owns, originals }.run(installer, chosen, watch, run, report)
 }
 
 impl Counting<'_> {
     /// Lets the target run, ends counting, and gives the candidates their counts.
     fn run(
         &self,
-        ground: &Ground<'_, '_>,
+        installer: &Installer<'_, '_>,
         chosen: &mut [Candidate],
         watch: &mut Watch<'_>,
         run: &mut Run<'_>,
@@ -431,7 +431,7 @@ impl Counting<'_> {
             found = found.or_else(|| watch.look());
             found.is_none()
         });
-        let target = Target::open(ground.target.process.pid())?;
+        let target = Target::open(installer.target.process.pid())?;
         let pid = target.process.pid();
         let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
         let splice::Ended { report: undone, own_base } =

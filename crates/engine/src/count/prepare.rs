@@ -3,11 +3,11 @@
 use crate::analyse::program::Program;
 use crate::base::options::MEMORY_CAP;
 use crate::build::file_text::{self, FileText};
-use crate::build::ground::Ground;
+use crate::build::installer::Installer;
 use crate::build::lookup;
 use crate::build::map_store;
 use crate::build::unloadable;
-use crate::build::walk;
+use crate::build::unwind_hooks;
 use crate::count::sampling;
 use crate::count::source::CountSource;
 use crate::plan::candidates::{self, Candidates};
@@ -24,15 +24,15 @@ use tracee::Pid;
 ///
 /// # Errors
 /// [`Error`]
-pub(crate) fn on_ground<R>(
+pub(crate) fn with_installer<R>(
     target: &Target,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-    then: impl FnOnce(&Ground<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
+    then: impl FnOnce(&Installer<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let pid = target.process.pid();
     if let Some(installed) = &target.installed {
-        splice::settle(&target.process, &installed.anchor)?;
+        splice::recover_pending(&target.process, &installed.anchor)?;
     }
     check_cap(target, options)?;
 
@@ -67,7 +67,7 @@ pub(crate) fn on_ground<R>(
     candidates.chosen.retain(|c| candidates::may_be_rebuilt(&program, c.id, options));
     let left_out = all - candidates.chosen.len();
     leave_foreign_changes(&program, &files, &mut candidates);
-    walk::take(&program, &lookup, &mut candidates);
+    unwind_hooks::take(&program, &lookup, &mut candidates);
     if candidates.chosen.is_empty() {
         return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
     }
@@ -78,8 +78,8 @@ pub(crate) fn on_ground<R>(
         _ => {}
     }
     let interrupt = options.interrupt.clone();
-    let ground = Ground { target, program: &program, lookup, files, interrupt };
-    then(&ground, candidates, &samples, progress)
+    let installer = Installer { target, program: &program, lookup, files, interrupt };
+    then(&installer, candidates, &samples, progress)
 }
 
 fn no_such_function(pid: Pid, name: &str) -> Error {

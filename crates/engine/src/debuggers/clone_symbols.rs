@@ -19,14 +19,16 @@ pub(crate) fn fragments(mem: &dyn ReadMemory, installed: &Installed) -> Result<V
     let names = names(mem, installed)?;
     let anchor = &installed.anchor;
     let code = AvmaRange::with_len(anchor.routine(), anchor.at.since(anchor.routine()).unwrap_or(0));
-    let walk = splice::Anchor::walk_routine(code.start);
+    let module_list = splice::Anchor::module_list_routine(code.start);
     let routine = |start, end, name: &str| Fragment {
         range: AvmaRange::new(start, end),
         part: Part::Routine,
         name: name.to_owned(),
     };
-    let mut out =
-        vec![routine(code.start, walk, "whet_find_object"), routine(walk, code.end, "whet_iterate_phdr")];
+    let mut out = vec![
+        routine(code.start, module_list, "whet_find_object"),
+        routine(module_list, code.end, "whet_iterate_phdr"),
+    ];
     for cache in &installed.caches {
         let parts = match cache.header.counting {
             false => [Part::Hot, Part::Warm],

@@ -124,7 +124,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
     let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
     let Some(installed) = &target.installed else { return Ok(None) };
-    splice::settle(&target.process, &installed.anchor).map_err(|e| target.cause(e.into()))?;
+    splice::recover_pending(&target.process, &installed.anchor).map_err(|e| target.cause(e.into()))?;
     match state_of(installed) {
         TargetState::Counting => restore::restore(pid, installed.generation() > 0)?,
         TargetState::Interrupted => {
@@ -150,7 +150,7 @@ pub(crate) fn locked_toggle(
     let pid = target.process.pid();
     let act = if state == TargetState::Undone { splice::undo } else { splice::redo };
     let report = act(&target.process, installed, &Policy::default())
-        .and_then(|report| splice::settle(&target.process, &installed.anchor).map(|()| report))
+        .and_then(|report| splice::recover_pending(&target.process, &installed.anchor).map(|()| report))
         .map_err(|e| target.cause(e.into()))?;
     let left = report.foreign.len();
     if state == TargetState::Undone && left > 0 {

@@ -1,6 +1,6 @@
 //! `status`, once or again and again at little cost: found by looking, without any daemon.
 //!
-//! A process without a journal is seldom asked again, and the notes of one with a journal, which may be megabytes, are read once
+//! A process without a journal is rarely asked again, and the notes of one with a journal, which may be megabytes, are read once
 //! for each generation.
 
 use crate::operate::status::{self, StatusReport, TargetStatus};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use tracee::Pid;
 
 /// In one look of so many each process without a journal is looked at again.
-const SELDOM: u64 = 16;
+const LOOKS_PER_CHECK: u64 = 16;
 
 /// Looks at one process, or at all.
 ///
@@ -62,9 +62,9 @@ impl Watcher {
             return Ok(StatusReport { targets: found.into_iter().collect(), unreadable: 0 });
         }
         let pids = all_pids();
-        let round = self.looks % SELDOM;
+        let round = self.looks % LOOKS_PER_CHECK;
         self.looks = self.looks.wrapping_add(1);
-        let is_due = |p: &Pid| u64::from(p.0.unsigned_abs()) % SELDOM == round;
+        let is_due = |p: &Pid| u64::from(p.0.unsigned_abs()) % LOOKS_PER_CHECK == round;
         // A number may name another process by now.
         self.plain.retain(|p| !is_due(p) && pids.contains(p) && !work.contains_key(p));
         self.notes.retain(|p, _| pids.contains(p));

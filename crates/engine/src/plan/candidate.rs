@@ -3,7 +3,7 @@
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
 use code::{BlockId, RedirectSites};
-use emit::{Counter, Guard, Repeat, Watch};
+use emit::{Counter, Guard, Unroll, Watch};
 use profile::Counts;
 
 /// One function to be cloned.
@@ -36,11 +36,11 @@ pub struct Candidate {
     /// The way through it that can run in place of calls of it, if there is one.
     pub way: Option<Vec<BlockId>>,
     /// Calls of it that go by the redirect that is in force when they run, by their places in [`code::Cfg::insts`], rising.
-    pub late_bound: Vec<u32>,
+    pub through_redirects: Vec<u32>,
     /// Calls of it that are made more direct.
-    pub shortcuts: Vec<Shortcut>,
+    pub inline_sites: Vec<InlineSite>,
     /// Loops that lie in its clone several times.
-    pub repeats: Vec<Repeat>,
+    pub unrolls: Vec<Unroll>,
     /// Where control in its original is led to its clone.
     pub sites: RedirectSites,
 }
@@ -97,9 +97,9 @@ impl Candidate {
             watches: Vec::new(),
             targets: Vec::new(),
             way: None,
-            late_bound: Vec::new(),
-            shortcuts: Vec::new(),
-            repeats: Vec::new(),
+            through_redirects: Vec::new(),
+            inline_sites: Vec::new(),
+            unrolls: Vec::new(),
             sites: RedirectSites::default(),
         }
     }
@@ -114,15 +114,15 @@ impl Candidate {
     }
 }
 
-/// A call that gets where it mostly goes more directly.
+/// A call to replace, by (partial) inlining, by guarded devirtualization, or by both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shortcut {
+pub struct InlineSite {
     /// The call, by its place in [`code::Cfg::insts`].
     pub call: u32,
     /// The entry of the function that it calls.
     pub callee: Avma,
-    /// Whether that runs in place.
-    pub in_place: bool,
+    /// Whether its path is inlined.
+    pub inlined: bool,
     /// What has to hold.
     pub guard: Option<Guard>,
 }

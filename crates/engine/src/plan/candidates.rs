@@ -4,8 +4,8 @@ use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
 use crate::base::passes::{Pass, Style};
 use crate::plan::candidate::{Candidate, Others, SiteTargets};
+use crate::plan::rare;
 use crate::plan::samples::Samples;
-use crate::plan::seldom;
 use crate::plan::shuffle::Rng;
 use crate::plan::split;
 use crate::plan::stacks::{self, Originals};
@@ -280,12 +280,8 @@ fn ran(counts: &Counts, samples: &[u64]) -> Vec<bool> {
 
 /// Which blocks may run, going by inference from few samples.
 fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
-    let seldom = seldom::seldom(cfg);
-    profile::hot_blocks(cfg, counts, samples)
-        .into_iter()
-        .zip(seldom)
-        .map(|(hot, seldom)| hot || !seldom)
-        .collect()
+    let rare = rare::rare_blocks(cfg);
+    profile::hot_blocks(cfg, counts, samples).into_iter().zip(rare).map(|(hot, rare)| hot || !rare).collect()
 }
 
 /// All blocks, and how many of them are hot: those that ran, in their best order, before those that did not. Where nothing is
@@ -354,7 +350,7 @@ mod tests {
 
     #[test]
     fn orders_without_some_passes() {
-        // b2 runs always, b3 never, b1 seldom.
+        // b2 runs always, b3 never, b1 rarely.
         let order = |left_out: &[Pass]| {
             let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
             c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];

@@ -6,15 +6,15 @@
 use crate::analyse::program::FuncId;
 use crate::base::passes::{Pass, Style};
 use crate::plan::candidate::Candidate;
+use crate::plan::loop_copies::loop_trips;
 use crate::plan::shuffle::Rng;
-use crate::plan::turns::turns;
 use code::{BlockId, Dest};
-use emit::Repeat;
+use emit::Unroll;
 use std::cmp::Reverse;
 
 /// So many turns it has to make once it is entered, on the average: it may be left behind any of its copies, by a branch that is
 /// taken then.
-const TURNS: u64 = 8;
+const MIN_TRIPS: u64 = 8;
 /// No loop has more copies,
 const MOST_COPIES: u32 = 4;
 /// nor more bytes with all of them.
@@ -26,23 +26,23 @@ const LONGER: u64 = 4;
 /// which goes round the most.
 pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, passes }: Style) {
     for c in chosen.iter_mut().filter(|_| passes.has(Pass::Loops)) {
-        let mut found: Vec<(u64, Repeat)> = emit::loops(&c.analysed.cfg, &c.order)
+        let mut found: Vec<(u64, Unroll)> = emit::loops(&c.analysed.cfg, &c.order)
             .into_iter()
             .map(|r| match shuffle {
-                Some(seed) => (0, Repeat { copies: by_chance(seed, c.id, c.order[r.first]), ..r }),
+                Some(seed) => (0, Unroll { copies: by_chance(seed, c.id, c.order[r.first]), ..r }),
                 None => wanted(c, r),
             })
             .filter(|(_, r)| r.copies > 1)
             .collect();
         found.sort_by_key(|(round, r)| (Reverse(*round), r.first, r.blocks));
-        let mut repeats: Vec<Repeat> = Vec::new();
+        let mut unrolls: Vec<Unroll> = Vec::new();
         for (_, r) in found {
-            let apart = |o: &Repeat| o.first + o.blocks <= r.first || r.first + r.blocks <= o.first;
-            if repeats.iter().all(apart) {
-                repeats.push(r);
+            let apart = |o: &Unroll| o.first + o.blocks <= r.first || r.first + r.blocks <= o.first;
+            if unrolls.iter().all(apart) {
+                unrolls.push(r);
             }
         }
-        c.repeats = repeats;
+        c.unrolls = unrolls;
     }
 }
 
@@ -54,7 +54,7 @@ fn by_chance(seed: u64, of: FuncId, b: BlockId) -> u32 {
 }
 
 /// How often a loop goes round, and how many copies of it are wanted. What was inferred from samples says that it does, not how often.
-fn wanted(c: &Candidate, r: Repeat) -> (u64, Repeat) {
+fn wanted(c: &Candidate, r: Unroll) -> (u64, Unroll) {
     let blocks = &c.order[r.first..r.first + r.blocks];
     let cfg = &c.analysed.cfg;
     let goes = |from: BlockId, to: BlockId| {
@@ -65,12 +65,13 @@ fn wanted(c: &Candidate, r: Repeat) -> (u64, Repeat) {
         });
         n
     };
-    let (round, entered) = turns(blocks, |b| c.counts.block(b), goes);
+    let (round, entered) = loop_trips(blocks, |b| c.counts.block(b), goes);
     let entered = entered.max(1);
     let bytes: u64 = blocks.iter().map(|b| cfg.blocks[b.index()].range.len() + LONGER).sum();
-    let often = c.counted && r.first + r.blocks <= c.hot && round.saturating_add(entered) / entered >= TURNS;
+    let often =
+        c.counted && r.first + r.blocks <= c.hot && round.saturating_add(entered) / entered >= MIN_TRIPS;
     let room = u32::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(1).clamp(1, MOST_COPIES);
-    (round, Repeat { copies: if often { room } else { 1 }, ..r })
+    (round, Unroll { copies: if often { room } else { 1 }, ..r })
 }
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
     fn chosen(round: u64, entered: u64, hot: usize, style: Style) -> Vec<(usize, u32)> {
         let mut c = looped(round, entered);
         c.hot = hot;
-        repeats(c, style)
+        unrolls(c, style)
     }
 
     fn looped(round: u64, entered: u64) -> Candidate {
@@ -93,22 +94,22 @@ mod tests {
         c
     }
 
-    fn repeats(c: Candidate, style: Style) -> Vec<(usize, u32)> {
+    fn unrolls(c: Candidate, style: Style) -> Vec<(usize, u32)> {
         let mut all = [c];
         choose(&mut all, style);
-        all[0].repeats.iter().map(|r| (r.first, r.copies)).collect()
+        all[0].unrolls.iter().map(|r| (r.first, r.copies)).collect()
     }
 
     #[test]
     fn loops_that_go_round_often() {
         let style = Style::default();
         assert_eq!(chosen(70, 10, 2, style), [(0, 4)]);
-        assert_eq!(chosen(69, 10, 2, style), [], "too seldom");
+        assert_eq!(chosen(69, 10, 2, style), [], "too rarely");
         assert_eq!(chosen(1000, 0, 2, style), [(0, 4)], "nobody has left it yet");
         assert_eq!(chosen(70, 10, 0, style), [], "it lies among the warm code");
         let without = Style { passes: Passes::without(&[Pass::Loops]), ..style };
         assert_eq!(chosen(70, 10, 2, without), []);
-        assert_eq!(repeats(Candidate { counted: false, ..looped(70, 10) }, style), [], "nobody has counted");
+        assert_eq!(unrolls(Candidate { counted: false, ..looped(70, 10) }, style), [], "nobody has counted");
     }
 
     /// `jmp b2; b1: inc; b2: dec; jne b1; b3: ret`
@@ -137,11 +138,11 @@ block b3 0x1009
             c.analysed.cfg = code::parse(ENTERED_BEHIND).unwrap();
             c.counts.edges = vec![vec![10], vec![round], vec![round, 10], Vec::new()];
             c.hot = 4;
-            repeats(c, Style::default())
+            unrolls(c, Style::default())
         };
         assert_eq!(loops([0, 1, 2, 3], 70), [(1, 4)]);
         assert_eq!(loops([0, 2, 1, 3], 70), [(1, 4)], "behind its branch");
-        assert_eq!(loops([0, 1, 2, 3], 69), [], "too seldom");
+        assert_eq!(loops([0, 1, 2, 3], 69), [], "too rarely");
         assert_eq!(loops([0, 1, 3, 2], 70), [], "it lies in two pieces");
     }
 

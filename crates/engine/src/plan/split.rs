@@ -1,7 +1,7 @@
 //! Which blocks of clones lie among the hot code.
 //!
 //! The first-level instruction cache holds less than what a server runs in a second, and each line of it that holds code
-//! that runs seldom is one line less for code that runs often. Rule, as in compilers' profile summaries: the blocks of all
+//! that runs rarely is one line less for code that runs often. Rule, as in compilers' profile summaries: the blocks of all
 //! functions, the most run ones first, are hot until they hold 99.5% of all executed instructions. The others, *warm*, lie
 //! behind all hot ones. A function's entry is warm only where all of its blocks are.
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::plan::shuffle::Rng;
-use crate::plan::test_candidate::{cloned, cloned_again, cloned_in_place};
+use crate::plan::test_candidate::{cloned, cloned_again, cloned_inlined};
 use code::{BlockId, Cfg, Dest, Term};
-use emit::Repeat;
+use emit::Unroll;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use profile::{Counts, Rejected};
 use std::collections::VecDeque;
@@ -171,9 +171,9 @@ fn clones_tell_what_their_originals_would() {
         let hot = 1 + rng.below(order.len());
         let mut copies = || 1 + u32::try_from(rng.below(4)).unwrap();
         let loops = emit::loops(&cfg, &order).into_iter();
-        let repeats: Vec<_> = loops.map(|r| Repeat { copies: copies(), ..r }).collect();
-        let out = cloned_again(&cfg, order, hot, &repeats, TEXT);
-        further += out.stats.repeated;
+        let unrolls: Vec<_> = loops.map(|r| Unroll { copies: copies(), ..r }).collect();
+        let out = cloned_again(&cfg, order, hot, &unrolls, TEXT);
+        further += out.stats.unrolled;
         let maps = [out.clones[0].map.clone()];
         let (ways, exact) = walk(&cfg, &mut rng, 20);
         let outside = Taken { from: Avma(0x7000), to: HOME };
@@ -206,7 +206,7 @@ fn clones_tell_what_their_originals_would() {
 
 #[test]
 fn the_rest_of_a_callee_is_called_where_its_caller_calls_it() {
-    let (cfgs, out) = cloned_in_place(TEXT);
+    let (cfgs, out) = cloned_inlined(TEXT);
     let maps: Vec<AddressMap> = out.clones.iter().map(|c| c.map.clone()).collect();
     let [caller, callee] = &maps[..] else { panic!("two clones") };
     let start = caller.fragments().start();

@@ -4,7 +4,7 @@ use crate::analyse::program::{Analysed, FuncId};
 use crate::plan::candidate::Candidate;
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Body, Function, Output, Repeat, Request, Shortcut};
+use emit::{Body, Function, InlineSite, Output, Request, Unroll};
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
 
@@ -69,19 +69,22 @@ pub(crate) fn cloned_again(
     cfg: &Cfg,
     order: Vec<BlockId>,
     hot: usize,
-    repeats: &[Repeat],
+    unrolls: &[Unroll],
     text_at: Avma,
 ) -> Output {
     let rows = rows(cfg);
-    let repeats = repeats.to_vec();
-    emitted(vec![Function { hot, align: 16, repeats, ..Function::new(cfg, order, &rows) }], text_at)
+    let unrolls = unrolls.to_vec();
+    emitted(vec![Function { hot, align: 16, unrolls, ..Function::new(cfg, order, &rows) }], text_at)
 }
 
 /// A clone of all of a function whose entry is redirected, with these calls going by redirects.
-pub(crate) fn cloned_late(cfg: &Cfg, late_bound: Vec<u32>, text_at: Avma) -> Output {
+pub(crate) fn cloned_through_redirects(cfg: &Cfg, through_redirects: Vec<u32>, text_at: Avma) -> Output {
     let rows = rows(cfg);
     let order = cfg.block_ids().collect();
-    emitted(vec![Function { late_bound, is_redirected: true, ..Function::new(cfg, order, &rows) }], text_at)
+    emitted(
+        vec![Function { through_redirects, is_redirected: true, ..Function::new(cfg, order, &rows) }],
+        text_at,
+    )
 }
 
 fn rows(cfg: &Cfg) -> [Row; 1] {
@@ -126,17 +129,17 @@ block b2 0x2008
 ";
 
 /// A caller, its callee, and clones of both: all of the callee runs in place of the call, but where its branch is taken.
-pub(crate) fn cloned_in_place(text_at: Avma) -> ([Cfg; 2], Output) {
+pub(crate) fn cloned_inlined(text_at: Avma) -> ([Cfg; 2], Output) {
     let cfgs = [CALLER, CALLEE].map(|text| code::parse(text).unwrap());
     let rows = cfgs.each_ref().map(rows);
     let path = [0, 1, 2].map(BlockId);
     let body = Body { cfg: &cfgs[1], path: &path, lsda: None };
-    let shortcut = Shortcut { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
-    let function = |i: usize, shortcuts| Function {
-        shortcuts,
+    let inline_site = InlineSite { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
+    let function = |i: usize, inline_sites| Function {
+        inline_sites,
         ..Function::new(&cfgs[i], cfgs[i].block_ids().collect(), &rows[i])
     };
-    let out = emitted(vec![function(0, vec![shortcut]), function(1, Vec::new())], text_at);
-    assert_eq!(out.stats.in_place, 1);
+    let out = emitted(vec![function(0, vec![inline_site]), function(1, Vec::new())], text_at);
+    assert_eq!(out.stats.inlined, 1);
     (cfgs, out)
 }

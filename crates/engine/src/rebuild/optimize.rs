@@ -2,18 +2,18 @@
 
 use crate::analyse::program::{FuncId, Program};
 use crate::build::caches::Built;
-use crate::build::ground::{Placed, Wanted};
+use crate::build::installer::{Placed, Wanted};
 use crate::build::redirects;
 use crate::build::space;
 use crate::count::counting::{self, CountingReport};
-use crate::count::prepare::on_ground;
+use crate::count::prepare::with_installer;
 use crate::count::source::CountSource;
 use crate::debuggers::perf_map;
 use crate::plan::candidates::Candidates;
-use crate::plan::late_bound;
+use crate::plan::inlining;
 use crate::plan::loops;
 use crate::plan::samples::Samples;
-use crate::plan::shortcuts;
+use crate::plan::through_redirects;
 use crate::rebuild::report::{FunctionCounts, OptimizeReport, peak_rss_mb, round};
 use crate::rebuild::reuse;
 use crate::records::dyno::{self, DynoReport};
@@ -91,9 +91,9 @@ fn rebuild(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
-    on_ground(target, options, progress, |ground, mut candidates, samples, progress| {
+    with_installer(target, options, progress, |installer, mut candidates, samples, progress| {
         if options.prefer_earlier && reuse::is_possible(options) {
-            let program = ground.program;
+            let program = installer.program;
             let earlier = reuse::nearly_as_good(target, program, &candidates, samples, options)?;
             if let Some(earlier) = earlier {
                 let asked = reuse::Asked { target, samples, options, begun: start };
@@ -107,23 +107,23 @@ fn rebuild(
                 let mut run = |look: &mut counting::Look<'_>| {
                     counting::wait(&target.process, time, &options.interrupt, look);
                 };
-                Some(counting::count(ground, &mut candidates, time, options, &mut run, progress)?)
+                Some(counting::count(installer, &mut candidates, time, options, &mut run, progress)?)
             }
             _ => None,
         };
         if options.shuffle.is_none() {
-            profile_store::settle(&mut candidates.chosen);
+            profile_store::reduce_to_stored_counts(&mut candidates.chosen);
         }
         candidates.order(samples, options.style());
-        redirects::choose_sites(ground.program, &mut candidates.chosen);
-        late_bound::choose(&mut candidates.chosen, options.style());
-        shortcuts::choose(ground.program, &mut candidates.chosen, options.style());
+        redirects::choose_sites(installer.program, &mut candidates.chosen);
+        through_redirects::choose(&mut candidates.chosen, options.style());
+        inlining::choose(installer.program, &mut candidates.chosen, options.style());
         loops::choose(&mut candidates.chosen, options.style());
 
         options.interrupt.check()?;
         progress(Progress::Installing);
         let now = Target::open(target.process.pid())?;
-        let program = ground.program;
+        let program = installer.program;
         let totals = Totals::new(program, samples, options);
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));
         let taken = Taken { exe: target.exe(), samples, counted };
@@ -144,7 +144,7 @@ fn rebuild(
             counters: None,
             notes: &notes,
         };
-        let placed = ground.install(&now, wanted)?;
+        let placed = installer.install(&now, wanted)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
         let not_drawn = candidates.not_drawn;

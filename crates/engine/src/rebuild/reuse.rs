@@ -77,7 +77,7 @@ pub(crate) fn reuse(
 ) -> Result<Option<OptimizeReport>, Error> {
     let begun = Instant::now();
     let Some(installed) = &target.installed else { return Ok(None) };
-    splice::settle(&target.process, &installed.anchor)?;
+    splice::recover_pending(&target.process, &installed.anchor)?;
     let clones = installed.caches.iter().flat_map(|c| maps(target, c)).map(|(_, map)| map).collect();
     let samples = sampling::take(&target.process, options, clones, progress)?;
     if samples.ips.is_empty() {

@@ -5,18 +5,18 @@
 //! jumps are told apart from them. The code of one function is gone through instruction by instruction in the order of
 //! addresses; each runs as often as the original instruction that it copies, an extra jump as often as the edge that it
 //! stands for. A block without a clone counts with what it does in the original. How the turns of a loop fall on its copies is
-//! a model's (`turns`).
+//! a model's (`loop_copies`).
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
 use crate::plan::candidate::Candidate;
-use crate::plan::shortcuts;
-use crate::plan::turns::{Flows, Turns};
+use crate::plan::inlining;
+use crate::plan::loop_copies::{Flows, LoopCopies};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
-use layout::{FrontEnd, Span};
+use layout::{Footprint, Span};
 use profile::Counts;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ pub(crate) struct Counted<'a> {
     /// Where that starts.
     pub(crate) text_at: Avma,
     /// How often the clones of callers run it in place, and by which way.
-    pub(crate) in_place: (u64, &'a [BlockId]),
+    pub(crate) inlined: (u64, &'a [BlockId]),
 }
 
 impl Counted<'_> {
@@ -117,7 +117,7 @@ pub(crate) fn of_caches(
         })
         .filter_map(|(cache, entry, map)| Some((cache, *counted.get(&entry)?, map)))
         .collect();
-    let in_place = shortcuts::in_place(chosen);
+    let inlined = inlining::inlined_runs(chosen);
     let functions: Vec<Counted<'_>> = clones
         .iter()
         .map(|(cache, c, map)| Counted {
@@ -126,8 +126,8 @@ pub(crate) fn of_caches(
             map,
             text: &cache.text,
             text_at: cache.text_at,
-            in_place: (
-                in_place.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
+            inlined: (
+                inlined.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
                 c.way.as_deref().unwrap_or_default(),
             ),
         })
@@ -306,16 +306,16 @@ impl Tally {
 
     /// A clone, and what of its function ran without one.
     fn clone(&mut self, f: &Counted<'_>, jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) {
-        let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.in_place };
+        let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.inlined };
         let places = Places::new(f.cfg, f.map);
         let fragments = f.map.fragments();
-        // Those that get where they go by a shortcut.
+        // Calls that are inlined or guarded.
         let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
         let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
         let is_call = |i: &&code::Inst| i.decoded.is_call_near();
         let direct: FxHashSet<Avma> = f.cfg.insts.iter().filter(is_call).map(|i| i.at).collect();
-        let mut turns = Turns::new(f.map, &Blocks { flow: &flow, places: &places });
-        let mut turn = None;
+        let mut loops = LoopCopies::new(f.map, &Blocks { flow: &flow, places: &places });
+        let mut copy = None;
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The block that control is in, and how often it runs on to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
@@ -345,9 +345,9 @@ impl Tally {
             let at = fragments.address(e.at);
             let i = f.decode(at);
             if e.link != Link::Extra {
-                turn = turns.next(e.original);
+                copy = loops.next(e.original);
             }
-            let part = |n: u64| turn.map_or(n, |t| t.part(n));
+            let part = |n: u64| copy.map_or(n, |c| c.part(n));
             let n = match (e.link, i.mnemonic()) {
                 (Link::Extra, Mnemonic::Jmp) => {
                     let n = extra_jumps(&flow, block, e.original, through, &part);
@@ -385,7 +385,7 @@ impl Tally {
         let s = &mut self.stats;
         s.total_branches = s.conditional_branches.saturating_add(s.unconditional_branches);
         s.taken_branches = s.taken_conditional_branches.saturating_add(s.unconditional_branches);
-        let touched = FrontEnd::of(&self.spans);
+        let touched = Footprint::of(&self.spans);
         (s.lines, s.pages) = (touched.lines, touched.pages);
         s.hot_lines = layout::hottest(&self.spans, layout::LINE_BYTES, HOT_PER_10K);
         s.hot_pages = layout::hottest(&self.spans, layout::PAGE_BYTES, HOT_PER_10K);
@@ -421,7 +421,7 @@ struct Places<'a> {
     blocks: Vec<(Avma, Avma, BlockId)>,
 }
 
-/// What [`Turns`] asks.
+/// What [`LoopCopies`] asks.
 struct Blocks<'a> {
     flow: &'a Flow<'a>,
     places: &'a Places<'a>,

@@ -1,6 +1,6 @@
 use super::*;
-use crate::plan::test_candidate::{cloned, cloned_again, cloned_in_place, cloned_late};
-use emit::Repeat;
+use crate::plan::test_candidate::{cloned, cloned_again, cloned_inlined, cloned_through_redirects};
+use emit::Unroll;
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -108,12 +108,12 @@ fn run_less(
     counts: &Counts,
     order: &[u32],
     hot: usize,
-    in_place: (u64, &[BlockId]),
+    inlined: (u64, &[BlockId]),
 ) -> DynoReport {
     let cfg = code::parse(text).unwrap();
     let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
     let clone =
-        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, in_place };
+        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, inlined };
     dyno(&[clone], &Jumps::default(), &|at| at == Avma(0x2000))
 }
 
@@ -158,17 +158,28 @@ fn a_hot_way_that_was_taken_falls_through() {
 fn a_call_by_a_redirect_is_a_jump_more() {
     let counts = counts(&[10], &[&[]]);
     let cfg = code::parse(AGAIN).unwrap();
-    let after = |late_bound| {
-        let out = cloned_late(&cfg, late_bound, TEXT);
+    let after = |through_redirects| {
+        let out = cloned_through_redirects(&cfg, through_redirects, TEXT);
         let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, in_place: (0, &[]) };
+        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, inlined: (0, &[]) };
         let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], cfg.entry.0, DecoderOptions::NONE).decode();
         dyno(&[clone], &[(cfg.entry, jump)].into_iter().collect(), &|_| false).after
     };
-    let (early, late) = (after(Vec::new()), after(vec![0]));
-    assert_eq!((early.calls, early.taken_branches, early.instructions, early.lines), (10, 0, 20, 1));
-    assert_eq!((late.calls, late.taken_branches, late.instructions, late.lines), (10, 10, 30, 2));
-    assert_eq!((early.inserted_jumps, late.inserted_jumps), (0, 10));
+    let (to_clone, through_redirect) = (after(Vec::new()), after(vec![0]));
+    assert_eq!(
+        (to_clone.calls, to_clone.taken_branches, to_clone.instructions, to_clone.lines),
+        (10, 0, 20, 1)
+    );
+    assert_eq!(
+        (
+            through_redirect.calls,
+            through_redirect.taken_branches,
+            through_redirect.instructions,
+            through_redirect.lines
+        ),
+        (10, 10, 30, 2)
+    );
+    assert_eq!((to_clone.inserted_jumps, through_redirect.inserted_jumps), (0, 10));
 }
 
 #[test]
@@ -178,9 +189,9 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
     let cfg = code::parse(TURNING).unwrap();
     let stats = |copies| {
         let order = cfg.block_ids().collect();
-        let out = cloned_again(&cfg, order, 3, &[Repeat { first: 1, blocks: 1, copies }], TEXT);
+        let out = cloned_again(&cfg, order, 3, &[Unroll { first: 1, blocks: 1, copies }], TEXT);
         let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, in_place: (0, &[]) };
+        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, inlined: (0, &[]) };
         dyno(&[clone], &Jumps::default(), &|_| false).after
     };
     let once = stats(1);
@@ -247,7 +258,7 @@ fn calls_by_kind() {
 }
 
 #[test]
-fn what_ran_in_place_of_calls_is_not_in_the_clone() {
+fn what_ran_inlined_is_not_in_the_clone() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let by = (90, &[BlockId(0), BlockId(2)][..]);
     let DynoReport { before, after, .. } = run_less(DIAMOND, &counts, &[0, 1, 2], 3, by);
@@ -256,13 +267,13 @@ fn what_ran_in_place_of_calls_is_not_in_the_clone() {
 }
 
 #[test]
-fn what_runs_in_place_is_in_the_caller_and_what_lies_aside_nowhere() {
-    let (cfgs, out) = cloned_in_place(TEXT);
+fn what_is_inlined_is_in_the_caller_and_what_lies_aside_nowhere() {
+    let (cfgs, out) = cloned_inlined(TEXT);
     let counts = counts(&[100], &[&[]]);
-    let in_place = (0, &[][..]);
+    let inlined = (0, &[][..]);
     let caller = &out.clones[0].map;
     let clone =
-        Counted { cfg: &cfgs[0], counts: &counts, map: caller, text: &out.text, text_at: TEXT, in_place };
+        Counted { cfg: &cfgs[0], counts: &counts, map: caller, text: &out.text, text_at: TEXT, inlined };
     let DynoReport { before, after, .. } = dyno(&[clone], &Jumps::default(), &|_| false);
     assert_eq!((before.instructions, before.calls, before.returns), (200, 100, 100));
     // test, je, add; and the caller's own return.

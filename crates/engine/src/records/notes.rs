@@ -52,7 +52,7 @@ pub struct NotedFunction {
     /// Where the clone is entered, and the size of its code there, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clone: Option<(u64, u64)>,
-    /// Where its blocks are that run seldom, if they lie apart, and their size in bytes.
+    /// Where its blocks are that run rarely, if they lie apart, and their size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<(u64, u64)>,
     /// Why it was left alone, or why only its entry was.

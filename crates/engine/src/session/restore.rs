@@ -25,7 +25,7 @@ pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
         splice::redo(&target.process, installed, &policy)?;
     }
     if let Some(installed) = &target.installed {
-        splice::settle(&target.process, &installed.anchor)?;
+        splice::recover_pending(&target.process, &installed.anchor)?;
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ fn take_out(pid: Pid) -> Result<(), Error> {
     if installed.is_counting() || installed.state() != State::Undone {
         splice::undo(&target.process, installed, &Policy::default())?;
     }
-    Ok(splice::settle(&target.process, &installed.anchor)?)
+    Ok(splice::recover_pending(&target.process, &installed.anchor)?)
 }
 
 /// The outcome of work on a target; where that failed, after the target was brought back.

@@ -19,7 +19,7 @@ pub enum Standing {
     Cloned,
     /// It was wanted and left alone.
     Refused,
-    /// It was not wanted: it ran too seldom while the profile was taken.
+    /// It was not wanted: it ran too rarely while the profile was taken.
     NotHot,
 }
 
@@ -34,7 +34,7 @@ pub struct Anatomy {
     pub stated: String,
     /// Where its original lies: the main fragment, then the cold ones.
     pub original: Vec<Stretch>,
-    /// Where its clone lies: the blocks that run often, then those that run seldom.
+    /// Where its clone lies: the blocks that run often, then those that run rarely.
     pub clone: Vec<Stretch>,
     /// What became of it.
     pub standing: Standing,
@@ -140,7 +140,8 @@ pub enum Pairing {
     /// A jump of the original that the clone needs not, or a call that gets where it goes more directly.
     Dropped,
     /// A part of what is done in place of the call before it.
-    Shortcut,
+    #[serde(rename = "shortcut")]
+    Inlined,
 }
 
 /// An instruction of the original, of the clone, or of both.

@@ -56,7 +56,7 @@ pub struct FunctionReport {
     pub clone: Option<String>,
     /// Bytes of the clone there.
     pub clone_bytes: Option<u64>,
-    /// Process address of those of its blocks that run seldom, where they lie apart, behind all code that runs often.
+    /// Process address of those of its blocks that run rarely, where they lie apart, behind all code that runs often.
     pub warm: Option<String>,
     /// Bytes of them.
     pub warm_bytes: Option<u64>,

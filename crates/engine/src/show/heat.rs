@@ -2,15 +2,15 @@
 //!
 //! From the counts kept in the target and the clones' address maps; nothing is measured. A block ran where its original lies;
 //! now each of its instructions runs where its copy lies, or, where it has none, where it did. A jump that only the clone has
-//! is taken to run as often as the way for which it stands; how the turns of a loop fall on its copies is a model's (`turns`).
+//! is taken to run as often as the way for which it stands; how the turns of a loop fall on its copies is a model's (`loop_copies`).
 
 use crate::Target;
-use crate::plan::turns::{Flows, Turns};
+use crate::plan::loop_copies::{Flows, LoopCopies};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
 use image::Image;
-use layout::{FrontEnd, LINE_BYTES, PAGE_BYTES, Span};
+use layout::{Footprint, LINE_BYTES, PAGE_BYTES, Span};
 use profile::{BuildId, FunctionProfile, Origin, Profile};
 use rustc_hash::FxHashMap;
 use splice::Installed;
@@ -151,7 +151,7 @@ fn block_at(blocks: &[Ran], at: Avma) -> Option<&Ran> {
     blocks.get(after.checked_sub(1)?).filter(|b| b.range.contains(at))
 }
 
-/// What [`Turns`] asks.
+/// What [`LoopCopies`] asks.
 struct Known<'a> {
     blocks: &'a [Ran],
     f: &'a FunctionProfile,
@@ -179,8 +179,8 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
     let mut out = Vec::new();
     let mut current: Option<&Ran> = None;
     let fragments = map.fragments();
-    let mut turns = Turns::new(map, &Known { blocks, f, entry });
-    let mut turn = None;
+    let mut loops = LoopCopies::new(map, &Known { blocks, f, entry });
+    let mut copy = None;
     let ends = map.entries().iter().skip(1).map(|e| e.at);
     let size = u32::try_from(fragments.size()).unwrap_or(u32::MAX);
     for (e, end) in map.entries().iter().zip(ends.chain([size])) {
@@ -190,10 +190,10 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
             current.map_or(0, |b| way(b).unwrap_or(b.count))
         } else {
             current = block_at(blocks, e.original);
-            turn = turns.next(e.original);
+            copy = loops.next(e.original);
             current.map_or(0, |b| b.count)
         };
-        let count = turn.map_or(count, |t| t.part(count));
+        let count = copy.map_or(count, |c| c.part(count));
         if end > e.at && count > 0 {
             let range = AvmaRange::with_len(fragments.address(e.at), u64::from(end - e.at));
             out.push(span(range, count));
@@ -205,7 +205,7 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
 }
 
 fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
-    let touched = FrontEnd::of(spans);
+    let touched = Footprint::of(spans);
     let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
     for s in spans.iter().filter(|s| s.size > 0 && s.count > 0) {
         let last = s.at.saturating_add(s.size - 1);
@@ -241,7 +241,7 @@ fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
 mod tests {
     use super::*;
     use crate::plan::test_candidate::{LOOP, cloned_again};
-    use emit::Repeat;
+    use emit::Unroll;
 
     fn span_of(at: u64, size: u64, count: u64) -> Span {
         Span { at, size, count }
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_copies_of_a_loop_share_its_turns() {
         let cfg = code::parse(LOOP).unwrap();
-        let twice = Repeat { first: 0, blocks: 1, copies: 2 };
+        let twice = Unroll { first: 0, blocks: 1, copies: 2 };
         let out = cloned_again(&cfg, cfg.block_ids().collect(), 2, &[twice], Avma(0x10_0000));
         let ran = |at, len, count, from| Ran { range: AvmaRange::with_len(Avma(at), len), count, from };
         let ran = [ran(0x1000, 5, 80, 0), ran(0x1005, 1, 8, 5)];

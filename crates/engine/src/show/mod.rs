@@ -3,8 +3,8 @@
 pub(crate) mod anatomy;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod fetch;
 pub(crate) mod fit;
-pub(crate) mod front_end;
 pub(crate) mod heat;
 pub(crate) mod overview;
 pub(crate) mod reason;

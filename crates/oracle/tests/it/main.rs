@@ -8,7 +8,7 @@
 mod bolt;
 mod branch_stacks;
 mod counts;
-mod front_end;
+mod fetch_model;
 mod guests;
 mod server;
 mod support;

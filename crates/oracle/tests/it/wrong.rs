@@ -19,18 +19,18 @@ fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
 }
 
 /// The same with calls that get where they go more directly.
-fn run_shortcuts(tamper: Tamper<'_>) -> Report {
-    let guest = Guest::start(&guests().join("shortcuts.cc"), &[]);
+fn run_inlining(tamper: Tamper<'_>) -> Report {
+    let guest = Guest::start(&guests().join("inlining.cc"), &[]);
     guest.shuffle_counted(6);
     tampered(guest, tamper, 40)
 }
 
-/// A caller of functions with ways through them, in the guest of shortcuts, and two of these.
+/// A caller of functions with ways through them, in the guest of inlining, and two of these.
 const WAYS: [&str; 3] = ["_Z7by_waysR5Wordsm", "_Z2atP5Wordsm", "_Z10same_pointPK5PointS1_"];
 
 /// The same where a callee that runs in place goes off the way.
 fn run_ways(tamper: Tamper<'_>) -> Report {
-    let guest = Guest::start(&guests().join("shortcuts.cc"), &[]);
+    let guest = Guest::start(&guests().join("inlining.cc"), &[]);
     guest.shuffle_counted_only(6, &WAYS);
     tampered(guest, tamper, 40)
 }
@@ -90,18 +90,18 @@ fn guards(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Instru
 }
 
 fn says(report: &Report, what: &str) -> bool {
-    report.mismatches.iter().any(|m| matches!(m.difference, Difference::Shortcut { what: w } if w == what))
+    report.mismatches.iter().any(|m| matches!(m.difference, Difference::Inline { what: w } if w == what))
 }
 
 #[test]
-fn a_wrong_number_in_a_body_in_place_is_found() {
+fn a_wrong_number_in_an_inlined_body_is_found() {
     // The last byte of the number that is loaded.
     let change = |map: &AddressMap, memory: &dyn ReadMemory| {
         let loads = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Immediate32;
         let bodies = within(map, memory).into_iter().filter(|(i, _)| loads(i));
         bodies.map(|(i, b)| (Avma(i.ip() + b.len() as u64 - 1), vec![b[b.len() - 1] ^ 1])).collect()
     };
-    let report = run_shortcuts(&change);
+    let report = run_inlining(&change);
     assert!(
         report.mismatches.iter().any(|m| matches!(m.difference, Difference::Register { .. })),
         "{report}"
@@ -147,7 +147,7 @@ fn a_guard_that_goes_the_wrong_way_is_found() {
         let branches = guards(map, memory).into_iter().map(|g| g.1);
         branches.map(|i| (Avma(i.ip()), vec![0x0f, 0x84])).collect()
     };
-    let report = run_shortcuts(&turn);
+    let report = run_inlining(&turn);
     assert!(says(&report, "the guard goes the wrong way"), "{report}");
 }
 
@@ -158,7 +158,7 @@ fn a_guard_that_asks_for_a_wrong_table_is_found() {
         let constants = guards(map, memory).into_iter().map(|g| Avma(g.0.ip_rel_memory_address()));
         constants.map(|at| (at, memory.u64(at).unwrap().wrapping_add(8).to_le_bytes().to_vec())).collect()
     };
-    let report = run_shortcuts(&other);
+    let report = run_inlining(&other);
     assert!(says(&report, "the table leads elsewhere than the call behind the guard"), "{report}");
 }
 

@@ -2,12 +2,12 @@
 
 use crate::links::{Link, Place};
 
-/// What is poured in at an entrance, and at one that is seldom used.
+/// What is poured in at an entrance, and at one that is rarely used.
 const POUR: u64 = 1 << 20;
-const POUR_SELDOM: u64 = 1 << 10;
-/// The share of a way out of a block, and of one that is seldom taken.
+const POUR_RARE: u64 = 1 << 10;
+/// The share of a way out of a block, and of one that is rarely taken.
 const SHARE: u64 = 16;
-const SHARE_SELDOM: u64 = 1;
+const SHARE_RARE: u64 = 1;
 /// How often all blocks are gone through. A loop with one way out keeps half of what is in it, so little is left.
 const ROUNDS: usize = 16;
 
@@ -16,12 +16,12 @@ const ROUNDS: usize = 16;
 pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
     let mut pending = vec![0u64; blocks];
     let mut shares = vec![0u64; blocks];
-    let share = |link: &Link| if link.seldom { SHARE_SELDOM } else { SHARE };
+    let share = |link: &Link| if link.rare { SHARE_RARE } else { SHARE };
     let mut passed = vec![0u64; links.len()];
     for (link, passed) in links.iter().zip(&mut passed) {
         match link.place {
             Place::Entrance(b) => {
-                *passed = if link.seldom { POUR_SELDOM } else { POUR };
+                *passed = if link.rare { POUR_RARE } else { POUR };
                 pending[b.index()] = *passed;
             }
             Place::Edge(b, _) | Place::Exit(b) => shares[b.index()] += share(link),

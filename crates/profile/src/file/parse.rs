@@ -1,7 +1,7 @@
 //! From text to profile.
 
 use super::print::{BINDINGS, ORIGINS};
-use super::words::{Fault, Parsed, Word, Words, hex};
+use super::tokens::{Fault, Parsed, Token, Tokens, hex};
 use super::{
     Binding, BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin,
     PROFILE_VERSION, Profile,
@@ -43,8 +43,8 @@ impl std::str::FromStr for Profile {
             if line.trim_ascii().is_empty() || line.starts_with('#') {
                 continue;
             }
-            let mut words = Words { line, at: 0 };
-            parser.line(&mut words).map_err(|Fault(at, message)| ProfileError {
+            let mut tokens = Tokens { line, at: 0 };
+            parser.line(&mut tokens).map_err(|Fault(at, message)| ProfileError {
                 line: i,
                 column: line.get(..at).map_or(1, |before| before.chars().count() + 1),
                 message,
@@ -101,11 +101,11 @@ struct Parser {
 }
 
 impl Parser {
-    fn line(&mut self, words: &mut Words<'_>) -> Parsed<()> {
-        let first = words.next("a word")?;
+    fn line(&mut self, tokens: &mut Tokens<'_>) -> Parsed<()> {
+        let first = tokens.next("a word")?;
         match (self.stage, first.text) {
             (Stage::Start, "whet-profile") => {
-                let (at, version) = (words.at, words.number()?);
+                let (at, version) = (tokens.at, tokens.number()?);
                 if !(1..=u64::from(PROFILE_VERSION)).contains(&version) {
                     let known = format!("version {version} is not known, only those up to {PROFILE_VERSION}");
                     return Err(Fault(at + 1, known));
@@ -116,23 +116,23 @@ impl Parser {
             (Stage::Start, _) => return Err(first.fault("no profile: expected `whet-profile 2`")),
             (Stage::End, _) => return Err(first.fault("expected nothing after `end`")),
             (Stage::Inside, "end") => self.stage = Stage::End,
-            (Stage::Inside, "module") => self.module(words)?,
-            (Stage::Inside, "function") => self.function(words)?,
-            (Stage::Inside, "call") => self.call(first, words)?,
-            (Stage::Inside, "hits") => self.hits(first, words)?,
-            (Stage::Inside, "leads") => self.site(first, words, false)?,
-            (Stage::Inside, "table") => self.site(first, words, true)?,
-            (Stage::Inside, text) if text.starts_with(['+', '-']) => self.block(first, words)?,
-            (Stage::Inside, _) => self.head(first, words)?,
+            (Stage::Inside, "module") => self.module(tokens)?,
+            (Stage::Inside, "function") => self.function(tokens)?,
+            (Stage::Inside, "call") => self.call(first, tokens)?,
+            (Stage::Inside, "hits") => self.hits(first, tokens)?,
+            (Stage::Inside, "leads") => self.site(first, tokens, false)?,
+            (Stage::Inside, "table") => self.site(first, tokens, true)?,
+            (Stage::Inside, text) if text.starts_with(['+', '-']) => self.block(first, tokens)?,
+            (Stage::Inside, _) => self.head(first, tokens)?,
         }
-        words.done()
+        tokens.done()
     }
 
-    fn head(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
+    fn head(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
         let p = &mut self.profile;
         let number = match first.text {
             "exe" if self.module.is_none() => {
-                let exe = words.rest();
+                let exe = tokens.rest();
                 return if p.exes.insert(exe) { Ok(()) } else { Err(first.fault("said twice")) };
             }
             "runs" => &mut p.runs,
@@ -147,48 +147,48 @@ impl Parser {
             return Err(first.fault("expected once, before the modules"));
         }
         self.said.push(first.text.to_owned());
-        *number = words.number()?;
+        *number = tokens.number()?;
         Ok(())
     }
 
-    fn module(&mut self, words: &mut Words<'_>) -> Parsed<()> {
-        let word = words.next("a build-id")?;
-        let id = word.build_id()?;
-        let module = ModuleProfile { name: words.rest(), functions: BTreeMap::new() };
+    fn module(&mut self, tokens: &mut Tokens<'_>) -> Parsed<()> {
+        let token = tokens.next("a build-id")?;
+        let id = token.build_id()?;
+        let module = ModuleProfile { name: tokens.rest(), functions: BTreeMap::new() };
         if self.profile.modules.insert(id.clone(), module).is_some() {
-            return Err(word.fault("a module is told of once"));
+            return Err(token.fault("a module is told of once"));
         }
         self.module = Some(id);
         self.function = None;
         Ok(())
     }
 
-    fn function(&mut self, words: &mut Words<'_>) -> Parsed<()> {
-        let word = words.next("an address")?;
-        let at = word.address()?;
-        let hash = words.next("a hash")?;
+    fn function(&mut self, tokens: &mut Tokens<'_>) -> Parsed<()> {
+        let token = tokens.next("an address")?;
+        let at = token.address()?;
+        let hash = tokens.next("a hash")?;
         let key = FunctionKey {
             at,
             hash: hex(hash.text).ok_or_else(|| hash.fault("expected hexadecimal digits"))?,
         };
-        let how = words.next("how it was counted")?;
+        let how = tokens.next("how it was counted")?;
         let known = ORIGINS.iter().find(|o| o.0 == how.text && (self.version > 1 || o.1 != Origin::Stayed));
         let wrong = || how.fault("expected `counted`, `inferred` or `stayed`");
         let origin = known.ok_or_else(wrong)?.1;
-        words.word("entered")?;
-        let entered = words.number()?;
-        words.word("samples")?;
-        let samples = words.number()?;
-        words.word("size")?;
-        let size = words.next("a size")?.address()?.0;
-        let kind = words.next("a kind of symbol")?;
+        tokens.keyword("entered")?;
+        let entered = tokens.number()?;
+        tokens.keyword("samples")?;
+        let samples = tokens.number()?;
+        tokens.keyword("size")?;
+        let size = tokens.next("a size")?.address()?.0;
+        let kind = tokens.next("a kind of symbol")?;
         let binding: Binding = BINDINGS
             .iter()
             .find(|b| b.0 == kind.text)
             .ok_or_else(|| kind.fault("expected `global`, `local`, `shared` or `none`"))?
             .1;
         let f = FunctionProfile {
-            name: words.rest(),
+            name: tokens.rest(),
             binding,
             size,
             origin,
@@ -197,27 +197,27 @@ impl Parser {
             ..Default::default()
         };
         let module = self.module.as_ref().and_then(|id| self.profile.modules.get_mut(id));
-        let module = module.ok_or_else(|| word.fault("expected a module first"))?;
+        let module = module.ok_or_else(|| token.fault("expected a module first"))?;
         if module.functions.insert(key, f).is_some() {
-            return Err(word.fault("a function is told of once"));
+            return Err(token.fault("a function is told of once"));
         }
         self.function = Some(key);
         Ok(())
     }
 
-    fn current(&mut self, first: Word<'_>) -> Parsed<&mut FunctionProfile> {
+    fn current(&mut self, first: Token<'_>) -> Parsed<&mut FunctionProfile> {
         let module = self.module.as_ref().and_then(|id| self.profile.modules.get_mut(id));
         let function = module.zip(self.function).and_then(|(m, key)| m.functions.get_mut(&key));
         function.ok_or_else(|| first.fault("expected a function first"))
     }
 
-    fn block(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
+    fn block(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
         let start = first.distance()?;
         let mut block =
-            BlockProfile { last: words.distance()?, count: words.number()?, edges: BTreeMap::new() };
-        while !words.is_done() {
-            let to = words.next("a distance")?;
-            if block.edges.insert(to.distance()?, words.number()?).is_some() {
+            BlockProfile { last: tokens.distance()?, count: tokens.number()?, edges: BTreeMap::new() };
+        while !tokens.is_done() {
+            let to = tokens.next("a distance")?;
+            if block.edges.insert(to.distance()?, tokens.number()?).is_some() {
                 return Err(to.fault("an edge is told of once"));
             }
         }
@@ -227,10 +227,10 @@ impl Parser {
         Ok(())
     }
 
-    fn call(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
-        let from = words.distance()?;
-        let whom = words.next("an address")?;
-        let (place, count) = (whom.place()?, words.number()?);
+    fn call(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
+        let from = tokens.distance()?;
+        let whom = tokens.next("an address")?;
+        let (place, count) = (whom.place()?, tokens.number()?);
         if self.current(first)?.calls.insert((from, place), count).is_some() {
             return Err(whom.fault("a call is told of once"));
         }
@@ -238,16 +238,16 @@ impl Parser {
     }
 
     /// Which lines there are in versions since the first.
-    fn since_second(&self, first: Word<'_>) -> Parsed<()> {
+    fn since_second(&self, first: Token<'_>) -> Parsed<()> {
         if self.version > 1 { Ok(()) } else { Err(first.fault("version 1 has no such line")) }
     }
 
-    fn hits(&mut self, first: Word<'_>, words: &mut Words<'_>) -> Parsed<()> {
+    fn hits(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
         self.since_second(first)?;
         let mut hits = BTreeMap::new();
-        while !words.is_done() {
-            let at = words.next("a distance")?;
-            if hits.insert(at.distance()?, words.number()?).is_some() {
+        while !tokens.is_done() {
+            let at = tokens.next("a distance")?;
+            if hits.insert(at.distance()?, tokens.number()?).is_some() {
                 return Err(at.fault("a block is told of once"));
             }
         }
@@ -259,14 +259,14 @@ impl Parser {
         Ok(())
     }
 
-    fn site(&mut self, first: Word<'_>, words: &mut Words<'_>, by_table: bool) -> Parsed<()> {
+    fn site(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>, by_table: bool) -> Parsed<()> {
         self.since_second(first)?;
-        let at = words.distance()?;
-        words.word("of")?;
-        let mut looks = Looks { all: words.number()?, saw: BTreeMap::new() };
-        while !words.is_done() {
-            let place = words.next("an address")?;
-            if looks.saw.insert(place.place()?, words.number()?).is_some() {
+        let at = tokens.distance()?;
+        tokens.keyword("of")?;
+        let mut looks = Looks { all: tokens.number()?, saw: BTreeMap::new() };
+        while !tokens.is_done() {
+            let place = tokens.next("an address")?;
+            if looks.saw.insert(place.place()?, tokens.number()?).is_some() {
                 return Err(place.fault("a place is told of once"));
             }
         }

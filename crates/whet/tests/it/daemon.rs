@@ -266,8 +266,8 @@ fn the_kill_switch_acts_between_looks() {
     daemon.comes_to(pid, "optimized");
     let file = daemon.folder.join("whet.toml");
     let often = fs::read_to_string(&file).unwrap();
-    let seldom = often.replace("every = \"200ms\"", "every = \"1h\"").replace("\"600ms\"", "\"10m\"");
-    assert_ne!(seldom, often);
+    let rarely = often.replace("every = \"200ms\"", "every = \"1h\"").replace("\"600ms\"", "\"10m\"");
+    assert_ne!(rarely, often);
     let looks = || {
         let text = daemon.ask("whet.Metrics", &Value::Null).unwrap()["parameters"]["text"].to_string();
         let rest = text.split_once("whet_looks_total ").unwrap().1;
@@ -279,7 +279,7 @@ fn the_kill_switch_acts_between_looks() {
         assert_eq!(daemon.ask("whet.Reload", &Value::Null).unwrap()["error"], Value::Null);
         wait_until("the look after that", || looks() != before);
     };
-    reload(&seldom);
+    reload(&rarely);
     fs::write(&off, "").unwrap();
     assert_eq!(daemon.comes_to(pid, "undone"), "the kill-switch file is there");
     assert_eq!(changed_text(pid), Vec::<String>::new());
@@ -291,7 +291,7 @@ fn the_kill_switch_acts_between_looks() {
     fs::remove_dir_all(daemon.folder.join("state")).unwrap();
     reload(&often.replace("\"600ms\"", "\"10m\""));
     daemon.comes_to(second.pid(), "profiling");
-    reload(&seldom);
+    reload(&rarely);
     fs::write(&off, "").unwrap();
     daemon.comes_to(pid, "undone");
     daemon.comes_to(second.pid(), "watching");

@@ -79,7 +79,7 @@ fn a_restarted_program_starts_warm() {
     assert_eq!(output_of(guest), plain);
 }
 
-/// A target's clones as they lie: where they are entered, then what of them runs seldom; each with its size.
+/// A target's clones as they lie: where they are entered, then what of them runs rarely; each with its size.
 fn clones(guest: &Guest) -> Vec<(String, u64)> {
     let explained = whet(&words(&["explain", &guest.arg()], &[])).exits(0).json();
     let functions = explained["functions"].as_array().unwrap();

@@ -12,7 +12,7 @@ pub use rng::Rng;
 
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Point};
-use emit::{Counter, Function, Repeat, Request};
+use emit::{Counter, Function, Request, Unroll};
 
 /// A request for these functions alone: nothing else is cloned or known.
 pub fn request(text_at: Avma, data_at: Avma, functions: Vec<Function<'_>>) -> Request<'_> {
@@ -21,10 +21,10 @@ pub fn request(text_at: Avma, data_at: Avma, functions: Vec<Function<'_>>) -> Re
 }
 
 /// Some copies of each loop that can have more than one, and of such as cannot.
-pub fn repeats(cfg: &Cfg, order: &[BlockId], rng: &mut Rng) -> Vec<Repeat> {
-    let anything = Repeat { first: rng.below(order.len()), blocks: rng.below(4), copies: 1 };
+pub fn unrolls(cfg: &Cfg, order: &[BlockId], rng: &mut Rng) -> Vec<Unroll> {
+    let anything = Unroll { first: rng.below(order.len()), blocks: rng.below(4), copies: 1 };
     let loops = emit::loops(cfg, order).into_iter().chain([anything]);
-    loops.map(|r| Repeat { copies: u32::try_from(rng.below(5)).unwrap(), ..r }).collect()
+    loops.map(|r| Unroll { copies: u32::try_from(rng.below(5)).unwrap(), ..r }).collect()
 }
 
 /// Counters at about half of the points of a function that can have one, from the offset `next` on.

@@ -48,7 +48,7 @@ impl Source {
             personality: self.personality,
             signal_frame: self.signal_frame,
             align: 16,
-            repeats: super::repeats(&self.cfg, &order, rng),
+            unrolls: super::unrolls(&self.cfg, &order, rng),
             ..Function::new(&self.cfg, order, &self.rows)
         }
     }

@@ -78,8 +78,8 @@ fn head_of(used: &Profile) -> Profile {
     Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
 }
 
-/// Makes counts what a profile of them will say, so that clones laid out by it are the same.
-pub(crate) fn settle(chosen: &mut [Candidate]) {
+/// Reduces counts to what a profile records of them, so that a warm start from the profile makes the same clones.
+pub(crate) fn reduce_to_stored_counts(chosen: &mut [Candidate]) {
     for c in chosen.iter_mut().filter(|c| !c.counts.blocks.is_empty()) {
         c.counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
     }

@@ -102,7 +102,7 @@ fn paired(cfg: &Cfg, clone: &Clone<'_>, printer: &mut Printer<'_, '_>) -> Vec<(u
             Link::Again => (Pairing::Again, original()),
             Link::Dropped => (Pairing::Dropped, original()),
             Link::Extra => (Pairing::Extra, None),
-            Link::Within => (Pairing::Shortcut, None),
+            Link::Within => (Pairing::Inlined, None),
         };
         let here = clone.map.fragments().address(e.at);
         // No bytes are there for what was dropped.

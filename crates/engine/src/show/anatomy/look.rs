@@ -211,11 +211,11 @@ fn why(
         (Standing::Refused, Some(reason)) => format!("left alone: {}", sentence(reason)),
         (Standing::Refused, None) => "wanted, but it has no clone in the newest generation".to_owned(),
         (Standing::NotHot, _) => {
-            let seldom =
-                "not hot: it ran too seldom while the profile was taken, or was not among those asked for";
+            let not_hot =
+                "not hot: it ran too rarely while the profile was taken, or was not among those asked for";
             match now {
-                Some(reason) => format!("{seldom}; and it would be left alone: {}", reason.why()),
-                None => seldom.to_owned(),
+                Some(reason) => format!("{not_hot}; and it would be left alone: {}", reason.why()),
+                None => not_hot.to_owned(),
             }
         }
     }

@@ -20,7 +20,7 @@ struct Circle : Shape {
 APART static uint64_t measure(const Shape &shape, uint64_t x) { return mix(shape.turn(x), shape.area()); }
 
 // Nearly always the same table there, and any here.
-APART static uint64_t seldom(const Shape &shape, uint64_t x) { return x + shape.area(); }
+APART static uint64_t rarely(const Shape &shape, uint64_t x) { return x + shape.area(); }
 
 APART static uint64_t round_once() {
     Shape shape;
@@ -28,7 +28,7 @@ APART static uint64_t round_once() {
     uint64_t x = 1;
     for (unsigned i = 0; i < 5000; i++) {
         x = measure(i % 100 ? shape : circle, x);
-        x = seldom(x & 1 ? shape : circle, x);
+        x = rarely(x & 1 ? shape : circle, x);
     }
     return x;
 }

@@ -10,11 +10,11 @@
 
 use crate::base::passes::Style;
 use crate::plan::candidate::Candidate;
-use crate::plan::shortcuts::{calls, made};
+use crate::plan::inlining::{calls, made};
 use crate::plan::shuffle::Rng;
 
 /// A call is made so often at least by one who comes into the function, on the average,
-const TURNS: u64 = 32;
+const MIN_CALLS_PER_ENTRY: u64 = 32;
 /// and is at most one in so many of all calls.
 const FEW: u64 = 500;
 /// Of so many samples at most one is in such a function.
@@ -31,9 +31,9 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
             Some(coin) if !c.counted => coin,
             // Who is in it came before it counted.
             _ if c.counted && entered == 0 => true,
-            _ => n / TURNS >= entered.max(1) && n <= all / FEW,
+            _ => n / MIN_CALLS_PER_ENTRY >= entered.max(1) && n <= all / FEW,
         };
-        c.late_bound = in_loops(c, stays);
+        c.through_redirects = in_loops(c, stays);
     }
 }
 
@@ -51,10 +51,10 @@ fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
         return Vec::new();
     }
     let in_cycle = code::in_cycles(&c.analysed.cfg);
-    let mut late: Vec<u32> =
+    let mut through: Vec<u32> =
         wanted.filter(|call| in_cycle[call.block.index()]).map(|call| call.place).collect();
-    late.sort_unstable();
-    late
+    through.sort_unstable();
+    through
 }
 
 #[cfg(test)]
@@ -81,8 +81,8 @@ block b2 0x100f
   return
 ";
 
-    fn serves(entered: u64, turns: u64, counted: bool) -> Candidate {
-        let mut c = candidate(1, &[0, 1, 2], &[entered, turns, entered], counted, 0);
+    fn serves(entered: u64, calls_in_loop: u64, counted: bool) -> Candidate {
+        let mut c = candidate(1, &[0, 1, 2], &[entered, calls_in_loop, entered], counted, 0);
         c.analysed.cfg = code::parse(SERVES).unwrap();
         c.counts = Counts { entry: entered, ..c.counts };
         c
@@ -92,16 +92,16 @@ block b2 0x100f
     fn chosen(serves: Candidate, others: u64) -> Vec<u32> {
         let mut all = [serves, self::serves(others, 0, true)];
         choose(&mut all, Style::default());
-        assert!(all[1].late_bound.is_empty());
-        all[0].late_bound.clone()
+        assert!(all[1].through_redirects.is_empty());
+        all[0].through_redirects.clone()
     }
 
     #[test]
     fn what_loops_call_that_go_round_often_and_call_little() {
         for counted in [true, false] {
-            let late = |entered, turns| chosen(serves(entered, turns, counted), 1_000_000);
-            assert_eq!((late(10, 320), late(10, 319)), (vec![1], vec![]));
-            assert_eq!((late(10, 4000), late(10, 5000)), (vec![1], vec![]));
+            let through = |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, counted), 1_000_000);
+            assert_eq!((through(10, 320), through(10, 319)), (vec![1], vec![]));
+            assert_eq!((through(10, 4000), through(10, 5000)), (vec![1], vec![]));
         }
     }
 
@@ -114,17 +114,17 @@ block b2 0x100f
 
     #[test]
     fn what_loops_call_that_were_hardly_sampled_while_they_count() {
-        let late = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
-        assert_eq!((late(5), late(6)), (vec![1], vec![]));
+        let through = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
+        assert_eq!((through(5), through(6)), (vec![1], vec![]));
     }
 
     #[test]
     fn by_chance_both_ways() {
-        let late = |seed| {
+        let through = |seed| {
             let mut all = [serves(0, 0, false)];
             choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });
-            !all[0].late_bound.is_empty()
+            !all[0].through_redirects.is_empty()
         };
-        assert!((0..20).any(late) && !(0..20).all(late));
+        assert!((0..20).any(through) && !(0..20).all(through));
     }
 }

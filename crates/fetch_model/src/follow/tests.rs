@@ -1,6 +1,6 @@
 use super::*;
-use crate::test_code::{TEXT, arb_counts, arb_order, callee, caller, cloned, cloned_in_place};
-use crate::walk::{Routine, Surroundings, Walk};
+use crate::drawn_path::{DrawnPath, Routine, Surroundings};
+use crate::test_code::{TEXT, arb_counts, arb_order, callee, caller, cloned, cloned_inlined};
 use emit::Output;
 use profile::Counts;
 use proptest::prelude::*;
@@ -11,8 +11,8 @@ fn path(a: &Counts, b: &Counts, seed: u64, length: u64) -> Vec<Step> {
         [Routine { cfg: &caller, counts: a, leads: &[] }, Routine { cfg: &callee, counts: b, leads: &[] }];
     let mut moves = Vec::new();
     let around = Surroundings { stub: &|_| Vec::new(), word: &|_| None };
-    if let Some(mut walk) = Walk::new(&routines, &around, seed) {
-        walk.go(length, &mut |s| moves.push(*s));
+    if let Some(mut drawn) = DrawnPath::new(&routines, &around, seed) {
+        drawn.go(length, &mut |s| moves.push(*s));
     }
     moves
 }
@@ -77,12 +77,12 @@ proptest! {
 
     /// What a caller does but for its calls, whichever way through its callee runs in place.
     #[test]
-    fn callees_in_place_are_followed(
+    fn inlined_callees_are_followed(
         (a, b) in arb_counts(), seed: u64, caller in arb_order(7), callee in arb_order(3),
         way in prop_oneof![Just(&[0, 2][..]), Just(&[0, 1, 2][..])],
     ) {
-        let out = cloned_in_place((&caller.0, caller.1), (&callee.0, callee.1), way);
-        prop_assert_eq!(out.stats.in_place, u64::from(caller.0.contains(&1)));
+        let out = cloned_inlined((&caller.0, caller.1), (&callee.0, callee.1), way);
+        prop_assert_eq!(out.stats.inlined, u64::from(caller.0.contains(&1)));
         let moves = path(&a, &b, seed, 400);
         let (theirs, lost) = followed(&moves, &out, &entries(&out));
         prop_assert_eq!(lost, 0);
@@ -118,9 +118,9 @@ const CALLED: [Step; 3] = [
 
 /// `add` is left out on the way that runs in place, and is called where it is not.
 #[test]
-fn a_way_in_place_is_left() {
-    let out = cloned_in_place((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3), &[0, 2]);
-    assert_eq!(out.stats.in_place, 1);
+fn an_inlined_path_is_left() {
+    let out = cloned_inlined((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3), &[0, 2]);
+    assert_eq!(out.stats.inlined, 1);
     let before = [step(0x2000, 4, Flow::On, 0x2004), step(0x2004, 3, Flow::On, 0x2007)];
     let stays = [step(0x2007, 2, Flow::Conditional, 0x200c), step(0x200c, 1, Flow::Return, 0x100a)];
     let leaves = [

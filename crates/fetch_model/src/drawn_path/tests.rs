@@ -7,8 +7,8 @@ const NOTHING: Surroundings<'static> = Surroundings { stub: &|_| Vec::new(), wor
 
 fn path(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64, length: u64) -> Vec<Step> {
     let mut moves = Vec::new();
-    if let Some(mut walk) = Walk::new(routines, around, seed) {
-        walk.go(length, &mut |s| moves.push(*s));
+    if let Some(mut drawn) = DrawnPath::new(routines, around, seed) {
+        drawn.go(length, &mut |s| moves.push(*s));
     }
     moves
 }
@@ -150,6 +150,6 @@ fn where_counts_end_it_goes_back_to_the_caller() {
 fn nothing_ran() {
     let caller = caller();
     let counts = Counts::zero(&caller);
-    assert!(Walk::new(&[routine(&caller, &counts)], &NOTHING, 1).is_none());
-    assert!(Walk::new(&[], &NOTHING, 1).is_none());
+    assert!(DrawnPath::new(&[routine(&caller, &counts)], &NOTHING, 1).is_none());
+    assert!(DrawnPath::new(&[], &NOTHING, 1).is_none());
 }

@@ -2,7 +2,7 @@
 //!
 //! A path through originals says at each instruction which one comes next. The follower is where the same thread would be with the
 //! redirects written: in a clone at the instruction that stands for the original's, or in the original where nothing leads
-//! out of it. Jumps that only one side has are executed or passed over, a call by a shortcut goes its way, stubs that clones do not go by are
+//! out of it. Jumps that only one side has are executed or passed over, an inlined or guarded call goes its way, stubs that clones do not go by are
 //! left out. It decodes what really lies in memory; only where data decides that is not known (does this pointer come from a
 //! virtual table that was changed?) it goes by what redirects say.
 //!
@@ -145,7 +145,7 @@ impl<'a> Follower<'a> {
     /// Goes on by what the path does next, and tells of each instruction that is executed on this side.
     pub fn follow(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         if let Some(call) = self.within {
-            return self.in_place(call, path, tell);
+            return self.inlined(call, path, tell);
         }
         let mut at = self.at.unwrap_or(path.at);
         if self.behind_marks.get(&path.at) == Some(&at) {
@@ -202,7 +202,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Goes on in a callee that runs in place of the call at `call`: up to the branch, or the end, that the path has come to.
-    fn in_place(&mut self, call: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
+    fn inlined(&mut self, call: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
         if !matches!(path.flow, Flow::Conditional | Flow::Return) {
             return;
         }

@@ -6,7 +6,7 @@
 
 use crate::analyse::program::Program;
 use crate::base::passes::{Pass, Style};
-use crate::plan::candidate::{Candidate, Shortcut, SiteTargets};
+use crate::plan::candidate::{Candidate, InlineSite, SiteTargets};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Inst, Term};
 use emit::{Body, Guard};
@@ -21,11 +21,11 @@ const MOSTLY: u64 = 900;
 const LOOKS: u64 = 8;
 
 /// Of so many calls at most one goes off the way that runs in place; so many are what says so.
-const SELDOM: u64 = 33;
+const CALLS_PER_EXIT: u64 = 33;
 /// A way has no more blocks than this.
 const MOST_BLOCKS: usize = 12;
 
-/// Gives each candidate its shortcuts: where the layout is random whatever can be had, whether or not it pays.
+/// Gives each candidate its inline sites: where the layout is random whatever can be had, whether or not it pays.
 pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {
     let Style { shuffle, passes } = style;
     let all = shuffle.is_some();
@@ -39,7 +39,7 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
     for c in chosen {
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
         let entry = c.analysed.cfg.entry;
-        let shortcut = |Call { place: call, inst, count, .. }: Call<'_>| {
+        let inline_site = |Call { place: call, inst, count, .. }: Call<'_>| {
             let (callee, guard) = match sites.get(&call) {
                 Some(site) => {
                     let (callee, guard) =
@@ -48,14 +48,14 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
                 }
                 None => (direct(program, inst)?, None),
             };
-            let in_place = *fits.get(&callee)?;
-            let pays = count >= worth && (in_place || guard.is_some());
+            let inlined = *fits.get(&callee)?;
+            let pays = count >= worth && (inlined || guard.is_some());
             let wanted = guard.is_none() || passes.has(Pass::Guards);
-            (pays && wanted).then_some(Shortcut { call, callee, in_place, guard })
+            (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
         // What runs in place is no clone's that could have been taken back.
-        let lasts = |s: &Shortcut| s.in_place || c.late_bound.binary_search(&s.call).is_err();
-        c.shortcuts = calls(c).filter_map(shortcut).filter(lasts).collect();
+        let lasts = |s: &InlineSite| s.inlined || c.through_redirects.binary_search(&s.call).is_err();
+        c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }
 }
 
@@ -98,8 +98,9 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
     // Who comes to the middle of it has left the way where it runs in place.
     let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
     let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
-    let mostly = !branches(cfg, &path) || entered >= SELDOM && off.saturating_mul(SELDOM) <= entered;
-    let fits = || emit::fits_in_place(Body { cfg, path: &path, lsda });
+    let mostly =
+        !branches(cfg, &path) || entered >= CALLS_PER_EXIT && off.saturating_mul(CALLS_PER_EXIT) <= entered;
+    let fits = || emit::can_inline(Body { cfg, path: &path, lsda });
     ((all || mostly) && fits()).then_some(path)
 }
 
@@ -109,17 +110,17 @@ fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
 }
 
 /// How often functions run in place of calls, by their entries, where all guards hold.
-pub(crate) fn in_place(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
-    let mut in_place: FxHashMap<Avma, u64> = FxHashMap::default();
+pub(crate) fn inlined_runs(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
+    let mut inlined: FxHashMap<Avma, u64> = FxHashMap::default();
     for c in chosen {
         let callees: FxHashMap<u32, Avma> =
-            c.shortcuts.iter().filter(|s| s.in_place).map(|s| (s.call, s.callee)).collect();
+            c.inline_sites.iter().filter(|s| s.inlined).map(|s| (s.call, s.callee)).collect();
         for (callee, n) in calls(c).filter_map(|call| Some((callees.get(&call.place)?, call.count))) {
-            let sum = in_place.entry(*callee).or_default();
+            let sum = inlined.entry(*callee).or_default();
             *sum = sum.saturating_add(n);
         }
     }
-    in_place
+    inlined
 }
 
 /// A call of a function, direct or not.

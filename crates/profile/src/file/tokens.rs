@@ -1,4 +1,4 @@
-//! The words of a line of a profile.
+//! The tokens of a line of a profile.
 
 use super::print::clean;
 use super::{BuildId, Place};
@@ -9,19 +9,19 @@ pub(super) struct Fault(pub(super) usize, pub(super) String);
 
 pub(super) type Parsed<T> = Result<T, Fault>;
 
-/// The words of a line.
-pub(super) struct Words<'a> {
+/// The tokens of a line.
+pub(super) struct Tokens<'a> {
     pub(super) line: &'a str,
     pub(super) at: usize,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Word<'a> {
+pub(super) struct Token<'a> {
     pub(super) text: &'a str,
     pub(super) at: usize,
 }
 
-impl<'a> Words<'a> {
+impl<'a> Tokens<'a> {
     fn skip_blanks(&mut self) -> &'a str {
         let rest = self.line.get(self.at..).unwrap_or_default();
         let trimmed = rest.trim_ascii_start();
@@ -29,15 +29,15 @@ impl<'a> Words<'a> {
         trimmed
     }
 
-    pub(super) fn next(&mut self, what: &str) -> Parsed<Word<'a>> {
+    pub(super) fn next(&mut self, what: &str) -> Parsed<Token<'a>> {
         let rest = self.skip_blanks();
         let text = rest.split(|c: char| c.is_ascii_whitespace()).next().unwrap_or_default();
         if text.is_empty() {
             return Err(Fault(self.at, format!("expected {what}")));
         }
-        let word = Word { text, at: self.at };
+        let token = Token { text, at: self.at };
         self.at += text.len();
-        Ok(word)
+        Ok(token)
     }
 
     /// All that is left, which may be nothing.
@@ -55,15 +55,15 @@ impl<'a> Words<'a> {
         if self.is_done() { Ok(()) } else { Err(Fault(self.at, "expected the end of the line".to_owned())) }
     }
 
-    pub(super) fn word(&mut self, wanted: &str) -> Parsed<()> {
-        let word = self.next(&format!("`{wanted}`"))?;
-        if word.text == wanted { Ok(()) } else { Err(word.fault(&format!("expected `{wanted}`"))) }
+    pub(super) fn keyword(&mut self, wanted: &str) -> Parsed<()> {
+        let token = self.next(&format!("`{wanted}`"))?;
+        if token.text == wanted { Ok(()) } else { Err(token.fault(&format!("expected `{wanted}`"))) }
     }
 
     pub(super) fn number(&mut self) -> Parsed<u64> {
-        let word = self.next("a number")?;
-        let digits = Some(word.text).filter(|t| t.bytes().all(|b| b.is_ascii_digit()));
-        digits.and_then(|t| t.parse().ok()).ok_or_else(|| word.fault("expected a number below 2^64"))
+        let token = self.next("a number")?;
+        let digits = Some(token.text).filter(|t| t.bytes().all(|b| b.is_ascii_digit()));
+        digits.and_then(|t| t.parse().ok()).ok_or_else(|| token.fault("expected a number below 2^64"))
     }
 
     pub(super) fn distance(&mut self) -> Parsed<i64> {
@@ -71,7 +71,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl Word<'_> {
+impl Token<'_> {
     pub(super) fn fault(self, message: &str) -> Fault {
         Fault(self.at, format!("{message}, not {:?}", self.text))
     }
@@ -98,8 +98,8 @@ impl Word<'_> {
         let Some((at, id)) = self.text.split_once('@') else {
             return Ok(Place { module: None, at: self.address()? });
         };
-        let id = Word { text: id, at: self.at + at.len() + 1 };
-        Ok(Place { at: Word { text: at, at: self.at }.address()?, module: Some(id.build_id()?) })
+        let id = Token { text: id, at: self.at + at.len() + 1 };
+        Ok(Place { at: Token { text: at, at: self.at }.address()?, module: Some(id.build_id()?) })
     }
 
     pub(super) fn build_id(self) -> Parsed<BuildId> {

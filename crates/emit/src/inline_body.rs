@@ -38,7 +38,7 @@ pub(crate) enum Part<'a> {
 /// Whether calls of a function can be answered in place by this way through it: it is short, ends in a plain return, nothing
 /// on it has to do with the stack or is guarded by a landing pad.
 #[must_use]
-pub fn fits_in_place(body: Body<'_>) -> bool {
+pub fn can_inline(body: Body<'_>) -> bool {
     parts(body).is_some()
 }
 

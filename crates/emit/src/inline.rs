@@ -1,8 +1,8 @@
-//! Calls that get where they mostly go more directly.
+//! (Partial) inlining of direct calls, and guarded devirtualization of calls through virtual tables.
 //!
 //! | call | becomes |
 //! |---|---|
-//! | direct, of a function with a short way through it | the instructions on that way but for its `ret` ([`crate::in_place`]); `jcc` off it to a call of the rest, elsewhere |
+//! | direct, of a function with a short way through it | the instructions on that way but for its `ret` ([`crate::inline_body`]); `jcc` off it to a call of the rest, elsewhere |
 //! | `call *d(%r)`, which reads a virtual table | `cmp t, %r`; `jne` to the call as it was, elsewhere; a direct call of the function, or the way through it, to which table t leads |
 //!
 //! Law 2 holds at the call and behind it, and where the rest of a callee is called. In between a callee that runs in place has
@@ -12,10 +12,10 @@
 //!
 //! Unwinders and symbolizers see all of it as the call: the frame is the caller's, with its call site's landing pad.
 
-use crate::in_place::{Part, parts};
+use crate::inline_body::{Part, parts};
 use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_len};
 use crate::plan::{Builder, disp32_at};
-use crate::request::{Guard, Shortcut};
+use crate::request::{Guard, InlineSite};
 use addr::Avma;
 use code::{Inst, Refusal};
 use iced_x86::{Code, Instruction, Register};
@@ -40,8 +40,8 @@ pub fn table_call(i: &Instruction) -> Option<(u8, u64)> {
     Some((register, i.memory_displacement64()))
 }
 
-/// What is done for a call out of the way.
-pub(crate) struct Annex {
+/// Code for one call that lies out of line: behind all other code of the clone.
+pub(crate) struct OutOfLine {
     /// The call, by its place in [`code::Cfg::insts`].
     call: u32,
     what: Aside,
@@ -64,8 +64,8 @@ pub(crate) fn compare(register: u8) -> [u8; 3] {
 }
 
 impl Builder<'_> {
-    /// Plans a call by a shortcut; `false` where the call is none that has such a one.
-    pub(crate) fn shortcut(&mut self, s: &Shortcut<'_>) -> Result<bool, Refusal> {
+    /// Plans an inlined or guarded call; `false` where the call can be neither.
+    pub(crate) fn inline_call(&mut self, s: &InlineSite<'_>) -> Result<bool, Refusal> {
         let Some(inst) = self.f.cfg.insts.get(s.call as usize) else { return Ok(false) };
         let body = s.body.and_then(parts);
         let push = |b: &mut Self, kind, len, inst_index| {
@@ -73,8 +73,8 @@ impl Builder<'_> {
         };
         match (s.guard, body) {
             (None, Some(body)) if inst.decoded.code() == Code::Call_rel32_64 => {
-                push(self, Kind::InPlace, 0, Some(s.call));
-                self.in_place(s.call, inst.at, &body)?;
+                push(self, Kind::Inlined, 0, Some(s.call));
+                self.inlined(s.call, inst.at, &body)?;
             }
             (Some(Guard { register, table }), body) if table_call(&inst.decoded).is_some() => {
                 let constant = u32::try_from(self.plan.constants.len()).map_err(|_| Refusal::TooLarge)?;
@@ -84,11 +84,11 @@ impl Builder<'_> {
                 let (op, to) = (Op::Cond(NOT_EQUAL), Target::Label(from));
                 push(self, Kind::Branch { op, to, long: true }, branch_len(op, true), None);
                 match body {
-                    Some(body) => self.in_place(s.call, inst.at, &body)?,
+                    Some(body) => self.inlined(s.call, inst.at, &body)?,
                     None => push(self, Kind::Direct { to: s.callee }, CALL_LEN, None),
                 }
                 let back = self.label()?;
-                self.annexes.push(Annex { call: s.call, what: Aside::Itself, from, back });
+                self.out_of_line.push(OutOfLine { call: s.call, what: Aside::Itself, from, back });
             }
             _ => return Ok(false),
         }
@@ -96,7 +96,7 @@ impl Builder<'_> {
     }
 
     /// A way through the callee of a call at `original`.
-    fn in_place(&mut self, call: u32, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
+    fn inlined(&mut self, call: u32, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
         let mut exits: Vec<(u32, Avma)> = Vec::new();
         for part in parts {
             match *part {
@@ -120,8 +120,8 @@ impl Builder<'_> {
             return Ok(());
         }
         let back = self.label()?;
-        let annex = |(from, to)| Annex { call, what: Aside::Rest(to), from, back };
-        self.annexes.extend(exits.into_iter().map(annex));
+        let rest = |(from, to)| OutOfLine { call, what: Aside::Rest(to), from, back };
+        self.out_of_line.extend(exits.into_iter().map(rest));
         Ok(())
     }
 
@@ -147,14 +147,14 @@ impl Builder<'_> {
         Ok(label)
     }
 
-    /// What is done out of the way: behind everything.
-    pub(crate) fn annexes(&mut self) -> Result<(), Refusal> {
-        let annexes = std::mem::take(&mut self.annexes);
-        if !annexes.is_empty() && self.plan.fragments.last().is_some_and(|f| f.zone == Zone::Hot) {
+    /// Plans the code that lies out of line: behind all other code of the clone.
+    pub(crate) fn plan_out_of_line(&mut self) -> Result<(), Refusal> {
+        let out_of_line = std::mem::take(&mut self.out_of_line);
+        if !out_of_line.is_empty() && self.plan.fragments.last().is_some_and(|f| f.zone == Zone::Hot) {
             let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
             self.plan.fragments.push(FragmentPlan { zone: Zone::Warm, first, align: 1 });
         }
-        for Annex { call, what, from, back } in annexes {
+        for OutOfLine { call, what, from, back } in out_of_line {
             self.plan.labels[from as usize] =
                 u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
             let inst = &self.f.cfg.insts[call as usize];

@@ -1,11 +1,11 @@
-//! Blocks that a compiler itself takes for seldom run: they need no place in a clone unless samples say otherwise.
+//! Blocks that a compiler itself takes for rarely run: they need no place in a clone unless samples say otherwise.
 
 use code::{BlockId, Cfg, Dest, Term};
 
 /// Which blocks are so: those of `.cold` fragments, those that only exceptions reach, and those from which control
 /// only gets to calls that do not return.
 #[must_use]
-pub fn seldom(cfg: &Cfg) -> Vec<bool> {
+pub fn rare_blocks(cfg: &Cfg) -> Vec<bool> {
     let n = cfg.blocks.len();
     let mut successors: Vec<Vec<usize>> = vec![Vec::new(); n];
     let mut leaves = vec![false; n];
@@ -100,6 +100,6 @@ block b6 0x2000
     #[test]
     fn the_compilers_own_word() {
         let cfg = code::parse(FUNCTION).unwrap();
-        assert_eq!(seldom(&cfg), [false, true, false, false, false, true, true]);
+        assert_eq!(rare_blocks(&cfg), [false, true, false, false, false, true, true]);
     }
 }

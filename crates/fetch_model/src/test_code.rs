@@ -2,7 +2,7 @@
 
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
-use emit::{Body, Function, Output, Repeat, Request, Shortcut};
+use emit::{Body, Function, InlineSite, Output, Request, Unroll};
 use profile::Counts;
 use proptest::prelude::*;
 use unwind::{CfaRule, Reg, Row};
@@ -82,22 +82,22 @@ pub(crate) const TEXT: Avma = Avma(0x10_0000);
 
 /// Clones of these blocks of both, the first so many of each among the hot ones; the caller's loops three times.
 pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output {
-    cloned_in_place(caller, callee, &[])
+    cloned_inlined(caller, callee, &[])
 }
 
 /// As [`cloned`], with these blocks of the callee in place of calls of it, if they are a way through it.
-pub(crate) fn cloned_in_place(caller: (&[u32], usize), callee: (&[u32], usize), way: &[u32]) -> Output {
+pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), way: &[u32]) -> Output {
     let (a, b) = (self::caller(), self::callee());
     let way: Vec<BlockId> = way.iter().map(|&b| BlockId(b)).collect();
     let body = Body { cfg: &b, path: &way, lsda: None };
     let calls = a.insts.iter().zip(0..).filter(|(i, _)| i.decoded.is_call_near());
-    let shortcuts = calls.filter(|_| emit::fits_in_place(body)).map(|(_, call)| Shortcut {
+    let inline_sites = calls.filter(|_| emit::can_inline(body)).map(|(_, call)| InlineSite {
         call,
         callee: b.entry,
         body: Some(body),
         guard: None,
     });
-    let shortcuts: Vec<Shortcut<'_>> = shortcuts.collect();
+    let inline_sites: Vec<InlineSite<'_>> = inline_sites.collect();
     let row = |cfg: &Cfg| Row {
         range: cfg.parts[0],
         cfa: CfaRule::RegOffset(Reg::RSP, 8),
@@ -106,19 +106,19 @@ pub(crate) fn cloned_in_place(caller: (&[u32], usize), callee: (&[u32], usize), 
     };
     let (rows_a, rows_b) = ([row(&a)], [row(&b)]);
     let order: Vec<BlockId> = caller.0.iter().map(|&b| BlockId(b)).collect();
-    let loops = emit::loops(&a, &order).into_iter().map(|r| Repeat { copies: 3, ..r }).collect();
-    let function = |cfg, rows, (order, hot): (&[u32], usize), shortcuts, repeats| Function {
+    let loops = emit::loops(&a, &order).into_iter().map(|r| Unroll { copies: 3, ..r }).collect();
+    let function = |cfg, rows, (order, hot): (&[u32], usize), inline_sites, unrolls| Function {
         hot,
         align: 16,
-        shortcuts,
-        repeats,
+        inline_sites,
+        unrolls,
         ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)
     };
     let request = Request {
         text_at: TEXT,
         data_at: TEXT.add(0x10_0000),
         functions: vec![
-            function(&a, &rows_a[..], caller, shortcuts.clone(), loops),
+            function(&a, &rows_a[..], caller, inline_sites.clone(), loops),
             function(&b, &rows_b[..], callee, Vec::new(), Vec::new()),
         ],
         known: &|_| None,

@@ -1,4 +1,4 @@
-//! How often each copy of a loop runs that lies in its clone several times.
+//! How often each copy of an unrolled loop runs.
 //!
 //! Known is how often the loop was entered and how often it went round, not where it was left. It is taken to go on or to leave
 //! each time with the same chance, whatever it has done before: so what is said of copies is a model's.
@@ -19,14 +19,14 @@ pub(crate) trait Flows {
 
 /// The loops of a clone, gone through from first to last.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct LoopCopies {
     /// By address of an original instruction which copy of it comes next.
-    copies: FxHashMap<Avma, Turn>,
+    copies: FxHashMap<Avma, LoopCopy>,
 }
 
 /// One copy of a loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct LoopCopy {
     /// From 0.
     copy: u32,
     of: u32,
@@ -34,9 +34,9 @@ pub(crate) struct Turn {
     on: f64,
 }
 
-impl Turns {
+impl LoopCopies {
     pub(crate) fn new(map: &AddressMap, flows: &dyn Flows) -> Self {
-        let mut turns = Self::default();
+        let mut loops = Self::default();
         let lies = map.entries().iter().filter(|e| e.link != Link::Extra);
         for again in lies.collect::<Vec<_>>().chunk_by(|a, b| a.link == b.link) {
             if again.first().is_some_and(|e| e.link == Link::Again) {
@@ -44,18 +44,18 @@ impl Turns {
                 blocks.dedup();
                 let on = chance(&blocks, flows);
                 for e in again {
-                    turns.copies.entry(e.original).or_insert(Turn { copy: 0, of: 1, on }).of += 1;
+                    loops.copies.entry(e.original).or_insert(LoopCopy { copy: 0, of: 1, on }).of += 1;
                 }
             }
         }
-        turns
+        loops
     }
 
     /// The copy of a loop in which the next copy of an original instruction is; `None` where it is in none.
-    pub(crate) fn next(&mut self, original: Avma) -> Option<Turn> {
-        let turn = self.copies.get_mut(&original)?;
-        turn.copy += 1;
-        Some(Turn { copy: turn.copy - 1, ..*turn })
+    pub(crate) fn next(&mut self, original: Avma) -> Option<LoopCopy> {
+        let next = self.copies.get_mut(&original)?;
+        next.copy += 1;
+        Some(LoopCopy { copy: next.copy - 1, ..*next })
     }
 }
 
@@ -64,13 +64,17 @@ impl Turns {
 fn chance(copies: &[Avma], flows: &dyn Flows) -> f64 {
     let again = copies.iter().skip(1).position(|b| Some(b) == copies.first());
     let blocks = &copies[..again.map_or(copies.len(), |n| n + 1)];
-    let (round, entered) = turns(blocks, |b| flows.ran(b), |from, to| flows.goes(from, to));
+    let (round, entered) = loop_trips(blocks, |b| flows.ran(b), |from, to| flows.goes(from, to));
     round as f64 / round.saturating_add(entered).max(1) as f64
 }
 
 /// How often a loop of these blocks, which lie in this order, goes round, and how often it is come to otherwise: whatever goes
 /// not on to the next block, or from the last to the first, comes to the first copy, be it from the loop itself.
-pub(crate) fn turns<B: Copy>(blocks: &[B], ran: impl Fn(B) -> u64, goes: impl Fn(B, B) -> u64) -> (u64, u64) {
+pub(crate) fn loop_trips<B: Copy>(
+    blocks: &[B],
+    ran: impl Fn(B) -> u64,
+    goes: impl Fn(B, B) -> u64,
+) -> (u64, u64) {
     let befores = blocks.last().into_iter().chain(blocks);
     let come = |(&from, &to)| ran(to).saturating_sub(goes(from, to));
     let entered = befores.zip(blocks).map(come).fold(0, u64::saturating_add);
@@ -78,7 +82,7 @@ pub(crate) fn turns<B: Copy>(blocks: &[B], ran: impl Fn(B) -> u64, goes: impl Fn
     (round, entered)
 }
 
-impl Turn {
+impl LoopCopy {
     /// How much of what the loop does so often falls on this copy; of all copies together it is all of it.
     pub(crate) fn part(self, of: u64) -> u64 {
         self.before(self.copy + 1, of) - self.before(self.copy, of)
@@ -113,23 +117,23 @@ mod tests {
     fn what_goes_round_inside_comes_to_the_first_copy() {
         let ran = |b: usize| [100u64, 500, 100][b];
         let goes = |from: usize, to: usize| [[0u64, 100, 0], [0, 400, 100], [90, 0, 0]][from][to];
-        assert_eq!(turns(&[0, 1, 2], ran, goes), (90, 10 + 400));
-        assert_eq!(turns(&[1], ran, goes), (400, 100));
-        assert_eq!(turns(&[0], |_| u64::MAX, |_, _| 0), (0, u64::MAX));
-        assert_eq!(turns::<usize>(&[], ran, goes), (0, 0));
+        assert_eq!(loop_trips(&[0, 1, 2], ran, goes), (90, 10 + 400));
+        assert_eq!(loop_trips(&[1], ran, goes), (400, 100));
+        assert_eq!(loop_trips(&[0], |_| u64::MAX, |_, _| 0), (0, u64::MAX));
+        assert_eq!(loop_trips::<usize>(&[], ran, goes), (0, 0));
     }
 
     #[test]
     fn nothing_is_lost_between_copies() {
         for (of, on) in [(4, 0.9), (3, 0.99), (2, 0.0), (4, 1.0), (3, 1.0 - 1e-12)] {
             for all in [0, 1, 7, 80, 1000, u64::MAX / 2] {
-                let parts: Vec<u64> = (0..of).map(|copy| Turn { copy, of, on }.part(all)).collect();
+                let parts: Vec<u64> = (0..of).map(|copy| LoopCopy { copy, of, on }.part(all)).collect();
                 assert_eq!(parts.iter().sum::<u64>(), all, "{of} {on}");
                 let slack = 1 + (all >> 50);
                 assert!(parts.windows(2).all(|p| p[0] + slack >= p[1]), "{of} {on}: {parts:?}");
             }
         }
-        let four = |on| [0, 1, 2, 3].map(|copy| Turn { copy, of: 4, on }.part(1000));
+        let four = |on| [0, 1, 2, 3].map(|copy| LoopCopy { copy, of: 4, on }.part(1000));
         assert_eq!(four(0.0), [1000, 0, 0, 0]);
         assert_eq!(four(0.5), [533, 267, 133, 67]);
         assert_eq!(four(1.0), [250; 4]);

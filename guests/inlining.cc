@@ -224,4 +224,4 @@ static uint64_t round_once() {
     return mix(x, written);
 }
 
-int main() { return guest_run("shortcuts", round_once); }
+int main() { return guest_run("inlining", round_once); }

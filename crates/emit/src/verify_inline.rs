@@ -9,16 +9,16 @@
 //!    leads, and then ~ behind the call. On that way nothing has touched the stack, so that call leaves the state that
 //!    there is in the original.
 //!
-//! A part of a shortcut ([`Link::Within`]) stands for no instruction, so nothing of what is proven leads to one but what is said here.
+//! A part of an inlined or guarded call ([`Link::Within`]) stands for no instruction, so nothing of what is proven leads to one but what is said here.
 //!
 //! In between a status flag is changed (which the call leaves to nobody) and no return address is written (a word that the
-//! call overwrites and nobody reads); see [`crate::shortcut`].
+//! call overwrites and nobody reads); see [`crate::inline`].
 
 use crate::encode::behind_mark;
-use crate::in_place::{is_guarded, is_plain, is_plain_return};
+use crate::inline;
+use crate::inline_body::{is_guarded, is_plain, is_plain_return};
 use crate::map::{AddressMap, Link};
-use crate::request::{Shortcut, Stub};
-use crate::shortcut;
+use crate::request::{InlineSite, Stub};
 use crate::steps::Step;
 use crate::verify::{Verifier, ways};
 use addr::{Addr, Avma, AvmaRange};
@@ -40,21 +40,21 @@ pub(crate) struct Asides {
 
 impl Verifier<'_> {
     /// Point 1: `call` is dropped at the place of `step`.
-    pub(crate) fn in_place(
+    pub(crate) fn inlined(
         &self,
         step: &Step<'_>,
         call: &Inst,
         steps: &mut Rest<'_>,
         asides: &mut Asides,
     ) -> Option<()> {
-        let shortcut = self.shortcut_of(step.entry.original)?;
+        let inline_site = self.inline_site_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
-        let called =
-            to == shortcut.callee || self.clones.stubs.get(&to) == Some(&Stub::Function(shortcut.callee));
-        if call.decoded.code() != Code::Call_rel32_64 || !called || shortcut.guard.is_some() {
+        let called = to == inline_site.callee
+            || self.clones.stubs.get(&to) == Some(&Stub::Function(inline_site.callee));
+        if call.decoded.code() != Code::Call_rel32_64 || !called || inline_site.guard.is_some() {
             return None;
         }
-        self.body(shortcut, call, step.at, steps, asides)
+        self.body(inline_site, call, step.at, steps, asides)
     }
 
     /// Point 2: `compare` is the first instruction.
@@ -65,13 +65,13 @@ impl Verifier<'_> {
         asides: &mut Asides,
     ) -> Option<()> {
         let at = compare.entry.original;
-        let shortcut = self.shortcut_of(at)?;
-        let call = self.f.cfg.insts.get(shortcut.call as usize)?;
-        let guard = shortcut.guard?;
+        let inline_site = self.inline_site_of(at)?;
+        let call = self.f.cfg.insts.get(inline_site.call as usize)?;
+        let guard = inline_site.guard?;
         let got = &compare.got;
         let offset = Avma(got.ip_rel_memory_address()).since(self.places.constants)?;
         let constant = self.plan.constants.get(usize::try_from(offset / 8).ok()?)?;
-        let (base, displacement) = shortcut::table_call(&call.decoded)?;
+        let (base, displacement) = inline::table_call(&call.decoded)?;
         let asks = got.code() == Code::Cmp_r64_rm64
             && got.is_ip_rel_memory_operand()
             && offset.is_multiple_of(8)
@@ -79,7 +79,7 @@ impl Verifier<'_> {
             && got.op0_register().number() == usize::from(base)
             && base == guard.register;
         let slot = Avma(guard.table.0.wrapping_add(displacement));
-        if !asks || (self.clones.constant)(slot) != Some(shortcut.callee) {
+        if !asks || (self.clones.constant)(slot) != Some(inline_site.callee) {
             return None;
         }
         let otherwise = within(steps.next()?, at)?.got;
@@ -89,11 +89,11 @@ impl Verifier<'_> {
         }
         let is_call = |s: &Step<'_>| s.entry.link == Link::Within && s.got.is_call_near();
         if !steps.as_slice().first().is_some_and(is_call) {
-            return self.body(shortcut, call, Avma(otherwise.next_ip()), steps, asides);
+            return self.body(inline_site, call, Avma(otherwise.next_ip()), steps, asides);
         }
         let direct = within(steps.next()?, at)?.got;
         let goes = direct.code() == Code::Call_rel32_64
-            && self.stands_for(Avma(direct.near_branch_target()), shortcut.callee)
+            && self.stands_for(Avma(direct.near_branch_target()), inline_site.callee)
             && self.stands_for(Avma(direct.next_ip()), call.end());
         goes.then_some(())
     }
@@ -101,13 +101,13 @@ impl Verifier<'_> {
     /// A way through the callee from `at` on, and behind it what is behind the call.
     fn body(
         &self,
-        shortcut: &Shortcut<'_>,
+        inline_site: &InlineSite<'_>,
         call: &Inst,
         mut at: Avma,
         steps: &mut Rest<'_>,
         asides: &mut Asides,
     ) -> Option<()> {
-        let body = shortcut.body.filter(|body| body.cfg.entry == shortcut.callee)?;
+        let body = inline_site.body.filter(|body| body.cfg.entry == inline_site.callee)?;
         let mut factory = InstructionInfoFactory::new();
         let mut original = behind_mark(body.cfg, body.cfg.entry);
         // More of them are none that end.
@@ -145,8 +145,8 @@ impl Verifier<'_> {
     /// A call that lies aside; whether it leads where it should is seen once all is known.
     pub(crate) fn aside(&self, step: &Step<'_>, asides: &mut Asides) -> Option<()> {
         let for_call = step.entry.original;
-        let shortcut = self.shortcut_of(for_call)?;
-        let call = self.f.cfg.insts.get(shortcut.call as usize)?;
+        let inline_site = self.inline_site_of(for_call)?;
+        let call = self.f.cfg.insts.get(inline_site.call as usize)?;
         let is_call = step.got.code() == Code::Call_rel32_64;
         asides.given.insert(step.at, (for_call, Avma(step.got.near_branch_target())));
         (is_call && self.stands_for(Avma(step.got.next_ip()), call.end())).then_some(())
@@ -159,9 +159,9 @@ impl Verifier<'_> {
         })
     }
 
-    fn shortcut_of(&self, call: Avma) -> Option<&Shortcut<'_>> {
-        let at = |s: &&Shortcut<'_>| self.f.cfg.insts.get(s.call as usize).is_some_and(|i| i.at == call);
-        self.f.shortcuts.iter().find(at)
+    fn inline_site_of(&self, call: Avma) -> Option<&InlineSite<'_>> {
+        let at = |s: &&InlineSite<'_>| self.f.cfg.insts.get(s.call as usize).is_some_and(|i| i.at == call);
+        self.f.inline_sites.iter().find(at)
     }
 }
 

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Surroundings<'_> {
 
 /// A path without end.
 #[derive(Debug)]
-pub struct Walk {
+pub struct DrawnPath {
     graph: Graph,
     random: u64,
     /// Where it is: a block, and an instruction of it.
@@ -78,7 +78,7 @@ struct Frame {
     address: Avma,
 }
 
-impl Walk {
+impl DrawnPath {
     /// A path through these routines; `None` where nothing of them ran.
     #[must_use]
     pub fn new(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64) -> Option<Self> {

@@ -8,7 +8,7 @@ use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
 use crate::build::round::{self, Offsets};
-use crate::build::walk;
+use crate::build::unwind_hooks;
 use crate::plan::candidate::Candidate;
 use crate::{Error, Interrupt, Target};
 use addr::{Avma, AvmaRange};
@@ -20,7 +20,7 @@ use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 const PLACES: usize = 3;
 
 /// What all generations of one command are made from.
-pub(crate) struct Ground<'a, 'm> {
+pub(crate) struct Installer<'a, 'm> {
     /// The process as it was when the program was read.
     pub(crate) target: &'a Target,
     /// Its code.
@@ -66,13 +66,13 @@ pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -
     let near = [image.main().extent];
     let request = splice::Request { mappings: &holes, near: &near, len: 2 << 20, low: false };
     let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
-    let hook = walk::hook(target, lookup, anchor_at)?;
+    let hook = unwind_hooks::hook(target, lookup, anchor_at)?;
     let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
     first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
     Ok(())
 }
 
-impl Ground<'_, '_> {
+impl Installer<'_, '_> {
     /// Builds clones for the address space as it is now, and installs them. `target` is the process as it is now.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Ground<'_, '_> {
         let counters = counters.map(Offsets::all);
         memory_limit::check(pid, &built.caches, counters.as_ref(), ready.threads)?;
         let anchor_at = Self::place_anchor(&built)?;
-        let hook = walk::hook(target, &self.lookup, anchor_at)?;
+        let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
         let caches = std::mem::take(&mut built.caches);
         // What is to go again soon is not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);

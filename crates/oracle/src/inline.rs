@@ -84,13 +84,13 @@ impl Lockstep<'_> {
             false if !self.atlas.is_copy(self.b.now.ip(), call) => {
                 Ok(self.wrong("the call is not as it was where the guard does not hold"))
             }
-            true if !calls => self.in_place(),
+            true if !calls => self.inlined(),
             _ => Ok(self.unwind(Depth::Same)),
         }
     }
 
     /// A call whose callee runs in place in the clone, to where it returns or the rest of it is called.
-    pub(crate) fn in_place(&mut self) -> Result<Option<Verdict>, Error> {
+    pub(crate) fn inlined(&mut self) -> Result<Option<Verdict>, Error> {
         let (call, sp) = (self.a.now.ip(), self.a.now.sp());
         let called = self.a.next(&mut self.memo.code.0, self.atlas)?;
         let accesses = match self.accesses(&called, &self.a.now) {
@@ -105,7 +105,7 @@ impl Lockstep<'_> {
             return Ok(Some(end));
         }
         while self.atlas.is_within(self.b.now.ip(), call) {
-            let end = self.unwind(Depth::InPlace);
+            let end = self.unwind(Depth::Inlined);
             if end.is_some() {
                 return Ok(end);
             }
@@ -116,7 +116,7 @@ impl Lockstep<'_> {
             let end = if da.inst.is_jmp_short_or_near() {
                 self.pass_by()?
             } else if da.inst.mnemonic() == db.inst.mnemonic() || are_branches(&da, &db) {
-                self.pair(Depth::InPlace)?
+                self.pair(Depth::Inlined)?
             } else {
                 self.wrong("what runs in place is not the callee")
             };
@@ -143,7 +143,7 @@ impl Lockstep<'_> {
         for access in accesses.iter().filter(|access| access.writes) {
             self.abandon(access.range);
         }
-        self.report.in_place += 1;
+        self.report.inlined += 1;
         self.align()
     }
 
@@ -173,7 +173,7 @@ impl Lockstep<'_> {
         if let Some(end) = self.pushed(accesses) {
             return Ok(Some(end));
         }
-        self.report.in_place += 1;
+        self.report.inlined += 1;
         self.report.exits += 1;
         self.align()
     }
@@ -204,7 +204,7 @@ impl Lockstep<'_> {
     }
 
     fn wrong(&self, what: &'static str) -> Option<Verdict> {
-        Some(self.mismatch(Difference::Shortcut { what }))
+        Some(self.mismatch(Difference::Inline { what }))
     }
 }
 

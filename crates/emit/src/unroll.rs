@@ -15,9 +15,9 @@ use iced_x86::FlowControl;
 /// More would only be larger.
 const MOST_COPIES: u32 = 16;
 
-/// Blocks that lie side by side in a clone, and all of them several times.
+/// A loop to unroll: blocks that lie side by side in a clone, and all of them several times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Repeat {
+pub struct Unroll {
     /// The place of the first in [`Function::order`].
     pub first: usize,
     /// How many there are.
@@ -28,14 +28,14 @@ pub struct Repeat {
 
 /// Whether these blocks, in this order, are a loop that can lie in a clone several times: each can run on to the next one, and the
 /// last to the first.
-fn can_repeat(cfg: &Cfg, blocks: &[BlockId]) -> bool {
+fn can_unroll(cfg: &Cfg, blocks: &[BlockId]) -> bool {
     let nexts = blocks.iter().cycle().skip(1);
     !blocks.is_empty() && blocks.iter().zip(nexts).all(|(&b, &next)| goes_on(cfg, b, next))
 }
 
 /// All loops that lie in one piece in an order of blocks and can be there several times, each with one copy.
 #[must_use]
-pub fn loops(cfg: &Cfg, order: &[BlockId]) -> Vec<Repeat> {
+pub fn loops(cfg: &Cfg, order: &[BlockId]) -> Vec<Unroll> {
     let mut places = vec![None; cfg.blocks.len()];
     (0..order.len()).for_each(|place| places[order[place].index()] = Some(place));
     let mut found = Vec::new();
@@ -43,8 +43,8 @@ pub fn loops(cfg: &Cfg, order: &[BlockId]) -> Vec<Repeat> {
         cfg.successors(id, |to| {
             let Dest::Block(to) = to else { return };
             let Some(first) = places[to.index()].filter(|&first| first <= last) else { return };
-            if can_repeat(cfg, &order[first..=last]) {
-                found.push(Repeat { first, blocks: last + 1 - first, copies: 1 });
+            if can_unroll(cfg, &order[first..=last]) {
+                found.push(Unroll { first, blocks: last + 1 - first, copies: 1 });
             }
         });
     }
@@ -63,7 +63,7 @@ fn goes_on(cfg: &Cfg, id: BlockId, next: BlockId) -> bool {
         }
         _ => return false,
     };
-    // A call may go by a shortcut, and the read of a table has a window: those are one place of the clone for one of the original.
+    // A call may be inlined or guarded, and the read of a table has a window: those are one place of the clone for one of the original.
     let of_table = |i: u32| {
         let mut loads = cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.any(|l| l.inst == i || (l.differs.0..l.differs.1).contains(&i))
@@ -75,14 +75,14 @@ fn goes_on(cfg: &Cfg, id: BlockId, next: BlockId) -> bool {
 impl Function<'_> {
     /// How many blocks lie side by side from a place of the order on, and how often: one, once, where nothing else is asked for
     /// or can be.
-    pub(crate) fn repeated(&self, first: usize) -> (usize, u32) {
+    pub(crate) fn unrolled(&self, first: usize) -> (usize, u32) {
         let counts = !self.counters.is_empty() || !self.watches.is_empty();
-        let run = self.repeats.iter().find(|r| r.first == first && !counts);
-        let can = |r: &&Repeat| {
+        let found = self.unrolls.iter().find(|r| r.first == first && !counts);
+        let can = |r: &&Unroll| {
             let end = first.saturating_add(r.blocks);
             let in_one = self.hot <= first || end <= self.hot;
-            in_one && self.order.get(first..end).is_some_and(|blocks| can_repeat(self.cfg, blocks))
+            in_one && self.order.get(first..end).is_some_and(|blocks| can_unroll(self.cfg, blocks))
         };
-        run.filter(can).map_or((1, 1), |r| (r.blocks, r.copies.clamp(1, MOST_COPIES)))
+        found.filter(can).map_or((1, 1), |r| (r.blocks, r.copies.clamp(1, MOST_COPIES)))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! For hosts that show no performance counters. Nothing is done to the target, which is not even stopped: to record what a thread
 //! executes it would have to be stepped, a thousand times slower than it runs, with whatever locks it holds. So the path is
-//! drawn from the exact counts that the clones are laid out by ([`frontend::Walk`]), and led through the originals, and through
-//! clones and redirects as they lie in the target ([`frontend::Follower`]): both sides are of the same path.
+//! drawn from the exact counts that the clones are laid out by ([`fetch_model::DrawnPath`]), and led through the originals, and through
+//! clones and redirects as they lie in the target ([`fetch_model::Follower`]): both sides are of the same path.
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
@@ -15,9 +15,9 @@ use crate::{Error, OptimizeOptions, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Cfg, SiteForm, Term};
 use emit::AddressMap;
-use frontend::{
-    CloneCode, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects, Routine,
-    Setting, Step, Surroundings, Walk,
+use fetch_model::{
+    CloneCode, DrawnPath, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects,
+    Routine, Setting, Step, Surroundings,
 };
 use iced_x86::{Decoder, DecoderOptions};
 use profile::Profile;
@@ -37,7 +37,7 @@ const LONGEST_STUB: usize = 4;
 
 /// Modelled events, of the same path through originals and through clones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct FrontEndReport {
+pub struct FetchReport {
     /// Whose front end it is.
     pub cpu: String,
     /// Instructions of the path, as the originals execute it.
@@ -58,16 +58,16 @@ pub struct FrontEndReport {
 ///
 /// # Errors
 /// [`Error::NotInstalled`], those of reading the target.
-pub fn front_end(pid: Pid) -> Result<Option<FrontEndReport>, Error> {
+pub fn fetch_report(pid: Pid) -> Result<Option<FetchReport>, Error> {
     let target = Target::open(pid)?;
     model(&target).map_err(|e| target.cause(e))
 }
 
 /// Leads a recorded path through a target's clones, and tells of each instruction that is executed then; how often it was lost, and
-/// `None` as for [`front_end`]. For tests, which can compare that with what is.
+/// `None` as for [`fetch_report`]. For tests, which can compare that with what is.
 ///
 /// # Errors
-/// As [`front_end`].
+/// As [`fetch_report`].
 pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Result<Option<u64>, Error> {
     let target = Target::open(pid)?;
     let followed = on_scene(&target, |scene| {
@@ -78,10 +78,10 @@ pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Resul
     followed.map_err(|e| target.cause(e))
 }
 
-fn model(target: &Target) -> Result<Option<FrontEndReport>, Error> {
+fn model(target: &Target) -> Result<Option<FetchReport>, Error> {
     on_scene(target, |scene| {
         let run = run(&scene, &huge(target, scene.installed))?;
-        Some(FrontEndReport {
+        Some(FetchReport {
             cpu: ICE_LAKE_SERVER.name.to_owned(),
             path: run.without.instructions,
             functions: scene.chosen.len(),
@@ -159,14 +159,14 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
         .map(|(c, leads)| Routine { cfg: &c.analysed.cfg, counts: &c.counts, leads })
         .collect();
     let around = Surroundings { stub: &|at| stub(scene.program, at), word: scene.setting.word };
-    let mut walk = Walk::new(&routines, &around, SEED)?;
+    let mut drawn = DrawnPath::new(&routines, &around, SEED)?;
     let mut follower = Follower::new(scene.setting);
     let mut without = Model::new(&ICE_LAKE_SERVER, &[]);
     let mut with = Model::new(&ICE_LAKE_SERVER, huge);
     for length in [WARM_UP, COUNTED] {
         without.warmed_up();
         with.warmed_up();
-        walk.go(length, &mut |step| {
+        drawn.go(length, &mut |step| {
             without.execute(step);
             follower.follow(step, &mut |step| with.execute(&step));
         });

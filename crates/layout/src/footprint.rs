@@ -20,7 +20,7 @@ pub struct Span {
 
 /// What the code that ran occupies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FrontEnd {
+pub struct Footprint {
     /// Distinct 64-byte lines touched.
     pub lines: u64,
     /// Distinct 4 KiB pages touched.
@@ -29,7 +29,7 @@ pub struct FrontEnd {
     pub bytes: u64,
 }
 
-impl FrontEnd {
+impl Footprint {
     /// Counts what `spans` touch. Spans may come in any order and overlap.
     #[must_use]
     pub fn of(spans: &[Span]) -> Self {
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn touching_counts_once() {
         let s = |at, size, count| Span { at, size, count };
-        let f = FrontEnd::of(&[s(60, 8, 1), s(0, 4, 9), s(4096, 1, 1), s(9000, 100, 0), s(62, 2, 5)]);
-        assert_eq!(f, FrontEnd { lines: 3, pages: 2, bytes: 13 });
-        assert_eq!(FrontEnd::of(&[s(u64::MAX, 5, 1)]).lines, 1);
-        assert_eq!(FrontEnd::of(&[]), FrontEnd::default());
+        let f = Footprint::of(&[s(60, 8, 1), s(0, 4, 9), s(4096, 1, 1), s(9000, 100, 0), s(62, 2, 5)]);
+        assert_eq!(f, Footprint { lines: 3, pages: 2, bytes: 13 });
+        assert_eq!(Footprint::of(&[s(u64::MAX, 5, 1)]).lines, 1);
+        assert_eq!(Footprint::of(&[]), Footprint::default());
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
                 let touched = spans.iter().filter(|s| s.count > 0).flat_map(|s| s.at..s.at + s.size);
                 touched.map(|b| b / unit).collect::<BTreeSet<_>>().len() as u64
             };
-            let f = FrontEnd::of(&spans);
+            let f = Footprint::of(&spans);
             prop_assert_eq!((f.lines, f.pages, f.bytes), (set(LINE_BYTES), set(PAGE_BYTES), set(1)));
         }
     }

@@ -4,7 +4,7 @@ use crate::support::paths::Paths;
 use crate::support::stress;
 use addr::{Addr, Avma, ReadMemory};
 use engine::{OptimizeOptions, Pid, optimize, redo, undo};
-use frontend::{Cpu, Geometry, ICE_LAKE_SERVER, Inst, Model, Step};
+use fetch_model::{Cpu, Geometry, ICE_LAKE_SERVER, Inst, Model, Step};
 use iced_x86::{Decoder, DecoderOptions};
 use rustc_hash::FxHashMap;
 use std::io::{Read, Write};
@@ -209,7 +209,7 @@ fn a_path_through_originals_is_led_where_clones_go() {
 
         // Drawn from counts, of which those behind tables that cannot be cloned are not known: per instruction about as many
         // branches are taken on both sides as in truth.
-        let drawn = engine::front_end(pid).unwrap().unwrap();
+        let drawn = engine::fetch_report(pid).unwrap().unwrap();
         let truth = [&without, &with].map(|path| {
             let mut model = Model::new(&ICE_LAKE_SERVER, &[]);
             path.iter().for_each(|s| model.execute(s));
@@ -218,7 +218,7 @@ fn a_path_through_originals_is_led_where_clones_go() {
         eprintln!("{compiler}: {drawn:?}\n{truth:?}");
         assert_eq!(drawn.lost, 0);
         for (drawn, truth) in [(drawn.without, truth[0]), (drawn.with, truth[1])] {
-            let taken = |e: &frontend::Events| e.taken_branches as f64 / e.instructions as f64;
+            let taken = |e: &fetch_model::Events| e.taken_branches as f64 / e.instructions as f64;
             assert!((taken(&drawn) / taken(&truth) - 1.0).abs() < 0.15);
         }
         paths.end();
