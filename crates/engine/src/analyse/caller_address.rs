@@ -9,7 +9,7 @@
 //! through frame pointers or by unwinding, which no rule tells from other loads.
 
 use addr::{Avma, AvmaRange};
-use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
 use unwind::{CfaRule, Reg, Row};
 
 /// The return address lies below the frame address. Bytes.
@@ -53,9 +53,20 @@ fn names_return_address(i: &Instruction, row: &Row) -> bool {
     let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     let plain = i.memory_base() == base && i.memory_index() == Register::None;
     // A `nop` names memory and reads none.
-    let used = i.memory_size() != MemorySize::Unknown || i.mnemonic() == iced_x86::Mnemonic::Lea;
-    let is_nop = i.mnemonic() == iced_x86::Mnemonic::Nop;
-    memory && plain && used && !is_nop && i.memory_displacement64().cast_signed() == offset - BELOW
+    let used = i.memory_size() != MemorySize::Unknown || i.mnemonic() == Mnemonic::Lea;
+    let is_nop = i.mnemonic() == Mnemonic::Nop;
+    let names = memory && plain && used && i.memory_displacement64().cast_signed() == offset - BELOW;
+    names && !is_nop && !is_fence(i)
+}
+
+/// Whether an instruction is a memory fence that happens to name the top of the stack: a locked addition of nothing, as
+/// compilers and PostgreSQL's `pg_memory_barrier` have it in place of `mfence`.
+fn is_fence(i: &Instruction) -> bool {
+    // Only then is the second operand a register or an immediate.
+    i.has_lock_prefix()
+        && matches!(i.mnemonic(), Mnemonic::Add | Mnemonic::Or)
+        && i.op1_kind() != OpKind::Register
+        && i.immediate(1) == 0
 }
 
 #[cfg(test)]
@@ -96,7 +107,12 @@ mod tests {
         assert!(of(&[0x48, 0x8b, 0x45, 8, 0xc3], &framed).looks);
         assert!(!of(&[0x48, 0x8b, 0x44, 0x24, 8, 0xc3], &framed).looks);
         // nop dword [rsp]; ret at the entry.
-        assert!(!of(&[0x0f, 0x1f, 0x04, 0x24, 0xc3], &[row(0x1000, 0x1005, Reg::RSP, 8)]).looks);
+        let entry = [row(0x1000, 0x1006, Reg::RSP, 8)];
+        assert!(!of(&[0x0f, 0x1f, 0x04, 0x24, 0xc3], &entry).looks);
+        // lock add dword [rsp],0 and [rsp],1; add dword [rsp],0 without lock.
+        assert!(!of(&[0xf0, 0x83, 0x04, 0x24, 0, 0xc3], &entry).looks);
+        assert!(of(&[0xf0, 0x83, 0x04, 0x24, 1, 0xc3], &entry).looks);
+        assert!(of(&[0x83, 0x04, 0x24, 0, 0xc3], &entry).looks);
     }
 
     #[test]
