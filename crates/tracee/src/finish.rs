@@ -8,6 +8,11 @@
 //! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
 //! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
 //! so only threads of processes that have handlers are followed, or may get one of their C library's at any time.
+//!
+//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits (musl, and glibc
+//! from 2.41). The handler of its signal would run in a slot between the restart of the call and its `syscall`
+//! instruction, see no wait there, and let the call begin. A thread that is followed has the call end with `EINTR` then, by
+//! which these libraries cancel as well.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
@@ -15,13 +20,16 @@ use crate::rest::{self, Rest};
 use crate::slots::Slot;
 use crate::{Regs, Sig, Status, Tid, seccomp};
 
-/// A thread that was sent into a slot, to make a transfer.
+/// A thread that was sent into a slot, and is followed there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entering {
     slot: Slot,
-    /// Its registers, should its call end with what it has moved before it gets there.
-    part: Regs,
-    /// It makes the transfer, and needs nothing but the end of the tracing thread.
+    /// Whether its call has moved something.
+    moves: bool,
+    /// The registers with which its call ends, should a handler run before the call begins: of a transfer those behind the
+    /// call with what it has moved; of a wait those in the slot with which the kernel ends the wait.
+    early: Regs,
+    /// Its call has begun. It needs nothing but the end of the tracing thread.
     pub(crate) there: bool,
 }
 
@@ -58,10 +66,11 @@ impl Group {
         };
         self.cured += 1;
         // The handler by which a C library cancels threads restarts calls, and may be installed at any time.
-        let handled = status.has_handlers() || !self.process.cancels_anywhere();
-        let follow = rest.moves() && regs.syscall().is_some() && handled;
-        if follow && ptrace::to_syscall(tid, None).is_ok() {
-            self.threads.insert(tid, Thread::entering(Entering { slot, part: rest.part(), there: false }));
+        let moves = rest.moves();
+        let handled = moves && status.has_handlers() || !self.process.cancels_anywhere();
+        if handled && regs.syscall().is_some() && ptrace::to_syscall(tid, None).is_ok() {
+            let early = if moves { rest.part() } else { regs };
+            self.threads.insert(tid, Thread::entering(Entering { slot, moves, early, there: false }));
         } else {
             self.detach(tid, None);
         }
@@ -70,14 +79,16 @@ impl Group {
 
     /// A thread on its way into a slot has stopped.
     pub(crate) fn entered(&mut self, tid: Tid, entering: Entering, stop: Stop) {
-        let Entering { slot, part, there } = entering;
+        let Entering { slot, moves, early, there } = entering;
         let Ok(mut regs) = ptrace::regs(tid) else { return self.detach(tid, None) };
         let under_way = regs.ip() == slot.behind() || regs.ip() == slot.entry();
         match stop {
             Stop::Syscall if !there && regs.ip() == slot.behind() => {
-                regs.0.rip = slot.once().0;
-                // Else the thread goes on without that, as it would without us.
-                let _ = ptrace::set_regs(tid, &regs);
+                if moves {
+                    regs.0.rip = slot.once().0;
+                    // Else the thread goes on without that, as it would without us.
+                    let _ = ptrace::set_regs(tid, &regs);
+                }
                 match ptrace::cont(tid, None) {
                     Ok(()) => {
                         self.threads.insert(tid, Thread::entering(Entering { there: true, ..entering }));
@@ -100,7 +111,7 @@ impl Group {
             }
             Stop::Signal(sig) if !there && under_way => {
                 // The handler runs after the call, which ends as it does when nobody interrupts it but the signal.
-                if ptrace::set_regs(tid, &part).is_ok() {
+                if ptrace::set_regs(tid, &early).is_ok() && moves {
                     slot.free(&self.process);
                 }
                 self.detach(tid, Some(sig));
