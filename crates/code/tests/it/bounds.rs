@@ -31,7 +31,7 @@ const CASES: &[Case] = &[
     case("plain", true, CHECKED),
     case("one_too_wide", false, "mov %edi, %eax; cmp $5, %ax; ja out;"),
     case("other_way_round", false, "mov %edi, %eax; cmp $5, %eax; jb out;"),
-    // The upper half of a register.
+    // Upper halves of registers.
     case("from_vector", true, "movd %xmm0, %eax; cmp $5, %eax; ja out;"),
     case("from_vector_in_whole", false, "movq %xmm0, %rax; cmp $5, %eax; ja out;"),
     case("or_in_32_bits", true, "or %edi, %eax; cmp $5, %eax; ja out;"),
@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     case("not_less_than_zero", true, "mov %edi, %eax; cmp $0, %eax; jl out; cmp $6, %eax; jge out;"),
     case("maybe_negative", false, "mov %edi, %eax; cmp $-1, %eax; jl out; cmp $5, %eax; jg out;"),
     case("negative", false, "test %edi, %edi; jns out; cmp $5, %edi; jg out; mov %edi, %eax;"),
-    // A word of memory, read again.
+    // A word of memory that is read again.
     case("again", true, "cmpl $5, 8(%rsi); ja out; mov 8(%rsi), %eax;"),
     case("zeros_between", true, "cmpl $5, 8(%rsi); movb $0, (%rdi); ja out; mov 8(%rsi), %eax;"),
     case("zeros_over_it", true, "cmpl $5, 8(%rsi); movb $0, 9(%rsi); ja out; mov 8(%rsi), %eax;"),
