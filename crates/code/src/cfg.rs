@@ -74,7 +74,8 @@ impl Inst {
         self.at.add(u64::from(self.bytes.len))
     }
 
-    /// Returns the destination of a direct call or jump, conditional or not, whose last four bytes are its displacement.
+    /// Returns the destination of a direct call or jump, conditional or not, whose last four bytes are its
+    /// displacement.
     #[must_use]
     pub fn branches_to(&self) -> Option<Avma> {
         let d = &self.decoded;
@@ -109,7 +110,8 @@ pub enum Term {
         /// The address after the block.
         fall: Dest,
     },
-    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: a conditional jump that exists only with an 8-bit displacement.
+    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: a conditional jump that exists only with an 8-bit
+    /// displacement.
     CondShort {
         /// Destination when taken.
         taken: Dest,

@@ -8,7 +8,8 @@
 //! - **Entry**: there is at least one block, and block 0 starts at the entry.
 //! - **Partition**: the instruction ranges of the blocks, in the order of blocks, follow each other without
 //!   gaps, from 0 to the number of instructions; none is empty.
-//! - **Contiguous**: a block's instructions follow each other by address from the start of its range to the end.
+//! - **Contiguous**: a block's instructions follow each other by address from the start of its range to the
+//!   end.
 //! - **InPart**: a block lies inside one part.
 //! - **Disjoint**: no two blocks share a byte.
 //! - **Decoded**: an instruction is valid, states its own address and size, and equals the decoding of its

@@ -81,8 +81,8 @@ pub struct Watch {
     pub offset: u32,
 }
 
-/// A call to replace, by (partial) inlining, by guarded devirtualization (a compare of the virtual table, then a direct
-/// call), or by both.
+/// A call to replace, by (partial) inlining, by guarded devirtualization (a compare of the virtual table,
+/// then a direct call), or by both.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSite<'a> {
     /// The call, by its index in [`Cfg::insts`]: a direct call, or an indirect call with a guard.
@@ -206,7 +206,8 @@ impl CloneInfo {
 pub struct Output {
     /// The bytes for [`Request::text_at`]; the gaps between fragments trap.
     pub text: Vec<u8>,
-    /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind table.
+    /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind
+    /// table.
     pub data: Vec<u8>,
     /// The rising offsets of the instructions that access the memory of counters and watches. Each has 9
     /// bytes: the first is the GS prefix, the second a REX prefix. Bytes from the start of the text.

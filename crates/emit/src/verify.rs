@@ -20,11 +20,13 @@
 //!    - a copy that is no direct jump is the same instruction, equal in all operands and in the effective
 //!      address of a RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the
 //!      original's, or the call goes through the slot of the stub that the original calls;
-//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's, or it is a jump through the stub's slot;
-//!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or the
-//!      inverse condition and the two exchanged;
-//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and the
-//!      registers and flags that a counter changes are written before they are read, from its original on;
+//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's, or it is a jump through the stub's
+//!      slot;
+//!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or
+//!      the inverse condition and the two exchanged;
+//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and
+//!      the registers and flags that a counter changes are written before they are read, from its original
+//!      on;
 //!    - a dropped `jmp` has a destination that its place stands for;
 //! 4. each destination in a cloned table ~ the original table's, and its reader reads the cloned table.
 //!

@@ -280,7 +280,8 @@ impl Merger {
     }
 
     /// Computes for each cut the change in value of jumps inside `chain`, when `gap` bytes come between its
-    /// halves and when its halves are swapped. The head of this file explains why one number per jump is enough.
+    /// halves and when its halves are swapped. The head of this file explains why one number per jump is
+    /// enough.
     fn cut_costs(&self, chain: usize, gap: i64, between: &mut Vec<f64>, swapped: &mut Vec<f64>) {
         let chain = &self.chains[chain];
         if !chain.cuttable() {

@@ -19,7 +19,8 @@ struct Types {
     /// Size of an entry in bytes; `None` if the encoding has no fixed size, which is a fault once an entry is
     /// used.
     size: Option<u64>,
-    /// The end of the types, which lie below it, and the start of the exception specifications. Offset in the table.
+    /// The end of the types, which lie below it, and the start of the exception specifications. Offset in the
+    /// table.
     base: u64,
 }
 

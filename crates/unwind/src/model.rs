@@ -52,8 +52,8 @@ pub struct Row {
     pub range: AvmaRange,
     /// The frame address.
     pub cfa: CfaRule,
-    /// Register rules, by rising register. An absent register has the ABI's default (callee-saved: same value;
-    /// others: undefined) and needs no opcode.
+    /// Register rules, by rising register. An absent register has the ABI's default (callee-saved: same
+    /// value; others: undefined) and needs no opcode.
     pub regs: Vec<(Reg, RegRule)>,
     /// `DW_CFA_GNU_args_size`: bytes of outgoing arguments on the stack.
     pub args_size: u64,

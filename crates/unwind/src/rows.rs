@@ -10,7 +10,8 @@ use addr::{Avma, AvmaRange};
 use gimli::{CallFrameInstruction as Op, CallFrameInstructionIter, UnwindExpression};
 use std::sync::Arc;
 
-/// The highest register number of the x86-64 psABI (table "DWARF Register Number Mapping"). Bounds a row's size.
+/// The highest register number of the x86-64 psABI (table "DWARF Register Number Mapping"). Bounds a row's
+/// size.
 const MAX_REG: u16 = 129;
 /// The deepest nesting of `DW_CFA_remember_state`. Compilers use 1.
 const MAX_DEPTH: usize = 32;

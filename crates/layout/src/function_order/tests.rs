@@ -76,7 +76,8 @@ proptest! {
         }
     }
 
-    /// On call trees with equal functions, the mean call distance is at most 2.5 times that of the best order.
+    /// On call trees with equal functions, the mean call distance is at most 2.5 times that of the best
+    /// order.
     #[test]
     fn calls_become_short(parents in prop::collection::vec((0usize..6, 1u64..100), 1..6)) {
         let n = parents.len() + 1;

@@ -28,7 +28,8 @@ fn as_gcc_writes_for_pie() {
     let mut bytes = vec![0xff, 0x9b, 29, 1, 9];
     bytes.extend([0x10, 5, 0x80, 2, 3]); // 0x4010..0x4015, pad 0x4100, action 3.
     bytes.extend([0x20, 5, 0, 0]); // 0x4020..0x4025, passes.
-    // At 14: action 1 is the cleanup; action 3 is type 2, then specification -1, then (5 back from 19) the cleanup.
+    // At 14: action 1 is the cleanup; action 3 is type 2, then specification -1, then (5 back from 19) the
+    // cleanup.
     bytes.extend([0, 0, 2, 1, 0x7f, 0x7b]);
     bytes.extend([0; 4]); // Padding.
     let type2 = (AT + 40) - (AT + 24); // Through the slot at 40.
