@@ -4,9 +4,8 @@
 //! changes only later bytes of one instruction, so:
 //! - a jump to any instruction of the original is right, even if no analysis of the file can find the jump;
 //! - a redirect never touches the byte that a probe or a breakpoint replaces, the first byte of an
-//!   instruction: each can be set and removed without harm to the other. The kernel executes a copy of the
-//!   *file's* instruction for a uprobe
-//!   (Linux, `kernel/events/uprobes.c`), so a probed site runs the original;
+//!   instruction: each can be set and removed without harm to the other. For a uprobe, the kernel executes a
+//!   copy of the *file's* instruction (Linux, `kernel/events/uprobes.c`), so a probed site runs the original;
 //! - no thread can be about to execute the middle of a redirect.
 //!
 //! Two kinds of instruction can be changed in this way:

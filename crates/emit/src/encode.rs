@@ -49,7 +49,7 @@ pub(crate) struct Clones<'a> {
     pub(crate) here: FxHashMap<Avma, Entrance>,
     /// Cloned blocks that other clones call ([`Plan::rests`]), by the original block's start.
     pub(crate) rests: FxHashMap<Avma, Avma>,
-    /// Returns the clone of an earlier generation for an original's entry.
+    /// Returns the entry of an existing clone for the entry of an original.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
     pub(crate) constant: &'a dyn Fn(Avma) -> Option<Avma>,

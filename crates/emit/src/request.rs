@@ -96,7 +96,7 @@ pub struct InlineSite<'a> {
 }
 
 /// A register and its value when the guard of an [`InlineSite`] holds. The value is the address of a virtual
-/// table from which the call reads its destination. The emitter checks with [`Request::constant`] that the
+/// table from which the call reads its destination. The verifier checks with [`Request::constant`] that the
 /// table leads to the callee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {

@@ -7,7 +7,7 @@
 //! - C is the entry of a clone and D the entry of its original, or C is behind the `endbr64` with which that
 //!   clone begins;
 //! - C is the clone address of the block that begins at D;
-//! - D is a stub that goes to a function, for which one of the three cases before holds instead of D.
+//! - D is a stub of a function F, and one of the three cases above holds for C and F.
 //!
 //! The verifier decodes the clone's bytes from first to last and uses nothing of how they were made. It
 //! checks:
@@ -25,8 +25,8 @@
 //!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or
 //!      the inverse condition and the two exchanged;
 //!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and
-//!      the registers and flags that a counter changes are written before they are read, from its original
-//!      on;
+//!      the registers and flags that a counter changes are not read before they are written, from its
+//!      original on;
 //!    - a dropped `jmp` has a destination that its place stands for;
 //! 4. each destination in a cloned table ~ the original table's, and its reader reads the cloned table.
 //!
