@@ -144,7 +144,7 @@ pub struct Block {
     pub range: AvmaRange,
     /// Its instructions: a range of [`Cfg::insts`].
     pub insts: std::ops::Range<u32>,
-    /// How it ends.
+    /// Its end.
     pub term: Term,
     /// Whether the exception table lists it as a landing pad.
     pub landing_pad: bool,

@@ -77,7 +77,7 @@ impl Extent {
 /// The functions of a module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Extents {
-    /// By rising entry.
+    /// The functions, by rising entry.
     pub functions: Vec<Extent>,
     /// FDEs that share bytes with another FDE. None of them is trusted, and all are left out.
     pub overlapping: usize,
@@ -265,7 +265,8 @@ impl Merger<'_, '_> {
         }
     }
 
-    /// Among fragments that jump into each other, decides one of a group that only one function enters.
+    /// Decides one fragment of a group of fragments that jump into each other and that only one function
+    /// enters.
     fn through_others(&self, open: &[Candidate]) -> Option<(usize, State)> {
         for c in open {
             let mut group = vec![c];

@@ -68,7 +68,7 @@ fn live_flags_take_a_register() {
     {
         assert_eq!((in_block(code), before(code)), (None, None), "{code}");
     }
-    // Nor is rax, which is read before it is written; but rdx is free.
+    // rax is not free either, as it is read before it is written; but rdx is free.
     assert_eq!(before("0f 94 c1\n 89 c2\n b8 01 00 00 00"), register(2));
 }
 

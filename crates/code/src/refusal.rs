@@ -54,7 +54,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable name used in JSON.
+    /// Returns the stable name used in JSON.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Turns a request into an output. Functions that do not fit are left out, and the rest is placed again.
 //!
-//! The state problem is circular. Whether a clone fits depends on its address. What is cloned depends on what
-//! fits. The addresses and call targets of all other clones depend on what is cloned. Rule: lay out
+//! The state problem is circular. Whether a clone fits depends on its address. Only clones that fit
+//! are made. The addresses and call targets of all other clones depend on what is cloned. Rule: lay out
 //! everything; remove each function that failed, or stop cloning the table that was out of reach; if anything
 //! was removed, start again. Each round removes at least one thing, so the loop ends. Nothing fails in the
 //! last round, so its output never refers to a missing clone.
@@ -39,7 +39,7 @@ pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
 /// program takes minutes.
 ///
 /// # Errors
-/// As [`emit`]; [`Error::BrokenOff`].
+/// The errors of [`emit`], and [`Error::BrokenOff`] if `goes_on` returned false.
 pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<Output, Error> {
     let go_on = || if goes_on() { Ok(()) } else { Err(Error::BrokenOff) };
     check(request)?;

@@ -17,7 +17,7 @@ use std::fmt;
 /// Bytes of an `endbr64`.
 const ENDBR64_LEN: u64 = 4;
 
-/// Where a clone is entered.
+/// The addresses at which a clone is entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entrance {
     /// Its first instruction.
@@ -111,7 +111,7 @@ pub(crate) struct Encoded {
     pub(crate) entries: Vec<Entry>,
     /// For each entry the index of the original instruction that was copied or dropped.
     pub(crate) insts: Vec<Option<u32>>,
-    /// For each table of the plan its bytes.
+    /// The bytes of each table of the plan.
     pub(crate) tables: Vec<Vec<u8>>,
     /// [`crate::CloneInfo::entrances`].
     pub(crate) entrances: Vec<(Avma, Avma)>,

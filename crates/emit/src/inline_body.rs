@@ -1,8 +1,9 @@
-//! Which part of a function can be inlined at a call?
+//! Chooses the part of a function that can be inlined at a call.
 //!
-//! A path from the entry to a return, on which no instruction uses the stack. Where control leaves the path,
-//! the rest of the function is called. That call enters the function in the middle, with the return address
-//! where a call of the whole function would have put it. Nothing on the path has read or moved that address.
+//! This is a path from the entry to a return, on which no instruction uses the stack. Where control leaves
+//! the path, the rest of the function is called. That call enters the function in the middle, with the return
+//! address where a call of the whole function would have put it. Nothing on the path has read or moved that
+//! address.
 
 use crate::encode::behind_mark;
 use crate::items::{Op, branch_len};

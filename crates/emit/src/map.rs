@@ -1,4 +1,4 @@
-//! Which original instruction does a clone instruction stand for?
+//! The relation between clone instructions and original instructions.
 //!
 //! The state problem: a thread, a return address, a sample or an unwind rule refers to one instruction of one
 //! copy, and must be carried to the other copy. The relation is not a plain bijection. [`Link`] names the
@@ -32,7 +32,7 @@ pub enum Link {
     Within,
 }
 
-/// One instruction.
+/// One instruction of a clone, of its original, or of both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Position of the clone instruction in the clone. Bytes.

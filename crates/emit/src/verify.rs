@@ -241,7 +241,7 @@ impl Verifier<'_> {
         (self.plan.tables.len() == clone.tables.len()).then_some(())
     }
 
-    /// C ~ D.
+    /// Returns whether C ~ D.
     pub(crate) fn stands_for(&self, clone: Avma, original: Avma) -> bool {
         if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)

@@ -43,7 +43,7 @@ pub fn write_debug_frame(frames: &[CloneFrame]) -> Result<Vec<u8>, Error> {
 fn put_cie(out: &mut Vec<u8>, (signal_frame, ra): Kind) -> Result<(), Error> {
     let start = out.len();
     out.extend([0; 4]); // Length, set below.
-    out.extend([0xff; 4]); // What marks a CIE.
+    out.extend([0xff; 4]); // The mark of a CIE.
     out.push(1); // Version.
     out.extend(if signal_frame { &b"zS\0"[..] } else { b"\0" });
     put_uleb(out, 1); // Code alignment factor.

@@ -65,7 +65,7 @@ impl FrameTable {
     /// and zero words between: llvm-bolt's new section has its own FDEs, a terminator, and then all old ones.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// The errors of [`parse`](Self::parse).
     pub fn parse_listed(
         eh_frame: Vec<u8>,
         at: Avma,
@@ -147,7 +147,7 @@ impl FrameTable {
     /// rsp + 8 and the return address just below.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows).
+    /// The errors of [`rows`](Self::rows).
     pub fn initial_row(&self, fde: &Fde) -> Result<Row, Error> {
         let (section, bases) = section(&self.bytes, self.at);
         let (_, cie) = self.entries(&section, &bases, fde)?;
@@ -191,7 +191,7 @@ fn section(bytes: &[u8], at: Avma) -> (EhFrame<Bytes<'_>>, BaseAddresses) {
 enum Entry {
     /// A length of zero.
     Terminator,
-    /// It runs past the end of the section.
+    /// An entry that runs past the end of the section.
     Cut,
     /// `id` is 0 for a CIE; `None` if the entry is too short to have one. `end` is the next entry's offset.
     Whole { id: Option<u32>, end: usize },

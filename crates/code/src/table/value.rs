@@ -301,7 +301,7 @@ impl Values {
 mod tests {
     use super::*;
 
-    /// A small interpreter: returns the value of a number, given each unknown.
+    /// Interprets a number: returns its value, given each unknown.
     fn value(vs: &Values, v: V, unknown: &[u64]) -> u64 {
         let of = |x| value(vs, x, unknown);
         match vs.node(v) {

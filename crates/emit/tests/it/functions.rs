@@ -52,7 +52,7 @@ fn check(functions: Vec<Function<'_>>, seed: u64) -> Output {
     out
 }
 
-/// `test; je L; add; L: ret`, as a graph of three blocks.
+/// Returns `test; je L; add; L: ret`, as a graph of three blocks.
 fn diamond() -> Cfg {
     graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3])
 }
@@ -344,7 +344,8 @@ fn contradictions_of_the_caller_are_errors() {
     assert!(matches!(emit::emit(&r), Err(Error::TooFarApart { .. })));
 }
 
-/// `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three one-instruction cases.
+/// Returns `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three cases of one
+/// instruction each.
 fn switch(form: TableForm) -> Cfg {
     let at = 0x40_0000u64;
     let table = Avma(0x41_0000);
@@ -442,7 +443,7 @@ fn call_sites_follow_their_instructions() {
     check(vec![f], 12);
 }
 
-/// `inc qword gs:[offset]`.
+/// Returns `inc qword gs:[offset]`.
 fn inc(offset: u8) -> [u8; 9] {
     [0x65, 0x48, 0xff, 0x04, 0x25, offset, 0, 0, 0]
 }

@@ -107,7 +107,7 @@ fn unsound_entries_are_left_out_and_counted() {
     s.fde(cie, 0x2000, 0, &[], &[]); // Empty.
     s.fde(cie + 1, 0x3000, 16, &[], &[]); // No CIE there.
     s.entry(&[9, 9]); // Too short.
-    let odd = s.cie("zQ", &[0]); // An augmentation nobody knows.
+    let odd = s.cie("zQ", &[0]); // An unknown augmentation.
     s.fde(odd, 0x4000, 16, &[], &[]);
     s.fde(cie, 0x1008, 16, &[], &[]); // Overlaps the first.
     assert_eq!(s.parse().fdes().len(), 2);

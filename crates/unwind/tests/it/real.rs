@@ -122,7 +122,8 @@ fn libstdcxx_frames() {
     rows_survive_cloning(LIBSTDCXX);
 }
 
-/// Every exception table, moved and written, gives the same result at each boundary as the original.
+/// Checks that every exception table, moved and written, gives the same result at each boundary as the
+/// original.
 fn exception_tables(path: &str) -> usize {
     let Some(elf) = Elf::load(path) else { return 0 };
     let table = table(&elf);
