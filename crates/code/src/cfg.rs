@@ -118,7 +118,7 @@ pub enum Term {
         /// The address after the block.
         fall: Dest,
     },
-    /// An indirect jump through a table ([`Cfg::tables`]) .
+    /// An indirect jump through a table ([`Cfg::tables`]).
     Switch {
         /// Its index in [`Cfg::tables`].
         table: u32,

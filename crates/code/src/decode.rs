@@ -23,7 +23,7 @@ pub(crate) enum Flow {
     Indirect,
     /// `ret`.
     Return,
-    /// Nothing follows.
+    /// An instruction without a successor.
     Trap,
     /// Not for a clone: control leaves the graph before this instruction and continues in the original.
     Leave,

@@ -94,7 +94,7 @@ pub struct RedirectSite {
 /// The redirects of one function.
 #[derive(Clone, Debug, Default)]
 pub struct RedirectSites {
-    /// Rising by address.
+    /// The sites, rising by address.
     pub sites: Vec<RedirectSite>,
     /// Whether every path from the entry reaches a site before it leaves the function.
     pub complete: bool,

@@ -14,7 +14,7 @@ use iced_x86::Code;
 use rustc_hash::FxHashMap;
 use std::fmt;
 
-/// Bytes of an `endbr64`.
+/// Size of an `endbr64`. Bytes.
 const ENDBR64_LEN: u64 = 4;
 
 /// The addresses at which a clone is entered.
@@ -107,7 +107,7 @@ pub(crate) struct Encoded {
     pub(crate) fragments: Fragments,
     /// The bytes of all fragments.
     pub(crate) bytes: Vec<u8>,
-    /// In clone order.
+    /// The map's entries, in clone order.
     pub(crate) entries: Vec<Entry>,
     /// For each entry the index of the original instruction that was copied or dropped.
     pub(crate) insts: Vec<Option<u32>>,

@@ -271,7 +271,7 @@ pub enum Error {
         /// The alignment. Bytes.
         align: u32,
     },
-    /// Text and data lie further apart than the unwind tables' 32-bit distances reach.
+    /// Text and data are too far apart for the 32-bit distances of the unwind tables.
     #[error("text at {text_at} and data at {data_at} are too far apart")]
     TooFarApart {
         /// The requested address of the text.

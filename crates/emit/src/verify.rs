@@ -50,7 +50,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Checks one clone.
 ///
 /// # Errors
-/// [`Refusal::RoundTrip`] where the claim does not hold.
+/// [`Refusal::RoundTrip`] if the claim does not hold.
 pub(crate) fn verify(
     f: &Function<'_>,
     plan: &Plan,

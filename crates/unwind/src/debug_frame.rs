@@ -50,7 +50,7 @@ fn put_cie(out: &mut Vec<u8>, (signal_frame, ra): Kind) -> Result<(), Error> {
     put_sleb(out, DATA_ALIGN);
     out.push(16); // The return address column; one byte in version 1.
     if signal_frame {
-        put_uleb(out, 0); // Of augmentation data.
+        put_uleb(out, 0); // The size of the augmentation data.
     }
     put_initial(out, ra)?;
     close(out, start)
