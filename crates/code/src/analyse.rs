@@ -1,4 +1,4 @@
-//! A function's bytes in, its graph or a refusal out.
+//! Builds a function's graph from its bytes, or refuses.
 
 use crate::decode::Surroundings;
 use crate::explore::Explorer;
@@ -8,21 +8,22 @@ use addr::{Avma, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::Row;
 
-/// Bytes a function may have.
+/// The largest size of a function. Bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Rounds of finding tables in code that tables led to. Nests of switches in real code need under ten.
+/// The most rounds of finding tables in code that other tables lead to. Nested switches in real code need
+/// under ten.
 const MAX_ROUNDS: usize = 64;
 
 /// One fragment of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Where it is.
+    /// The fragment's addresses.
     pub range: AvmaRange,
     /// Its bytes, as many as the range has.
     pub bytes: &'a [u8],
 }
 
-/// What a call goes to.
+/// The callee of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Callee {
     /// Code at this address (or a PLT stub).
@@ -31,7 +32,7 @@ pub enum Callee {
     Slot(Avma),
 }
 
-/// What is known about a callee.
+/// The known behaviour of a callee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CalleeKind {
     /// Nothing special.
@@ -40,26 +41,26 @@ pub enum CalleeKind {
     NoReturn,
     /// It may return twice (setjmp, vfork, getcontext).
     ReturnsTwice,
-    /// It looks at its return address (dlsym, dlopen).
+    /// It reads its return address (dlsym, dlopen).
     CallerSensitive,
 }
 
 /// A function to analyse.
 pub struct Input<'a> {
-    /// Where it is entered; inside the first part.
+    /// The address at which it is entered; inside the first part.
     pub entry: Avma,
     /// Its fragments, the main one first, none overlapping.
     pub parts: &'a [Part<'a>],
     /// The unwind rows of all parts, rising by address.
     pub rows: &'a [Row],
-    /// Where exceptions land.
+    /// The addresses of its landing pads.
     pub landing_pads: &'a [Avma],
-    /// The bytes of a range, where it is read-only for as long as the process lives.
+    /// Returns the bytes of a range if they are read-only for the life of the process.
     pub constant: &'a dyn Fn(AvmaRange) -> Option<Vec<u8>>,
-    /// What is known about a called function.
+    /// Returns the known behaviour of a called function.
     pub callee: &'a dyn Fn(Callee) -> CalleeKind,
-    /// Whether an address outside of the parts is certainly where a function is entered by whoever calls it, and not
-    /// a fragment that only jumps lead to. Such a function expects no status flags (System V psABI 3.2.1).
+    /// Returns whether calls certainly enter a function at an address outside the parts, so it is not a
+    /// fragment that only jumps lead to. Such a function expects no status flags (System V psABI 3.2.1).
     pub is_function: &'a dyn Fn(Avma) -> bool,
 }
 
@@ -71,13 +72,13 @@ impl std::fmt::Debug for Input<'_> {
 
 /// Builds a function's graph.
 ///
-/// The graph holds what is reached from the entry and the landing pads over direct branches and over the jump tables
-/// that were found. It is closed: control that follows its edges from the entry meets only its blocks; all that was
-/// not understood is an outside destination or a [`crate::Term::Indirect`]. What is proven about a jump table is
-/// proven for control that came along the graph's edges.
+/// The graph holds all code that is reached from the entry and the landing pads over direct branches and the
+/// jump tables that were found. The graph is closed: control that follows its edges from the entry reaches
+/// only its blocks. Everything that was not understood is an outside destination or a
+/// [`crate::Term::Indirect`]. A proof about a jump table holds for control that came along the graph's edges.
 ///
 /// # Errors
-/// The reason why a copy of the function could go wrong.
+/// The reason why a copy of the function could be wrong.
 pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
     check_parts(input)?;
     let ranges: Vec<AvmaRange> = input.parts.iter().map(|p| p.range).collect();
@@ -85,7 +86,7 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
     let mut ex = Explorer::new(around, input.parts, input.rows);
     ex.explore(input.entry)?;
     if !ex.is_start(input.entry) {
-        // It begins with something that stays in the original.
+        // The function begins with an instruction that stays in the original.
         return Err(Refusal::ReadsOwnAddress);
     }
     for &pad in input.landing_pads {
@@ -105,7 +106,7 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
         cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
     }
     graph::prune(&mut cfg);
-    // Without a fixpoint nothing is proven: some edge may be missing.
+    // Without a fixpoint nothing is proven: an edge may be missing.
     if settled && !cfg.tables.is_empty() {
         table::prove(&mut cfg, &known);
     }
@@ -114,7 +115,7 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
     Ok(cfg)
 }
 
-/// The outside destinations that are functions.
+/// Returns the outside destinations that are functions.
 fn functions(cfg: &Cfg, is_function: &dyn Fn(Avma) -> bool) -> Vec<Avma> {
     let mut outside = Vec::new();
     for b in cfg.block_ids() {

@@ -1,6 +1,6 @@
 //! The control-flow graph of one function.
 //!
-//! Invariants (the verifier in `verify.rs` holds them):
+//! Invariants (`verify.rs` checks them):
 //! - blocks are non-empty runs of instructions, contiguous in the original, and no two share a byte;
 //! - only the last instruction of a block may transfer control (a call that returns does not end a block);
 //! - `Dest::Block` always names a block that starts exactly at the destination's address;
@@ -10,39 +10,40 @@
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{ConditionCode, Instruction};
 
-/// A block of one function, by its place in [`Cfg::blocks`].
+/// A block of a function, by its index in [`Cfg::blocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// Its place in the arena.
+    /// Returns its index in [`Cfg::blocks`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Where control goes.
+/// The destination of a branch or fall-through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dest {
-    /// To a block of this graph.
+    /// A block of this graph.
     Block(BlockId),
-    /// Out of the graph: another function, or code that was not understood. Goes to the original address.
+    /// Outside the graph: another function, or code that was not understood. Control goes to the original
+    /// address.
     Outside(Avma),
 }
 
 /// One instruction of the original.
 #[derive(Clone, Debug)]
 pub struct Inst {
-    /// Where it is in the original.
+    /// Its address in the original.
     pub at: Avma,
-    /// Decoded, with its original address as IP.
+    /// The decoded instruction, with its original address as IP.
     pub decoded: Instruction,
     /// The original bytes.
     pub bytes: InstBytes,
 }
 
-/// An instruction's bytes: at most 15, kept in place.
+/// An instruction's bytes: at most 15, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InstBytes {
     bytes: [u8; 15],
@@ -50,7 +51,7 @@ pub struct InstBytes {
 }
 
 impl InstBytes {
-    /// Takes the bytes of one instruction; `None` where there are none or more than 15.
+    /// Accepts the bytes of one instruction; returns `None` if there are none or more than 15.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut b = [0; 15];
@@ -59,7 +60,7 @@ impl InstBytes {
         Some(Self { bytes: b, len })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -67,13 +68,14 @@ impl InstBytes {
 }
 
 impl Inst {
-    /// The address after it.
+    /// Returns the address after it.
     #[must_use]
     pub fn end(&self) -> Avma {
         self.at.add(u64::from(self.bytes.len))
     }
 
-    /// Returns the destination of a direct call or jump, conditional or not, whose last four bytes are its displacement.
+    /// Returns the destination of a direct call or jump, conditional or not, whose last four bytes are its
+    /// displacement.
     #[must_use]
     pub fn branches_to(&self) -> Option<Avma> {
         let d = &self.decoded;
@@ -86,50 +88,52 @@ impl Inst {
     }
 }
 
-/// How a block ends.
+/// The end of a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Term {
-    /// No branch instruction: control runs on into `next`.
+    /// No branch instruction: control falls through to `next`.
     Fall {
         /// The address after the block.
         next: Dest,
     },
-    /// An unconditional direct jump (a tail call where the destination is outside).
+    /// An unconditional direct jump (a tail call if the destination is outside).
     Jump {
         /// Its destination.
         to: Dest,
     },
     /// A conditional jump on flags.
     Cond {
-        /// When it is taken.
+        /// The condition under which it is taken.
         cc: ConditionCode,
         /// Destination when taken.
         taken: Dest,
         /// The address after the block.
         fall: Dest,
     },
-    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: a conditional jump that exists only with an 8-bit displacement.
+    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: a conditional jump that exists only with an 8-bit
+    /// displacement.
     CondShort {
         /// Destination when taken.
         taken: Dest,
         /// The address after the block.
         fall: Dest,
     },
-    /// An indirect jump through a table ([`Cfg::tables`]) .
+    /// An indirect jump through a table ([`Cfg::tables`]).
     Switch {
-        /// Its place in [`Cfg::tables`].
+        /// Its index in [`Cfg::tables`].
         table: u32,
     },
-    /// An indirect jump to who knows where.
+    /// An indirect jump to unknown destinations.
     Indirect,
     /// `ret`.
     Return,
-    /// A call that does not return, as far as is known. Not proven: a clone goes on at the original's `next`.
+    /// A call that does not return, as far as is known. This is not proven: a clone continues at the
+    /// original's `next`.
     NoReturnCall {
         /// The address after the call.
         next: Avma,
     },
-    /// An instruction after which nothing follows (`ud2`, `hlt`, `int3`).
+    /// An instruction without a successor (`ud2`, `hlt`, `int3`).
     Trap,
 }
 
@@ -140,20 +144,20 @@ pub struct Block {
     pub range: AvmaRange,
     /// Its instructions: a range of [`Cfg::insts`].
     pub insts: std::ops::Range<u32>,
-    /// How it ends.
+    /// Its end.
     pub term: Term,
-    /// Whether the exception table names it as a landing pad.
+    /// Whether the exception table lists it as a landing pad.
     pub landing_pad: bool,
 }
 
-/// How the entries of a jump table make an address.
+/// The encoding of a jump table's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableForm {
     /// 8-byte absolute addresses.
     Absolute8,
     /// 4-byte signed distances from `base` (gcc and clang, PIC).
     Relative4 {
-        /// What is added to an entry.
+        /// The address to which an entry is added.
         base: Avma,
     },
 }
@@ -161,16 +165,16 @@ pub enum TableForm {
 /// A jump table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JumpTable {
-    /// Where the entries are.
+    /// The address of the entries.
     pub at: Avma,
     /// Their form.
     pub form: TableForm,
     /// Destinations by index.
     pub targets: Vec<Dest>,
-    /// Present where everything a *cloned* table needs is proven: the bound comes from a compare that dominates the
-    /// jump, the table is constant, the load below is the only reader, and the register that holds the destination
-    /// and the flags that its computation sets are dead at all targets. Absent: the clone jumps through the original
-    /// table, into original code.
+    /// Present if everything that a *cloned* table needs is proven. The bound comes from a compare that
+    /// dominates the jump. The table is constant. The load below is the only reader. The register with the
+    /// destination and the flags that its computation sets are dead at all targets. If absent, the clone
+    /// jumps through the original table into original code.
     pub cloneable: Option<TableLoad>,
 }
 
@@ -179,18 +183,19 @@ pub struct JumpTable {
 pub struct TableLoad {
     /// The reading instruction (for `jmp [table+idx*8]` the jump itself).
     pub inst: u32,
-    /// For [`TableForm::Relative4`] and a load through a register: the constant the base register has at the load.
-    /// The clone's displacement is `new table - base_value`. `None`: the displacement is the absolute table address.
+    /// For [`TableForm::Relative4`] and a load through a register: the constant in the base register at the
+    /// load. The clone's displacement is `new table - base_value`. `None`: the displacement is the absolute
+    /// table address.
     pub base_value: Option<Avma>,
-    /// From the load to the jump registers differ from the original's (they hold a clone address); a thread may not
-    /// be moved between the two copies there. Instruction indices, half-open: `inst + 1 ..= jump`.
+    /// From the load to the jump, registers differ from the original's (they hold a clone address). No thread
+    /// may be moved between the two copies there. Instruction indices, half-open: `inst + 1 ..= jump`.
     pub differs: (u32, u32),
 }
 
 /// A function's graph.
 #[derive(Clone, Debug)]
 pub struct Cfg {
-    /// Where the function is entered.
+    /// The address at which the function is entered.
     pub entry: Avma,
     /// Its fragments in the original: the main one first, then `.cold` parts.
     pub parts: Vec<AvmaRange>,
@@ -200,26 +205,26 @@ pub struct Cfg {
     pub blocks: Vec<Block>,
     /// Jump tables.
     pub tables: Vec<JumpTable>,
-    /// Destinations outside that are the entries of functions which are called ([`crate::Input::is_function`]), rising.
+    /// Outside destinations that are entries of called functions ([`crate::Input::is_function`]), rising.
     pub functions: Vec<Avma>,
 }
 
 impl Cfg {
-    /// All its blocks, in the order of their numbers.
+    /// Returns all its blocks, in the order of their numbers.
     pub fn block_ids(&self) -> impl Iterator<Item = BlockId> + use<> {
         (0u32..).take(self.blocks.len()).map(BlockId)
     }
 
-    /// A block's instructions.
+    /// Returns a block's instructions.
     #[must_use]
     pub fn insts_of(&self, b: BlockId) -> &[Inst] {
         let r = &self.blocks[b.index()].insts;
         &self.insts[r.start as usize..r.end as usize]
     }
 
-    /// Calls `f` with each successor, in a fixed order: taken before fall-through; a table's distinct block targets
-    /// in order of first use. Parallel edges (both arms of a branch to one place) are given twice. Outside
-    /// destinations are given too.
+    /// Calls `f` with each successor, in a fixed order: taken before fall-through; a table's distinct targets
+    /// in order of first use. Parallel edges (both arms of a branch lead to one place) are reported twice.
+    /// Outside destinations are included.
     pub fn successors(&self, b: BlockId, mut f: impl FnMut(Dest)) {
         match &self.blocks[b.index()].term {
             Term::Fall { next } => f(*next),

@@ -1,11 +1,13 @@
-//! Which blocks can run again before the function is left?
+//! Finds the blocks that can run again before the function is left.
 
 use crate::{Cfg, Dest};
 
-/// By block whether the edges of the graph lead from it back to it. What control does outside of the graph is not looked at.
+/// Returns for each block whether the graph's edges lead from it back to it. Control flow outside the graph
+/// is ignored.
 ///
-/// These are the components of more than one block, and blocks with an edge to themselves (Tarjan, *Depth-first search and linear
-/// graph algorithms*, 1972), found without recursion, as a graph may be one long path.
+/// These are the components of more than one block, and blocks with an edge to themselves (Tarjan,
+/// *Depth-first search and linear graph algorithms*, 1972). The search is not recursive, as a graph may be
+/// one long path.
 #[must_use]
 pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
     let mut edges: Vec<Vec<usize>> = vec![Vec::new(); cfg.blocks.len()];
@@ -28,20 +30,20 @@ pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
 }
 
 struct Search {
-    /// By block when it was found: its number, or more than any once its component is complete.
+    /// For each block its number in the order of discovery; `usize::MAX` once its component is complete.
     found: Vec<Option<usize>>,
-    /// The number of the block that is found next.
+    /// The number of the next block to be found.
     next: usize,
-    /// By block the first found of those open ones that it is known to reach.
+    /// For each block the lowest number of an open block that it is known to reach.
     lowest: Vec<usize>,
-    /// Blocks whose component is not complete yet, in the order in which they were found.
+    /// Blocks whose component is not complete yet, in the order of discovery.
     open: Vec<usize>,
     in_cycle: Vec<bool>,
 }
 
 impl Search {
     fn run(&mut self, edges: &[Vec<usize>], start: usize) {
-        // The path to where the search is, with how many edges of each block have been gone.
+        // The path to the current block, with the number of followed edges of each block.
         let mut path: Vec<(usize, usize)> = Vec::new();
         self.enter(start, &mut path);
         while let Some((b, gone)) = path.last_mut() {
@@ -74,7 +76,7 @@ impl Search {
         }
     }
 
-    /// The component that was entered by `first`: all that has been found since and is open.
+    /// Completes the component that was entered by `first`: all open blocks found since.
     fn complete(&mut self, first: usize) {
         let from = self.open.iter().rposition(|b| *b == first).unwrap_or(0);
         let component = self.open.split_off(from);
@@ -91,7 +93,8 @@ mod tests {
     use crate::parse;
     use proptest::prelude::*;
 
-    /// A graph of blocks of one jump or branch each, by their destinations; one that is not there is outside.
+    /// Returns a graph of blocks with one jump or branch each, by their destinations; a number past the last
+    /// block is outside.
     fn graph(edges: &[(usize, Option<usize>)]) -> Cfg {
         let at = |b: usize| 0x1000 + 2 * b;
         let name = |b: usize| if b < edges.len() { format!("b{b}") } else { format!("{:#x}", at(b)) };
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_and_what_lies_between_them() {
+    fn blocks_between_loops_are_in_no_cycle() {
         let edges = [(1, None), (1, Some(2)), (3, None), (4, Some(5)), (3, None), (9, None)];
         assert_eq!(in_cycles(&graph(&edges)), [false, true, false, true, true, false]);
     }

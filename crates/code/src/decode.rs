@@ -1,35 +1,35 @@
-//! What one instruction does to control, and which instructions are not to be copied at all.
+//! Classifies the control flow of one instruction, and refuses instructions that must not be copied at all.
 
 use crate::{Callee, CalleeKind, Refusal};
 use addr::{Avma, AvmaRange};
 use iced_x86::{Code, ConditionCode, FlowControl, Instruction, OpKind, Register};
 
-/// Where control goes after an instruction.
+/// The control flow after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
-    /// To the next one.
+    /// To the next instruction.
     Next,
-    /// A call that is expected to come back.
+    /// A call that is expected to return.
     Call,
-    /// A call that is known not to come back.
+    /// A call that is known not to return.
     NoReturnCall,
     /// An unconditional direct jump.
     Jump(Avma),
     /// A conditional jump on flags.
     Cond(ConditionCode, Avma),
-    /// `loop` and its kin.
+    /// `loop` and similar instructions.
     CondShort(Avma),
     /// A jump through a register or memory.
     Indirect,
     /// `ret`.
     Return,
-    /// Nothing follows.
+    /// An instruction without a successor.
     Trap,
-    /// Not an instruction for a clone: control leaves the graph before it, and the original goes on with it.
+    /// Not for a clone: control leaves the graph before this instruction and continues in the original.
     Leave,
 }
 
-/// What a function's instructions are judged against.
+/// The context in which a function's instructions are classified.
 pub(crate) struct Surroundings<'a> {
     pub(crate) entry: Avma,
     pub(crate) parts: &'a [AvmaRange],
@@ -42,14 +42,14 @@ impl Surroundings<'_> {
     }
 }
 
-/// Judges one decoded, valid instruction.
+/// Classifies one decoded, valid instruction.
 pub(crate) fn classify(i: &Instruction, bytes: &[u8], s: &Surroundings<'_>) -> Result<Flow, Refusal> {
     if i.memory_base() == Register::EIP {
         return Err(Refusal::BadInstruction);
     }
     let flow = i.flow_control();
     if flow != FlowControl::Next && narrowed(bytes) {
-        // Processors disagree: AMD's cut the destination to 16 bits, Intel's ignore the prefix.
+        // Processors disagree: AMD's truncate the destination to 16 bits, Intel's ignore the prefix.
         return Err(Refusal::BadInstruction);
     }
     match flow {
@@ -85,8 +85,8 @@ pub(crate) fn classify(i: &Instruction, bytes: &[u8], s: &Surroundings<'_>) -> R
         FlowControl::Call => match i.code() {
             Code::Call_rel32_64 => {
                 let to = Avma(i.near_branch_target());
-                // `call` of a place in the function is how its own address is asked for; of a fragment's start, it is
-                // a call of what was taken for a fragment.
+                // A `call` of an address inside the function reads that address. A call of a fragment's start
+                // calls a function that was taken for a fragment.
                 if to != s.entry && s.inside(to) && !s.parts.iter().any(|p| p.start == to) {
                     return Err(Refusal::ReadsOwnAddress);
                 }
@@ -108,7 +108,7 @@ pub(crate) fn classify(i: &Instruction, bytes: &[u8], s: &Surroundings<'_>) -> R
             _ => Ok(Flow::Trap),
         },
         FlowControl::XbeginXabortXend => match i.code() {
-            // A branch that no graph has; and a transaction that fails goes on at its original address anyway.
+            // A branch that no graph has. A transaction that fails continues at its original address anyway.
             Code::Xbegin_rel16 | Code::Xbegin_rel32 => Ok(Flow::Leave),
             _ => Ok(Flow::Next),
         },
@@ -125,14 +125,15 @@ fn called(kind: CalleeKind) -> Result<Flow, Refusal> {
     }
 }
 
-/// An operand-size prefix that REX.W does not override. (Linkers pad `call __tls_get_addr` with both.)
+/// Returns whether an operand-size prefix is in effect that REX.W does not override. (Linkers pad
+/// `call __tls_get_addr` with both.)
 fn narrowed(bytes: &[u8]) -> bool {
     let mut narrow = false;
     for &b in bytes {
         match b {
             0x66 => narrow = true,
             0x67 | 0xf0 | 0xf2 | 0xf3 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 => {}
-            // Only a REX directly before the opcode counts, and that is where this one is.
+            // Only a REX directly before the opcode counts; this one is directly before it.
             0x40..=0x4f => return narrow && b & 8 == 0,
             _ => break,
         }
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn calls() {
-        // To the next instruction, to the entry, away; with the linker's TLS padding.
+        // To the next instruction, to the entry, to another function; with the linker's TLS padding.
         assert_eq!(judge(&[0xe8, 0, 0, 0, 0]), Err(Refusal::ReadsOwnAddress));
         assert_eq!(judge(&[0xe8, 0xeb, 0xff, 0xff, 0xff]), Ok(Flow::Call));
         assert_eq!(judge(&[0xe8, 0, 1, 0, 0]), Ok(Flow::Call));

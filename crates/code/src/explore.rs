@@ -1,4 +1,4 @@
-//! Recursive descent: which bytes of a function are instructions.
+//! Recursive descent: finds the bytes of a function that are instructions.
 
 use crate::decode::{Flow, Surroundings, classify};
 use crate::{Inst, InstBytes, Part, Refusal};
@@ -6,10 +6,10 @@ use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use unwind::{CfaRule, Row};
 
-/// Instructions a function may have.
+/// The most instructions of a function.
 const MAX_INSTS: usize = 200_000;
 
-/// One instruction with what follows it.
+/// One instruction with its control flow.
 pub(crate) struct Found {
     pub(crate) inst: Inst,
     pub(crate) flow: Flow,
@@ -26,7 +26,8 @@ struct PartMap<'a> {
     marks: Vec<u8>,
 }
 
-/// What has been decoded so far. INVARIANT(no-overlap): every byte belongs to at most one instruction of `found`.
+/// All instructions decoded so far. INVARIANT(no-overlap): every byte belongs to at most one instruction of
+/// `found`.
 pub(crate) struct Explorer<'a> {
     around: Surroundings<'a>,
     rows: &'a [Row],
@@ -56,7 +57,7 @@ impl<'a> Explorer<'a> {
         Self { around, rows, maps, found: Vec::new(), leaders: Vec::new(), work: Vec::new() }
     }
 
-    /// The row that governs an instruction.
+    /// Returns the unwind row of an instruction.
     pub(crate) fn row(&self, at: Avma) -> Option<&'a Row> {
         row_at(self.rows, at)
     }
@@ -65,12 +66,12 @@ impl<'a> Explorer<'a> {
         self.locate(at).is_some()
     }
 
-    /// Whether an instruction was decoded from `at`.
+    /// Returns whether an instruction was decoded from `at`.
     pub(crate) fn is_start(&self, at: Avma) -> bool {
         self.mark(at) & START != 0
     }
 
-    /// Whether `at` is inside a decoded instruction.
+    /// Returns whether `at` is inside a decoded instruction.
     pub(crate) fn is_interior(&self, at: Avma) -> bool {
         self.mark(at) & INSIDE != 0
     }
@@ -94,7 +95,7 @@ impl<'a> Explorer<'a> {
         Checkpoint { found: self.found.len(), leaders: self.leaders.len() }
     }
 
-    /// Forgets all that was decoded since.
+    /// Removes everything that was decoded since the checkpoint.
     pub(crate) fn rollback(&mut self, to: Checkpoint) {
         self.work.clear();
         self.forget(to.found);
@@ -116,7 +117,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// Decodes all that can be reached from `at`, an address inside.
+    /// Decodes all code that can be reached from `at`, an address inside.
     pub(crate) fn explore(&mut self, at: Avma) -> Result<(), Refusal> {
         self.target(at);
         while let Some(at) = self.work.pop() {
@@ -135,12 +136,12 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// Decodes straight on from `at` until control does not go on, leaves the parts, or meets what is known.
+    /// Decodes from `at` until control ends, leaves the parts, or reaches decoded code.
     fn run(&mut self, start: Avma) -> Result<(), Refusal> {
         let Some((p, mut o)) = self.locate(start) else { return Ok(()) };
-        // What follows a call without any branch between may be junk: then the call does not return.
+        // Bytes behind a call, up to the next branch, may be junk. If so, the call does not return.
         let mut call: Option<usize> = None;
-        // Only padding since the call: where then the frame is another, this is another piece of code.
+        // Only padding since the call. If the frame then differs, this is another piece of code.
         let mut padding = false;
         loop {
             if let Some(c) = call.filter(|_| padding)
@@ -207,7 +208,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// Takes a call of the present run for one that does not return.
+    /// Marks a call of the present run as one that does not return.
     fn no_return(&mut self, call: usize) {
         self.forget(call + 1);
         self.found[call].flow = Flow::NoReturnCall;
@@ -234,12 +235,13 @@ impl<'a> Explorer<'a> {
         Ok(Found { inst, flow })
     }
 
-    /// Whether the code after a call looks like its continuation: it is in the same part, with the same frame.
+    /// Returns whether the code after a call looks like its continuation: it is in the same part, with the
+    /// same frame.
     fn comes_back(&self, p: usize, row: &Row, next: Avma) -> bool {
         self.maps[p].part.range.contains(next) && self.row(next).is_some_and(|r| same_cfa(r, row))
     }
 
-    /// Everything decoded, by part and rising address.
+    /// Returns all decoded instructions, by part and rising address.
     pub(crate) fn sorted(&self) -> Vec<u32> {
         let mut out = Vec::with_capacity(self.found.len());
         let mut by_part: Vec<(usize, Avma, u32)> = self
@@ -258,7 +260,7 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// Whether the byte before is the `lock` prefix with which a known instruction starts.
+/// Returns whether the byte before is a `lock` prefix with which a decoded instruction starts.
 fn is_locked(map: &PartMap<'_>, o: usize) -> bool {
     let Some(before) = o.checked_sub(1) else { return false };
     map.part.bytes.get(before) == Some(&0xf0) && map.marks.get(before).is_some_and(|m| m & START != 0)
@@ -271,13 +273,13 @@ fn decode_at(map: &mut PartMap<'_>, o: usize) -> Result<Instruction, Refusal> {
     if i.is_invalid() { Err(Refusal::BadInstruction) } else { Ok(i) }
 }
 
-/// The row of `at` among rows sorted by address.
+/// Returns the row of `at` among rows sorted by address.
 pub(crate) fn row_at(rows: &[Row], at: Avma) -> Option<&Row> {
     let n = rows.partition_point(|r| r.range.start <= at);
     rows.get(n.checked_sub(1)?).filter(|r| r.range.contains(at))
 }
 
-/// Whether two rows find the frame the same way.
+/// Returns whether two rows compute the frame address in the same way.
 pub(crate) fn same_cfa(a: &Row, b: &Row) -> bool {
     match (&a.cfa, &b.cfa) {
         (CfaRule::RegOffset(r, o), CfaRule::RegOffset(s, p)) => r == s && o == p,

@@ -1,16 +1,16 @@
-//! Which fragments of code make one function.
+//! Finds the fragments of code that make up one function.
 //!
-//! A compiler splits a function: its rarely run blocks go to a `.cold` fragment far away, with an FDE of its own
-//! that looks like another function's. A fragment is joined to a parent only where everything known says so. A
-//! fragment that is not joined loses nothing but speed: it stays a function of its own, and a jump from one to the
-//! other goes to the original.
+//! A compiler splits a function: its cold blocks go to a distant `.cold` fragment with its own FDE, which
+//! looks like another function's. A fragment is joined to a parent only if all evidence says so. A fragment
+//! that is not joined costs only speed: it stays a function of its own, and jumps between the two go to the
+//! original.
 //!
-//! A fragment F is a cold part of P where
+//! A fragment F is a cold part of P if
 //! - nothing calls into it, and it is no PLT;
-//! - everything that jumps into it (at its start or in its middle), and every exception table of another fragment
-//!   that names a landing pad in it, belongs to P, directly or through another cold part of P;
-//! - it cannot be entered in another way: the frame at its start is not that of a function just called, or it
-//!   carries no name and nothing holds its address. A symbol that calls it `P.cold` is as good;
+//! - all jumps into it (to its start or its middle) come from P, directly or through another cold part of P,
+//!   and so do all landing pads in it that another fragment's exception table lists;
+//! - it cannot be entered in another way: the frame at its start is not that of a function just called, or F
+//!   has no name and nothing holds its address. A symbol `P.cold` is equally good evidence;
 //! - P and F have the same personality routine, so one exception table can serve both.
 
 use crate::{Branches, Ranges};
@@ -18,24 +18,24 @@ use addr::{Avma, AvmaRange};
 use std::fmt;
 use unwind::Fde;
 
-/// What [`merge`] needs to know.
+/// The input of [`merge`].
 #[derive(Clone, Copy)]
 pub struct MergeInput<'a> {
     /// All FDEs of a module, sorted by start.
     pub fdes: &'a [Fde],
-    /// Whether, at the start of this FDE (by index), CFA is rsp + 8 and no register is saved: the frame a function
-    /// has when it was just called.
+    /// Returns whether, at the start of this FDE (by index), CFA is rsp + 8 and no register is saved. This is
+    /// the frame of a function that was just called.
     pub starts_like_entry: &'a dyn Fn(usize) -> bool,
     /// All direct branches of the module.
     pub branches: &'a Branches,
-    /// The function symbol that starts exactly here.
+    /// Returns the function symbol that starts exactly at this address.
     pub name: &'a dyn Fn(Avma) -> Option<&'a str>,
-    /// Whether data holds this address or other modules can ask for it: a relocation, an exported symbol, an
-    /// initializer. (What instructions compute is in `branches`.)
+    /// Returns whether data holds this address or other modules can look it up: a relocation, an exported
+    /// symbol, an initializer. (Addresses that instructions compute are in `branches`.)
     pub is_address_taken: &'a dyn Fn(Avma) -> bool,
-    /// Starts of the function symbols that lie in a range.
+    /// Returns the starts of the function symbols in a range.
     pub symbols_in: &'a dyn Fn(AvmaRange) -> Vec<Avma>,
-    /// Landing pads that lie outside the FDE (by index) whose exception table names them.
+    /// Landing pads outside the FDE (by index) whose exception table lists them.
     pub far_pads: &'a [(usize, Avma)],
     /// The module's procedure linkage tables.
     pub plt: &'a [AvmaRange],
@@ -54,20 +54,20 @@ impl fmt::Debug for MergeInput<'_> {
 /// One function and all of its fragments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Where it is entered.
+    /// The address at which it is entered.
     pub entry: Avma,
     /// Its fragments: the one with the entry first, then cold parts by address.
     pub parts: Vec<AvmaRange>,
-    /// The FDE of each part, by index in what was given.
+    /// The FDE of each part, by index in the input.
     pub fdes: Vec<usize>,
-    /// Further entries: function symbols inside a part, and places inside a part which something else calls.
+    /// Further entries: function symbols inside a part, and addresses inside a part that other code calls.
     pub other_entries: Vec<Avma>,
-    /// It is (a part of) a procedure linkage table, not a function.
+    /// Whether it is (a part of) a procedure linkage table, not a function.
     pub plt: bool,
 }
 
 impl Extent {
-    /// Whether several functions seem to lie under one FDE (hand-written assembly).
+    /// Returns whether several functions seem to share one FDE (hand-written assembly).
     #[must_use]
     pub fn multiple_entries(&self) -> bool {
         !self.other_entries.is_empty()
@@ -77,28 +77,28 @@ impl Extent {
 /// The functions of a module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Extents {
-    /// By rising entry.
+    /// The functions, by rising entry.
     pub functions: Vec<Extent>,
-    /// FDEs that share bytes with another: none of them is believed, all are left out.
+    /// FDEs that share bytes with another FDE. None of them is trusted, and all are left out.
     pub overlapping: usize,
-    /// FDEs of no bytes, left out.
+    /// Empty FDEs, left out.
     pub empty: usize,
 }
 
-/// What is known of one FDE so far.
+/// The state of one FDE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Not believed.
+    /// Not trusted.
     Dropped,
     Plt,
     Function,
-    /// A cold part of this one.
+    /// A cold part of this FDE.
     ColdOf(usize),
     /// May be a cold part.
     Open,
 }
 
-/// A fragment whose parent is sought.
+/// A fragment whose parent is not known yet.
 struct Candidate {
     fde: usize,
     /// The FDEs that jump into it.
@@ -153,10 +153,10 @@ impl Merger<'_, '_> {
         }
     }
 
-    /// The believed FDE that covers an address.
+    /// Returns the trusted FDE that covers an address.
     fn owner(&self, at: Avma) -> Option<usize> {
         let after = self.input.fdes.partition_point(|f| f.range.start <= at);
-        // Nothing overlaps a believed one, so only dropped ones can stand between.
+        // Nothing overlaps a trusted FDE, so only dropped ones can be between.
         let i = (0..after).rev().find(|&i| self.states[i] != State::Dropped)?;
         let known = matches!(self.states[i], State::Function | State::Open | State::ColdOf(_));
         (known && self.input.fdes[i].range.contains(at)).then_some(i)
@@ -191,8 +191,8 @@ impl Merger<'_, '_> {
         open
     }
 
-    /// The other FDEs that send control into this one; `None` where something calls into it, nothing jumps into it,
-    /// or a jump comes from code that belongs to no FDE.
+    /// Returns the other FDEs that send control into this one. Returns `None` if something calls into it,
+    /// nothing jumps into it, or a jump comes from code that belongs to no FDE.
     fn sources(&self, fde: usize, pads: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
         let range = self.input.fdes[fde].range;
         if self.input.branches.calls_into(range).len() > 0 {
@@ -226,9 +226,9 @@ impl Merger<'_, '_> {
         !other_entry || !(self.input.starts_like_entry)(fde)
     }
 
-    /// Finds the parents. Each round settles the fragments whose sources are all settled. Where fragments wait for
-    /// each other in a ring: if one function enters the ring it is that one's, else those most like functions are
-    /// taken for functions.
+    /// Finds the parents. Each round decides the fragments whose sources are all decided. Some fragments wait
+    /// for each other in a ring. If only one function enters the ring, they belong to this function. Else the
+    /// fragments most like functions become functions.
     fn settle(&mut self, mut open: Vec<Candidate>) {
         while !open.is_empty() {
             let before = open.len();
@@ -265,7 +265,8 @@ impl Merger<'_, '_> {
         }
     }
 
-    /// Among fragments that jump into each other, one of a group that only one function enters.
+    /// Decides one fragment of a group of fragments that jump into each other and that only one function
+    /// enters.
     fn through_others(&self, open: &[Candidate]) -> Option<(usize, State)> {
         for c in open {
             let mut group = vec![c];
@@ -291,7 +292,8 @@ impl Merger<'_, '_> {
             if let Some(&root) = roots.first()
                 && roots.iter().all(|r| *r == root)
             {
-                // One that cannot be joined is a function, and then the others are entered by two.
+                // A fragment that cannot be joined is a function; the others are then entered by two
+                // functions.
                 let odd = group.iter().find(|g| self.joined(g.fde, root) == State::Function);
                 let fde = odd.unwrap_or(&c).fde;
                 return Some((fde, self.joined(fde, root)));
@@ -300,14 +302,14 @@ impl Merger<'_, '_> {
         None
     }
 
-    /// A cold part of `parent`, unless one exception table cannot serve both.
+    /// Returns a cold part of `parent`, unless one exception table cannot serve both.
     fn joined(&self, fde: usize, parent: usize) -> State {
         let (a, b) = (&self.input.fdes[fde], &self.input.fdes[parent]);
         let same = a.personality == b.personality && a.signal_frame == b.signal_frame;
         if same { State::ColdOf(parent) } else { State::Function }
     }
 
-    /// What a fragment turns out to be; `None`: not known yet.
+    /// Returns the state of a fragment; `None` if it is not known yet.
     fn parent(&self, c: &Candidate) -> Option<State> {
         let fdes = self.input.fdes;
         let mut roots: Vec<usize> = Vec::new();
@@ -324,7 +326,7 @@ impl Merger<'_, '_> {
         match (&roots[..], waiting) {
             ([parent], false) => Some(self.joined(c.fde, *parent)),
             ([], _) | (_, true) if roots.len() < 2 => None,
-            // Two functions jump here. Only a name can tell whose it is.
+            // Two functions jump here. Only a name can decide between them.
             _ => {
                 let base = (self.input.name)(fdes[c.fde].range.start).and_then(cold_base);
                 let mut named = roots
@@ -382,7 +384,7 @@ fn other_entries(input: &MergeInput, parts: &[AvmaRange]) -> Vec<Avma> {
     found
 }
 
-/// The function whose cold part a symbol names: `f.cold` (gcc, clang), `f.cold.7` (old gcc).
+/// Returns the function whose cold part a symbol names: `f.cold` (gcc, clang), `f.cold.7` (old gcc).
 fn cold_base(name: &str) -> Option<&str> {
     let (base, rest) = name.rsplit_once(".cold")?;
     let counted = rest.strip_prefix('.').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));

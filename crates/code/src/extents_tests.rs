@@ -2,13 +2,13 @@ use super::*;
 use crate::{Piece, sweep};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module of 64 KiB of `nop` at 0, with FDEs and branches put in.
+/// A module of 64 KiB of `nop` at 0, with FDEs and branches added.
 #[derive(Default)]
 struct Module {
     fdes: Vec<Fde>,
     code: Vec<(u64, Vec<u8>)>,
     names: BTreeMap<u64, &'static str>,
-    /// FDEs by start whose frame at the start is not an entry's.
+    /// Starts of FDEs whose first frame is not an entry's.
     framed: BTreeSet<u64>,
     taken: BTreeSet<u64>,
     far_pads: Vec<(usize, Avma)>,
@@ -65,7 +65,7 @@ impl Module {
         })
     }
 
-    /// The starts of the parts of each function.
+    /// Returns the starts of the parts of each function.
     fn parts(&self) -> Vec<Vec<u64>> {
         self.merge().functions.iter().map(|f| f.parts.iter().map(|p| p.start.0).collect()).collect()
     }
@@ -101,7 +101,7 @@ fn joined_by_a_jump_from_one_parent() {
 }
 
 #[test]
-fn two_cold_parts_one_behind_the_other() {
+fn a_cold_part_may_have_a_cold_part() {
     let m = Module::new(&[P, COLD, 0x6000])
         .jmp(P, COLD)
         .jmp(COLD, 0x6000)
@@ -111,7 +111,7 @@ fn two_cold_parts_one_behind_the_other() {
 }
 
 #[test]
-fn not_joined_where_unsure() {
+fn uncertain_fragments_are_not_joined() {
     let apart = vec![vec![P], vec![Q], vec![COLD]];
     let base = || Module::new(&[P, Q, COLD]).call(Q + 0x80, P).call(P + 0x80, Q).jmp(P, COLD);
     assert_eq!(base().parts(), [vec![P, COLD], vec![Q]], "the base itself is sure");
@@ -137,16 +137,16 @@ fn not_joined_where_unsure() {
 }
 
 #[test]
-fn symbols_tell() {
+fn symbols_decide_the_parent() {
     let base = || Module::new(&[P, Q, COLD]).call(Q + 0x80, P).call(P + 0x80, Q).jmp(P, COLD);
     let named = |name| base().name(P, "f").name(Q, "g").name(COLD, name);
     assert_eq!(named("f.cold").parts(), [vec![P, COLD], vec![Q]]);
     assert_eq!(named("f.cold.12").parts(), [vec![P, COLD], vec![Q]]);
-    // Which of two that jump there.
+    // The name decides between two functions that jump there.
     assert_eq!(named("f.cold").jmp(Q, COLD).parts(), [vec![P, COLD], vec![Q]]);
     assert_eq!(named("g.cold").jmp(Q, COLD).parts(), [vec![P], vec![Q, COLD]]);
     assert_eq!(named("h.cold").jmp(Q, COLD).parts(), [vec![P], vec![Q], vec![COLD]]);
-    // Two functions of the same name do not.
+    // Two functions of the same name do not decide.
     assert_eq!(named("f.cold").name(Q, "f").jmp(Q, COLD).parts(), [vec![P], vec![Q], vec![COLD]]);
     assert_eq!(cold_base("f.cold"), Some("f"));
     assert_eq!(cold_base("f.cold.1.cold"), Some("f.cold.1"));
@@ -158,13 +158,13 @@ fn symbols_tell() {
 
 #[test]
 fn a_nameless_function_reached_only_by_tail_calls() {
-    // From one function: as good as a part of it. From two: a function, which keeps its own cold part.
+    // Jumps from one function: joined to it. Jumps from two: a function, which keeps its own cold part.
     let one = Module::new(&[P, Q, COLD]).jmp(P, Q).jmp(Q + 8, COLD).jmp(COLD + 8, Q + 0x20).framed(COLD);
     assert_eq!(one.parts(), [vec![P, Q, COLD]]);
     let two =
         Module::new(&[P, Q, 0x3000, COLD]).jmp(P, Q).jmp(0x3000, Q).jmp(Q + 8, COLD).jmp(COLD + 8, Q + 1);
     assert_eq!(two.parts(), [vec![P], vec![Q, COLD], vec![0x3000]]);
-    // A ring that nothing enters: all are functions, or the one that looks like one is.
+    // A ring that nothing enters: all are functions, or only the fragment that looks like one.
     let ring = Module::new(&[P, COLD]).jmp(P, COLD).jmp(COLD, P);
     assert_eq!(ring.parts(), [vec![P], vec![COLD]]);
     assert_eq!(Module::new(&[P, COLD]).jmp(P, COLD).jmp(COLD, P).framed(COLD).parts(), [vec![P, COLD]]);
@@ -191,7 +191,7 @@ fn unsound_fdes_are_dropped() {
     m.fdes.insert(3, fde(P + 0x60, P + 0x200));
     let e = m.merge();
     assert_eq!((e.overlapping, e.empty), (3, 1));
-    // With its parent gone, nobody knows whose the cold part is.
+    // Without its parent, the owner of the cold part is unknown.
     assert_eq!(m.parts(), [vec![Q], vec![COLD]]);
 }
 

@@ -1,4 +1,4 @@
-//! From decoded instructions to blocks.
+//! Builds blocks from decoded instructions.
 
 use crate::decode::Flow;
 use crate::explore::Explorer;
@@ -7,8 +7,8 @@ use crate::{Block, BlockId, Cfg, Dest, Inst, JumpTable, Term};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 
-/// Builds the graph of what has been explored. `tables` holds what is known of indirect jumps, by the jump's
-/// address; its tables come out without [`JumpTable::cloneable`].
+/// Builds the graph of the explored code. `tables` holds the known tables of indirect jumps, by the jump's
+/// address. The graph's tables do not have [`JumpTable::cloneable`] yet.
 pub(crate) fn build(
     entry: Avma,
     landing_pads: &[Avma],
@@ -73,7 +73,7 @@ pub(crate) fn build(
     cfg
 }
 
-/// Cuts sorted instructions into runs entered only at their start and left only at their end.
+/// Splits sorted instructions into runs entered only at their start and left only at their end.
 fn split(order: &[u32], ex: &Explorer<'_>) -> Vec<Vec<u32>> {
     let mut runs: Vec<Vec<u32>> = Vec::new();
     let mut ended: Option<Avma> = None;
@@ -89,7 +89,7 @@ fn split(order: &[u32], ex: &Explorer<'_>) -> Vec<Vec<u32>> {
     runs
 }
 
-/// Takes out what nothing reaches: code that a guessed table led to before the guess was dropped.
+/// Removes unreachable blocks: code to which a guessed table led before the guess was dropped.
 pub(crate) fn prune(cfg: &mut Cfg) {
     let mut keep = vec![false; cfg.blocks.len()];
     let mut work: Vec<usize> =

@@ -1,9 +1,9 @@
-//! What does this function do: decoding, basic blocks, jump tables, liveness.
+//! Analysis of a function: decoding, basic blocks, jump tables, liveness.
 //!
-//! You give a function's bytes, its unwind rows and a reader for constant data; it gives a control-flow graph in
-//! which every instruction is known and everything that is not proven is an *outside* destination, or it gives a
-//! [`Refusal`]. Control that leaves the graph goes on at its original address, so the graph may be incomplete; it
-//! may never be wrong about an instruction that is in it.
+//! Input: a function's bytes, its unwind rows and a reader for constant data. Output: a control-flow graph,
+//! or a [`Refusal`]. Every instruction in the graph is known, and everything unproven is an *outside*
+//! destination. Control that leaves the graph continues at its original address. So the graph may be
+//! incomplete, but it is never wrong about an instruction that is in it.
 #![forbid(unsafe_code)]
 
 mod analyse;

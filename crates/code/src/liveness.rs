@@ -1,6 +1,6 @@
-//! Which registers and flags may still be read: backward dataflow over a graph.
+//! Finds the registers and flags that may still be read: backward dataflow over a graph.
 //!
-//! General registers and status flags only; vector registers are nobody's question here.
+//! Covers general registers and status flags only; vector registers are not needed.
 
 use crate::{BlockId, Cfg, Dest, Term};
 use addr::Avma;
@@ -8,29 +8,30 @@ use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
 };
 
-/// A set of general registers (bit 0 rax, 1 rcx, ... 15 r15: the order of the encoding), in two parts, and flags
-/// ([`iced_x86::RflagsBits`]). `sete %dl; test %dl,%dl` says nothing of what is above dl.
+/// A set of general registers (bit 0 rax, 1 rcx, ... 15 r15: the order of the encoding), each in two parts,
+/// and flags ([`iced_x86::RflagsBits`]). Two parts, because `sete %dl; test %dl,%dl` says nothing about the
+/// bits above dl.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Live {
-    /// The lowest bytes of registers, by their numbers.
+    /// The lowest bytes of registers, by register number.
     pub low: u16,
-    /// What is above, by their numbers.
+    /// The bits above the lowest byte, by register number.
     pub high: u16,
     /// Flags by `RflagsBits`.
     pub flags: u16,
 }
 
 impl Live {
-    /// Everything.
+    /// All registers and flags.
     pub const ALL: Live = Live::whole(u16::MAX, u16::MAX);
 
-    /// Whole registers, and flags.
+    /// Builds a set of whole registers and flags.
     #[must_use]
     pub const fn whole(regs: u16, flags: u16) -> Live {
         Live { low: regs, high: regs, flags }
     }
 
-    /// The registers of which there is something.
+    /// Returns the registers of which any part is in the set.
     #[must_use]
     pub fn regs(self) -> u16 {
         self.low | self.high
@@ -44,7 +45,7 @@ impl Live {
         Live { low: self.low & !o.low, high: self.high & !o.high, flags: self.flags & !o.flags }
     }
 
-    /// Whether something is in both.
+    /// Returns whether the two sets overlap.
     #[must_use]
     pub fn meets(self, o: Live) -> bool {
         self.low & o.low != 0 || self.high & o.high != 0 || self.flags & o.flags != 0
@@ -54,22 +55,24 @@ impl Live {
 /// The status flags: those that arithmetic sets.
 pub const STATUS_FLAGS: u16 = 0x3f;
 
-/// The registers in which arguments travel (System V psABI 3.2.3), and the static chain pointer r10.
+/// The registers that pass arguments (System V psABI 3.2.3), and the static chain pointer r10.
 const ARGUMENTS: u16 = 1 << 7 | 1 << 6 | 1 << 2 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 10;
-/// The registers in which results travel: rax and rdx.
+/// The registers that return results: rax and rdx.
 const RESULTS: u16 = 1 | 1 << 2;
 
-/// Whose liveness is asked for.
+/// The kind of value whose liveness is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Of any value: whoever takes over control may read all of it. But no status flag passes from a caller to a
-    /// function or back (psABI 3.2.1), be the function called or jumped to ([`Cfg::functions`]).
+    /// Any value: code that gets control may read all of it. But no status flag passes between a caller and a
+    /// function in either direction (psABI 3.2.1), whether the function is called or jumped to
+    /// ([`Cfg::functions`]).
     Value,
-    /// Of the destination of a `switch` and what was computed on the way to it. The source has no name for such a
-    /// value, so no callee, caller or other function can expect it in a register: what is not read by an instruction
-    /// of this graph is not read. (Were it one to one in every dead register, a clone could have no table.)
+    /// The destination of a `switch`, and the values computed on the way to it. The source has no name for
+    /// such a value. So no callee, caller or other function can expect it in a register: only instructions of
+    /// this graph can read it. (If every dead register had to match the original's, a clone could have no
+    /// table.)
     SwitchTarget,
-    /// Of a value that may be a label's address in the source (`&&label` of GNU C): it may be passed on and
+    /// A value that may be a label's address in the source (`&&label` of GNU C): it may be passed and
     /// returned, in the registers for that.
     LabelValue,
 }
@@ -82,7 +85,7 @@ impl Question {
         }
     }
 
-    /// What is live where control leaves the graph for code of which nothing is known.
+    /// Returns the live set where control leaves the graph for unknown code.
     #[must_use]
     pub fn at_exit(self) -> Live {
         match self {
@@ -92,11 +95,11 @@ impl Question {
         }
     }
 
-    /// What is live where control passes to a destination outside.
+    /// Returns the live set where control passes to an outside destination.
     #[must_use]
     pub fn outside(self, cfg: &Cfg, at: Avma) -> Live {
         match self {
-            // The tail of a function is a call like any other.
+            // A tail call passes no more than any other call.
             Question::Value if cfg.functions.binary_search(&at).is_ok() => self.at_call(),
             _ => self.at_exit(),
         }
@@ -111,7 +114,7 @@ impl Question {
     }
 }
 
-/// What is live where.
+/// The live sets of a graph.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     block_in: Vec<Live>,
@@ -119,13 +122,13 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Liveness of any value ([`Question::Value`]).
+    /// Computes the liveness of any value ([`Question::Value`]).
     #[must_use]
     pub fn compute(cfg: &Cfg) -> Self {
         Self::answer(cfg, Question::Value)
     }
 
-    /// Solves the dataflow for one question.
+    /// Solves the dataflow for one kind of value.
     #[must_use]
     pub fn answer(cfg: &Cfg, q: Question) -> Self {
         let mut factory = InstructionInfoFactory::new();
@@ -173,19 +176,19 @@ impl Liveness {
         Self { block_in, before }
     }
 
-    /// What is live where a block begins.
+    /// Returns the live set at the start of a block.
     #[must_use]
     pub fn live_in(&self, b: BlockId) -> Live {
         self.block_in[b.index()]
     }
 
-    /// What is live before an instruction (by its place in [`Cfg::insts`]).
+    /// Returns the live set before an instruction (by its index in [`Cfg::insts`]).
     #[must_use]
     pub fn live_before(&self, inst: u32) -> Live {
         self.before[inst as usize]
     }
 
-    /// The flags that are live before an instruction, as `RflagsBits`.
+    /// Returns the flags that are live before an instruction, as `RflagsBits`.
     #[must_use]
     pub fn flags_live_before(&self, inst: u32) -> u16 {
         self.live_before(inst).flags
@@ -197,7 +200,7 @@ fn live_out(cfg: &Cfg, b: usize, block_in: &[Live], q: Question) -> Live {
     let mut out = match &block.term {
         Term::Indirect => q.at_exit(),
         Term::Return => q.at_return(),
-        // Both end or go on in original code.
+        // Both end or continue in original code.
         Term::NoReturnCall { .. } | Term::Trap => q.at_exit(),
         _ => Live::default(),
     };
@@ -210,14 +213,15 @@ fn live_out(cfg: &Cfg, b: usize, block_in: &[Live], q: Question) -> Live {
     out
 }
 
-/// What one instruction (or a run of them) reads before writing it, and certainly overwrites.
+/// The registers and flags that an instruction (or a run of them) reads before writing them, and those it
+/// certainly overwrites.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Effect {
     pub(crate) reads: Live,
     pub(crate) kills: Live,
 }
 
-/// The number of the general register that `r` is or is part of.
+/// Returns the number of the general register that contains `r`.
 pub(crate) fn gpr(r: Register) -> Option<usize> {
     if r.is_gpr() { Some(r.full_register().number()) } else { None }
 }
@@ -229,7 +233,7 @@ fn effect(i: &Instruction, factory: &mut InstructionInfoFactory, q: Question) ->
             e.reads = e.reads.union(q.at_call());
             e.kills.flags |= STATUS_FLAGS;
             if q != Question::Value {
-                // Whoever reads rax after a call reads what the callee returned.
+                // A read of rax after a call reads the callee's result.
                 e.kills = e.kills.union(Live::whole(1, 0));
             }
         }
@@ -238,7 +242,7 @@ fn effect(i: &Instruction, factory: &mut InstructionInfoFactory, q: Question) ->
     e
 }
 
-/// The instruction alone, a call without its callee.
+/// Returns the effect of the instruction alone, for a call without its callee.
 pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -> Effect {
     let mut e = Effect::default();
     for u in factory.info(i).used_registers() {
@@ -255,7 +259,7 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
         }
     }
     if matches!(i.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
-        // With a zero source the destination stays.
+        // With a zero source the destination keeps its value.
         if let Some(n) = gpr(i.op0_register()) {
             e.reads = e.reads.union(Live::whole(1 << n, 0));
             e.kills = e.kills.without(Live::whole(1 << n, 0));
@@ -265,13 +269,13 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
         && i.op1_kind() == OpKind::Register
         && i.op0_register() == i.op1_register()
     {
-        // `x - x - carry`: whatever x was.
+        // `x - x - carry` does not depend on x.
         if let Some(n) = gpr(i.op0_register()) {
             e.reads = e.reads.without(Live::whole(1 << n, 0));
         }
     }
     if i.mnemonic() == Mnemonic::Or && is_all_ones(i) {
-        // How -1 is loaded in few bytes.
+        // `or` with -1 is a short way to load -1.
         if let Some(n) = gpr(i.op0_register()) {
             e.reads = e.reads.without(Live::whole(1 << n, 0));
         }
@@ -283,7 +287,7 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
     e
 }
 
-/// Whether the second operand is an immediate with all bits of the first set.
+/// Returns whether the second operand is an immediate with all bits of the first operand's size set.
 fn is_all_ones(i: &Instruction) -> bool {
     let ones = match i.op1_kind() {
         OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64 => {
@@ -295,7 +299,7 @@ fn is_all_ones(i: &Instruction) -> bool {
     ones && i.op0_kind() == OpKind::Register
 }
 
-/// Which part of the register with this bit a register is.
+/// Returns the part of the register with this bit that `r` covers.
 fn part(r: Register, bit: u16) -> Live {
     match r {
         Register::AH | Register::CH | Register::DH | Register::BH => Live { high: bit, ..Live::default() },
@@ -304,25 +308,25 @@ fn part(r: Register, bit: u16) -> Live {
     }
 }
 
-/// Whether `(reads, certainly overwrites)`.
+/// Returns `(reads, certainly overwrites)`.
 fn access(a: OpAccess) -> (bool, bool) {
     match a {
         OpAccess::None | OpAccess::NoMemAccess => (false, false),
         OpAccess::Read | OpAccess::CondRead => (true, false),
         OpAccess::Write => (false, true),
-        // What is not overwritten stays, so the old value is still wanted by whoever wants the new one.
+        // If it is not overwritten, the old value stays. So the old value is live where the new one is.
         OpAccess::CondWrite => (false, false),
         OpAccess::ReadWrite => (true, true),
         OpAccess::ReadCondWrite => (true, false),
     }
 }
 
-/// `RflagsBits` that matter to user code, in 16 bits.
+/// Returns the `RflagsBits` that matter to user code, in 16 bits.
 pub(crate) fn flag_bits(f: u32) -> u16 {
     u16::try_from(f & 0xffff).unwrap_or(u16::MAX)
 }
 
-/// Whether the flags an instruction is said to modify are modified always: a shift by a register may be by 0, a
+/// Returns whether an instruction always modifies its flags. A shift by a register may be by 0, and a
 /// repeated string comparison may run no step.
 pub(crate) fn flags_certain(i: &Instruction) -> bool {
     match i.mnemonic() {

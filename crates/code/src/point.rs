@@ -1,59 +1,61 @@
-//! Where control passes, and how a counter can be put there without anyone noticing.
+//! Points of a function, and the counters that can be placed there without changing live state.
 
 use crate::liveness::{Live, Liveness, Question, STATUS_FLAGS};
 use crate::{Block, BlockId, Cfg, Dest, Term};
 use iced_x86::{Code, FlowControl, RflagsBits};
 
-/// A place of a function that control passes.
+/// A place in a function that control passes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Point {
-    /// A block, however it is reached.
+    /// A block, by whatever edge it is reached.
     Block(BlockId),
     /// One way out of a block.
     Edge {
         /// The block.
         from: BlockId,
-        /// The way, by its place in the order of [`Cfg::successors`].
+        /// The way, by its index in the order of [`Cfg::successors`].
         index: u32,
     },
 }
 
-/// How one is added to a counter in memory.
+/// The instructions that increment a counter in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CountBy {
-    /// By `inc`, which changes all status flags but the carry.
+    /// `inc`, which changes all status flags except the carry.
     Inc,
-    /// Through a general register (by its number), without touching flags.
+    /// Through a general register (by its number), without changing flags.
     Register(u8),
 }
 
-/// Where a counter of a point stands, and how it counts.
+/// The place of a point's counter, and its instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Spot {
-    /// How many instructions of the block come before it; 0 on an edge.
+    /// The number of the block's instructions before it; 0 on an edge.
     pub skip: u32,
-    /// How it counts.
+    /// The counter's instructions.
     pub by: CountBy,
 }
 
-/// rsp, and the registers that a callee keeps (rbx, rbp, r12 to r15): a landing pad may expect those, and the graph has no
-/// edge to it from an instruction that may fault.
+/// rsp and the callee-saved registers (rbx, rbp, r12 to r15). A landing pad may read these, and the graph has
+/// no edge to the landing pad from an instruction that may fault.
 const NO_SCRATCH: u16 = 1 << 3 | 1 << 4 | 1 << 5 | 0xf << 12;
 
 impl Point {
-    /// Where and how a counter can be put here such that registers and flags that may still be read stay as they are;
-    /// `None` where that cannot be, and on the edges of jump tables, which lie in no code.
+    /// Returns a place and instructions for a counter that leave live registers and flags unchanged. Returns
+    /// `None` if there are none, and on the edges of jump tables, which have no code of their own.
     ///
-    /// In a block it stands as early as one instruction can count, or else as early as can be; always where
-    /// everyone passes who comes into the block: before the first call, which may never come back.
+    /// In a block, the counter stands at the first place where one instruction suffices, else at the first
+    /// possible place. All control that enters the block passes it: it stands before the first call, which
+    /// may never return.
     ///
-    /// `liveness` is that of any value ([`Liveness::compute`]) in `cfg`.
+    /// `liveness` must be that of any value ([`Liveness::compute`]) in `cfg`.
     #[must_use]
     pub fn countable(self, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
         self.countable_behind(0, cfg, liveness)
     }
 
-    /// As [`Point::countable`]; in a block, behind so many of its instructions or later.
+    /// Works like [`Point::countable`]; in a block, `skip` or more of its instructions come before the
+    /// counter.
     #[must_use]
     pub fn countable_behind(self, skip: u32, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
         match self {
@@ -71,7 +73,7 @@ impl Point {
         }
     }
 
-    /// Where an edge leads.
+    /// Returns the destination of an edge.
     fn destination(self, cfg: &Cfg) -> Option<Dest> {
         let Point::Edge { from, index } = self else { return None };
         let (mut at, mut found) = (0, None);
@@ -85,12 +87,12 @@ impl Point {
     }
 }
 
-/// The best spot of a block, behind the first `from` instructions.
+/// Returns the best spot of a block, behind at least `from` of its instructions.
 fn in_block(cfg: &Cfg, block: &Block, from: u32, liveness: &Liveness) -> Option<Spot> {
     let mut best: Option<Spot> = None;
     for (skip, inst) in (0u32..).zip(block.insts.clone()) {
         let i = &cfg.insts.get(inst as usize)?.decoded;
-        // Direct calls come in behind the mark.
+        // Direct calls enter behind an `endbr64`.
         let marked = i.code() == Code::Endbr64 && block.insts.len() > 1;
         match unnoticed(liveness.live_before(inst)).filter(|_| !marked && skip >= from) {
             Some(CountBy::Inc) => return Some(Spot { skip, by: CountBy::Inc }),
@@ -104,7 +106,7 @@ fn in_block(cfg: &Cfg, block: &Block, from: u32, liveness: &Liveness) -> Option<
     best
 }
 
-/// How one can count where this is live, if at all.
+/// Returns instructions that count without changing this live set, if there are any.
 fn unnoticed(live: Live) -> Option<CountBy> {
     if u32::from(live.flags & STATUS_FLAGS) & !RflagsBits::CF == 0 {
         return Some(CountBy::Inc);

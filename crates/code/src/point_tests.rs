@@ -19,7 +19,7 @@ fn edge(from: u32, index: u32) -> Point {
     Point::Edge { from: BlockId(from), index }
 }
 
-/// A graph of a block that the entry jumps to and which then returns, or goes on as `end` says.
+/// Returns a graph of an entry that jumps to a block, which ends as `end` says.
 fn ends(code: &str, end: &str) -> Cfg {
     let text = format!(
         "function 0x1000\npart 0x1000..0x1080\nfunctions 0x2000\n\
@@ -29,20 +29,20 @@ fn ends(code: &str, end: &str) -> Cfg {
     parse(&text).unwrap()
 }
 
-/// How a counter can be put in a block that goes on where all is live.
+/// Returns the counter in a block behind which everything is live.
 fn in_block(code: &str) -> Option<Spot> {
     at(&ends(code, "fall 0x1070"), Point::Block(BlockId(1)))
 }
 
-/// How a counter can be put on the only edge that leads to such a block.
+/// Returns the counter on the only edge to such a block.
 fn before(code: &str) -> Option<Spot> {
     at(&ends(code, "fall 0x1070"), edge(0, 0))
 }
 
 #[test]
 fn dead_flags_take_an_inc() {
-    // test %eax,%eax sets all flags; no register is free. A call tells its callee nothing in flags. And with a free
-    // register: still the shorter way.
+    // test %eax,%eax sets all flags; no register is free. A call passes no flags to its callee. With a free
+    // register, the shorter form is still used.
     for code in ["85 c0", "e8 00 10 00 00", "31 c0"] {
         assert_eq!((in_block(code), before(code)), (INC, INC), "{code}");
     }
@@ -62,33 +62,33 @@ fn live_flags_take_a_register() {
     for (code, r) in [("0f 94 c1\n b8 01 00 00 00", 0), ("0f 94 c1\n 41 b8 01 00 00 00", 8)] {
         assert_eq!((in_block(code), before(code)), (register(r), register(r)), "{code}");
     }
-    // rbp, r12 and r13 are no help, nor what else a callee keeps, nor is a part of rax.
+    // rbp, r12 and r13 are callee-saved and so not free, nor is a part of rax.
     for code in
         ["0f 94 c1\n bd 01 00 00 00", "0f 94 c1\n 41 bc 01 00 00 00\n 41 bd 01 00 00 00", "0f 94 c1\n b0 01"]
     {
         assert_eq!((in_block(code), before(code)), (None, None), "{code}");
     }
-    // Nor rax that is read before; but rdx is.
+    // rax is not free either, as it is read before it is written; but rdx is free.
     assert_eq!(before("0f 94 c1\n 89 c2\n b8 01 00 00 00"), register(2));
 }
 
 #[test]
-fn a_block_is_counted_behind_who_reads_flags() {
+fn a_block_is_counted_behind_readers_of_flags() {
     // sete %cl; test %eax,%eax: between the two.
     assert_eq!((in_block("0f 94 c1\n 85 c0"), before("0f 94 c1\n 85 c0")), (inc_behind(1), None));
-    // One instruction there is better than three at the start, which mov $1,%eax would take.
+    // One instruction there is better than three at the start, where mov $1,%eax frees rax.
     assert_eq!(in_block("0f 94 c1\n b8 01 00 00 00\n 85 c0"), inc_behind(1));
-    // Behind the last reader it is not: who comes next may read all.
+    // Not behind the last reader: the code that follows may read all flags.
     assert_eq!(in_block("0f 94 c1\n 90"), None);
     // Before the branch that ends the block: jmp *%rcx; ret.
     assert_eq!(at(&ends("0f 94 c1\n ff e1", "indirect"), Point::Block(BlockId(1))), None);
     assert_eq!(at(&ends("0f 94 c1\n c3", "return"), Point::Block(BlockId(1))), inc_behind(1));
-    // endbr64 is where a redirect may lead to.
+    // A redirect may lead to an endbr64.
     assert_eq!(in_block("f3 0f 1e fa\n 85 c0"), inc_behind(1));
 }
 
 #[test]
-fn not_behind_what_may_never_come_back() {
+fn no_counter_behind_a_call_that_may_not_return() {
     // pushf; sete %cl; then test %eax,%eax; or a call, a system call or an int before that.
     assert_eq!(in_block("9c\n 0f 94 c1\n 85 c0"), inc_behind(2));
     assert_eq!(in_block("9c\n 0f 94 c1\n e8 00 10 00 00\n 85 c0"), inc_behind(2));
@@ -98,19 +98,19 @@ fn not_behind_what_may_never_come_back() {
 }
 
 #[test]
-fn all_live_takes_nothing() {
+fn no_counter_if_everything_is_live() {
     for code in ["90", "d3 c0"] {
         // A rotation by %cl may be by 0, and change no flag.
         assert_eq!((in_block(code), before(code)), (None, None), "{code}");
     }
-    // Nothing is known of who is jumped to.
+    // The destination of an indirect jump is unknown.
     let cfg = ends("ff e1", "indirect");
     assert_eq!((at(&cfg, Point::Block(BlockId(1))), at(&cfg, edge(0, 0))), (None, None));
 }
 
 #[test]
 fn no_flags_pass_between_functions() {
-    // ret; jmp to a function; jmp into the unknown.
+    // ret; jmp to a function; jmp to unknown code.
     let code = |code, end| {
         let cfg = ends(code, end);
         (at(&cfg, edge(0, 0)), at(&cfg, edge(1, 0)))
@@ -118,7 +118,7 @@ fn no_flags_pass_between_functions() {
     assert_eq!(code("c3", "return").0, INC);
     assert_eq!(code("e9 f9 0f 00 00", "jump 0x2000"), (INC, INC));
     assert_eq!(code("e9 fa 0f 00 00", "jump 0x2001"), (None, None));
-    // The carry passes no more than the others: all are one.
+    // The carry is like the other flags: none passes to a function.
     let cfg = parse(
         "function 0x1000\npart 0x1000..0x1020\nfunctions 0x2000
          block b0 0x1000
@@ -138,7 +138,7 @@ fn no_flags_pass_between_functions() {
 }
 
 #[test]
-fn each_edge_is_judged_by_where_it_leads() {
+fn an_edge_counter_depends_on_its_destination() {
     let cfg = parse(
         "function 0x1000\npart 0x1000..0x1020
          block b0 0x1000
@@ -156,30 +156,30 @@ fn each_edge_is_judged_by_where_it_leads() {
     )
     .unwrap();
     assert_eq!(at(&cfg, edge(0, 0)), INC);
-    // rax is read after b1 alone, where it was overwritten.
+    // rax is read only after b1, which overwrites it first.
     assert_eq!(at(&cfg, edge(0, 1)), register(0));
-    // But within b1 one instruction does.
+    // But within b1 one instruction suffices.
     assert_eq!(at(&cfg, Point::Block(BlockId(1))), inc_behind(1));
     assert_eq!(at(&cfg, edge(1, 0)), INC);
-    // The branch there is on flags, and one way from it reads rax.
+    // The branch there reads flags, and one of its ways reads rax.
     assert_eq!(at(&cfg, edge(2, 0)), None);
-    // Nothing is known of what lies outside.
+    // Outside code is unknown.
     assert_eq!(at(&cfg, edge(2, 1)), None);
-    // No such edges, no such blocks.
+    // No such edges or blocks exist.
     for point in [edge(0, 2), edge(1, 1), edge(7, 0), Point::Block(BlockId(7))] {
         assert_eq!(at(&cfg, point), None);
     }
 }
 
 #[test]
-fn edges_of_a_table_lie_in_no_code() {
+fn edges_of_a_table_have_no_code() {
     let cfg = parse(include_str!("../tests/golden/switch.txt")).unwrap();
     let Term::Switch { .. } = cfg.blocks[1].term else { panic!("not the switch") };
     for index in 0..7 {
         assert_eq!(at(&cfg, edge(1, index)), None);
     }
-    // Where they lead counters can be: `xor %eax,%eax` begins the block.
+    // The blocks to which the edges lead can have counters: `xor %eax,%eax` begins the block.
     assert_eq!(at(&cfg, Point::Block(BlockId(6))), INC);
-    // `lea (%rdx,%rsi),%eax; ret`: nobody reads flags behind a return.
+    // `lea (%rdx,%rsi),%eax; ret`: no flag is read behind a return.
     assert_eq!(at(&cfg, Point::Block(BlockId(3))), INC);
 }

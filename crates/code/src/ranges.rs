@@ -2,7 +2,7 @@
 
 use addr::{Avma, AvmaRange};
 
-/// The union of some ranges: as few disjoint rising ones as there can be.
+/// The union of some ranges, as the smallest number of disjoint rising ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ranges(Vec<AvmaRange>);
 
@@ -22,14 +22,14 @@ impl FromIterator<AvmaRange> for Ranges {
 }
 
 impl Ranges {
-    /// Whether an address is in one of them.
+    /// Returns whether an address is in the set.
     #[must_use]
     pub fn contains(&self, at: Avma) -> bool {
         let after = self.0.partition_point(|r| r.start <= at);
         after.checked_sub(1).and_then(|i| self.0.get(i)).is_some_and(|r| r.contains(at))
     }
 
-    /// Whether some byte of a range is.
+    /// Returns whether any byte of a range is in the set.
     #[must_use]
     pub fn overlaps(&self, range: AvmaRange) -> bool {
         let after = self.0.partition_point(|r| r.end <= range.start);
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_union_knows_what_is_in_it() {
+    fn a_union_contains_its_ranges() {
         let all = [(8u64, 12), (2, 4), (9, 10), (4, 5), (20, 20), (12, 13)];
         let range = |(from, to): (u64, u64)| AvmaRange::new(Avma(from), Avma(to));
         let union: Ranges = all.into_iter().map(range).collect();

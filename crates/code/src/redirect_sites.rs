@@ -1,22 +1,22 @@
-//! Where in an original can control be led to the clone?
+//! Finds the instructions of an original that can carry a redirect to the clone.
 //!
-//! INVARIANT(first byte): no byte at which an instruction of the original begins ever changes. A redirect changes only later
-//! bytes of one instruction, so:
-//! - a jump to any instruction of the original is right, also one that no analysis of the file can find;
-//! - a probe or a breakpoint, which replaces the first byte of an instruction, and a redirect never touch the same byte: each
-//!   comes and goes without harm to the other. The kernel executes a copy of the *file's* instruction for a uprobe
-//!   (Linux, `kernel/events/uprobes.c`), so a probed site runs the original;
+//! INVARIANT(first byte): no byte at which an instruction of the original begins ever changes. A redirect
+//! changes only later bytes of one instruction, so:
+//! - a jump to any instruction of the original is right, even if no analysis of the file can find the jump;
+//! - a redirect never touches the byte that a probe or a breakpoint replaces, the first byte of an
+//!   instruction: each can be set and removed without harm to the other. For a uprobe, the kernel executes a
+//!   copy of the *file's* instruction (Linux, `kernel/events/uprobes.c`), so a probed site runs the original;
 //! - no thread can be about to execute the middle of a redirect.
 //!
-//! Two kinds of instruction can be changed so:
-//! - one that has room for the rest of a jump behind its first byte ([`SiteForm::behind`]): a prefix without effect on jumps, or
-//!   the opcode of indirect jumps;
-//! - a direct jump, conditional or not, with a 32-bit displacement: only the displacement changes, so the redirect leads to
-//!   the clone of the jump's destination.
+//! Two kinds of instruction can be changed in this way:
+//! - an instruction with room for the rest of a jump behind its first byte ([`SiteForm::behind`]). The first
+//!   byte is a prefix without effect on jumps, or the opcode of indirect jumps;
+//! - a direct jump, conditional or not, with a 32-bit displacement. Only the displacement changes, so the
+//!   redirect leads to the clone of the jump's destination.
 //!
-//! Clones stand for originals instruction by instruction, so any instruction of a clone can be entered. The search follows
-//! control from the entry and takes the first instruction on each path that can carry a redirect. A path without one is
-//! right all the same: it runs in the original.
+//! Clones stand for originals instruction by instruction, so a clone can be entered at any instruction. The
+//! search follows control from the entry and picks the first instruction on each path that can carry a
+//! redirect. A path without such an instruction is still right: it runs in the original.
 
 use crate::liveness::Liveness;
 use crate::{BlockId, Cfg, Dest, Point, Spot, Term};
@@ -29,32 +29,34 @@ const MOST_SITES: usize = 8;
 /// The most blocks that are searched in one function.
 const MOST_BLOCKS: usize = 64;
 
-/// How an instruction carries a redirect.
+/// The way in which an instruction carries a redirect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SiteForm {
     /// A `jmp rel32` lies behind the first byte, a prefix without effect on such a jump.
     Jump,
-    /// A `jmp rel32` with a REX.W prefix lies behind the first byte, an operand-size prefix. REX.W overrides the operand size.
+    /// A `jmp rel32` with a REX.W prefix lies behind the first byte, an operand-size prefix that REX.W
+    /// overrides.
     WideJump,
-    /// The first byte is the opcode ff, and the rest of a `jmp *word(%rip)` lies behind it. The word, in the code cache, holds the
-    /// destination.
+    /// The first byte is the opcode ff, and the rest of a `jmp *word(%rip)` lies behind it. The word is in
+    /// the code cache and holds the destination.
     IndirectJump,
     /// The instruction is a direct jump, and its displacement changes.
     Displacement,
 }
 
 impl SiteForm {
-    /// Returns the form of a jump behind the first byte of an instruction; `None` where no jump begins with that byte. The opcode ff
-    /// begins indirect jumps, which need no mark at their destination: Linux tracks no indirect branches of programs. The prefixes,
-    /// and why they have no effect on a direct jump:
-    /// - REX (40 to 4f): a near jump has the operand size of REX.W anyway and no operand that REX.R, X and B extend (Intel SDM
-    ///   volume 2, `JMP`; AMD APM volume 3, `JMP (Near)`).
-    /// - FS override (64): it selects the segment of a memory operand, and the jump has none (AMD APM volume 3, "Segment-Override
-    ///   Prefixes"). Intel calls segment overrides of jumps reserved; compilers emit them (GCC, `-mindirect-branch-cs-prefix`).
-    /// - BND (f2): concerns bound registers alone, and processors without those ignore it (Intel SDM volume 1, "Intel MPX");
-    ///   linkers emit `bnd jmp rel32` in procedure linkage tables.
-    /// - Operand size (66): AMD processors would jump to a 16-bit address, so REX.W follows, as in `data16 data16 rex.W call`
-    ///   (System V ABI, "Thread-Local Storage").
+    /// Returns the form of a jump behind the first byte of an instruction; `None` if no jump begins with that
+    /// byte. The opcode ff begins indirect jumps. They need no `endbr64` at their destination: Linux does not
+    /// track indirect branches of programs. The prefixes, and why they have no effect on a direct jump:
+    /// - REX (40 to 4f): a near jump has the operand size of REX.W anyway, and no operand that REX.R, X and B
+    ///   extend (Intel SDM volume 2, `JMP`; AMD APM volume 3, `JMP (Near)`).
+    /// - FS override (64): it selects the segment of a memory operand, and the jump has none (AMD APM volume
+    ///   3, "Segment-Override Prefixes"). Intel calls segment overrides of jumps reserved; compilers emit
+    ///   them (GCC, `-mindirect-branch-cs-prefix`).
+    /// - BND (f2): it affects bound registers only, and processors without bound registers ignore it (Intel
+    ///   SDM volume 1, "Intel MPX"). Linkers emit `bnd jmp rel32` in procedure linkage tables.
+    /// - Operand size (66): AMD processors would jump to a 16-bit address, so REX.W follows, as in
+    ///   `data16 data16 rex.W call` (System V ABI, "Thread-Local Storage").
     #[must_use]
     pub fn behind(first: u8) -> Option<Self> {
         match first {
@@ -79,11 +81,11 @@ impl SiteForm {
 /// An instruction that can carry a redirect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RedirectSite {
-    /// The instruction, by its place in [`Cfg::insts`].
+    /// The instruction, by its index in [`Cfg::insts`].
     pub inst: u32,
-    /// How it carries the redirect.
+    /// The way in which it carries the redirect.
     pub form: SiteForm,
-    /// The original instruction to whose clone the redirect leads, by its place in [`Cfg::insts`].
+    /// The original instruction to whose clone the redirect leads, by its index in [`Cfg::insts`].
     pub leads_to: u32,
     /// The bytes that change: none of them is the first of an instruction.
     pub range: AvmaRange,
@@ -92,19 +94,19 @@ pub struct RedirectSite {
 /// The redirects of one function.
 #[derive(Clone, Debug, Default)]
 pub struct RedirectSites {
-    /// Rising by address.
+    /// The sites, rising by address.
     pub sites: Vec<RedirectSite>,
-    /// Whether every path from the entry meets a site before it leaves the function.
+    /// Whether every path from the entry reaches a site before it leaves the function.
     pub complete: bool,
-    /// What control passes in the original before a redirect leads it to the clone.
+    /// The points that control passes in the original before a redirect leads it to the clone.
     passed: FxHashSet<Point>,
-    /// For each block with a site how many of its instructions come before the site.
+    /// For each block with a site, the number of its instructions before the site.
     skipped: FxHashMap<BlockId, u32>,
 }
 
 impl RedirectSites {
-    /// Returns where a counter of `point` can be put so that it counts all control that comes from a redirect, as
-    /// [`Point::countable`]; `None` where such control has passed the point in the original.
+    /// Returns the spot for a counter of `point` that counts all control that comes from a redirect, as
+    /// [`Point::countable`]. Returns `None` if such control has passed the point in the original.
     #[must_use]
     pub fn countable(&self, point: Point, cfg: &Cfg, liveness: &Liveness) -> Option<Spot> {
         if self.passed.contains(&point) {
@@ -117,7 +119,7 @@ impl RedirectSites {
         point.countable_behind(skipped, cfg, liveness)
     }
 
-    /// Returns a block to which two of the points lead that control passes in the original.
+    /// Returns a block, if any, to which two passed edges lead (the entry counts as one).
     fn join(&self, cfg: &Cfg) -> Option<BlockId> {
         let mut met: FxHashSet<BlockId> = FxHashSet::from_iter([BlockId(0)]);
         for b in cfg.block_ids() {
@@ -141,8 +143,9 @@ impl RedirectSites {
 
 /// Searches the redirects of a function.
 ///
-/// `is_cloned` says whether the clone has a block; the search ends at blocks that it does not have. `is_free` says whether the
-/// bytes of a range may change: they lie in one page and nothing refers to an address in them.
+/// `is_cloned` returns whether the clone has a block; the search ends at blocks that it does not have.
+/// `is_free` returns whether the bytes of a range may change: they lie in one page and nothing refers to an
+/// address in them.
 #[must_use]
 pub fn redirect_sites(
     cfg: &Cfg,
@@ -152,8 +155,8 @@ pub fn redirect_sites(
     Search::of(cfg, is_cloned, is_free).found()
 }
 
-/// As [`redirect_sites`], but only so many that counters can tell how control came to each: at most one path leads from the
-/// entry to any block on the way to a site.
+/// Works like [`redirect_sites`], but keeps only sites for which counters can tell how control reached them.
+/// At most one path leads from the entry to any block on the way to a site.
 #[must_use]
 pub fn countable_sites(cfg: &Cfg, is_free: &dyn Fn(AvmaRange) -> bool) -> RedirectSites {
     let mut barred: FxHashSet<BlockId> = FxHashSet::default();
@@ -173,7 +176,7 @@ struct Search<'a> {
     is_free: &'a dyn Fn(AvmaRange) -> bool,
     /// Code that the function reads as data.
     read: Vec<AvmaRange>,
-    /// The edges of which a displacement is the site.
+    /// The edges whose branch displacement is a site.
     led: Vec<(BlockId, u32)>,
     found: RedirectSites,
 }
@@ -197,7 +200,7 @@ impl<'a> Search<'a> {
     fn run(&mut self) {
         self.found.complete = true;
         let mut seen: Vec<BlockId> = Vec::new();
-        // The nearest blocks first.
+        // The nearest blocks come first.
         let mut left = VecDeque::from([BlockId(0)]);
         while let Some(b) = left.pop_front() {
             if b.index() >= self.cfg.blocks.len() || !(self.is_cloned)(b) || seen.contains(&b) {
@@ -227,8 +230,8 @@ impl<'a> Search<'a> {
         self.find_passed(&seen);
     }
 
-    /// Finds the points from which control goes on to a site: the blocks without one of their own from which one can be
-    /// reached, and their edges there.
+    /// Finds the points from which control continues to a site: the blocks without a site from which a site
+    /// can be reached, and their edges on the way.
     fn find_passed(&mut self, seen: &[BlockId]) {
         let mut goes_on: FxHashSet<BlockId> = self.led.iter().map(|l| l.0).collect();
         let edges: Vec<(BlockId, u32, Dest)> = seen
@@ -259,7 +262,8 @@ impl<'a> Search<'a> {
         self.found.passed.extend(goes_on.into_iter().map(Point::Block));
     }
 
-    /// Takes the first instruction of a block behind whose first byte the rest of a jump fits, if there is one.
+    /// Adds the first site in a block at which the rest of a jump fits behind the first byte, if there is
+    /// one.
     fn jump_in(&mut self, b: BlockId) -> bool {
         let cfg = self.cfg;
         let insts = cfg.blocks[b.index()].insts.clone();
@@ -268,7 +272,7 @@ impl<'a> Search<'a> {
             let i = cfg.insts.get(inst as usize)?;
             let form = SiteForm::behind(*i.bytes.as_slice().first()?)?;
             let range = AvmaRange::with_len(i.at.add(1), form.changed_bytes());
-            // The displacement of a branch is a place of its own, which another generation may change.
+            // The displacement of a branch is a site of its own, which another generation may change.
             let fits = range.end <= i.end() && i.branches_to().is_none();
             let fits = fits && !self.differs(inst) && self.is_free(range);
             fits.then_some(RedirectSite { inst, form, leads_to: inst, range })
@@ -279,7 +283,8 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Takes the direct jump at the end of a block, if its destination is cloned; by its place among the block's successors.
+    /// Adds the direct jump at the end of a block as a site, if its destination is cloned; returns its index
+    /// among the block's successors.
     fn displacement_at(&mut self, b: BlockId) -> Option<u32> {
         let cfg = self.cfg;
         let block = &cfg.blocks[b.index()];
@@ -304,15 +309,16 @@ impl<'a> Search<'a> {
         (self.is_free)(range) && !self.read.iter().any(|r| r.overlaps(&range))
     }
 
-    /// Whether a register differs between original and clone at an instruction: see [`crate::TableLoad::differs`].
+    /// Returns whether a register differs between original and clone at an instruction: see
+    /// [`crate::TableLoad::differs`].
     fn differs(&self, inst: u32) -> bool {
         let loads = self.cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.map(|load| load.differs).any(|(from, to)| (from..to).contains(&inst))
     }
 }
 
-/// The code that instructions of the function read as data, relative to their own place. An operand of unknown size is taken
-/// for one of 64 bytes, the largest there is.
+/// Returns the code that instructions of the function read as data with RIP-relative operands. An operand of
+/// unknown size counts as 64 bytes, the largest size.
 fn ranges_read(cfg: &Cfg) -> Vec<AvmaRange> {
     let reads = cfg.insts.iter().map(|i| &i.decoded).filter(|i| i.is_ip_rel_memory_operand());
     let ranges = reads.map(|i| {

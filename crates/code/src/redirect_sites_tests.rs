@@ -9,7 +9,7 @@ fn all(cfg: &Cfg) -> RedirectSites {
     redirect_sites(cfg, &|_| true, &|_| true)
 }
 
-/// The sites, as their form and the offsets of the first and last changed byte from the entry.
+/// Returns the sites: their form, and the offsets of the first and last changed byte from the entry.
 fn places(found: &RedirectSites) -> Vec<(SiteForm, u64, u64)> {
     found.sites.iter().map(|s| (s.form, s.range.start.0 - 0x1000, s.range.end.0 - 0x1001)).collect()
 }
@@ -27,7 +27,8 @@ fn the_first_instruction_with_a_rex_prefix_and_room_for_a_jump() {
 
 #[test]
 fn the_first_byte_of_an_instruction_never_changes() {
-    // Without a prefix; with prefixes that allow a jump behind them, with and without room for it; with others.
+    // Without a prefix; with prefixes that allow a jump behind them, with and without room for it; with other
+    // prefixes.
     for (code, want) in [
         ("b8 01 00 00 00\n c3", vec![]),
         ("48 8d 05 00 10 00 00\n c3", vec![(SiteForm::Jump, 1, 5)]),
@@ -45,7 +46,7 @@ fn the_first_byte_of_an_instruction_never_changes() {
         ("ff 35 00 10 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
         ("ff 90 00 02 00 00\n c3", vec![(SiteForm::IndirectJump, 1, 5)]),
         ("ff 50 10\n c3", vec![]),
-        // A call's displacement is a place of its own: data16 data16 rex.W call.
+        // A call's displacement is a site of its own: data16 data16 rex.W call.
         ("66 66 48 e8 00 10 00 00\n c3", vec![]),
         ("48 e8 00 10 00 00\n c3", vec![]),
     ] {
@@ -58,7 +59,7 @@ fn the_first_byte_of_an_instruction_never_changes() {
     }
 }
 
-/// `bnd jmp b1`, padding, `b1: ret`: the displacement changes, not what lies behind the prefix.
+/// `bnd jmp b1`, padding, `b1: ret`: the displacement changes, not the bytes behind the prefix.
 #[test]
 fn a_jump_with_a_prefix_keeps_its_opcode() {
     let cfg = cfg("block b0 0x1000\n f2 e9 02 00 00 00\n jump b1\nblock b1 0x1008\n c3\n return");
@@ -77,7 +78,7 @@ fn a_long_conditional_jump_leads_to_the_clone_of_its_destination() {
     assert_eq!(places(&found), [(SiteForm::Displacement, 4, 7)]);
     assert_eq!(cfg.insts[found.sites[0].leads_to as usize].at, Avma(0x1009));
     assert!(!found.complete, "b1 returns in the original");
-    // Not to a block that the clone does not have.
+    // Not to a block that is not cloned.
     let without = redirect_sites(&cfg, &|b| b != BlockId(2), &|_| true);
     assert_eq!(places(&without), []);
 }
@@ -94,21 +95,21 @@ fn each_path_has_its_own_site() {
 }
 
 #[test]
-fn bytes_that_are_not_free_stay() {
+fn bytes_that_are_not_free_do_not_change() {
     let cfg = cfg(PROLOGUE);
     let busy = AvmaRange::with_len(Avma(0x1009), 1);
     assert_eq!(places(&redirect_sites(&cfg, &|_| true, &|r| !r.overlaps(&busy))), []);
 }
 
 #[test]
-fn code_that_the_function_reads_stays() {
+fn code_that_the_function_reads_does_not_change() {
     // cmp byte [rip-0x7+5], 0 reads a byte of `sub rsp`.
     let cfg = cfg("block b0 0x1000\n 48 81 ec 00 01 00 00\n 80 3d f7 ff ff ff 00\n c3\n return");
     assert_eq!(places(&all(&cfg)), []);
 }
 
 #[test]
-fn what_is_passed_before_a_site_is_not_counted_there() {
+fn points_passed_before_a_site_are_not_countable() {
     let cfg = cfg("block b0 0x1000\n 85 c0\n 74 08\n cond e b2 else b1\n\
                    block b1 0x1004\n 31 d2\n 48 8d 05 00 10 00 00\n 31 d2\n c3\n return\n\
                    block b2 0x1010\n 31 d2\n c3\n return");
@@ -118,21 +119,22 @@ fn what_is_passed_before_a_site_is_not_counted_there() {
     assert_eq!(spot(Point::Block(BlockId(0))), None);
     assert_eq!(spot(Point::Edge { from: BlockId(0), index: 1 }), None);
     assert_eq!(spot(Point::Block(BlockId(1))), Some(1), "at the site, not before it");
-    // What returns in the original never comes to the clone: there only control counts that entered the clone before.
+    // Control that returns in the original never enters the clone. So counters there count only control that
+    // entered the clone before.
     assert_eq!(spot(Point::Edge { from: BlockId(0), index: 0 }), Some(0));
     assert_eq!(spot(Point::Block(BlockId(2))), Some(0));
 }
 
-/// Two short ways lead to b3, which has a site: counters could not tell how control came there.
+/// Two short paths lead to b2, which has a site: counters could not tell by which one control came.
 #[test]
-fn what_two_paths_lead_to_is_no_countable_site() {
+fn a_block_with_two_paths_has_no_countable_site() {
     let cfg = cfg("block b0 0x1000\n 85 c0\n 74 02\n cond e b2 else b1\n\
                    block b1 0x1004\n 31 d2\n fall b2\n\
                    block b2 0x1006\n 48 8d 05 00 10 00 00\n c3\n return");
     assert_eq!(places(&all(&cfg)), [(SiteForm::Jump, 7, 11)]);
     let found = countable_sites(&cfg, &|_| true);
     assert_eq!((places(&found), found.complete), (vec![], false));
-    // A loop that control comes back to in the clone alone is no such thing.
+    // A loop is no such case if its back edge runs only in the clone.
     let cfg = self::cfg(
         "block b0 0x1000\n 85 c0\n fall b1\n\
                          block b1 0x1002\n 48 8d 05 00 10 00 00\n 75 f7\n cond ne b1 else b2\n\

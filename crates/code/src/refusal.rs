@@ -1,58 +1,60 @@
-//! Why something was left alone.
+//! Reasons for leaving something alone.
 
-/// The reason a function is not cloned, or its clone not reached by its entry. Data, not an error: counted, shown
-/// by `whet explain`, stable in JSON by its [`Refusal::code`].
+/// The reason why a function is not cloned, or its clone cannot be reached from its entry. A refusal is data,
+/// not an error. Refusals are counted and shown by `whet explain`; the JSON name is [`Refusal::code`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// No unwind rule for some instruction: an exception or a profiler could not pass.
+    /// An instruction has no unwind rule: an exception or a profiler could not pass.
     NoUnwindInfo,
     /// Unwind rules that cannot be carried over.
     OddUnwindInfo,
     /// The unwind rules disagree with what the code does to the stack pointer.
     UnwindDisagrees,
-    /// An exception table that could not be read in full.
+    /// An exception table could not be read completely.
     OddExceptionTable,
-    /// Bytes that are no instruction where control may go.
+    /// Control may reach bytes that are no instruction.
     BadInstruction,
     /// Two instructions overlap.
     OverlappingCode,
-    /// Code that loads or computes something from its own place which a copy would change (`call next; pop`, xbegin).
+    /// Code loads or computes something from its own address that a copy would change (`call next; pop`,
+    /// xbegin).
     ReadsOwnAddress,
     /// Calls a function that returns twice (setjmp, vfork, getcontext).
     ReturnsTwice,
     /// Data holds the address of an instruction inside it (a fault table, a sled to be patched).
     AddressInData,
-    /// Calls a function that examines its return address, as `dlsym` and `dlopen` do to find their caller's module.
+    /// Calls a function that reads its return address, as `dlsym` and `dlopen` do to find their caller's
+    /// module.
     CallerSensitive,
-    /// A restartable sequence: the kernel knows it by address.
+    /// A restartable sequence: the kernel identifies it by address.
     RestartableSequence,
     /// Part of the unwinder, the dynamic loader or a signal trampoline.
     RuntimeInternal,
-    /// A signal frame by its unwind information.
+    /// A signal frame, by its unwind information.
     SignalFrame,
     /// No instruction on the way from the entry can carry a redirect ([`crate::redirect_sites`]).
     NoRedirectSite,
-    /// Live bytes differ from the file's, by somebody else's hand.
+    /// Bytes in memory differ from the file's, and whet did not change them.
     ForeignChange,
     /// An operand or a destination lies further than a 32-bit displacement reaches.
     OutOfReach,
-    /// The rebuilt code did not decode back to what was meant.
+    /// The rebuilt code does not decode to the intended instructions.
     RoundTrip,
-    /// Larger than the analysis is willing to look at.
+    /// Too large for the analysis.
     TooLarge,
-    /// In, or branches into, a library that may be unloaded and could not be marked.
+    /// In a library that may be unloaded and could not be marked, or branches into such a library.
     ModuleMayUnload,
     /// Its bytes could not be read.
     Unreadable,
-    /// Not chosen: too cold to pay.
+    /// Not chosen: too cold to be worthwhile.
     Cold,
-    /// Beyond the cap on clone memory.
+    /// Beyond the limit on clone memory.
     MemoryCap,
 }
 
 impl Refusal {
-    /// The stable name used in JSON.
+    /// Returns the stable name used in JSON.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -81,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// The same for people: half a sentence that says why.
+    /// Returns half a sentence that explains the refusal to people.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
@@ -124,7 +126,7 @@ impl Refusal {
         }
     }
 
-    /// The reason with a [`Refusal::code`].
+    /// Returns the refusal with a [`Refusal::code`].
     #[must_use]
     pub fn from_code(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|r| r.code() == code)
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_come_back() {
+    fn codes_survive_a_round_trip() {
         for reason in Refusal::ALL {
             assert_eq!(Refusal::from_code(reason.code()), Some(reason));
         }

@@ -1,8 +1,9 @@
-//! Unwind information as a checker: do the rows agree with what the instructions do to the stack pointer?
+//! Checks that the unwind rows agree with the instructions' effect on the stack pointer.
 //!
-//! A function whose rows are wrong (hand-written assembly without directives) must not be cloned: its clone's rows
-//! would be as wrong, and other uses of rows (which call returns, which targets a table may have) would be misled.
-//! Only frame rules on rsp are followed; where a row counts from rbp or by an expression nothing is said.
+//! A function with wrong rows (hand-written assembly without directives) must not be cloned. Its clone's rows
+//! would be equally wrong. Other uses of rows would be misled as well: which calls return, and which targets
+//! a table may have. Only frame rules on rsp are followed. Rows that count from rbp or use an expression are
+//! not checked.
 
 use crate::explore::row_at;
 use crate::{Block, Cfg, Dest, Refusal, Term};
@@ -12,10 +13,10 @@ use unwind::{CfaRule, Reg, Row};
 /// The rsp offset of the frame address in a function that has just been called.
 const AT_ENTRY: i64 = 8;
 
-/// Checks each pair of instructions that follow one another, and the entry and each return.
+/// Checks each pair of consecutive instructions, the entry, and each return.
 ///
 /// # Errors
-/// [`Refusal::UnwindDisagrees`]; [`Refusal::NoUnwindInfo`] where an instruction has no row.
+/// [`Refusal::UnwindDisagrees`]; [`Refusal::NoUnwindInfo`] if an instruction has no row.
 pub fn stack_check(cfg: &Cfg, rows: &[Row]) -> Result<(), Refusal> {
     for (n, b) in cfg.blocks.iter().enumerate() {
         let after = check_block(cfg, b, rows, n == 0)?;
@@ -33,7 +34,7 @@ pub fn stack_check(cfg: &Cfg, rows: &[Row]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Where the frame address is, as far as it is followed.
+/// The location of the frame address, as far as it is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Height {
     Rsp(i64),
@@ -56,7 +57,7 @@ fn agree(a: Height, b: Height) -> bool {
     }
 }
 
-/// Checks one block and gives the height after its last instruction.
+/// Checks one block and returns the height after its last instruction.
 fn check_block(cfg: &Cfg, b: &Block, rows: &[Row], entry: bool) -> Result<Height, Refusal> {
     let insts = &cfg.insts[b.insts.start as usize..b.insts.end as usize];
     let mut row = None;
@@ -85,12 +86,13 @@ fn step(h: Height, i: &Instruction) -> Height {
             Some(o) => Height::Rsp(o),
             None => Height::Unknown,
         },
-        // A frame pointer is not followed: it stays, or the row changes.
+        // A frame pointer is not followed: it stays the same, or the row changes.
         Height::Rbp(_) | Height::Unknown => Height::Unknown,
     }
 }
 
-/// What an instruction adds to rsp (a call together with its return); `None` where that is not a constant.
+/// Returns the change of rsp by an instruction (a call together with its return); `None` if it is not a
+/// constant.
 fn rsp_change(i: &Instruction) -> Option<i64> {
     match i.mnemonic() {
         Mnemonic::Call => return Some(0),

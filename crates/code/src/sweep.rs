@@ -1,27 +1,27 @@
-//! One straight pass over all code of a module: who jumps, calls or points where.
+//! One linear pass over all code of a module: finds all direct branches and computed code addresses.
 //!
-//! The pass decodes every piece from its first byte on. In a piece that an FDE covers this gives the true
-//! instructions; in the gaps between FDEs (assembly without unwind rules, padding, constants) some of what it finds
-//! may never run. That is as wanted: what is found is only ever used as a reason *against* something (joining two
-//! fragments, overwriting an entry), so finding too much is safe.
+//! The pass decodes every piece from its first byte on. In a piece that an FDE covers, this gives the true
+//! instructions. In the gaps between FDEs (assembly without unwind rules, padding, constants), some of the
+//! results may never run. This is safe: a result is only ever used as a reason *against* something (joining
+//! two fragments, overwriting an entry).
 
 use crate::Ranges;
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
-/// A run of code to be decoded from its start on.
+/// A run of code to be decoded from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Where it is.
+    /// Its addresses.
     pub range: AvmaRange,
-    /// Its bytes. Where they are fewer than the range is long, the rest is passed over.
+    /// Its bytes. If they are fewer than the range is long, the rest is skipped.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Piece<'a> {
-    /// Cuts an executable range into the functions in it and the gaps between them, in order of address.
-    /// `functions` must be sorted by start; what lies outside `text` is cut off, and where two overlap each is a
-    /// piece of its own.
+    /// Splits an executable range into its functions and the gaps between them, in order of address.
+    /// `functions` must be sorted by start. Whatever lies outside `text` is cut off. If functions overlap,
+    /// each is a separate piece.
     #[must_use]
     pub fn cut(
         text: AvmaRange,
@@ -52,7 +52,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// The bytes of `start..end` out of `bytes`, which lie at `base`; fewer where `bytes` ends before.
+/// Returns the bytes of `start..end` out of `bytes`, which lie at `base`; fewer if `bytes` ends earlier.
 fn within(base: Avma, bytes: &[u8], start: Avma, end: Avma) -> &[u8] {
     let place = |a: Avma| a.since(base).and_then(|o| usize::try_from(o).ok()).unwrap_or(usize::MAX);
     let (from, to) = (place(start).min(bytes.len()), place(end).min(bytes.len()));
@@ -62,26 +62,26 @@ fn within(base: Avma, bytes: &[u8], start: Avma, end: Avma) -> &[u8] {
 /// A direct call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DirectCall {
-    /// Where the instruction is.
+    /// The address of the instruction.
     pub from: Avma,
-    /// What it calls.
+    /// The callee.
     pub to: Avma,
     /// The instruction's size in bytes; the last four are the displacement.
     pub len: u8,
 }
 
 impl DirectCall {
-    /// The return address.
+    /// Returns the return address.
     #[must_use]
     pub fn end(&self) -> Avma {
         self.from.add(u64::from(self.len))
     }
 }
 
-/// A place that mentions another: (the mentioned, the mentioning), so that sorting groups by what is mentioned.
+/// A reference from one address to another: (destination, source), so that sorting groups by destination.
 type Mention = (Avma, Avma);
 
-/// All direct branches of a module, and the code addresses it computes.
+/// All direct branches of a module, and the code addresses that its instructions compute.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Branches {
     /// Sorted.
@@ -97,23 +97,23 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// The direct jumps (`jmp`, `jcc`, `loop`, `jrcxz`, the abort path of `xbegin`) whose destination is in
-    /// `range`, as (from, to), rising by destination.
+    /// Returns the direct jumps (`jmp`, `jcc`, `loop`, `jrcxz`, the abort path of `xbegin`) whose destination
+    /// is in `range`, as (from, to), rising by destination.
     pub fn jumps_into(&self, range: AvmaRange) -> impl ExactSizeIterator<Item = (Avma, Avma)> + '_ {
         into(&self.jumps, range)
     }
 
-    /// The direct calls whose destination is in `range`, as (from, to), rising by destination.
+    /// Returns the direct calls whose destination is in `range`, as (from, to), rising by destination.
     pub fn calls_into(&self, range: AvmaRange) -> impl ExactSizeIterator<Item = (Avma, Avma)> + '_ {
         into(&self.called, range)
     }
 
-    /// Where `to` is called from, rising.
+    /// Returns the addresses of the calls to `to`, rising.
     pub fn calls_to(&self, to: Avma) -> impl ExactSizeIterator<Item = Avma> + '_ {
         into(&self.called, AvmaRange::with_len(to, 1)).map(|(from, _)| from)
     }
 
-    /// The direct calls that lie in `range`, rising.
+    /// Returns the direct calls in `range`, rising.
     #[must_use]
     pub fn calls_from(&self, range: AvmaRange) -> &[DirectCall] {
         let lo = self.calls.partition_point(|c| c.from < range.start);
@@ -121,19 +121,19 @@ impl Branches {
         self.calls.get(lo..hi).unwrap_or_default()
     }
 
-    /// The code addresses in `range` which some instruction computes (a RIP-relative `lea`, or the address as an
-    /// immediate in code that is not position independent), as (from, to), rising by address.
+    /// Returns the code addresses in `range` that an instruction computes (a RIP-relative `lea`, or the
+    /// address as an immediate in code that is not position independent), as (from, to), rising by address.
     pub fn taken_in(&self, range: AvmaRange) -> impl ExactSizeIterator<Item = (Avma, Avma)> + '_ {
         into(&self.taken, range)
     }
 
-    /// Whether some instruction computes exactly this address.
+    /// Returns whether an instruction computes exactly this address.
     #[must_use]
     pub fn is_taken(&self, at: Avma) -> bool {
         self.taken_in(AvmaRange::with_len(at, 1)).len() > 0
     }
 
-    /// What was found in parts of a module as what was found in all of it.
+    /// Merges the results for parts of a module.
     #[must_use]
     pub fn joined(mut parts: Vec<Self>) -> Self {
         Self {
@@ -146,20 +146,22 @@ impl Branches {
         }
     }
 
-    /// How many instructions were decoded.
+    /// Returns the number of decoded instructions.
     #[must_use]
     pub fn instructions(&self) -> usize {
         self.instructions
     }
 
-    /// At how many addresses there was no instruction. Each costs one byte: the pass goes on at the next.
+    /// Returns the number of addresses at which no instruction was found. Each costs one byte: the pass
+    /// continues at the next.
     #[must_use]
     pub fn invalid(&self) -> usize {
         self.invalid
     }
 }
 
-/// Sorted runs as one, with no more room than it takes: a large server has millions of branches. The runs are empty then.
+/// Merges sorted runs in no more memory than they take, and empties them: a large server has millions of
+/// branches.
 fn merged<'a, T: Ord + 'a>(runs: impl Iterator<Item = &'a mut Vec<T>>) -> Vec<T> {
     let mut runs: Vec<Vec<T>> = runs.map(std::mem::take).collect();
     let mut all = Vec::with_capacity(runs.iter().map(Vec::len).sum());
@@ -167,7 +169,7 @@ fn merged<'a, T: Ord + 'a>(runs: impl Iterator<Item = &'a mut Vec<T>>) -> Vec<T>
         all.append(run);
         *run = Vec::new();
     }
-    // Stable sorting sees the runs, and merges those.
+    // Stable sorting detects the runs and merges them.
     all.sort();
     // Pieces that overlap give the same instruction twice.
     all.dedup();
@@ -180,14 +182,14 @@ fn into(mentions: &[Mention], range: AvmaRange) -> impl ExactSizeIterator<Item =
     mentions.get(lo..hi).unwrap_or_default().iter().map(|&(to, from)| (from, to))
 }
 
-/// Decodes all pieces. They may overlap and come in any order. Cost: about 50 ns per instruction, all told.
+/// Decodes all pieces. They may overlap and come in any order. Cost: about 50 ns per instruction in total.
 #[must_use]
 pub fn sweep(pieces: &[Piece]) -> Branches {
     let text = pieces.iter().map(|p| p.range).collect();
     Branches::joined(vec![sweep_part(pieces, &text)])
 }
 
-/// The same for some of the pieces, where `text` is what all of them cover.
+/// Works like [`sweep`] for some of the pieces; `text` is what all pieces cover.
 #[must_use]
 pub fn sweep_part(pieces: &[Piece], text: &Ranges) -> Branches {
     let mut found = Branches::default();
@@ -239,7 +241,7 @@ fn note(inst: &Instruction, text: &Ranges, found: &mut Branches) {
         | FlowControl::UnconditionalBranch
         | FlowControl::XbeginXabortXend
         | FlowControl::Call => {
-            // `xend`, `syscall` and their like have no branch operand.
+            // `xend`, `syscall` and similar instructions have no branch operand.
             if !matches!(inst.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
             {
                 return;
@@ -260,7 +262,7 @@ fn note(inst: &Instruction, text: &Ranges, found: &mut Branches) {
     }
 }
 
-/// The address an instruction makes of constants alone.
+/// Returns the address that an instruction computes from constants alone.
 fn computed_address(inst: &Instruction) -> Option<Avma> {
     match inst.code() {
         Code::Lea_r64_m if inst.is_ip_rel_memory_operand() => Some(Avma(inst.ip_rel_memory_address())),

@@ -45,12 +45,12 @@ fn each_kind_of_mention_is_found() {
 }
 
 #[test]
-fn goes_on_one_byte_after_what_is_no_instruction() {
-    // 06 is no instruction in 64-bit mode; the call behind it must not be lost.
+fn decoding_resumes_one_byte_after_an_invalid_one() {
+    // 06 is no instruction in 64-bit mode; the call behind it must still be found.
     let b = one(0, &[0x06, 0x06, 0xe8, 0xf9, 0xff, 0xff, 0xff]);
     assert_eq!(b.invalid(), 2);
     assert_eq!(b.calls_to(Avma(0)).collect::<Vec<_>>(), [Avma(2)]);
-    // An instruction cut off by the end of its piece: each of its bytes is tried.
+    // An instruction truncated by the end of its piece: each of its bytes is tried.
     let b = one(0, &[0x90, 0xe8, 0x00]);
     assert_eq!((b.instructions(), b.invalid()), (1, 2));
 }
@@ -67,7 +67,7 @@ fn cut_covers_all_bytes_once() {
     assert_eq!(ranges, [(0x100, 0x104), (0x104, 0x110), (0x110, 0x130), (0x130, 0x140)]);
     let joined: Vec<u8> = pieces.iter().flat_map(|p| p.bytes.iter().copied()).collect();
     assert_eq!(joined, bytes);
-    // Where functions overlap, each is whole and no gap is made up.
+    // Where functions overlap, each is whole and no gap is added.
     let over = Piece::cut(r(0x100, 0x140), &bytes, [r(0x100, 0x120), r(0x104, 0x108), r(0x118, 0x130)]);
     let ranges: Vec<_> = over.iter().map(|p| (p.range.start.0, p.range.end.0)).collect();
     assert_eq!(ranges, [(0x100, 0x120), (0x104, 0x108), (0x118, 0x130), (0x130, 0x140)]);
@@ -76,7 +76,7 @@ fn cut_covers_all_bytes_once() {
     assert_eq!(short.iter().map(|p| p.bytes.len()).collect::<Vec<_>>(), [0x18, 8, 0]);
 }
 
-/// Every instruction by a decoder of its own, every answer by looking at all.
+/// A reference: a new decoder for every instruction, and a full search for every query.
 #[derive(Default, Debug, PartialEq)]
 struct Naive {
     jumps: BTreeSet<(u64, u64)>,
@@ -117,7 +117,7 @@ fn naive(pieces: &[Piece]) -> Naive {
     out
 }
 
-/// Bytes in which branches are common.
+/// Returns bytes in which branches are common.
 fn code() -> impl Strategy<Value = Vec<u8>> {
     let inst = prop_oneof![
         2 => prop::collection::vec(any::<u8>(), 1..4),
@@ -154,7 +154,7 @@ proptest! {
             got.calls_from(range).iter().map(|c| (c.from.0, c.to.0)).collect::<BTreeSet<_>>(),
             want.calls.iter().filter(|m| range.contains(Avma(m.1))).map(|m| (m.1, m.0)).collect()
         );
-        // Immediates may also be addresses; those of `lea` must all be there.
+        // Immediates may also be addresses; the addresses of all `lea` must be found.
         let taken = raw(&mut got.taken_in(range));
         for hit in hits(&want.taken) {
             prop_assert!(taken.contains(&hit));

@@ -1,24 +1,28 @@
-//! Is a graph what it says it is?
+//! Checks the invariants of a graph.
 //!
-//! [`verify`] holds every invariant of [`Cfg`] against the original's bytes. It shares no code with the analysis:
-//! it decodes again and derives everything it compares. The invariants, by the [`Rule`] that names each:
+//! [`verify`] compares every invariant of [`Cfg`] with the original's bytes. It shares no code with the
+//! analysis: it decodes again and derives everything that it compares. The invariants, by the [`Rule`] that
+//! names each:
 //!
 //! - **Parts**: there is at least one part, none is empty, no two overlap, and the first holds the entry.
 //! - **Entry**: there is at least one block, and block 0 starts at the entry.
-//! - **Partition**: the instruction ranges of the blocks, in the order of blocks, follow each other without gap from
-//!   0 to the number of instructions; none is empty.
-//! - **Contiguous**: a block's instructions follow each other by address from the start of its range to the end.
+//! - **Partition**: the instruction ranges of the blocks, in the order of blocks, follow each other without
+//!   gaps, from 0 to the number of instructions; none is empty.
+//! - **Contiguous**: a block's instructions follow each other by address from the start of its range to the
+//!   end.
 //! - **InPart**: a block lies inside one part.
 //! - **Disjoint**: no two blocks share a byte.
-//! - **Decoded**: an instruction is valid, states its own address and size, and is what its bytes decode to there.
+//! - **Decoded**: an instruction is valid, states its own address and size, and equals the decoding of its
+//!   bytes there.
 //! - **Original**: its bytes are those of the original.
-//! - **Transfer**: only a block's last instruction sends control elsewhere; a call that returns may stand anywhere.
-//! - **Terminator**: how a block ends is what its last instruction does: kind, condition, and which table.
-//! - **Destination**: a block named as a destination exists and starts exactly where the branch goes; an outside
-//!   destination is where the branch goes; what is fallen into is the end of the block.
-//! - **Table**: a table has entries, a switch names it, and where its bytes can be read, they hold its targets.
-//! - **TableLoad**: of a table that may be cloned: exactly one switch reads it; the reading instruction reads memory
-//!   there and reaches the table with the stated base; the registers differ from after it up to its jump, in one block.
+//! - **Transfer**: only a block's last instruction transfers control; a call that returns may stand anywhere.
+//! - **Terminator**: the end of a block matches its last instruction: kind, condition, and table.
+//! - **Destination**: a block named as a destination exists and starts exactly at the branch's destination.
+//!   An outside destination is the branch's destination. A fall-through destination is the end of the block.
+//! - **Table**: a table has entries, and a switch names it. If its bytes can be read, they hold its targets.
+//! - **TableLoad**, for a table that may be cloned: exactly one switch reads it. The reading instruction
+//!   reads memory there, and reaches the table with the stated base. The registers differ from behind this
+//!   instruction up to its jump, in one block.
 //! - **Reachable**: each block is reached from the entry or from a landing pad.
 
 use crate::{Cfg, Dest, JumpTable, TableForm, Term};
@@ -27,7 +31,7 @@ use fixedbitset::FixedBitSet;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpAccess, OpKind, Register};
 use std::fmt;
 
-/// An invariant; see the head of this module for what each says.
+/// An invariant; the head of this module defines each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[expect(missing_docs, reason = "each is stated at the head of the module")]
 pub enum Rule {
@@ -47,7 +51,7 @@ pub enum Rule {
     Reachable,
 }
 
-/// Where in a graph, by index.
+/// A place in a graph, by index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Place {
     /// The graph as a whole.
@@ -74,20 +78,20 @@ impl fmt::Display for Place {
     }
 }
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}: {rule:?}: {message}")]
 pub struct Violation {
-    /// Where.
+    /// The place of the violation.
     pub place: Place,
-    /// Which.
+    /// The violated invariant.
     pub rule: Rule,
-    /// What was found.
+    /// The observed difference.
     pub message: String,
 }
 
-/// Checks all invariants. `bytes` gives the original's bytes; where it gives none for code, that is a violation,
-/// where it gives none for a jump table, the table's entries are not compared.
+/// Checks all invariants. `bytes` returns the original's bytes. Missing bytes of code are a violation; the
+/// entries of a jump table without bytes are not compared.
 ///
 /// # Errors
 /// All violations found, in the order of blocks, then tables.
@@ -156,7 +160,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// The indices of a block's instructions, as far as they exist.
+    /// Returns the indices of a block's instructions, as far as they exist.
     fn inst_range(&self, block: usize) -> std::ops::Range<usize> {
         let all = self.cfg.insts.len();
         let index = |i: u32| usize::try_from(i).unwrap_or(all).min(all);
@@ -258,7 +262,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Where a destination is, if it is anywhere.
+    /// Returns the address of a destination, if it exists.
     fn address(&self, dest: Dest) -> Option<Avma> {
         match dest {
             Dest::Block(b) => self.cfg.blocks.get(b.index()).map(|b| b.range.start),
@@ -335,7 +339,7 @@ impl Verifier<'_> {
         let reads = decoded.op_kinds().any(|k| k == OpKind::Memory)
             && decoded.mnemonic() != Mnemonic::Lea
             && !writes_memory(decoded);
-        // iced gives a RIP-relative displacement as the address itself, and sign-extends all others.
+        // iced reports a RIP-relative displacement as the address itself, and sign-extends all others.
         let displacement = Avma(decoded.memory_displacement64());
         let by_register = !matches!(decoded.memory_base(), Register::None | Register::RIP);
         let reaches = match load.base_value {
@@ -383,7 +387,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The addresses that the bytes of a table stand for.
+/// Returns the addresses in the bytes of a table.
 fn read_table(table: &JumpTable, bytes: &dyn Fn(AvmaRange) -> Option<Vec<u8>>) -> Option<Vec<Avma>> {
     let size: usize = match table.form {
         TableForm::Absolute8 => 8,
@@ -398,7 +402,8 @@ fn read_table(table: &JumpTable, bytes: &dyn Fn(AvmaRange) -> Option<Vec<u8>>) -
     data.chunks_exact(size).map(entry).collect()
 }
 
-/// Whether the next instruction runs after this one, as far as one can see: it is no jump and no end.
+/// Returns whether the next instruction runs after this one, unless a call does not return: this one is no
+/// jump and no end.
 fn runs_on(inst: &iced_x86::Instruction) -> bool {
     match inst.flow_control() {
         FlowControl::Next => inst.mnemonic() != Mnemonic::Hlt,
@@ -417,7 +422,7 @@ fn is_call(inst: &iced_x86::Instruction) -> bool {
     matches!(inst.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Whether the memory operand is written.
+/// Returns whether the memory operand is written.
 fn writes_memory(inst: &iced_x86::Instruction) -> bool {
     iced_x86::InstructionInfoFactory::new()
         .info(inst)

@@ -2,14 +2,14 @@ use super::*;
 use crate::{Block, BlockId, Inst, InstBytes, parse};
 use iced_x86::ConditionCode;
 
-/// One of each: every kind of block end, a table, a second part, a landing pad.
+/// Every kind of block end, a table, a second part, a landing pad.
 const SAMPLE: &str = include_str!("text/sample.txt");
 
 fn sample() -> Cfg {
     parse(SAMPLE).unwrap()
 }
 
-/// The original: what the sample says, and its table.
+/// Returns the original's bytes: those of the sample, and its table.
 fn original(range: AvmaRange) -> Option<Vec<u8>> {
     if range == AvmaRange::with_len(Avma(0x3000), 12) {
         let entries = [0x1015i32 - 0x3000, 0x1025 - 0x3000, 0x2000 - 0x3000];
@@ -29,7 +29,7 @@ fn accepts_the_sample() {
     assert_eq!(verify(&sample(), &original), Ok(()));
 }
 
-/// The rules that a change breaks, sorted, with the first place.
+/// Returns the rules that a change violates, in order, each with its place.
 fn broken(change: impl FnOnce(&mut Cfg)) -> Vec<(Place, Rule)> {
     let mut cfg = sample();
     change(&mut cfg);
@@ -128,7 +128,7 @@ fn original_bytes() {
 
 #[test]
 fn transfer() {
-    // jmp short over nothing in place of the add's first two bytes would change sizes; a `ret 0` is as long.
+    // A jmp short in place of the add's first two bytes would change sizes; `ret 0` has the same size.
     let early = |c: &mut Cfg| reset(&mut c.insts[4], &[0xc2, 0, 0]);
     assert!(broken(early).contains(&(Place::Inst(4), Rule::Transfer)));
 }
@@ -166,7 +166,7 @@ fn destinations() {
     assert_eq!(end(2, Term::Fall { next: out(0x101b) })[0], (Place::Block(2), rule));
     assert_eq!(end(3, Term::CondShort { taken: b(5), fall: b(5) })[0], (Place::Block(3), rule));
     assert_eq!(end(5, Term::Jump { to: out(0x5001) })[0], (Place::Block(5), rule));
-    // Going to the original is always right, and here nothing else leads to b6.
+    // Going to the original is always right, and nothing else leads to b6 here.
     assert_eq!(end(5, Term::Jump { to: out(0x5000) }), [(Place::Block(6), Rule::Reachable)]);
     assert_eq!(broken(|c| c.tables[0].targets[0] = b(99))[0], (Place::Table(0), rule));
 }
@@ -181,7 +181,7 @@ fn tables() {
         broken(|c| c.tables[0].form = TableForm::Relative4 { base: Avma(0x3001) }),
         [(Place::Table(0), rule)]
     );
-    // Bytes that cannot be read say nothing against it.
+    // A table whose bytes cannot be read is not a violation.
     let code_only = |r: AvmaRange| original(r).filter(|_| r.start != Avma(0x3000));
     let mut cfg = sample();
     cfg.tables[0].targets.swap(0, 1);
@@ -211,8 +211,8 @@ fn reachable() {
 }
 
 #[test]
-fn any_graph_is_only_refused() {
-    // Graphs with random numbers in them: violations, never a panic.
+fn any_graph_gives_violations_not_panics() {
+    // Graphs with random numbers: violations, never a panic.
     arbtest::arbtest(|u| {
         let mut c = sample();
         for _ in 0..u.int_in_range(1..=4)? {

@@ -5,7 +5,7 @@
 //! | [`CountBy::Inc`] | `inc qword gs:[offset]` |
 //! | [`CountBy::Register`] | `mov r, gs:[offset]`, `lea r, [r+1]`, `mov gs:[offset], r` |
 //!
-//! Written by hand, as there are but four of them and each is decoded again by the proof.
+//! The encodings are written by hand: there are only four, and the verifier decodes each of them again.
 
 use code::{CountBy, Live};
 use iced_x86::{Code, Instruction, Register, RflagsBits};
@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Store(u8),
 }
 
-/// The instructions that count once.
+/// Returns the instructions that increment a counter once.
 pub(crate) fn steps(by: CountBy) -> impl Iterator<Item = Step> {
     let (inc, through) = match by {
         CountBy::Inc => (Some(Step::Inc), None),
@@ -28,12 +28,12 @@ pub(crate) fn steps(by: CountBy) -> impl Iterator<Item = Step> {
     inc.into_iter().chain(through.into_iter().flatten())
 }
 
-/// Whether a step reads or writes memory behind the GS base.
+/// Returns whether a step reads or writes memory relative to the GS base.
 pub(crate) fn touches_memory(step: Step) -> bool {
     !matches!(step, Step::Add(_))
 }
 
-/// Bytes of a step.
+/// Returns the size of a step. Bytes.
 pub(crate) fn len(step: Step) -> u32 {
     match step {
         Step::Add(_) => 4,
@@ -41,8 +41,8 @@ pub(crate) fn len(step: Step) -> u32 {
     }
 }
 
-/// The bytes of a step on the counter at `offset` (Intel SDM volume 2: 2.1.5, with a SIB that has neither base nor
-/// index, which makes the displacement absolute).
+/// Encodes a step on the counter at `offset` (Intel SDM volume 2, 2.1.5). The SIB byte has neither base nor
+/// index, so the displacement is absolute.
 pub(crate) fn encode(step: Step, offset: u32) -> Vec<u8> {
     let d = offset.to_le_bytes();
     let absolute = |opcode: u8, reg: u8| {
@@ -57,7 +57,8 @@ pub(crate) fn encode(step: Step, offset: u32) -> Vec<u8> {
     }
 }
 
-/// Whether a decoded instruction is a step on one of the counters (or the keeping of a register) at `offsets`, and changes nothing of what is live.
+/// Returns whether a decoded instruction is a step on a counter or a watch at one of `offsets`, and changes
+/// no live register or flag.
 pub(crate) fn is_unnoticed(got: &Instruction, live: Live, offsets: impl Fn(u32) -> bool) -> bool {
     let ours = got.memory_segment() == Register::GS
         && got.memory_base() == Register::None
@@ -85,7 +86,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
-    fn steps_are_what_they_are_called() {
+    fn steps_decode_to_their_instructions() {
         let text = |step, offset| {
             let bytes = encode(step, offset);
             assert_eq!(bytes.len(), len(step) as usize);
@@ -105,7 +106,7 @@ mod tests {
             let live = Live::whole(1 << r, 0);
             for i in [load, store, add] {
                 assert!(is_unnoticed(&i, free, |o| o == 0x1238), "{i}");
-                // Who keeps a register changes nothing.
+                // Storing a register to a watch changes no register and no flag.
                 assert_eq!(is_unnoticed(&i, live, |o| o == 0x1238), i == store, "{i}");
             }
             assert!(!is_unnoticed(&load, free, |o| o == 0x1230));
@@ -114,7 +115,7 @@ mod tests {
         let flags = |bits: u32| Live::whole(u16::MAX, u16::try_from(bits).unwrap());
         assert!(is_unnoticed(&inc, flags(RflagsBits::CF | RflagsBits::DF), |o| o == 0x7fff_fff8));
         assert!(!is_unnoticed(&inc, flags(RflagsBits::ZF), |_| true));
-        // Another segment, another place.
+        // A wrong segment, and a wrong kind of address.
         for bytes in [&[0x64, 0x48, 0xff, 0x04, 0x25, 8, 0, 0, 0][..], &[0x65, 0x48, 0xff, 0x00]] {
             let got = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
             assert!(!is_unnoticed(&got, Live::default(), |_| true), "{got}");

@@ -1,9 +1,10 @@
-//! From request to output: places everything, and again without whatever did not fit.
+//! Turns a request into an output. Functions that do not fit are left out, and the rest is placed again.
 //!
-//! The state problem: where a clone lies decides whether it fits, whether it fits decides what is cloned, and what is
-//! cloned decides where the others lie and whom they call. Rule: lay out all; take out whatever failed (or stop cloning the
-//! table that was too far away); if there was any, start again. Each round takes at least one thing out, so
-//! it ends; what comes out was made by a round in which nothing failed, so nothing in it refers to what is not there.
+//! The state problem is circular. Whether a clone fits depends on its address. Only clones that fit
+//! are made. The addresses and call targets of all other clones depend on what is cloned. Rule: lay out
+//! everything; remove each function that failed, or stop cloning the table that was out of reach; if anything
+//! was removed, start again. Each round removes at least one thing, so the loop ends. Nothing fails in the
+//! last round, so its output never refers to a missing clone.
 
 use crate::encode::{Clones, DataPlaces, Encoded, Entrance, Misfit, encode};
 use crate::frames::FragmentFrame;
@@ -19,7 +20,7 @@ use code::{BlockId, Refusal};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
-/// What a jump into the gaps between fragments meets: `int3`.
+/// The byte in the gaps between fragments: `int3`, so a jump into a gap traps.
 const GAP: u8 = 0xcc;
 const MAX_ALIGN: u32 = 4096;
 /// Tables, exception tables and unwind tables start at multiples of this. Bytes.
@@ -28,16 +29,17 @@ const DATA_ALIGN: usize = 8;
 /// Makes the clones of a request.
 ///
 /// # Errors
-/// [`Error`] where the request contradicts itself or its two places are too far apart. What concerns one function
-/// only is a refusal in the output.
+/// [`Error`] if the request contradicts itself or text and data are too far apart. A problem of one function
+/// is a refusal in the output instead.
 pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
     emit_while(request, &|| true)
 }
 
-/// As [`emit`], for as long as `goes_on` says so: it is asked before each function. A large program takes minutes.
+/// Works like [`emit`], but calls `goes_on` before each function and stops when it returns false. A large
+/// program takes minutes.
 ///
 /// # Errors
-/// As [`emit`]; [`Error::BrokenOff`].
+/// The errors of [`emit`], and [`Error::BrokenOff`] if `goes_on` returned false.
 pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<Output, Error> {
     let go_on = || if goes_on() { Ok(()) } else { Err(Error::BrokenOff) };
     check(request)?;
@@ -87,7 +89,7 @@ pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<O
     }
 }
 
-/// The caller's side of the contract.
+/// Checks the caller's side of the contract.
 fn check(request: &Request<'_>) -> Result<(), Error> {
     let mut entries = FxHashSet::default();
     let mut largest = 1;
@@ -115,12 +117,12 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// One function on its way.
+/// One function in progress.
 struct Job<'a> {
     f: Function<'a>,
     plan: Plan,
     offsets: Vec<u32>,
-    /// Tables that turned out to be too far from the data.
+    /// Tables that are out of reach of the data, so the clone reads the original tables.
     original_tables: Vec<u32>,
 }
 
@@ -136,7 +138,7 @@ impl<'a> Job<'a> {
         Self::new(self.f, self.original_tables, stubs)
     }
 
-    /// Its fragments with their sizes.
+    /// Returns the fragments with their sizes.
     fn fragments(&self) -> Vec<zones::Piece> {
         let fragments = &self.plan.fragments;
         let start = |i: usize| {
@@ -147,12 +149,12 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Places for all jobs.
+/// Addresses for all jobs.
 struct Round<'a> {
     request: &'a Request<'a>,
-    /// For each job the places of its fragments.
+    /// For each job the ranges of its fragments.
     fragments: Vec<Vec<AvmaRange>>,
-    /// For each job the places of its tables and constants.
+    /// For each job the addresses of its tables and constants.
     data: Vec<DataPlaces>,
     /// Bytes of the text, and of tables and constants.
     text_len: usize,
@@ -160,7 +162,7 @@ struct Round<'a> {
     clones: Clones<'a>,
 }
 
-/// A clone that fits its place.
+/// A clone that fits at its address.
 struct Part {
     clone: Encoded,
     map: AddressMap,
@@ -169,7 +171,7 @@ struct Part {
 
 enum Finished {
     Output(Box<Output>),
-    /// Entries of originals whose clones must not be.
+    /// Entries of originals that must not be cloned.
     Refused(Vec<Avma>, Refusal),
 }
 
@@ -195,7 +197,7 @@ impl<'a> Round<'a> {
             data_len += 8 * job.plan.constants.len();
         }
         let rests = rests(jobs, &fragments);
-        // No table nor clone may lie beyond the reach of the first; the unwind tables are checked once they are there.
+        // No table or clone may be out of reach of the first. The unwind tables are checked once they exist.
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
@@ -258,7 +260,7 @@ impl<'a> Round<'a> {
             let entrances = part.clone.entrances;
             clones.push(CloneInfo { original: job.f.cfg.entry, entry, map: part.map, entrances });
         }
-        // The index lies before the table, as its size is known: 12 bytes and 8 for each fragment.
+        // The index comes before the table because its size is known: 12 bytes, and 8 for each fragment.
         let eh_frame_hdr = data_at.add(data.len() as u64);
         let hdr_len = (12 + 8 * cfis.len()).next_multiple_of(DATA_ALIGN);
         let frame_at = eh_frame_hdr.add(hdr_len as u64);
@@ -281,7 +283,8 @@ impl<'a> Round<'a> {
         let eh_frame = AvmaRange::with_len(data_at.add(data.len() as u64), frames.eh_frame.len() as u64);
         data.extend(&frames.eh_frame);
         assert_eq!(eh_frame.start, frame_at, "an .eh_frame_hdr has 12 bytes and 8 for each frame");
-        // INVARIANT(reach): whatever distance from one end of the text to one end of the data.
+        // INVARIANT(reach): every distance between text and data is at most the distance between two of their
+        // ends.
         let ends = |at: Avma, len: usize| [at, at.add(len as u64)];
         let near = ends(text_at, text.len())
             .iter()
@@ -302,7 +305,7 @@ impl<'a> Round<'a> {
         })))
     }
 
-    /// The fragments of all clones where they lie, and the gaps between them.
+    /// Returns the text: the fragments of all clones at their addresses, with the gaps between them.
     fn text(&self, parts: &[Part]) -> Vec<u8> {
         let mut fragments: Vec<_> = parts.iter().filter_map(|p| p.clone.fragments()).flatten().collect();
         fragments.sort_unstable_by_key(|f| f.range.start);
@@ -316,7 +319,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Where the blocks are of which clones call what follows.
+/// Returns the clone addresses of the blocks from which other clones call the rest of a function.
 fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma> {
     let wanted: FxHashSet<Avma> = jobs.iter().flat_map(|job| job.plan.rests.iter().copied()).collect();
     let mut rests = FxHashMap::default();
@@ -331,7 +334,7 @@ fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma
     rests
 }
 
-/// Where a clone has the instructions that touch the memory of counters.
+/// Returns the addresses of a clone's instructions that access the memory of counters.
 fn gs_sites<'a>(job: &'a Job<'_>, fragments: &'a Fragments) -> impl Iterator<Item = Avma> + 'a {
     let touches = |kind: Kind| matches!(kind, Kind::Count { step, .. } if crate::count::touches_memory(step));
     let items = job.plan.items.iter().zip(&job.offsets);

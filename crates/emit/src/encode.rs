@@ -1,4 +1,4 @@
-//! A plan at an address: bytes, map entries and jump tables.
+//! Encodes a plan at an address: bytes, map entries and jump tables.
 
 use crate::Fragments;
 use crate::count;
@@ -14,49 +14,49 @@ use iced_x86::Code;
 use rustc_hash::FxHashMap;
 use std::fmt;
 
-/// Bytes of an `endbr64`.
+/// Size of an `endbr64`. Bytes.
 const ENDBR64_LEN: u64 = 4;
 
-/// Where a clone is entered.
+/// The addresses at which a clone is entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entrance {
     /// Its first instruction.
     pub(crate) start: Avma,
-    /// The place for direct calls and jumps: behind an `endbr64`, if it begins with one. That does nothing but allow indirect
-    /// branches to come (Intel SDM volume 1, 18.1), so who comes by another one has no need of it.
+    /// The entry for direct calls and jumps: behind the `endbr64`, if the clone begins with one. `endbr64`
+    /// only permits indirect branches (Intel SDM volume 1, 18.1), so direct branches do not need it.
     pub(crate) direct: Avma,
     /// Whether a redirect in the original leads here.
     pub(crate) redirected: bool,
 }
 
 impl Entrance {
-    /// That of the clone at `start` of this function.
+    /// Returns the entrance of this function's clone at `start`.
     pub(crate) fn of(f: &Function<'_>, start: Avma) -> Self {
         Self { start, direct: behind_mark(f.cfg, start), redirected: f.is_redirected }
     }
 }
 
-/// Behind the `endbr64` with which a function, or its clone, begins at `start`, if it does.
+/// Returns `start`, or the address behind the `endbr64` with which the function or its clone begins there.
 pub(crate) fn behind_mark(cfg: &Cfg, start: Avma) -> Avma {
     let first = cfg.insts_of(BlockId(0)).first();
     let marked = first.is_some_and(|i| i.decoded.code() == Code::Endbr64);
     start.add(if marked { ENDBR64_LEN } else { 0 })
 }
 
-/// Where clones of other functions are.
+/// The addresses of other functions' clones.
 pub(crate) struct Clones<'a> {
-    /// Those of this request, by the original's entry.
+    /// The clones of this request, by the original's entry.
     pub(crate) here: FxHashMap<Avma, Entrance>,
-    /// Blocks of theirs that others call ([`Plan::rests`]), by the original's start.
+    /// Cloned blocks that other clones call ([`Plan::rests`]), by the original block's start.
     pub(crate) rests: FxHashMap<Avma, Avma>,
-    /// Those that exist already.
+    /// Returns the entry of an existing clone for the entry of an original.
     pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
     pub(crate) constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
 impl Clones<'_> {
-    /// The places that are as good as `original` for a direct call or jump, the best first.
+    /// Returns the valid destinations of a direct call or jump to `original`, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
         let function = self.function(original);
         let (direct, clone) = match self.here.get(&function) {
@@ -66,17 +66,18 @@ impl Clones<'_> {
         direct.into_iter().chain(clone).chain(self.originals(original))
     }
 
-    /// Those of [`Clones::of`] that are no clone's.
+    /// Returns the destinations of [`Clones::of`] that are not in a clone.
     fn originals(&self, original: Avma) -> impl Iterator<Item = Avma> {
         [self.function(original), original].into_iter()
     }
 
-    /// Whether who comes to the original, also by a stub, is led to a clone while redirects are in force.
+    /// Returns whether redirects, while in force, lead control from `original` to a clone, also through a
+    /// stub.
     fn is_redirected(&self, original: Avma) -> bool {
         self.here.get(&self.function(original)).is_some_and(|e| e.redirected)
     }
 
-    /// What stands there, or to what the stub there comes.
+    /// Returns the function that the stub at `original` leads to, or `original` if no such stub is there.
     fn function(&self, original: Avma) -> Avma {
         match self.stubs.get(&original) {
             Some(&Stub::Function(f)) => f,
@@ -91,12 +92,12 @@ impl fmt::Debug for Clones<'_> {
     }
 }
 
-/// Where a clone's data lies.
+/// The addresses of a clone's data.
 #[derive(Clone, Debug)]
 pub(crate) struct DataPlaces {
     /// An address for each table of the plan.
     pub(crate) tables: Vec<Avma>,
-    /// That of the first constant; the others follow.
+    /// The address of the first constant; the others follow.
     pub(crate) constants: Avma,
 }
 
@@ -104,19 +105,19 @@ pub(crate) struct DataPlaces {
 #[derive(Clone, Debug)]
 pub(crate) struct Encoded {
     pub(crate) fragments: Fragments,
-    /// Those of all fragments.
+    /// The bytes of all fragments.
     pub(crate) bytes: Vec<u8>,
-    /// In clone order.
+    /// The map's entries, in clone order.
     pub(crate) entries: Vec<Entry>,
-    /// For each entry the index of the original instruction of which it is the copy, or which was dropped.
+    /// For each entry the index of the original instruction that was copied or dropped.
     pub(crate) insts: Vec<Option<u32>>,
-    /// For each table of the plan its bytes.
+    /// The bytes of each table of the plan.
     pub(crate) tables: Vec<Vec<u8>>,
     /// [`crate::CloneInfo::entrances`].
     pub(crate) entrances: Vec<(Avma, Avma)>,
 }
 
-/// One fragment of it.
+/// One fragment of a clone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragment<'a> {
     pub(crate) range: AvmaRange,
@@ -128,7 +129,7 @@ pub(crate) struct Fragment<'a> {
 }
 
 impl Encoded {
-    /// The fragments, each with what is in it; `None` where bytes and entries are not those of the fragments.
+    /// Returns the fragments, each with its contents; `None` if bytes and entries do not match the fragments.
     pub(crate) fn fragments(&self) -> Option<Vec<Fragment<'_>>> {
         let (mut bytes, mut entries, mut insts) = (&self.bytes[..], &self.entries[..], &self.insts[..]);
         let mut out = Vec::with_capacity(2);
@@ -144,21 +145,21 @@ impl Encoded {
 }
 
 impl<'a> Fragment<'a> {
-    /// Where the entry lies.
+    /// Returns the address of an entry.
     pub(crate) fn address(&self, e: &Entry) -> Avma {
         self.range.start.add(u64::from(e.at.saturating_sub(self.from)))
     }
 
-    /// The bytes from there on.
+    /// Returns the bytes from an entry on.
     pub(crate) fn bytes_from(&self, e: &Entry) -> Option<&'a [u8]> {
         self.bytes.get(e.at.checked_sub(self.from)? as usize..)
     }
 }
 
-/// Why a plan cannot be had at an address.
+/// The reason why a plan cannot be encoded at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Misfit {
-    /// Not in any form.
+    /// The function cannot be cloned in any form.
     Refused(Refusal),
     /// This jump table (of `Cfg::tables`) cannot be cloned there; without it the function may fit.
     Table(u32),
@@ -172,10 +173,11 @@ impl From<Refusal> for Misfit {
 
 /// Encodes a relaxed plan.
 ///
-/// `offsets` is what [`crate::relax::relax`] gave, `fragments` where the plan's fragments lie, `places` where its data.
+/// `offsets` is the result of [`crate::relax::relax`]. The plan's fragments lie at `fragments` and its data
+/// at `places`.
 ///
 /// # Errors
-/// [`Misfit`] where a displacement does not fit.
+/// [`Misfit`] if a displacement does not fit.
 pub(crate) fn encode(
     f: &Function<'_>,
     plan: &Plan,
@@ -312,7 +314,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// The bytes of the `count` items behind the one at `index`, where a short branch reaches over them.
+    /// Returns the size of the `count` items behind the item at `index`, if a short branch reaches over them.
     fn len_of_next(&self, index: usize, count: u32) -> Option<u8> {
         let items = self.plan.items.get(index + 1..)?.get(..count as usize)?;
         u8::try_from(items.iter().map(|i| i.len).sum::<u32>()).ok().filter(|&n| n < 128)
@@ -343,8 +345,8 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// The displacement to the clone of the function at `to`, or to itself where that is nearer than 2 GiB and the
-    /// clone is not.
+    /// Returns the displacement to the clone of the function at `to`. If only the original is within 2 GiB,
+    /// returns the displacement to the original.
     fn outside(&self, end: Avma, to: Avma) -> Option<[u8; 4]> {
         self.clones.of(to).find_map(|c| rel32(end, c))
     }

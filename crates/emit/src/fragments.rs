@@ -1,15 +1,15 @@
-//! Where the bytes of a clone lie.
+//! The address ranges of a clone's bytes.
 //!
-//! The state problem: a clone is one sequence of instructions, but its hot blocks lie among those of other functions and
-//! the others elsewhere. Rule: a *position* counts the bytes of the clone, fragment after fragment; whatever is about the
-//! sequence is said in positions, whatever is about the process in addresses, and only this type turns the one into the
-//! other. The first byte of a fragment and the end of the one before have one position but two addresses: a position is that
-//! of the byte that is there.
+//! The state problem: a clone is one sequence of instructions, but its hot blocks lie among other functions'
+//! hot blocks and its warm blocks lie elsewhere. Rule: a *position* counts the bytes of the clone, fragment
+//! after fragment. Statements about the sequence use positions, and statements about the process use
+//! addresses. Only this type converts between them. The first byte of a fragment and the end of the fragment
+//! before it share a position but have two addresses. A position always means the byte that is there.
 
 use addr::{Addr, Avma, AvmaRange};
 
-/// The runs of bytes that make up a clone, in the order of its blocks. None is empty, none overlap; the clone is entered
-/// at the start of the first.
+/// The runs of bytes that make up a clone, in the order of its blocks. None is empty and none overlap. The
+/// clone is entered at the start of the first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fragments {
     first: AvmaRange,
@@ -17,8 +17,8 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes ranges in the order of the clone's bytes; `None` where there are none, or where they are empty, overlap, or have
-    /// 4 GiB.
+    /// Accepts ranges in the order of the clone's bytes. Returns `None` if there are none, if any are empty
+    /// or overlap, or if their sum reaches 4 GiB.
     #[must_use]
     pub fn new(ranges: &[AvmaRange]) -> Option<Self> {
         let (first, others) = ranges.split_first()?;
@@ -30,18 +30,18 @@ impl Fragments {
         sound.then(|| Self { first: *first, others: others.to_vec() })
     }
 
-    /// Where the clone is entered.
+    /// Returns the address at which the clone is entered.
     #[must_use]
     pub fn start(&self) -> Avma {
         self.first.start
     }
 
-    /// All ranges, in the order of the clone's bytes.
+    /// Returns all ranges, in the order of the clone's bytes.
     pub fn ranges(&self) -> impl Iterator<Item = AvmaRange> {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
 
-    /// The ranges, each with the position of its first byte.
+    /// Returns the ranges, each with the position of its first byte.
     pub fn with_positions(&self) -> impl Iterator<Item = (u32, AvmaRange)> {
         let mut at = 0u32;
         self.ranges().map(move |r| {
@@ -51,19 +51,19 @@ impl Fragments {
         })
     }
 
-    /// The size of all of them. Bytes.
+    /// Returns the sum of all sizes. Bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.ranges().map(|r| r.len()).sum()
     }
 
-    /// Whether a byte of the clone lies at `at`.
+    /// Returns whether a byte of the clone lies at `at`.
     #[must_use]
     pub fn contains(&self, at: Avma) -> bool {
         self.ranges().any(|r| r.contains(at))
     }
 
-    /// The address of the byte at a position; positions behind the last are counted on from there.
+    /// Returns the address of the byte at a position. Positions behind the last byte continue from there.
     #[must_use]
     pub fn address(&self, position: u32) -> Avma {
         let (from, range) =
@@ -71,7 +71,7 @@ impl Fragments {
         range.start.add(u64::from(position - from))
     }
 
-    /// The position of the byte at an address; `None` outside.
+    /// Returns the position of the byte at an address; `None` outside the clone.
     #[must_use]
     pub fn position(&self, at: Avma) -> Option<u32> {
         let (from, range) = self.with_positions().find(|(_, r)| r.contains(at))?;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn positions_and_addresses() {
-        // The second lies below the first.
+        // The second fragment lies below the first.
         let f = Fragments::new(&[range(0x9000, 0x9004), range(0x8000, 0x8002)]).unwrap();
         let at = [0x9000, 0x9001, 0x9002, 0x9003, 0x8000, 0x8001];
         for (position, at) in (0..).zip(at) {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_clone() {
+    fn invalid_ranges_are_rejected() {
         assert!(Fragments::new(&[]).is_none());
         assert!(Fragments::new(&[range(5, 5)]).is_none(), "empty");
         assert!(Fragments::new(&[range(5, 9), range(2, 6)]).is_none(), "overlapping");

@@ -1,14 +1,16 @@
-//! Unwind rows and exception tables of a clone, by its map, for each of its fragments.
+//! Unwind rows and exception tables of each fragment of a clone, made by the clone's map.
 //!
-//! The state problem: an unwind rule is about an address, and neighbours in the clone are not neighbours in the
-//! original. So nothing is carried over as a difference: each clone instruction takes the complete rule of the
-//! original instruction for which it stands, and equal neighbours are merged afterwards. The same goes for call sites.
-//! *All* instructions are looked up, not only calls: with `-fnon-call-exceptions` (Go, Ada, some C++) any may throw.
+//! The state problem: an unwind rule applies to an address, and neighbours in the clone are not neighbours in
+//! the original. So nothing is carried over as a difference. Each clone instruction gets the complete rule of
+//! the original instruction for which it stands, and equal neighbours are merged afterwards. Call sites are
+//! handled the same way. *All* instructions are looked up, not only calls: with `-fnon-call-exceptions` (Go,
+//! Ada, some C++) any instruction may throw.
 //!
-//! Unwinders know fragments as functions of their own: each has its rows from its first instruction on and a table of its own.
-//! That of the original, if there is one, is carried over even where no call site is left: without one exceptions would pass.
+//! Unwinders treat fragments as separate functions. Each has rows from its first instruction on, and an
+//! exception table of its own. The original's table, if there is one, is carried over even if no call site is
+//! left. Without a table, exceptions would pass through.
 //!
-//! Landing pads stay in the original: they are cold, and control that leaves to the original is right anyway.
+//! Landing pads stay in the original. They are cold, and control that leaves to the original is right anyway.
 
 use crate::encode::{Encoded, Fragment};
 use crate::map::Link;
@@ -17,21 +19,21 @@ use addr::{Avma, AvmaRange};
 use code::Refusal;
 use unwind::{CallSite, Lsda, Row};
 
-/// How one fragment unwinds.
+/// The unwind information of one fragment.
 #[derive(Clone, Debug)]
 pub(crate) struct FragmentFrame {
     pub(crate) range: AvmaRange,
-    /// Without gaps, covering it.
+    /// The unwind rows; they cover the fragment without gaps.
     pub(crate) rows: Vec<Row>,
     /// The bytes of its exception table.
     pub(crate) lsda: Option<Vec<u8>>,
 }
 
-/// All fragments of a clone.
+/// Returns the unwind information of all fragments of a clone.
 ///
 /// # Errors
-/// [`Refusal::NoUnwindInfo`] where a cloned instruction has no row, [`Refusal::OddExceptionTable`] where a table cannot be
-/// written.
+/// [`Refusal::NoUnwindInfo`] if a cloned instruction has no row, [`Refusal::OddExceptionTable`] if a table
+/// cannot be written.
 pub(crate) fn frames(f: &Function<'_>, clone: &Encoded) -> Result<Vec<FragmentFrame>, Refusal> {
     let frame = |fragment: &Fragment<'_>| {
         let range = fragment.range;
@@ -48,7 +50,8 @@ fn rows(f: &Function<'_>, fragment: &Fragment<'_>) -> Result<Vec<Row>, Refusal> 
     for e in fragment.entries.iter().filter(|e| e.link != Link::Dropped) {
         let row = match find(f.rows, e.original, last, |r| r.range) {
             Some(row) => row,
-            // It leads out of what the original's rows cover; then the state is the one behind the instruction before it.
+            // The jump leads out of the original's rows. Its state is then that behind the instruction before
+            // it.
             None if e.link == Link::Extra => last.ok_or(Refusal::NoUnwindInfo)?,
             None => return Err(Refusal::NoUnwindInfo),
         };
@@ -64,16 +67,16 @@ fn rows(f: &Function<'_>, fragment: &Fragment<'_>) -> Result<Vec<Row>, Refusal> 
     Ok(out)
 }
 
-/// The exception table of a fragment, in clone addresses but for its landing pads.
+/// Returns the exception table of a fragment, in clone addresses except for its landing pads.
 fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     let mut sites: Vec<CallSite> = original.call_sites.clone();
     sites.sort_by_key(|s| s.range.start);
     let mut out: Vec<CallSite> = Vec::new();
-    // Whether the last call site out may grow: nothing that has none lies behind it.
+    // True if the last call site in `out` may grow: no instruction without a call site lies behind it.
     let mut open = false;
     let mut last = None;
     for (i, e) in fragment.entries.iter().enumerate() {
-        // Extra jumps and nops do not throw. What they stand in, they neither end nor begin.
+        // Extra jumps and nops do not throw. They neither begin nor end a call site.
         if !matches!(e.link, Link::Copy | Link::Again | Link::Within) {
             continue;
         }
@@ -96,12 +99,12 @@ fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     Lsda { call_sites: out, ..original.clone() }
 }
 
-/// Where the instruction of the entry at `i` ends.
+/// Returns the end of the instruction of the entry at `i`.
 fn end_of(fragment: &Fragment<'_>, i: usize) -> Avma {
     fragment.entries.get(i + 1).map_or(fragment.range.end, |next| fragment.address(next))
 }
 
-/// The place of the range that holds `at`, in sorted ranges; `near` is where the last search ended.
+/// Returns the index of the range that holds `at`, in sorted ranges; `near` is the result of the last search.
 fn find<T>(sorted: &[T], at: Avma, near: Option<usize>, range: impl Fn(&T) -> AvmaRange) -> Option<usize> {
     let holds = |i: usize| sorted.get(i).is_some_and(|r| range(r).contains(at));
     if let Some(near) = near {

@@ -2,15 +2,17 @@
 //!
 //! | call | becomes |
 //! |---|---|
-//! | direct, of a function with a short way through it | the instructions on that way but for its `ret` ([`crate::inline_body`]); `jcc` off it to a call of the rest, elsewhere |
-//! | `call *d(%r)`, which reads a virtual table | `cmp t, %r`; `jne` to the call as it was, elsewhere; a direct call of the function, or the way through it, to which table t leads |
+//! | direct, to a function with a short path through it | the instructions on that path except its `ret` ([`crate::inline_body`]); `jcc` off the path to an out-of-line call of the callee's rest |
+//! | `call *d(%r)`, which reads a virtual table | `cmp t, %r`; `jne` to the original call, out of line; a direct call of the function to which table t leads, or the path through that function |
 //!
-//! Law 2 holds at the call and behind it, and where the rest of a callee is called. In between a callee that runs in place has
-//! the state of the original's but for the return address that was not pushed: the word below the stack pointer, which a call
-//! overwrites and of which nobody reads anything after the return. The guard changes
-//! the status flags, which a call leaves neither to its callee nor to its caller (System V psABI 3.2.1).
+//! Law 2 holds at the call, behind it, and where the rest of a callee is called. In between, an inlined
+//! callee has the state of the original's, except that no return address was pushed. This missing address is
+//! the word below the stack pointer: a call overwrites it, and nothing reads it after the return. The guard
+//! changes the status flags, which a call preserves neither for its callee nor for its caller (System V psABI
+//! 3.2.1).
 //!
-//! Unwinders and symbolizers see all of it as the call: the frame is the caller's, with its call site's landing pad.
+//! Unwinders and symbolizers treat all these instructions as the call: the frame is the caller's, with its
+//! call site's landing pad.
 
 use crate::inline_body::{Part, parts};
 use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_len};
@@ -20,15 +22,15 @@ use addr::Avma;
 use code::{Inst, Refusal};
 use iced_x86::{Code, Instruction, Register};
 
-/// Bytes of a comparison of a register with a word.
+/// Size of a comparison of a register with a word in memory. Bytes.
 const COMPARE_LEN: u32 = 7;
-/// Bytes of a direct call.
+/// Size of a direct call. Bytes.
 const CALL_LEN: u32 = 5;
-/// The number of `jne`'s condition.
+/// The condition number of `jne`.
 const NOT_EQUAL: u8 = 5;
 
-/// An indirect call through what may be a virtual table that a register points to: the register's number, and how far into
-/// the table.
+/// Parses an indirect call that may go through a virtual table to which a register points. Returns the
+/// register's number and the offset into the table.
 #[must_use]
 pub fn table_call(i: &Instruction) -> Option<(u8, u64)> {
     let plain = i.code() == Code::Call_rm64
@@ -40,31 +42,32 @@ pub fn table_call(i: &Instruction) -> Option<(u8, u64)> {
     Some((register, i.memory_displacement64()))
 }
 
-/// Code for one call that lies out of line: behind all other code of the clone.
+/// Out-of-line code for one call, behind all other code of the clone.
 pub(crate) struct OutOfLine {
-    /// The call, by its place in [`code::Cfg::insts`].
+    /// The call, by its index in [`code::Cfg::insts`].
     call: u32,
     what: Aside,
-    /// Where it is come to from, and where it goes on, by their places in [`crate::items::Plan::labels`].
+    /// The labels from which this code is entered and to which it returns, by their indices in
+    /// [`crate::items::Plan::labels`].
     from: u32,
     back: u32,
 }
 
 enum Aside {
-    /// The call as it was.
+    /// The original call.
     Itself,
-    /// A call of the callee's rest, from this address of the original on.
+    /// A call of the callee's rest, from this original address on.
     Rest(Avma),
 }
 
-/// The bytes of a comparison of a register with a word, but for the displacement (Intel SDM volume 2: `cmp r64, r/m64`
-/// with mod 0 and r/m 5).
+/// Returns the bytes of a comparison of a register with a word in memory, without the displacement (Intel SDM
+/// volume 2: `cmp r64, r/m64` with mod 0 and r/m 5).
 pub(crate) fn compare(register: u8) -> [u8; 3] {
     [0x48 | ((register >> 3) << 2), 0x3b, 0x05 | ((register & 7) << 3)]
 }
 
 impl Builder<'_> {
-    /// Plans an inlined or guarded call; `false` where the call can be neither.
+    /// Plans an inlined or guarded call; returns `false` if the call can be neither.
     pub(crate) fn inline_call(&mut self, s: &InlineSite<'_>) -> Result<bool, Refusal> {
         let Some(inst) = self.f.cfg.insts.get(s.call as usize) else { return Ok(false) };
         let body = s.body.and_then(parts);
@@ -95,7 +98,7 @@ impl Builder<'_> {
         Ok(true)
     }
 
-    /// A way through the callee of a call at `original`.
+    /// Plans the path through the callee of a call at `original`.
     fn inlined(&mut self, call: u32, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
         let mut exits: Vec<(u32, Avma)> = Vec::new();
         for part in parts {
@@ -125,7 +128,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes an instruction of a callee in.
+    /// Adds an instruction of a callee to the plan.
     fn borrow(&mut self, original: Avma, inst: &Inst) -> Result<(), Refusal> {
         let operand = if inst.decoded.is_ip_rel_memory_operand() {
             let at = disp32_at(inst.bytes.as_slice()).ok_or(Refusal::RoundTrip)?;
@@ -140,14 +143,14 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A label at the next item.
+    /// Adds a label at the next item.
     fn label(&mut self) -> Result<u32, Refusal> {
         let label = u32::try_from(self.plan.labels.len()).map_err(|_| Refusal::TooLarge)?;
         self.plan.labels.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
         Ok(label)
     }
 
-    /// Plans the code that lies out of line: behind all other code of the clone.
+    /// Plans the out-of-line code, behind all other code of the clone.
     pub(crate) fn plan_out_of_line(&mut self) -> Result<(), Refusal> {
         let out_of_line = std::mem::take(&mut self.out_of_line);
         if !out_of_line.is_empty() && self.plan.fragments.last().is_some_and(|f| f.zone == Zone::Hot) {

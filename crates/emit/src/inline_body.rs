@@ -1,8 +1,9 @@
-//! What of a function can run in place of a call of it?
+//! Chooses the part of a function that can be inlined at a call.
 //!
-//! A way from its entry to its return on which nothing has to do with the stack. Where control leaves that way, the rest of the
-//! function is called: that is entered in the middle, with the return address where a call of the whole would have left it,
-//! which nobody has read or moved so far.
+//! This is a path from the entry to a return, on which no instruction uses the stack. Where control leaves
+//! the path, the rest of the function is called. That call enters the function in the middle, with the return
+//! address where a call of the whole function would have put it. Nothing on the path has read or moved that
+//! address.
 
 use crate::encode::behind_mark;
 use crate::items::{Op, branch_len};
@@ -12,37 +13,39 @@ use code::{BlockId, Cfg, Dest, Inst, Term};
 use iced_x86::{CpuidFeature, FlowControl, Instruction, InstructionInfoFactory, Register};
 use unwind::Lsda;
 
-/// What runs in place has no more bytes than this: what calling it takes in lines, here and there.
+/// The largest size of an inlined path. Bytes. Calling the function touches about as many, in several cache
+/// lines.
 const MOST_BYTES: usize = 48;
 
-/// A way through a function, to run in place of calls.
+/// A path through a function, to be inlined at calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
     /// The function.
     pub cfg: &'a Cfg,
-    /// The blocks on the way, from the entry to one that returns.
+    /// The blocks on the path, from the entry to a block that returns.
     pub path: &'a [BlockId],
     /// Its exception table.
     pub lsda: Option<&'a Lsda>,
 }
 
-/// What there is to do on the way.
+/// One step on the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part<'a> {
     /// An instruction.
     Plain(&'a Inst),
-    /// On a condition, by its number in the opcode, control goes off, to this address of the original.
+    /// A conditional jump off the path: the condition's number in the opcode, and the original address to
+    /// which it leads.
     Exit { cond: u8, to: Avma },
 }
 
-/// Whether calls of a function can be answered in place by this way through it: it is short, ends in a plain return, nothing
-/// on it has to do with the stack or is guarded by a landing pad.
+/// Returns whether this path through a function can be inlined at calls. The path must be short and end in a
+/// plain return. No instruction on it may use the stack or be covered by a landing pad.
 #[must_use]
 pub fn can_inline(body: Body<'_>) -> bool {
     parts(body).is_some()
 }
 
-/// What is done on the way, where such a thing can be.
+/// Returns the steps on the path, if it can be inlined.
 pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
     let Body { cfg, path, lsda } = body;
     path.first().filter(|b| **b == BlockId(0))?;
@@ -90,27 +93,28 @@ pub(crate) fn parts<'a>(body: Body<'a>) -> Option<Vec<Part<'a>>> {
     (parts.iter().map(len).sum::<usize>() <= MOST_BYTES).then_some(parts)
 }
 
-/// A return that pops nothing but the address.
+/// Returns whether an instruction is a return that pops only the return address.
 pub(crate) fn is_plain_return(inst: &Inst) -> bool {
     matches!(inst.bytes.as_slice(), [0xc3] | [0xf3, 0xc3])
 }
 
-/// All but the jump at the end.
+/// Returns all instructions but the jump at the end.
 fn before_jump(insts: &[Inst]) -> Option<&[Inst]> {
     let (last, rest) = insts.split_last()?;
     let i = &last.decoded;
     (i.is_jmp_short_or_near() || i.is_jcc_short_or_near()).then_some(rest)
 }
 
-/// Whether a fault there would be caught in the function itself (`-fnon-call-exceptions`); in place it would be the caller's. That
-/// of an instruction in no call site ends in `std::terminate` in the original, if a handler of the program's throws there.
+/// Returns whether the function itself would catch a fault at this instruction (`-fnon-call-exceptions`);
+/// inlined, the caller would catch it. If the instruction is in no call site and a handler of the program
+/// throws there, the original ends in `std::terminate`.
 pub(crate) fn is_guarded(inst: &Inst, lsda: Option<&Lsda>) -> bool {
     let sites = lsda.map(|l| &l.call_sites[..]).unwrap_or_default();
     sites.iter().any(|s| s.landing_pad.is_some() && s.range.contains(inst.at))
 }
 
-/// Whether an instruction does the same without the frame of a function of its own. The shadow stack is a part of that
-/// (Intel SDM volume 1, 17.2).
+/// Returns whether an instruction does the same without a stack frame of its own. The shadow stack is part of
+/// the frame (Intel SDM volume 1, 17.2).
 pub(crate) fn is_plain(i: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
     i.flow_control() == FlowControl::Next
         && !has_code_operand(i)

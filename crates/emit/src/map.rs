@@ -1,69 +1,75 @@
-//! Which original instruction does a clone instruction stand for?
+//! The relation between clone instructions and original instructions.
 //!
-//! The state problem: a thread, a return address, a sample or an unwind rule is about one instruction of one copy,
-//! and must be carried to the other. Some things break a plain bijection, and [`Link`] names them: most instructions
-//! are in both copies; jumps and nops may be in the clone only; a jump may be in the original only; some are in the clone again.
+//! The state problem: a thread, a return address, a sample or an unwind rule refers to one instruction of one
+//! copy, and must be carried to the other copy. The relation is not a plain bijection. [`Link`] names the
+//! cases: most instructions are in both copies; jumps and nops may be in the clone only; a jump may be in the
+//! original only; some instructions are in the clone more than once.
 //!
-//! Rules: going from clone to original, an extra instruction stands for the one it leads to. Going from original to
-//! clone, a dropped jump stands for the place it would lead to, and of several copies the first is taken. Both hold as
-//! the state is the same on either side of a jump or a nop.
+//! Rules: from clone to original, an extra instruction maps to the instruction to which it leads. From
+//! original to clone, a dropped jump maps to the place to which it would lead, and an instruction with
+//! several copies maps to the first. Both are right because the state is the same on either side of a jump or
+//! a nop.
 
 use crate::Fragments;
 use addr::Avma;
 
-/// How the two sides of an [`Entry`] belong together.
+/// The relation between the two sides of an [`Entry`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Link {
     /// The clone instruction is the copy of the original one.
     Copy,
-    /// A jump or nop of the clone only; `original` is where it leads.
+    /// A jump or nop of the clone only; `original` is its destination.
     Extra,
-    /// A jump of the original only; the clone's side is the place where it would lead, and no bytes are there for it. Or a
-    /// call of the original whose callee runs in place; the clone's side is where that begins.
+    /// A jump of the original only. The clone's side is the place to which it would lead, and has no bytes
+    /// for it. Or: a call of the original whose callee is inlined. The clone's side is then the start of the
+    /// inlined code.
     Dropped,
     /// A further copy of an original instruction that is in a [`Link::Copy`] as well.
     Again,
-    /// A part of what is done for the call at `original`, behind the first instruction of that. Control comes to it only from the
-    /// instruction before, or to a call that lies aside from jumps within; no instruction of the original has its state.
+    /// A part of the code for the call at `original`, behind the first instruction of that code. Control
+    /// reaches it only from the instruction before it, or, for an out-of-line call, from jumps within this
+    /// code. No original instruction has its state.
     Within,
 }
 
-/// One instruction.
+/// One instruction of a clone, of its original, or of both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Position of the clone instruction in the clone. Bytes.
     pub at: u32,
     /// The original instruction.
     pub original: Avma,
-    /// How they belong together.
+    /// The relation between the two.
     pub link: Link,
-    /// Whether a thread may be moved between the two at this instruction. Not so between the read of a cloned jump
-    /// table and the jump: a register holds an address of the one copy.
+    /// Whether a thread may be moved between the two at this instruction. False between the read of a cloned
+    /// jump table and the jump: a register then holds an address of one copy.
     pub movable: bool,
 }
 
 /// The instructions of one clone and of its original.
 ///
-/// INVARIANT(one-to-one): entries rise by `at`; only dropped ones share their place, with the one that follows them; one
-/// is at the start of each fragment; no original instruction is in two entries that are copies or dropped, and what is there again is
-/// in one that is a copy. Both the builder and the parser hold it.
+/// INVARIANT(one-to-one): entries rise by `at`. Only dropped ones share their position, with the entry that
+/// follows them. An entry is at the start of each fragment. No original instruction is in two entries that
+/// are copies or dropped. Each further copy also has an entry that is a copy. Both the builder and the parser
+/// enforce this.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressMap {
     fragments: Fragments,
     entries: Vec<Entry>,
-    /// Places in `entries` of those that are copies or dropped, by rising original address.
+    /// Indices in `entries` of the copies and dropped ones, by rising original address.
     by_original: Vec<u32>,
 }
 
 impl AddressMap {
-    /// Takes entries in clone order; `None` where they break the invariant above.
+    /// Accepts entries in clone order; returns `None` if they break the invariant above.
     #[must_use]
     pub(crate) fn new(fragments: Fragments, entries: Vec<Entry>) -> Option<Self> {
         let len = u32::try_from(fragments.size()).ok()?;
         let mut open = true;
         let mut next = 0;
         for e in &entries {
-            // `next` is where the previous entry lies: the same place only if no bytes were there.
+            // `next` is the position of the previous entry. The same position is valid only if that entry has
+            // no bytes.
             let rises = if open { e.at == next } else { e.at > next };
             if !rises || e.at >= len {
                 return None;
@@ -91,20 +97,20 @@ impl AddressMap {
         (unique && again_ok).then_some(map)
     }
 
-    /// Where the clone's bytes lie.
+    /// Returns the address ranges of the clone's bytes.
     #[must_use]
     pub fn fragments(&self) -> &Fragments {
         &self.fragments
     }
 
-    /// All entries in clone order.
+    /// Returns all entries in clone order.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The entries of the clone instruction at `clone`: dropped ones that lead there, then its own. None where no instruction
-    /// of the clone starts there.
+    /// Returns the entries of the clone instruction at `clone`: dropped ones that lead there, then its own.
+    /// The slice is empty if no instruction of the clone starts there.
     #[must_use]
     pub fn entries_at(&self, clone: Avma) -> &[Entry] {
         let Some(at) = self.fragments.position(clone) else { return &[] };
@@ -112,8 +118,8 @@ impl AddressMap {
         self.entries.get(from..to).unwrap_or_default()
     }
 
-    /// Whether the entry at a place among [`AddressMap::entries`] is a call of what is left of a callee that runs in place: a part of
-    /// what is done for a call, but apart from that.
+    /// Returns whether the entry at this index of [`AddressMap::entries`] is the out-of-line call of an
+    /// inlined callee's rest. Such a call belongs to the code for a call, but lies apart from it.
     #[must_use]
     pub fn is_aside(&self, place: usize) -> bool {
         let Some((e, before)) = self.entries.get(..=place).and_then(<[Entry]>::split_last) else {
@@ -122,7 +128,7 @@ impl AddressMap {
         let same = |b: &&Entry| b.original == e.original;
         let goes_on = match before.last().filter(same) {
             Some(last) if last.link == Link::Extra => {
-                // A guard's comparison, or a jump to the call from what lies before it.
+                // A guard's comparison, or a jump to the call from the code before it.
                 !before.iter().filter(same).any(|b| matches!(b.link, Link::Within | Link::Dropped))
             }
             last => last.is_some(),
@@ -130,36 +136,37 @@ impl AddressMap {
         e.link == Link::Within && !goes_on
     }
 
-    /// The place in the clone that stands for the original instruction at `original`; `None` where that is no cloned
-    /// instruction.
+    /// Returns the clone address that stands for the original instruction at `original`; `None` if no cloned
+    /// instruction is there.
     #[must_use]
     pub fn to_clone(&self, original: Avma) -> Option<Avma> {
         self.by_original(original).map(|e| self.fragments.address(e.at))
     }
 
-    /// The original instruction for which the clone instruction that starts at `clone` stands; `None` also where it is but a
-    /// part of that.
+    /// Returns the original instruction for which the clone instruction at `clone` stands. Returns `None`
+    /// also inside the code for an inlined or guarded call.
     #[must_use]
     pub fn to_original(&self, clone: Avma) -> Option<Avma> {
         self.at_clone(clone).filter(|e| e.link != Link::Within).map(|e| e.original)
     }
 
-    /// As [`AddressMap::to_original`], for an address anywhere in a clone instruction: what a sample or a symbolizer
-    /// asks.
+    /// Works like [`AddressMap::to_original`] for an address anywhere in a clone instruction; used for
+    /// samples and symbolizers.
     #[must_use]
     pub fn original_of_interior(&self, clone: Avma) -> Option<Avma> {
         self.covering(clone).map(|e| e.original)
     }
 
-    /// Where a thread that is about to execute the original instruction at `original` may go on in the clone; `None`
-    /// where there is no such place.
+    /// Returns the clone address at which a thread may continue that is about to execute the original
+    /// instruction at `original`; `None` if there is no such address.
     #[must_use]
     pub fn move_to_clone(&self, original: Avma) -> Option<Avma> {
         let e = self.by_original(original).filter(|e| e.movable)?;
         Some(self.fragments.address(e.at))
     }
 
-    /// Where a thread that is about to execute the clone instruction at `clone` may go on in the original.
+    /// Returns the original address at which a thread may continue that is about to execute the clone
+    /// instruction at `clone`.
     #[must_use]
     pub fn move_to_original(&self, clone: Avma) -> Option<Avma> {
         self.at_clone(clone).filter(|e| e.movable).map(|e| e.original)
@@ -171,7 +178,8 @@ impl AddressMap {
         Some(&self.entries[self.by_original[i] as usize])
     }
 
-    /// The entry whose bytes hold `clone`. A dropped one never does: another follows at the same place.
+    /// Returns the entry whose bytes hold `clone`. This is never a dropped entry, as another entry follows at
+    /// the same position.
     fn covering(&self, clone: Avma) -> Option<&Entry> {
         let at = self.fragments.position(clone)?;
         let after = self.entries.partition_point(|e| e.at <= at);
@@ -182,7 +190,7 @@ impl AddressMap {
         self.entries_at(clone).last()
     }
 
-    /// The place of the first entry at or behind a position.
+    /// Returns the index of the first entry at or behind a position.
     fn first_from(&self, position: u32) -> usize {
         self.entries.partition_point(|e| e.at < position)
     }
@@ -203,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_aside() {
+    fn out_of_line_calls_are_recognized() {
         use Link::{Copy, Dropped, Extra, Within};
         let all = [
             // A guard with a body; a call with a body; the last block's jump to the latter.
@@ -214,7 +222,7 @@ mod tests {
             (15, 0x105, Within, false),
             (20, 0x10a, Copy, false),
             (21, 0x105, Extra, false),
-            // Calls of rests for both, with ways back, and the call as it was.
+            // Calls of rests for both, with jumps back, and the original call.
             (26, 0x105, Within, true),
             (31, 0x10a, Extra, false),
             (36, 0x100, Within, true),
@@ -261,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_moved_is_not() {
+    fn unmovable_instructions_are_not_moved() {
         let m = sample();
         assert_eq!(m.move_to_clone(Avma(0x110)), None);
         assert_eq!(m.move_to_original(Avma(0x9004)), None);
@@ -270,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_maps_are_not_built() {
+    fn broken_maps_are_rejected() {
         let r = || fragments(&[(0x9000, 0x9008)]);
         let c = |at, o| entry(at, o, Link::Copy, true);
         assert!(AddressMap::new(r(), vec![]).is_none(), "bytes without instruction");

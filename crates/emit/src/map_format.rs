@@ -1,47 +1,48 @@
-//! The address map as bytes, to be kept inside the target.
+//! The address map as bytes, for storage in the target.
 //!
 //! ```text
 //! map   := version:u8  fragments:uleb  (start:uleb  length:uleb)*  count:uleb  entry*
 //! entry := (delta_at << 4 | movable << 3 | link):uleb  delta_original:sleb
 //! ```
-//! Deltas are from the entry before (from 0 at first), those of originals modulo 2^64; `link` is 0 for a copy, 1 for
-//! an extra instruction, 2 for a dropped one, 3 for one within a call, 4 for a further copy. Version 3. About three bytes
-//! per instruction. Older ones are still read: in version 2 there are two bits for `link`, in version 1 there is also but one
-//! fragment and no number of them. A map without further copies is written as version 2.
+//! Deltas are from the entry before (from 0 at first); those of originals are modulo 2^64. `link` is 0 for a
+//! copy, 1 for an extra instruction, 2 for a dropped one, 3 for one within a call, 4 for a further copy. The
+//! version is 3. An instruction takes about three bytes. Older versions can still be read. Version 2 has two
+//! bits for `link`. Version 1 has, in addition, only one fragment and no fragment count. A map without
+//! further copies is written as version 2.
 
 use crate::Fragments;
 use crate::map::{AddressMap, Entry, Link};
 use addr::{Addr, Avma, AvmaRange};
 
 const VERSION: u8 = 3;
-/// The version that knows no further copies.
+/// The version without further copies.
 const ONE_COPY: u8 = 2;
-/// The version that knows one fragment.
+/// The version with one fragment only.
 const ONE_FRAGMENT: u8 = 1;
-/// No fragment has fewer bytes.
+/// The smallest size of a fragment. Bytes.
 const MIN_FRAGMENT: usize = 2;
-/// No entry has fewer bytes.
+/// The smallest size of an entry. Bytes.
 const MIN_ENTRY: usize = 2;
 
-/// Bytes that are no address map.
+/// The error for bytes that are not an address map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MapError {
-    /// Written by a whet that knows another format.
+    /// A version that this whet cannot read.
     #[error("address map of unknown version {0}")]
     Version(u8),
-    /// Cut off, or longer than what it says.
+    /// The bytes are truncated, or longer than their counts say.
     #[error("address map of a wrong length")]
     Length,
-    /// Numbers that do not make a map.
+    /// The numbers do not form a valid map.
     #[error("address map that contradicts itself")]
     Inconsistent,
 }
 
 impl AddressMap {
-    /// The map as bytes.
+    /// Encodes the map.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Most have no loop that is there again, and take less so.
+        // Most maps have no unrolled loop; version 2 makes them smaller.
         let again = self.entries().iter().any(|e| e.link == Link::Again);
         let (version, link_bits) = if again { (VERSION, 3) } else { (ONE_COPY, 2) };
         let mut out = vec![version];
@@ -68,7 +69,7 @@ impl AddressMap {
         out
     }
 
-    /// Reads what [`AddressMap::to_bytes`] wrote.
+    /// Parses the result of [`AddressMap::to_bytes`].
     ///
     /// # Errors
     /// [`MapError`] for any other bytes.
@@ -147,19 +148,20 @@ impl Reader<'_> {
         Ok(*b)
     }
 
-    /// A number of things of at least so many bytes each, checked before room is made for them.
+    /// Reads a number of elements of at least `least` bytes each. The number is checked before memory is
+    /// reserved.
     fn count(&mut self, least: usize) -> Result<usize, MapError> {
         let count = usize::try_from(self.uleb()?).map_err(|_| MapError::Length)?;
         if count > self.0.len() / least { Err(MapError::Length) } else { Ok(count) }
     }
 
-    /// The bits of a LEB128 number, how many groups of 7 they were, and the last byte.
+    /// Reads a LEB128 number: its bits, how many bits its groups of 7 have, and its last byte.
     fn leb(&mut self) -> Result<(u64, u32, u8), MapError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let b = self.byte()?;
             let bits = u64::from(b & 0x7f);
-            // The tenth byte has room for one bit; in a signed number all seven are that bit.
+            // The tenth byte has room for one bit; in a signed number all seven bits repeat it.
             if shift == 63 && !matches!(b, 0 | 1 | 0x7f) {
                 return Err(MapError::Inconsistent);
             }
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_survive_a_round_trip() {
         for v in [0, 1, 63, 64, 127, 128, 1 << 32, i64::MAX, i64::MIN, -1, -64, -65, i64::MIN + 1] {
             let mut b = Vec::new();
             sleb(&mut b, v);
@@ -205,7 +207,7 @@ mod tests {
         map.entries().iter().map(|e| e.link)
     }
 
-    /// As older versions wrote it.
+    /// Encodes a map in an older version.
     fn older(map: &AddressMap, version: u8) -> Vec<u8> {
         let mut out = vec![version];
         if version != ONE_FRAGMENT {
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_come_back() {
+    fn maps_survive_a_round_trip() {
         arbtest::arbtest(|u| {
             let mut entries: Vec<Entry> = Vec::new();
             let mut ends = Vec::new();
@@ -254,7 +256,7 @@ mod tests {
             if entries.last().is_some_and(|e| e.link == Link::Dropped) {
                 return Ok(());
             }
-            // Fragments in no order of their addresses.
+            // Fragments whose addresses are in no order.
             ends.retain(|&e| e < at);
             ends.push(at);
             let mut from = 0;
@@ -281,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_do_no_harm() {
+    fn arbitrary_bytes_never_panic() {
         arbtest::arbtest(|u| {
             let mut bytes = vec![*u.choose(&[ONE_FRAGMENT, ONE_COPY, VERSION])?];
             bytes.extend(u.arbitrary::<Vec<u8>>()?);
             if let Ok(map) = AddressMap::from_bytes(&bytes) {
-                // What is accepted can be asked and says the same when written again.
+                // A map that is accepted can be queried, and is the same after encoding and parsing.
                 for e in map.entries() {
                     let _ = (
                         map.to_clone(e.original),
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_lengths_are_told_apart() {
+    fn wrong_versions_and_lengths_are_rejected() {
         let read = AddressMap::from_bytes;
         assert_eq!(read(&[4, 1, 0, 1, 1, 0, 0]), Err(MapError::Version(4)));
         assert_eq!(read(&[]), Err(MapError::Length));

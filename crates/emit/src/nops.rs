@@ -13,7 +13,7 @@ const NOPS: [&[u8]; 9] = [
     &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
 ];
 
-/// The nops that fill `len` bytes, one slice per instruction.
+/// Returns the nops that fill `len` bytes, one slice per instruction.
 pub(crate) fn fill(mut len: usize) -> impl Iterator<Item = &'static [u8]> {
     std::iter::from_fn(move || {
         let n = NOPS[len.min(NOPS.len()).checked_sub(1)?];

@@ -1,9 +1,9 @@
-//! Which instructions does a clone consist of?
+//! Chooses the instructions of a clone.
 //!
-//! The state problem: a block's last branch depends on what lies behind the block. In the original that is always the
-//! next address; in the clone it is whatever the order says. So each way out of a block is given anew:
+//! The state problem: a block's last branch depends on what follows the block. In the original that is always
+//! the next address; in the clone it depends on the order. So each way out of a block is planned again:
 //!
-//! | original | what lies behind | clone |
+//! | original | follows in the clone | clone |
 //! |---|---|---|
 //! | no branch, or a call | its successor | nothing |
 //! | | other | `jmp` (extra) |
@@ -14,18 +14,19 @@
 //! | | other | `jcc t`, `jmp f` (extra) |
 //! | `loop t`, `jrcxz t` else f | t | `loop .+n`, `jmp f` (extra of n bytes) |
 //! | | other | the same, then `jmp t` (extra) |
-//! | does not go on, as far as is known | anything | the same, then `jmp` to the original's next |
+//! | no known successor | anything | the same, then `jmp` to the original's next |
 //!
-//! The last row makes no use of "does not return": should a call return after all, or a debugger step over a trap, then
-//! control goes on where it would in the original.
+//! The last row does not rely on "does not return". If a call does return, or a debugger steps over a trap,
+//! control continues as in the original.
 //!
-//! A counter on a way out stands on that way alone: before the jump, or behind a conditional jump that is turned so as to
-//! lead over it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands before the instruction
-//! that its spot names; never before an `endbr64`, behind which direct calls come in.
+//! A counter on a way out runs on that way only. It stands before the jump, or behind a conditional jump that
+//! is inverted to skip it (`jcc t` becomes `jncc .+n`, the counter, `jmp t`). A counter of a block stands
+//! before the instruction that its spot names. It never stands before an `endbr64`, as direct calls enter
+//! behind it.
 //!
-//! A loop may lie there several times ([`crate::unroll`]).
+//! A loop may be unrolled ([`crate::unroll`]).
 //!
-//! All but branches has its final size here; branches and alignment get theirs in `relax`.
+//! Everything but branches and alignment has its final size here; `relax` sizes these two.
 
 use crate::count;
 use crate::inline::OutOfLine;
@@ -37,10 +38,11 @@ use code::{Block, BlockId, Dest, Point, Refusal, Term};
 use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
-/// Plans a clone; `original_tables` are the jump tables that are not to be cloned although they could be.
+/// Plans a clone. `original_tables` are the jump tables that must not be cloned although they could be.
 ///
 /// # Errors
-/// A refusal where the graph holds a branch that is not understood, or that does not end its block as it says.
+/// A refusal if the graph has a branch that is not understood, or that does not end its block as the graph
+/// says.
 pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
     let mut b = Builder { f, counters, stubs, out_of_line: Vec::new(), plan: Plan::default() };
@@ -62,13 +64,13 @@ pub(crate) struct Builder<'a> {
     pub(crate) f: &'a Function<'a>,
     counters: FxHashMap<Point, Counter>,
     stubs: &'a Stubs,
-    /// What is still to come behind the blocks.
+    /// Out-of-line code to be planned behind the blocks.
     pub(crate) out_of_line: Vec<OutOfLine>,
     pub(crate) plan: Plan,
 }
 
 impl Builder<'_> {
-    /// Chooses the tables to clone: those whose reader and jump are cloned and that lead to a cloned block.
+    /// Chooses the tables to clone: their reader and jump are cloned, and they lead to a cloned block.
     fn plan_tables(&mut self, original_tables: &[u32]) {
         let cfg = self.f.cfg;
         if cfg.tables.iter().all(|t| t.cloneable.is_none()) {
@@ -98,12 +100,13 @@ impl Builder<'_> {
         self.plan.fixed.sort_unstable();
     }
 
-    /// The zone in which the block at a place of the order lies.
+    /// Returns the zone of the block at a place of the order.
     fn zone(&self, place: usize) -> Zone {
         if place < self.f.hot { Zone::Hot } else { Zone::Warm }
     }
 
-    /// All copies of the blocks that lie together at a place of the order; how many blocks those are.
+    /// Plans the block at a place of the order, or all copies of the loop that begins there. Returns how many
+    /// blocks of the order that covers.
     fn loop_at(&mut self, first: usize) -> Result<usize, Refusal> {
         let (blocks, copies) = self.f.unrolled(first);
         let mut again = None;
@@ -123,12 +126,12 @@ impl Builder<'_> {
         Ok(blocks)
     }
 
-    /// The block that lies behind the one at a place of the order.
+    /// Returns the block that follows the block at a place of the order, in the same fragment.
     fn behind(&self, place: usize) -> Option<BlockId> {
         self.f.order.get(place + 1).copied().filter(|_| self.zone(place) == self.zone(place + 1))
     }
 
-    /// What comes before the first copy of a block.
+    /// Plans the fragment start and alignment before the first copy of a block.
     fn begin(&mut self, id: BlockId, place: usize) -> Result<(), Refusal> {
         self.begin_fragment(place)?;
         let start = self.f.cfg.blocks[id.index()].range.start;
@@ -136,33 +139,33 @@ impl Builder<'_> {
             if let Some(fragment) = self.plan.fragments.last_mut() {
                 fragment.align = fragment.align.max(to);
             }
-            // Nops also where control does not come from above: so each byte of a clone is in an instruction that
-            // stands for one of the original.
+            // Nops are added even if control never falls through into them. So each byte of a clone is in an
+            // instruction that stands for an instruction of the original.
             self.plan.items.push(Item { kind: Kind::Align { to }, len: 0, inst: None, original: start });
         }
         self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
         Ok(())
     }
 
-    /// Where the block at a place of the order is the first of its zone.
+    /// Begins a fragment if the block at a place of the order is the first of its zone.
     fn begin_fragment(&mut self, place: usize) -> Result<(), Refusal> {
         let zone = self.zone(place);
         if self.plan.fragments.last().is_none_or(|f| f.zone != zone) {
             let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
-            // Nobody enters the second one but by jumps.
+            // The second fragment is entered by jumps only.
             let align = if place == 0 { self.f.align } else { 1 };
             self.plan.fragments.push(FragmentPlan { zone, first, align });
         }
         Ok(())
     }
 
-    /// A block, behind which there is `next`.
+    /// Plans a block that is followed by `next`.
     fn block(&mut self, id: BlockId, next: Option<BlockId>) -> Result<(), Refusal> {
         let block = &self.f.cfg.blocks[id.index()];
         let insts = block.insts.clone();
         let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
         let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
-        // Direct calls come in behind such an instruction.
+        // Direct calls enter behind an `endbr64`.
         let marked = first.decoded.code() == Code::Endbr64 && insts.len() > 1;
         let skip = self.counters.get(&Point::Block(id)).map_or(0, |c| c.spot.skip).max(u32::from(marked));
         let counted = insts.start.checked_add(skip).filter(|&i| i <= last).ok_or(Refusal::RoundTrip)?;
@@ -186,7 +189,7 @@ impl Builder<'_> {
         self.leave(id, last, next)
     }
 
-    /// An instruction that is not a direct jump.
+    /// Plans an instruction that is not a direct jump.
     fn copy(&mut self, index: u32) -> Result<(), Refusal> {
         let inst = &self.f.cfg.insts[index as usize];
         for w in self.f.watches.iter().filter(|w| w.inst == index) {
@@ -200,7 +203,7 @@ impl Builder<'_> {
         }
     }
 
-    /// An instruction that is not a direct jump and is not an inlined or guarded call.
+    /// Plans an instruction that is not a direct jump and is not an inlined or guarded call.
     pub(crate) fn copy_as_it_is(&mut self, index: u32) -> Result<(), Refusal> {
         let inst = &self.f.cfg.insts[index as usize];
         let i = &inst.decoded;
@@ -217,7 +220,8 @@ impl Builder<'_> {
             let through_redirect = self.f.through_redirects.binary_search(&index).is_ok();
             Kind::Call { to: Avma(i.near_branch_target()), through_redirect }
         } else if has_code_operand(i) {
-            // `xbegin` and whatever else is relative to its own place; a direct jump inside a block breaks the graph.
+            // `xbegin` and other instructions relative to their own address; a direct jump inside a block
+            // breaks the graph.
             return Err(Refusal::ReadsOwnAddress);
         } else if i.is_ip_rel_memory_operand() {
             Kind::RipRelative { disp_at: disp32_at(bytes).ok_or(Refusal::RoundTrip)? }
@@ -237,7 +241,7 @@ impl Builder<'_> {
         u32::try_from(t).ok()
     }
 
-    /// The end of a block: see the table above.
+    /// Plans the end of a block: see the table above.
     fn leave(&mut self, id: BlockId, last: u32, next: Option<BlockId>) -> Result<(), Refusal> {
         let block: &Block = &self.f.cfg.blocks[id.index()];
         let is_next = |to| matches!(to, Dest::Block(b) if next == Some(b));
@@ -285,7 +289,7 @@ impl Builder<'_> {
                     self.count(way(0), self.start_of(taken));
                     self.extra_jump(taken)?;
                 } else if is_next(taken) && !is_next(fall) && !counted(1) {
-                    // A branch to what follows on both arms keeps its condition.
+                    // If both arms lead to the next block, the branch keeps its condition.
                     self.plan.inverted += 1;
                     let to = self.target(fall);
                     return self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at);
@@ -319,7 +323,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The slot through which the stub jumps to which an instruction leads.
+    /// Returns the slot of the stub to which an instruction branches.
     fn slot(&self, i: &Instruction) -> Option<Avma> {
         match self.stubs.get(&Avma(i.near_branch_target())) {
             Some(&Stub::Slot(slot)) => Some(slot),
@@ -337,7 +341,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The original address of a destination.
+    /// Returns the original address of a destination.
     fn start_of(&self, to: Dest) -> Avma {
         match to {
             Dest::Block(b) => self.f.cfg.blocks[b.index()].range.start,
@@ -349,7 +353,7 @@ impl Builder<'_> {
         self.branch(Op::Jump, self.target(to), None, self.start_of(to))
     }
 
-    /// The counter of a point, if it has one; it leads to the original instruction at `original`.
+    /// Plans the counter of a point, if it has one. It stands for the original instruction at `original`.
     fn count(&mut self, at: Point, original: Avma) {
         for (c, step) in
             self.counters.get(&at).into_iter().flat_map(|c| count::steps(c.spot.by).map(move |s| (c, s)))
@@ -359,7 +363,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Of how many items a point's counter consists.
+    /// Returns the number of items in a point's counter.
     fn counter_items(&self, at: Point) -> u32 {
         self.counters
             .get(&at)
@@ -371,7 +375,7 @@ impl Builder<'_> {
     }
 
     fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) -> Result<(), Refusal> {
-        // How far fragments lie apart is not known here.
+        // The distance between fragments is not known here.
         let here = self.plan.fragments.last().map(|f| f.zone);
         let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p as usize)));
         self.plan.items.push(Item {
@@ -384,12 +388,13 @@ impl Builder<'_> {
     }
 }
 
-/// Bytes of a direct call without prefixes.
+/// Size of a direct call without prefixes. Bytes.
 const CALL_LEN: usize = 5;
-/// Bytes of a call or jump through a slot.
+/// Size of a call or jump through a slot. Bytes.
 const THROUGH_LEN: u32 = 6;
 
-/// A condition's number in the opcodes of `jcc`; its inverse differs in the lowest bit (Intel SDM volume 2, B.1.4.7).
+/// Returns a condition's number in the opcodes of `jcc`. Its inverse differs in the lowest bit (Intel SDM
+/// volume 2, B.1.4.7).
 pub(crate) fn condition_number(cc: ConditionCode) -> Option<u8> {
     Some(match cc {
         ConditionCode::None => return None,
@@ -412,12 +417,12 @@ pub(crate) fn condition_number(cc: ConditionCode) -> Option<u8> {
     })
 }
 
-/// Whether an operand is a code address relative to the instruction.
+/// Returns whether an operand is a code address relative to the instruction.
 pub(crate) fn has_code_operand(i: &Instruction) -> bool {
     i.op_kinds().any(|k| matches!(k, OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64))
 }
 
-/// Where the disp32 of an instruction with one is.
+/// Returns the offset of an instruction's disp32, if it has one.
 pub(crate) fn disp32_at(bytes: &[u8]) -> Option<u8> {
     let mut d = Decoder::new(64, bytes, DecoderOptions::NONE);
     let i = d.decode();

@@ -1,27 +1,27 @@
-//! Bytes of the places that send control to a clone.
+//! Encodes redirects.
 
 use crate::reach::rel32;
 use addr::{Addr, Avma};
 use code::SiteForm;
 
-/// Bytes of a `jmp rel32`.
+/// Size of a `jmp rel32`. Bytes.
 pub const JUMP_LEN: usize = 5;
 /// A REX prefix that makes the operand size 64 bits.
 const REX_W: u8 = 0x48;
-/// The second byte, behind the opcode ff, of a jump through a word whose distance follows.
+/// The second byte, behind the opcode ff, of a jump through a word; the word's displacement follows.
 pub const JUMP_THROUGH: u8 = 0x25;
-/// Bytes of a `call rel32` without prefixes.
+/// Size of a `call rel32` without prefixes. Bytes.
 pub const CALL_LEN: usize = 5;
 
-/// A `jmp rel32` to lie at `at` and to go to `dest`; `None` beyond ±2 GiB.
+/// Returns a `jmp rel32` at `at` to `dest`; `None` beyond ±2 GiB.
 #[must_use]
 pub fn jump(at: Avma, dest: Avma) -> Option<[u8; JUMP_LEN]> {
     let [a, b, c, d] = rel32(at.add(JUMP_LEN as u64), dest)?;
     Some([0xe9, a, b, c, d])
 }
 
-/// The bytes of a redirect that end at `end` and lead to `dest`, for [`SiteForm::IndirectJump`] through the word at `dest`; `None` beyond
-/// ±2 GiB.
+/// Returns the bytes of a redirect that ends at `end` and leads to `dest`; for [`SiteForm::IndirectJump`],
+/// `dest` is the word that is jumped through. Returns `None` beyond ±2 GiB.
 #[must_use]
 pub fn redirect(form: SiteForm, end: Avma, dest: Avma) -> Option<Vec<u8>> {
     let jump = || jump(end.sub(JUMP_LEN as u64), dest);
@@ -33,8 +33,9 @@ pub fn redirect(form: SiteForm, end: Avma, dest: Avma) -> Option<Vec<u8>> {
     }
 }
 
-/// The last four bytes of a direct `call`, `jmp` or `jcc` with a 32-bit displacement that ends at `end` and goes to
-/// `dest`; `None` beyond ±2 GiB. Taken from the end, it does not matter which prefixes the instruction has.
+/// Returns the last four bytes of a direct `call`, `jmp` or `jcc` with a 32-bit displacement that ends at
+/// `end` and goes to `dest`; `None` beyond ±2 GiB. Only the end counts, so the instruction may have any
+/// prefixes.
 #[must_use]
 pub fn branch_displacement(end: Avma, dest: Avma) -> Option<[u8; 4]> {
     rel32(end, dest)
@@ -56,7 +57,7 @@ mod tests {
         }
     }
 
-    /// Asserts that a redirect of this form is a jump to, or through, `dest` for processors of each maker.
+    /// Asserts that processors of each maker decode this redirect as a jump to, or through, `dest`.
     fn leads(bytes: &[u8], at: Avma, form: SiteForm, dest: Avma) {
         for options in [DecoderOptions::NONE, DecoderOptions::AMD] {
             let i = Decoder::with_ip(64, bytes, at.0, options).decode();
@@ -74,7 +75,7 @@ mod tests {
         }
     }
 
-    /// No first byte changes what the jump behind it does.
+    /// No first byte changes the effect of the jump behind it.
     #[test]
     fn a_redirect_keeps_the_first_byte() {
         let (at, dest) = (Avma(0x5000), Avma(0x9000));
@@ -93,7 +94,8 @@ mod tests {
         assert_eq!((i.mnemonic(), i.near_branch_target()), (Mnemonic::Je, dest.0));
     }
 
-    /// A redirect in any instruction leaves its first byte and what lies behind it, and is a jump for each maker's processors.
+    /// A redirect in any instruction keeps its first byte and the bytes behind it, and is a jump on each
+    /// maker's processors.
     #[test]
     fn a_redirect_in_any_instruction_is_a_jump() {
         let any = proptest::array::uniform15(proptest::num::u8::ANY);

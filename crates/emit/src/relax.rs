@@ -1,19 +1,20 @@
-//! How long is each branch, and where does each item lie?
+//! Computes the length of each branch and the position of each item.
 //!
-//! The state problem: an 8-bit displacement depends on the sizes of the branches it spans, which depend on their
-//! displacements. Rule: all that may be short start short; whichever does not reach becomes long and stays so; repeat.
-//! It ends, as each round but the last makes at least one branch long. Without alignment the result is the least one:
-//! a branch that is made long cannot be short in any solution, by induction over the rounds. With alignment, growing a
-//! branch may bring two places closer, so the result is right but perhaps not the least.
+//! The state problem: an 8-bit displacement depends on the sizes of the branches it spans, and these depend
+//! on their displacements. Rule: every branch that may be short starts short; a branch that does not reach
+//! becomes long and stays long; repeat. The loop ends because each round but the last makes at least one
+//! branch long. Without alignment the result is the smallest: by induction over the rounds, a branch that is
+//! made long is long in every solution. With alignment, a longer branch may bring two places closer. The
+//! result is then right, but perhaps not the smallest.
 //!
-//! Places are positions in the clone, which are distances as long as both ends are in one fragment; no short branch leads out
-//! of its own.
+//! Positions are counted in the clone. Their differences are distances only while both ends are in one
+//! fragment; no short branch leads out of its fragment.
 
 use crate::items::{FragmentPlan, Item, Kind, Plan, Target, branch_len};
 use code::Refusal;
 
-/// Makes branches long where they must be and returns the position of each item in the clone (its fragments aligned as
-/// the plan says), and behind the last one the clone's size. Bytes.
+/// Makes branches long where they must be. Returns the position of each item in the clone, with fragments
+/// aligned as planned, and last the clone's size. Bytes.
 ///
 /// # Errors
 /// [`Refusal::TooLarge`] beyond 1 GiB.
@@ -42,10 +43,10 @@ pub(crate) fn relax(plan: &mut Plan) -> Result<Vec<u32>, Refusal> {
     }
 }
 
-/// Positions of items of the sizes that they have now; sets the sizes of alignments.
+/// Computes positions from the current sizes; sets the sizes of alignments.
 fn place(items: &mut [Item], fragments: &[FragmentPlan], offsets: &mut [u32]) -> Result<(), Refusal> {
     let mut firsts = fragments.iter().map(|f| f.first).peekable();
-    // Of the item, and of its fragment.
+    // `at` is the position of the item, `start` that of its fragment.
     let (mut at, mut start) = (0u32, 0u32);
     for ((i, item), offset) in (0u32..).zip(items).zip(offsets.iter_mut()) {
         if firsts.next_if_eq(&i).is_some() {
@@ -74,8 +75,8 @@ mod tests {
         Item { kind, len, inst: None, original: Avma(0) }
     }
 
-    /// Blocks of a body, a branch to a block, and perhaps an alignment before them; from the block `split` on in a second
-    /// fragment.
+    /// Builds blocks of a body, a branch to a block, and perhaps an alignment before them. From the block
+    /// `split` on, they are in a second fragment.
     fn build_split(blocks: &[(u32, bool, u32, Option<u32>)], split: usize) -> Plan {
         let mut plan = Plan::default();
         for (b, &(body, cond, to, align)) in blocks.iter().enumerate() {
@@ -101,7 +102,7 @@ mod tests {
         build_split(blocks, blocks.len())
     }
 
-    /// Whether each short branch reaches, with sizes and offsets that agree.
+    /// Returns whether each short branch reaches, and sizes and offsets agree.
     fn sound(plan: &Plan, offsets: &[u32]) -> bool {
         plan.items.iter().enumerate().all(|(i, item)| {
             let fragment = plan.fragments.iter().rfind(|f| f.first as usize <= i).unwrap();
@@ -159,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_edges_of_a_short_branch() {
-        // Over a body of 127 bytes: short; of 128: long. Backward counts the branch itself.
+        // A short branch reaches over a body of 127 bytes, but not of 128. A backward displacement includes
+        // the branch itself.
         for (body, len) in [(127, 2), (128, 6)] {
             let mut plan = build(&[(0, true, 2, None), (body - 2, false, 1, None), (1, false, 2, None)]);
             relax(&mut plan).unwrap();

@@ -1,24 +1,24 @@
-//! The finished bytes of a fragment, decoded along its entries.
+//! Decodes the finished bytes of a fragment along its entries.
 
 use crate::encode::Fragment;
 use crate::map::{Entry, Link};
 use addr::Avma;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-/// One entry and what is there.
+/// One entry with its decoded instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'a> {
     pub(crate) entry: &'a Entry,
-    /// Index of the original instruction of which it is the copy, or which was dropped.
+    /// Index of the original instruction that was copied or dropped.
     pub(crate) inst: Option<u32>,
-    /// Where.
+    /// The address in the clone.
     pub(crate) at: Avma,
-    /// The instruction; an invalid one where no bytes are there for the entry.
+    /// The instruction; an invalid one if the entry has no bytes.
     pub(crate) got: Instruction,
     pub(crate) bytes: &'a [u8],
 }
 
-/// All entries of a fragment; `None` where bytes and entries do not go together.
+/// Decodes all entries of a fragment; `None` if bytes and entries do not match.
 pub(crate) fn steps<'a>(fragment: &Fragment<'a>) -> Option<Vec<Step<'a>>> {
     let mut decoder = Decoder::with_ip(64, fragment.bytes, fragment.range.start.0, DecoderOptions::NONE);
     let step = |(entry, &inst): (&'a Entry, &Option<u32>)| {

@@ -5,11 +5,11 @@ use addr::{Addr, Avma};
 use code::{Inst, InstBytes, JumpTable, TableForm, TableLoad};
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, Register};
 
-/// A displacement that no encoder makes shorter.
+/// A displacement that no encoder shortens.
 const PLACEHOLDER: u64 = 0x7fff_ffff;
 
-/// A table's reader with a 32-bit displacement, and where in its bytes that is. `None` where the instruction does not
-/// take one, or would become another one.
+/// Returns a table's reader with a 32-bit displacement, and the displacement's offset in its bytes. Returns
+/// `None` if the instruction cannot have one, or would become a different instruction.
 pub(crate) fn with_disp32(inst: &Inst) -> Option<(InstBytes, u8)> {
     let mut wanted = inst.decoded;
     let base_ok = wanted.memory_base() == Register::None || wanted.memory_base().is_gpr64();
@@ -30,7 +30,7 @@ pub(crate) fn with_disp32(inst: &Inst) -> Option<(InstBytes, u8)> {
     (whole && same_but_displacement(&got, &inst.decoded)).then_some((bytes, disp_at))
 }
 
-/// Whether two instructions do the same, but for a memory operand's displacement and how that is encoded.
+/// Returns whether two instructions are equal, except for a memory operand's displacement and its encoding.
 pub(crate) fn same_but_displacement(a: &Instruction, b: &Instruction) -> bool {
     let bare = |i: &Instruction| {
         let mut i = *i;
@@ -41,7 +41,7 @@ pub(crate) fn same_but_displacement(a: &Instruction, b: &Instruction) -> bool {
     bare(a) == bare(b)
 }
 
-/// The reader's displacement that makes it read the table at `at`; `None` out of reach.
+/// Returns the displacement with which the reader reads the table at `at`; `None` out of reach.
 pub(crate) fn displacement(load: &TableLoad, at: Avma) -> Option<[u8; 4]> {
     // INVARIANT(reach)
     match load.base_value {
@@ -50,7 +50,7 @@ pub(crate) fn displacement(load: &TableLoad, at: Avma) -> Option<[u8; 4]> {
     }
 }
 
-/// Bytes of one entry.
+/// Returns the size of one entry. Bytes.
 pub(crate) fn entry_len(form: TableForm) -> usize {
     match form {
         TableForm::Absolute8 => 8,
@@ -58,7 +58,7 @@ pub(crate) fn entry_len(form: TableForm) -> usize {
     }
 }
 
-/// Bytes of a table, rounded up to 8.
+/// Returns the size of a table, rounded up to 8. Bytes.
 pub(crate) fn table_len(table: &JumpTable) -> usize {
     (entry_len(table.form) * table.targets.len()).next_multiple_of(8)
 }
@@ -73,7 +73,7 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, form: TableForm, to: Avma) -> Option
     Some(())
 }
 
-/// The destinations that a table's bytes stand for.
+/// Returns the destinations in a table's bytes.
 pub(crate) fn destinations(bytes: &[u8], form: TableForm) -> impl Iterator<Item = Option<Avma>> {
     bytes.chunks(entry_len(form)).map(move |c| match form {
         TableForm::Absolute8 => Some(Avma(u64::from_le_bytes(c.try_into().ok()?))),

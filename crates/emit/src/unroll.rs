@@ -1,39 +1,40 @@
-//! Loops that go round several times between two jumps back.
+//! Loop unrolling.
 //!
-//! A loop jumps back each time it goes round, in whatever order its blocks lie. With copies of them one behind the other it does so
-//! only behind the last. All copies are made alike; what lies behind a block makes the difference (`plan`): behind the last block
-//! of a copy that is the first of the next copy, so that the branch which goes round there is turned, and leaves the loop.
+//! A loop takes its back edge once per iteration, whatever the order of its blocks. With copies of its blocks
+//! in a row, it jumps back only behind the last copy. All copies are planned alike; only the block that
+//! follows makes a difference (`plan`). The last block of a copy is followed by the first block of the next
+//! copy. So its loop branch is inverted there, and leaves the loop.
 //!
-//! Law 2 holds in each copy, as each instruction is the same and leads to a copy of the same. Whoever comes from elsewhere comes to
-//! the first copy.
+//! Law 2 holds in each copy: each instruction is the same and leads to a copy of the same instruction.
+//! Control from outside the loop enters the first copy.
 
 use crate::plan::has_code_operand;
 use crate::request::Function;
 use code::{BlockId, Cfg, Dest, Term};
 use iced_x86::FlowControl;
 
-/// More would only be larger.
+/// The largest unroll factor. More copies would only take more space.
 const MOST_COPIES: u32 = 16;
 
-/// A loop to unroll: blocks that lie side by side in a clone, and all of them several times.
+/// A loop to unroll: blocks that are contiguous in a clone's order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unroll {
-    /// The place of the first in [`Function::order`].
+    /// The place of its first block in [`Function::order`].
     pub first: usize,
-    /// How many there are.
+    /// The number of its blocks.
     pub blocks: usize,
-    /// How many times they are there; at most 16.
+    /// The unroll factor: the number of copies, at most 16.
     pub copies: u32,
 }
 
-/// Whether these blocks, in this order, are a loop that can lie in a clone several times: each can run on to the next one, and the
-/// last to the first.
+/// Returns whether these blocks, in this order, are a loop that can be unrolled: each can continue to the
+/// next block, and the last to the first.
 fn can_unroll(cfg: &Cfg, blocks: &[BlockId]) -> bool {
     let nexts = blocks.iter().cycle().skip(1);
     !blocks.is_empty() && blocks.iter().zip(nexts).all(|(&b, &next)| goes_on(cfg, b, next))
 }
 
-/// All loops that lie in one piece in an order of blocks and can be there several times, each with one copy.
+/// Returns all loops that are contiguous in an order of blocks and can be unrolled, each with one copy.
 #[must_use]
 pub fn loops(cfg: &Cfg, order: &[BlockId]) -> Vec<Unroll> {
     let mut places = vec![None; cfg.blocks.len()];
@@ -63,7 +64,8 @@ fn goes_on(cfg: &Cfg, id: BlockId, next: BlockId) -> bool {
         }
         _ => return false,
     };
-    // A call may be inlined or guarded, and the read of a table has a window: those are one place of the clone for one of the original.
+    // An inlined or guarded call and a table read with its window need one clone address for each original
+    // one, so they are excluded.
     let of_table = |i: u32| {
         let mut loads = cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.any(|l| l.inst == i || (l.differs.0..l.differs.1).contains(&i))
@@ -73,8 +75,8 @@ fn goes_on(cfg: &Cfg, id: BlockId, next: BlockId) -> bool {
 }
 
 impl Function<'_> {
-    /// How many blocks lie side by side from a place of the order on, and how often: one, once, where nothing else is asked for
-    /// or can be.
+    /// Returns how many blocks from a place of the order on are copied together, and how often: one block,
+    /// once, if no unrolling is requested or possible there.
     pub(crate) fn unrolled(&self, first: usize) -> (usize, u32) {
         let counts = !self.counters.is_empty() || !self.watches.is_empty();
         let found = self.unrolls.iter().find(|r| r.first == first && !counts);

@@ -1,29 +1,38 @@
-//! The proof: does the finished clone do what the original does?
+//! The proof that a finished clone does what the original does.
 //!
-//! The claim is law 2, as a simulation. Say that a clone address C *stands for* an original address D (written C ~ D)
-//! where the map says so in either direction (each of several copies stands for its original), or where C is D, or where C is the entry of a clone and D that of its
-//! original, or C is behind the `endbr64` with which that clone begins, or C is where a clone has the block that begins at D, or D
-//! a stub that goes to either of the first two. Then, decoding the clone's bytes from first to last and using nothing of how they were made:
+//! The claim is law 2, as a simulation. A clone address C *stands for* an original address D (written C ~ D)
+//! in any of these cases:
+//! - the map says so in either direction (each of several copies stands for its original);
+//! - C is D;
+//! - C is the entry of a clone and D the entry of its original, or C is behind the `endbr64` with which that
+//!   clone begins;
+//! - C is the clone address of the block that begins at D;
+//! - D is a stub of a function F, and one of the three cases above holds for C and F.
 //!
-//! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map and each entry with bytes is one
-//!    decoded instruction, in one fragment;
-//! 2. INVARIANT(entry): the first stands for the original's first, and where a redirect enters the clone stands for the
-//!    instruction for which it does;
-//! 3. INVARIANT(simulation), for each entry, where *next* is the address behind it, be it the clone's or not:
-//!    - a copy that is no direct jump is the same instruction, equal in all operands, in the effective address of a
-//!      RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the original's, or the
-//!      call is one through the slot of the stub that the original calls;
-//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's, or a jump through the stub's slot;
-//!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or the
-//!      inverse condition and the two exchanged;
-//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and the
-//!      registers and flags that a counter changes are not read from its original on before they are written;
+//! The verifier decodes the clone's bytes from first to last and uses nothing of how they were made. It
+//! checks:
+//!
+//! 1. INVARIANT(one-to-one): each decoded instruction is one entry of the map, and each entry with bytes is
+//!    one decoded instruction, in one fragment;
+//! 2. INVARIANT(entry): the first clone instruction stands for the original's first; each place where a
+//!    redirect enters the clone stands for the redirected instruction;
+//! 3. INVARIANT(simulation), for each entry, where *next* is the address behind it, in the clone or not:
+//!    - a copy that is no direct jump is the same instruction, equal in all operands and in the effective
+//!      address of a RIP-relative operand, and next ~ the original's next; a direct call's destination ~ the
+//!      original's, or the call goes through the slot of the stub that the original calls;
+//!    - a copy of a `jmp` is a `jmp` and its destination ~ the original's, or it is a jump through the stub's
+//!      slot;
+//!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or
+//!      the inverse condition and the two exchanged;
+//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and
+//!      the registers and flags that a counter changes are not read before they are written, from its
+//!      original on;
 //!    - a dropped `jmp` has a destination that its place stands for;
-//! 4. each destination in a cloned table ~ the original table's, and its reader reads it.
+//! 4. each destination in a cloned table ~ the original table's, and its reader reads the cloned table.
 //!
-//! If C ~ D holds when the clone is at C and the original would be at D with equal state, then by 3 and 4 it holds
-//! after one step; by 2 it holds at the entry. That a returning call comes back to next needs no more, as next ~ next. A copy after which
-//! nothing follows need not have a next: `ret`, indirect jumps.
+//! Assume C ~ D, with the clone at C and the original at D in equal state. Then by 3 and 4 it holds after one
+//! step; by 2 it holds at the entry. A returning call comes back to next, which needs no further proof, as
+//! next ~ next. A copy without a successor needs no next: `ret`, indirect jumps.
 
 use crate::count;
 use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
@@ -41,7 +50,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Checks one clone.
 ///
 /// # Errors
-/// [`Refusal::RoundTrip`] where the claim does not hold.
+/// [`Refusal::RoundTrip`] if the claim does not hold.
 pub(crate) fn verify(
     f: &Function<'_>,
     plan: &Plan,
@@ -61,11 +70,11 @@ pub(crate) struct Verifier<'a> {
     pub(crate) map: &'a AddressMap,
     pub(crate) places: &'a DataPlaces,
     pub(crate) clones: &'a Clones<'a>,
-    /// Where there are counters.
+    /// Present if there are counters or watches.
     counted: Option<Counted>,
 }
 
-/// What counters are checked against.
+/// The facts against which counters are checked.
 struct Counted {
     liveness: Liveness,
     /// Instructions by address.
@@ -92,14 +101,14 @@ impl Counted {
 }
 
 impl Verifier<'_> {
-    /// Points 1 to 3; `None` where one fails.
+    /// Checks points 1 to 3; `None` if one fails.
     fn clone(&self, clone: &Encoded) -> Option<()> {
         let first = clone.entries.first()?;
         let entry = self.f.cfg.entry;
         let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == entry
             && first.original == entry
             && self.stands_for(clone.fragments.start(), entry)
-            // What is behind it is told by the original: here it has to be the clone's as well.
+            // The original decides what is behind its `endbr64`; the clone must begin with a copy of it.
             && self.clones.here.get(&entry).is_none_or(|e| {
                 e.direct == e.start || first.link == Link::Copy && first.at == 0
             });
@@ -131,7 +140,7 @@ impl Verifier<'_> {
                     self.guarded(&step, &mut steps, asides)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,
-                // All else of an inlined or guarded call is behind its first instruction.
+                // All other instructions of an inlined or guarded call are behind its first instruction.
                 (Link::Within, _) => self.aside(&step, asides)?,
             }
         }
@@ -182,7 +191,7 @@ impl Verifier<'_> {
         ok.then_some(())
     }
 
-    /// Whether an instruction goes where the stub at `stub` goes, by its slot.
+    /// Returns whether an instruction goes through the slot of the stub at `stub`.
     fn through(&self, got: &Instruction, code: Code, stub: Avma) -> bool {
         got.code() == code
             && got.is_ip_rel_memory_operand()
@@ -190,14 +199,14 @@ impl Verifier<'_> {
             && self.clones.stubs.get(&stub) == Some(&Stub::Slot(Avma(got.ip_rel_memory_address())))
     }
 
-    /// Whether an instruction without code operand is the same.
+    /// Returns whether an instruction without a code operand is the same.
     fn same(&self, inst: &Inst, got: &Instruction, bytes: &[u8]) -> Option<bool> {
         let was = &inst.decoded;
         if bytes == inst.bytes.as_slice() && !was.is_ip_rel_memory_operand() {
             return Some(true);
         }
         if was.is_ip_rel_memory_operand() {
-            // The decoder keeps such a displacement as the address that it leads to.
+            // The decoder stores a RIP-relative displacement as its effective address.
             return Some(bytes.len() == inst.bytes.as_slice().len() && got == was);
         }
         let mut tables = self.plan.tables.iter().zip(&self.places.tables);
@@ -211,7 +220,7 @@ impl Verifier<'_> {
         Some(reads == at && table::same_but_displacement(got, was))
     }
 
-    /// Point 4.
+    /// Checks point 4.
     fn tables(&self, clone: &Encoded) -> Option<()> {
         for (t, bytes) in self.plan.tables.iter().zip(&clone.tables) {
             let table = self.f.cfg.tables.get(t.index as usize)?;
@@ -232,7 +241,7 @@ impl Verifier<'_> {
         (self.plan.tables.len() == clone.tables.len()).then_some(())
     }
 
-    /// C ~ D.
+    /// Returns whether C ~ D.
     pub(crate) fn stands_for(&self, clone: Avma, original: Avma) -> bool {
         if self.map.fragments().contains(clone) {
             return self.map.to_original(clone) == Some(original)
@@ -243,7 +252,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Where the original goes when a conditional jump that stands for its own is taken, and when it is not.
+/// Returns where the original goes if a conditional jump in the clone is taken, and if it is not.
 pub(crate) fn ways(inst: &Inst, got: &Instruction) -> Option<[Avma; 2]> {
     let was = &inst.decoded;
     let (target, next) = (Avma(was.near_branch_target()), inst.end());

@@ -1,18 +1,21 @@
-//! The proof for calls that get where they go more directly: does what stands in the clone come to what the call does?
+//! The proof for inlined and guarded calls: the clone's code has the same result as the call.
 //!
-//! 1. A call that is dropped is a direct one of a function; there follows a way through that, from its entry along its jumps to a
-//!    plain return, each instruction of which does the same without a frame ([`is_plain`]), and then ~ behind the call.
-//! 2. Behind a comparison that ~ an indirect call comes a `jne` to the copy of that call. The two are come to from nowhere
-//!    else, so where control goes on the register holds the table, which is constant and leads to the callee; there
-//!    follows a direct call whose destination ~ the callee, or a way through the callee, and then ~ behind the call.
-//! 3. Where that way is left there is a jump, on the same condition, to a direct call whose destination ~ where the callee's jump
-//!    leads, and then ~ behind the call. On that way nothing has touched the stack, so that call leaves the state that
-//!    there is in the original.
+//! 1. A dropped call is a direct call of a function. Behind it in the clone is a path through that function,
+//!    from its entry along its jumps to a plain return. Each instruction on the path does the same without a
+//!    frame ([`is_plain`]). The address behind the path ~ the address behind the call.
+//! 2. Behind a comparison that ~ an indirect call is a `jne` to the copy of that call. Control reaches the
+//!    two from nowhere else. So if the `jne` is not taken, the register holds the table, which is constant
+//!    and leads to the callee. A direct call whose destination ~ the callee follows, or a path through the
+//!    callee; then an address ~ behind the call.
+//! 3. Where control leaves that path, a jump on the same condition leads to a direct call. The call's
+//!    destination ~ the destination of the callee's jump, and its next ~ behind the call. Nothing on the path
+//!    has used the stack, so the call creates the state that the original has.
 //!
-//! A part of an inlined or guarded call ([`Link::Within`]) stands for no instruction, so nothing of what is proven leads to one but what is said here.
+//! A part of an inlined or guarded call ([`Link::Within`]) stands for no instruction. So only the code
+//! described here leads to such a part.
 //!
-//! In between a status flag is changed (which the call leaves to nobody) and no return address is written (a word that the
-//! call overwrites and nobody reads); see [`crate::inline`].
+//! In between, a status flag changes (a call does not preserve it), and no return address is written (a
+//! call overwrites this word, and nothing reads it); see [`crate::inline`].
 
 use crate::encode::behind_mark;
 use crate::inline;
@@ -26,20 +29,21 @@ use code::Inst;
 use iced_x86::{Code, FlowControl, InstructionInfoFactory, Mnemonic};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The steps behind one.
+/// The remaining steps of a fragment.
 type Rest<'a> = std::vec::IntoIter<Step<'a>>;
 
-/// Calls that lie aside.
+/// Out-of-line calls.
 #[derive(Default)]
 pub(crate) struct Asides {
-    /// Where one has to be, for which call of the original, and whereto.
+    /// Required: the clone address of the call, the original call that it is for, and its original
+    /// destination.
     asked: Vec<(Avma, Avma, Avma)>,
-    /// Where one is, for which call, and where it leads.
+    /// Found: for a clone address, the original call that it is for, and its destination.
     given: FxHashMap<Avma, (Avma, Avma)>,
 }
 
 impl Verifier<'_> {
-    /// Point 1: `call` is dropped at the place of `step`.
+    /// Checks point 1: `call` is dropped at the place of `step`.
     pub(crate) fn inlined(
         &self,
         step: &Step<'_>,
@@ -57,7 +61,7 @@ impl Verifier<'_> {
         self.body(inline_site, call, step.at, steps, asides)
     }
 
-    /// Point 2: `compare` is the first instruction.
+    /// Checks point 2: `compare` is the first instruction.
     pub(crate) fn guarded(
         &self,
         compare: &Step<'_>,
@@ -98,7 +102,8 @@ impl Verifier<'_> {
         goes.then_some(())
     }
 
-    /// A way through the callee from `at` on, and behind it what is behind the call.
+    /// Checks a path through the callee from `at` on, and that what follows it stands for the address behind
+    /// the call.
     fn body(
         &self,
         inline_site: &InlineSite<'_>,
@@ -110,7 +115,7 @@ impl Verifier<'_> {
         let body = inline_site.body.filter(|body| body.cfg.entry == inline_site.callee)?;
         let mut factory = InstructionInfoFactory::new();
         let mut original = behind_mark(body.cfg, body.cfg.entry);
-        // More of them are none that end.
+        // A path with more steps than instructions would never end.
         for _ in 0..=body.cfg.insts.len() {
             let inst = body.cfg.insts.iter().find(|i| i.at == original)?;
             let was = &inst.decoded;
@@ -131,7 +136,7 @@ impl Verifier<'_> {
                 continue;
             }
             let same = match was.is_ip_rel_memory_operand() {
-                // The decoder keeps such a displacement as the address that it leads to.
+                // The decoder stores a RIP-relative displacement as its effective address.
                 true => step.bytes.len() == inst.bytes.as_slice().len() && step.got == *was,
                 false => step.bytes == inst.bytes.as_slice(),
             };
@@ -142,7 +147,7 @@ impl Verifier<'_> {
         None
     }
 
-    /// A call that lies aside; whether it leads where it should is seen once all is known.
+    /// Records an out-of-line call. Its destination is checked once all calls are known.
     pub(crate) fn aside(&self, step: &Step<'_>, asides: &mut Asides) -> Option<()> {
         let for_call = step.entry.original;
         let inline_site = self.inline_site_of(for_call)?;
@@ -152,7 +157,7 @@ impl Verifier<'_> {
         (is_call && self.stands_for(Avma(step.got.next_ip()), call.end())).then_some(())
     }
 
-    /// Point 3: each call is there and leads where it should.
+    /// Checks point 3: each required call is there and leads to the right destination.
     pub(crate) fn hold(&self, asides: &Asides) -> bool {
         asides.asked.iter().all(|(at, call, to)| {
             asides.given.get(at).is_some_and(|(of, leads)| of == call && self.stands_for(*leads, *to))
@@ -165,12 +170,13 @@ impl Verifier<'_> {
     }
 }
 
-/// A step that is a part of what is done for the call at `call`.
+/// Returns the step if it belongs to the code for the call at `call`.
 fn within<'a>(step: Step<'a>, call: Avma) -> Option<Step<'a>> {
     (step.entry.link == Link::Within && step.entry.original == call).then_some(step)
 }
 
-/// Those of the places that others call ([`crate::encode::Clones::rests`]) that are not what they are called for, by finished maps.
+/// Returns the call targets inside other clones ([`crate::encode::Clones::rests`]) that do not map to the
+/// expected original address, by the finished maps.
 pub(crate) fn wrong_rests<'a>(
     rests: &FxHashMap<Avma, Avma>,
     maps: impl Iterator<Item = &'a AddressMap>,

@@ -1,4 +1,4 @@
-//! The proof must fail for bytes, maps and tables that are wrong: each is damaged on purpose.
+//! The proof must fail for wrong bytes, maps and tables: each is damaged on purpose.
 
 use super::*;
 use crate::Body;
@@ -20,7 +20,7 @@ mod graph;
 #[path = "../tests/it/common/rng.rs"]
 mod rng;
 
-/// Of originals, clones and second fragments no two places differ in one bit.
+/// No two addresses in originals, clones and second fragments differ in exactly one bit.
 const AT: Avma = Avma(0x5a_0000);
 const WARM_AT: Avma = Avma(0x57_0000);
 
@@ -37,7 +37,7 @@ fn no_clone(_: Avma) -> Option<Avma> {
     None
 }
 
-/// Where constant words lead.
+/// Returns the destination of a constant word.
 fn word(at: Avma) -> Option<Avma> {
     (at == TABLE.add(8)).then_some(LEAF)
 }
@@ -64,7 +64,7 @@ fn function_in<'a>(cfg: &'a Cfg, order: Vec<BlockId>, rng: &mut Rng) -> Function
     Function { hot: rng.hot(order.len()), align: 16, unrolls, ..Function::new(cfg, order, &[]) }
 }
 
-/// Plan and bytes.
+/// Returns a function's plan and bytes.
 fn make(f: &Function<'_>, tables_at: &[Avma]) -> (Plan, Encoded) {
     let mut plan = plan(f, &[], &FxHashMap::default()).unwrap();
     let offsets = relax(&mut plan).unwrap();
@@ -78,7 +78,7 @@ fn make(f: &Function<'_>, tables_at: &[Avma]) -> (Plan, Encoded) {
     (plan, encoded)
 }
 
-/// The ranges with so many bytes more in the last one.
+/// Returns the ranges with the last one `by` bytes longer.
 fn longer(e: &Encoded, by: u64) -> Fragments {
     let mut ranges: Vec<AvmaRange> = e.fragments.ranges().collect();
     let last = ranges.last_mut().unwrap();
@@ -97,7 +97,7 @@ fn every_flipped_bit_is_found() {
     for seed in 0..60 {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
-        // Where blocks lie as they did there are more loops.
+        // The original order of blocks has more loops.
         let own = cfg.block_ids().collect();
         let f = if seed % 2 == 0 { function(&cfg, &mut rng) } else { function_in(&cfg, own, &mut rng) };
         let (plan, good) = make(&f, &[]);
@@ -111,8 +111,8 @@ fn every_flipped_bit_is_found() {
                 found += 1;
                 continue;
             }
-            // Some bits mean nothing, like REX.X without an index register; and a branch may go to an extra jump
-            // that goes where the branch went.
+            // Some bits mean nothing, such as REX.X without an index register. A branch may also go to an
+            // extra jump with the same destination.
             let all = |e: &Encoded| {
                 let fragments = e.fragments().unwrap();
                 let decode = |f: &Fragment<'_>| {
@@ -145,7 +145,7 @@ fn every_wrong_entry_is_found() {
         let (plan, good) = make(&f, &[]);
         for i in 0..good.entries.len() {
             let mut bad = good.clone();
-            // To the instruction behind the right one.
+            // Moves the entry to the instruction behind the right one.
             bad.entries[i].original = bad.entries[i].original.add(1);
             assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: entry {i}");
             let mut bad = good.clone();
@@ -160,7 +160,7 @@ fn every_wrong_entry_is_found() {
 }
 
 #[test]
-fn every_wrong_place_of_a_fragment_is_found() {
+fn every_wrong_fragment_address_is_found() {
     let mut split = 0;
     for seed in 0..200 {
         let mut rng = Rng(seed);
@@ -177,14 +177,15 @@ fn every_wrong_place_of_a_fragment_is_found() {
             [first, moved(second, -1)],
             [moved(first, 1), second],
             [second, first],
-            // A byte from one to the other: the sizes are right together only.
+            // Moves one byte from one fragment to the other: the sizes are right only together.
             [cut(-1)[0], AvmaRange::new(second.start, second.end.offset(1))],
             [cut(1)[0], AvmaRange::new(second.start.offset(1), second.end)],
         ];
         for ranges in wrong {
             let Some(fragments) = Fragments::new(&ranges) else { continue };
             let bad = Encoded { fragments, ..good.clone() };
-            // One that neither leads to the other nor has anything relative to its place may lie anywhere.
+            // A clone without jumps between fragments and without anything relative to its address may lie
+            // anywhere.
             let leads = good.entries.iter().any(|e| e.link == Link::Extra);
             assert!(
                 check(&f, &plan, &bad, &[]).is_err() || !leads,
@@ -227,7 +228,7 @@ fn every_wrong_table_is_found() {
     assert!(check(&f, &plan, &bad, &at).is_err(), "a byte without instruction");
 }
 
-/// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, answered in place; the way through LEAF is left in two places.
+/// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, both calls inlined; the path through LEAF has two exits.
 #[test]
 fn a_wrong_inline_site_is_found() {
     // 0: mov 4(%rdi), %eax; test; je 3. 1: lea 0x10(%rip), %rcx; jne 4. 2: ret. 3: neg; ret. 4: ret.
@@ -265,7 +266,7 @@ fn a_wrong_inline_site_is_found() {
         let found = check(&f, &plan, &bad, &[]).is_err();
         assert!(found || decode(&bad) == decode(&good), "bit {} of byte {}", at % 8, at / 8);
     }
-    // Another table, or one that does not lead to the callee, or not always.
+    // Another table, or a table that does not lead to the callee, or not always.
     let mut other = plan.clone();
     other.constants[0] += 8;
     assert!(check(&f, &other, &good, &[]).is_err());
@@ -275,15 +276,15 @@ fn a_wrong_inline_site_is_found() {
         let (plan, made) = make(&f, &[]);
         assert!(check(&f, &plan, &made, &[]).is_err());
     }
-    // Another function, which is left for another place.
+    // Another function, with another exit destination.
     let mut bytes = bytes;
     bytes[6] = 0x0c;
     let other_leaf = graph::graph(LEAF.0, &bytes);
     let mut other = f.clone();
     other.inline_sites[1].body = Some(Body { cfg: &other_leaf, ..leaf });
     assert!(check(&other, &plan, &good, &[]).is_err());
-    // The same, guarded by a landing pad of its own; one that ends in a far return; one that reads the stack pointer, and so does the
-    // clone.
+    // The same function, covered by a landing pad of its own; a function that ends in a far return; a
+    // function that reads the stack pointer, as the clone does.
     let call_sites = vec![unwind::CallSite {
         range: AvmaRange::with_len(LEAF, 3),
         landing_pad: Some(LEAF.add(19)),
@@ -307,14 +308,14 @@ fn a_wrong_inline_site_is_found() {
     let at = reads.bytes.windows(3).rposition(|w| w == [0x85, 0xc0, 0x0f]).unwrap();
     reads.bytes[at..at + 2].copy_from_slice(&[0x89, 0xe0]);
     assert!(with(&good, 3, &[0x89, 0xe0]).is_err() && with(&reads, 3, &[0x89, 0xe0]).is_err());
-    // A body that is another function's.
+    // A body of another function.
     let mut f = f.clone();
     f.inline_sites[1].callee = LEAF.add(16);
     assert!(check(&f, &plan, &good, &[]).is_err());
 }
 
 #[test]
-fn a_place_that_is_not_what_others_call_it_for_is_found() {
+fn a_wrong_call_target_in_another_clone_is_found() {
     let cfg = graph::graph(0x40_0000, &graph::random_function(&mut Rng(5), 0x40_0000, &[0x41_0000]));
     let order = cfg.block_ids().collect();
     let f = Function { hot: cfg.blocks.len(), ..Function::new(&cfg, order, &[]) };
@@ -330,7 +331,7 @@ fn a_place_that_is_not_what_others_call_it_for_is_found() {
     let right: Vec<(Avma, Avma)> = starts.iter().map(|&at| (at, map.to_clone(at).unwrap())).collect();
     assert!(right.len() > 3);
     assert_eq!(wrong(&right), []);
-    // One further, in no clone, and each at the place of the other.
+    // One byte further, in no clone, and each at the address of the other.
     assert_eq!(wrong(&[(right[0].0, right[0].1.add(1)), right[1]]), [right[0].0]);
     assert_eq!(wrong(&[(right[0].0, AT.sub(1)), right[1]]), [right[0].0]);
     assert_eq!(wrong(&[(right[0].0, right[1].1), (right[1].0, right[0].1)]), [right[0].0, right[1].0]);

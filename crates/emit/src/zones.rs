@@ -1,7 +1,7 @@
-//! Where does each fragment lie?
+//! Computes the address of each fragment.
 //!
-//! First the hot fragments of all functions, then the warm ones, both in the functions' order. So what runs rarely does not
-//! share cache lines with what runs often.
+//! The hot fragments of all functions come first, then the warm ones, both in the functions' order. So warm
+//! code does not share cache lines with hot code.
 
 use crate::items::{FragmentPlan, Zone};
 use addr::{Addr, Avma, AvmaRange};
@@ -9,7 +9,8 @@ use addr::{Addr, Avma, AvmaRange};
 /// A fragment to be placed, and its size. Bytes.
 pub(crate) type Piece = (FragmentPlan, u32);
 
-/// The ranges of all fragments of each function, in its own order, from `text_at` on; and the bytes of the whole text.
+/// Returns the ranges of all fragments of each function, in the function's own order, from `text_at` on, and
+/// the size of the whole text. Bytes.
 pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRange>>, u64) {
     let mut places: Vec<Vec<AvmaRange>> = functions.iter().map(|f| Vec::with_capacity(f.len())).collect();
     let mut text_len = 0u64;

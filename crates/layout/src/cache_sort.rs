@@ -1,26 +1,27 @@
-//! Function order for cache lines and pages that are shared.
+//! Function order for shared cache lines and pages.
 //!
-//! Cache-directed sort, as in LLVM's `CodeLayout` (Newell, Pupyrev and others): chains of functions are joined, the pair
-//! of the greatest gain first, and laid out by executions per byte. A join gains where calls become shorter, each worth
-//! its count over a small power of its distance; and where two chains fill what the cache holds better together: a
-//! chain that fills a page of a cache of so many entries is found there with the probability that one of them is its own.
+//! Cache-directed sort, as in LLVM's `CodeLayout` (Newell, Pupyrev and others). Chains of functions are
+//! joined, the pair of the greatest gain first, and laid out by executions per byte. A join has two gains.
+//! First, calls become shorter: each is worth its count over a small power of its distance. Second, two
+//! chains may use the cache better together. The model: a chain that fills a page of a cache with n entries
+//! is found there with the probability that at least one of n entries is its own.
 
 use crate::function_order::{CallEdge, FuncNode};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// The cache that chains compete for. LLVM's numbers, tuned on large servers.
+/// The cache for which chains compete. LLVM's numbers, tuned on large servers.
 const ENTRIES: i32 = 16;
 const ENTRY_BYTES: f64 = 2048.0;
-/// What the cache's part of a gain weighs against the calls' part.
+/// The weight of the cache's part of a gain, relative to the calls' part.
 const CACHE_SHARE: f64 = 0.25;
 /// A call over d bytes is worth d to the power of minus this.
 const DISTANCE_POWER: f64 = 0.25;
-/// Chains do not grow beyond this many functions.
+/// The most functions of a chain.
 const MOST: usize = 128;
 
-/// An order of all functions. Functions that neither ran nor call nor are called come last, as they were. Calls that name
-/// no function are ignored.
+/// Returns an order of all functions. Functions that did not run and have no calls in either direction come
+/// last, in their old order. Calls with an invalid index are ignored.
 #[must_use]
 pub fn cache_sort(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
     let mut sorter = Sorter::new(functions, calls);
@@ -37,7 +38,7 @@ struct Call {
 }
 
 impl Call {
-    /// What it is worth where the caller begins at `from` and the callee at `to`.
+    /// Returns its worth if the caller begins at `from` and the callee at `to`.
     fn worth(&self, from: f64, to: f64) -> f64 {
         let distance = (from + self.offset - to).abs().max(0.1);
         self.count * distance.powf(-DISTANCE_POWER)
@@ -66,7 +67,7 @@ struct Candidate {
 impl Eq for Candidate {}
 
 impl Ord for Candidate {
-    /// Ties by place, so that nothing depends on the heap.
+    /// Breaks ties by place, so that nothing depends on the heap.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let place = |c: &Self| Reverse((c.first, c.second, c.versions));
         self.gain.total_cmp(&other.gain).then_with(|| place(self).cmp(&place(other)))
@@ -84,7 +85,7 @@ struct Sorter {
     calls: Vec<Call>,
     chains: Vec<Chain>,
     chain_of: Vec<usize>,
-    /// A function's first byte, from its chain's start.
+    /// The position of a function's first byte, from its chain's start.
     offset: Vec<f64>,
     total: f64,
     heap: BinaryHeap<Candidate>,
@@ -138,7 +139,7 @@ impl Sorter {
         }
     }
 
-    /// Puts the better way to join two chains on the heap, if it gains.
+    /// Puts the better way to join two chains on the heap, if it has a gain.
     fn offer(&mut self, a: usize, b: usize) {
         let (x, y) = (&self.chains[a], &self.chains[b]);
         if x.functions.len() + y.functions.len() > MOST {
@@ -151,7 +152,7 @@ impl Sorter {
             let at = |f: usize| self.offset[f] + if self.chain_of[f] == second { behind } else { 0.0 };
             let calls: f64 =
                 across.iter().map(|&c| &self.calls[c]).map(|c| c.worth(at(c.from), at(c.to))).sum();
-            // Short chains first: what they gain they gain for few bytes.
+            // Short chains come first: they get their gain for few bytes.
             (calls + CACHE_SHARE * cache) / x.size.min(y.size)
         };
         let (forward, backward) = (gain(a, b), gain(b, a));
@@ -162,7 +163,7 @@ impl Sorter {
         }
     }
 
-    /// How many executions fewer miss the cache when two chains are one.
+    /// Returns by how many executions the expected cache misses fall when two chains are joined.
     fn cache_gain(&self, x: &Chain, y: &Chain) -> f64 {
         let missed = |count: f64, size: f64| {
             let held = count / size * ENTRY_BYTES / self.total.max(1.0);
@@ -171,7 +172,7 @@ impl Sorter {
         missed(x.count, x.size) + missed(y.count, y.size) - missed(x.count + y.count, x.size + y.size)
     }
 
-    /// Puts the second behind the first.
+    /// Appends the second chain to the first.
     fn join(&mut self, first: usize, second: usize) {
         let gone = std::mem::take(&mut self.chains[second]);
         self.chains[second].version = gone.version + 1;
@@ -200,16 +201,16 @@ impl Sorter {
         }
     }
 
-    /// The chains by executions per byte.
+    /// Returns the chains by executions per byte.
     fn order(&self) -> Vec<usize> {
         let mut left: Vec<&Chain> = self.chains.iter().filter(|c| !c.functions.is_empty()).collect();
-        // Chains are in order of their first function, so the sort being stable makes ties deterministic.
+        // Chains are in order of their first function, so the stable sort makes ties deterministic.
         left.sort_by(|a, b| (b.count / b.size).total_cmp(&(a.count / a.size)));
         left.iter().flat_map(|c| &c.functions).copied().collect()
     }
 }
 
-/// Counts and sizes as numbers of a gain, which no layout asks to be exact.
+/// Converts counts and sizes to numbers of a gain, which need not be exact.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 pub(crate) fn number(n: u64) -> f64 {
     n as f64

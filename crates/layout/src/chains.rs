@@ -1,30 +1,31 @@
-//! Merging chains of blocks.
+//! Merges chains of blocks.
 //!
-//! Each hot block begins as a chain. The pair of chains, and the way of joining them, that raises the score most is
-//! joined, until no join raises it. A chain of up to [`SPLIT_LIMIT`] blocks may be cut in two by the other. Gains of
-//! pairs are kept in a heap, and after a join only the joined chain's pairs are computed anew: at once where they are
-//! few, and where they are many (the chain of a large switch) when they come up, as then they have mostly lost by
-//! growing distances.
+//! Each hot block begins as a chain. The algorithm repeatedly makes the join with the greatest gain in score,
+//! over all pairs of chains and ways to join them, until no join has a gain. A chain of up to [`SPLIT_LIMIT`]
+//! blocks may be cut in two by the other. Gains of pairs are kept in a heap. After a join, only the joined
+//! chain's pairs are computed again. If they are few, this happens at once. If they are many (the chain of a
+//! large switch), it happens when they come up, as most have then lost by growing distances.
 //!
-//! The gain of a pair needs no walk over its blocks: cutting X into X1 and X2 with Y between moves X2 by |Y| relative
-//! to X1 wherever the cut is, and swapping X1 and X2 moves X1 by |X| relative to X2 wherever the cut is. So what a
-//! jump inside X loses is the same for all cuts it spans, and the losses of all cuts are one running sum.
+//! The gain of a pair needs no walk over its blocks. Cutting X into X1 and X2 with Y between moves X2 by |Y|
+//! relative to X1, wherever the cut is. Swapping X1 and X2 moves X1 by |X| relative to X2, wherever the cut
+//! is. So a jump inside X loses the same at all cuts that it spans, and the losses of all cuts are one
+//! running sum.
 
 use crate::ext_tsp::{EdgeKind, Graph, jump_value};
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Longer chains are not cut.
+/// The longest chain that is cut. Blocks.
 const SPLIT_LIMIT: usize = 128;
-/// A chain with jumps to more chains than this has their gains computed when they come up.
+/// If a chain has jumps to more chains than this, the pairs' gains are computed when they come up.
 const EAGER_LIMIT: usize = 64;
 
-/// A count as the score's number. Counts beyond 2^53 lose their last digits, which no layout depends on.
+/// Converts a count for the score. Counts beyond 2^53 lose their last digits, which no layout depends on.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 pub(crate) fn weight(count: u64) -> f64 {
     count as f64
 }
 
-/// A size as a signed offset. No function comes near the limit, whatever the caller says.
+/// Converts a size to a signed offset. No real function comes near the limit.
 pub(crate) fn bytes(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX).min(1 << 40)
 }
@@ -38,7 +39,7 @@ struct Jump {
 
 #[derive(Default)]
 struct Chain {
-    /// Empty once it has been joined to another.
+    /// Empty once the chain has been joined to another.
     nodes: Vec<usize>,
     size: i64,
     count: f64,
@@ -58,7 +59,7 @@ impl Chain {
     }
 }
 
-/// The ways to join X (cut in two at some node) and Y. Uncut X with Y after it is `Between` with X2 empty.
+/// The ways to join X (cut in two at some node) and Y. Uncut X followed by Y is `Between` with X2 empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Form {
     /// X1 · Y · X2
@@ -107,9 +108,9 @@ struct Merger {
     jumps: Vec<Jump>,
     chains: Vec<Chain>,
     chain_of: Vec<usize>,
-    /// A node's first byte, from its chain's start.
+    /// The position of a node's first byte, from its chain's start.
     offset: Vec<i64>,
-    /// A node's place in its chain.
+    /// The index of a node in its chain.
     place: Vec<usize>,
     heap: BinaryHeap<Candidate>,
     /// Buffers of [`Merger::best`].
@@ -119,7 +120,7 @@ struct Merger {
     promised: f64,
 }
 
-/// The order of the hot blocks (ascending, 0 first) that merging finds.
+/// Returns the order of the hot blocks (ascending, 0 first) that merging finds.
 pub(crate) fn merge(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
     let mut m = Merger::new(graph, hot);
     m.run();
@@ -146,7 +147,7 @@ impl Merger {
         let mut jumps = Vec::new();
         for e in graph.live_edges() {
             let (from, to) = (node_of[e.from], node_of[e.to]);
-            // A loop of one block is as long wherever the block is.
+            // A one-block loop has the same length wherever the block is.
             if from != to {
                 chains[from].across.entry(to).or_default().push(jumps.len());
                 chains[to].across.entry(from).or_default().push(jumps.len());
@@ -177,7 +178,7 @@ impl Merger {
         }
         while let Some(best) = self.heap.pop() {
             let join = best.join;
-            // A chain's number is its first member's, so this finds the chains that were joined away, too.
+            // A chain's number is its first member's, so this also finds chains that were joined to others.
             let (x, y) = (self.chain_of[join.x], self.chain_of[join.y]);
             if x == y {
                 continue;
@@ -196,7 +197,7 @@ impl Merger {
         }
     }
 
-    /// Puts the best join of two chains on the heap, if any gains.
+    /// Puts the best join of two chains on the heap, if any has a gain.
     fn offer(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let first = self.best(a, b);
@@ -211,9 +212,10 @@ impl Merger {
         }
     }
 
-    /// The best way to join Y with a possibly cut X, and its gain above 0.
+    /// Returns the best way to join Y with a possibly cut X, and its gain, if above 0.
     fn best(&mut self, x: usize, y: usize) -> Option<(f64, Join)> {
-        // What a cut before each node costs in jumps inside X: with Y put between, and with the halves swapped.
+        // The cost of a cut before each node, in jumps inside X: with Y between the halves, and with the
+        // halves swapped.
         let (mut between, mut swapped) = std::mem::take(&mut self.scratch);
         self.cut_costs(x, self.chains[y].size, &mut between, &mut swapped);
         let best = self.best_given(x, y, &between, &swapped);
@@ -225,7 +227,7 @@ impl Merger {
         let (cx, cy) = (&self.chains[x], &self.chains[y]);
         let n = cx.nodes.len();
         let across = cx.across.get(&y)?;
-        // The entry is the first block for ever.
+        // The entry always stays the first block.
         let (entry_x, entry_y) = (cx.nodes[0] == 0, cy.nodes[0] == 0);
 
         let mut best: Option<(f64, Join)> = None;
@@ -256,7 +258,7 @@ impl Merger {
         best
     }
 
-    /// The value of the jumps between X and Y when X1, X2 and Y are moved by `shifts` from where they are now.
+    /// Returns the change in value of the jumps between X and Y when X1, X2 and Y move by `shifts`.
     fn across_value(&self, across: &[usize], x: usize, cut: usize, shifts: (i64, i64, i64)) -> f64 {
         let at = |node: usize| {
             let shift = if self.chain_of[node] != x {
@@ -277,8 +279,9 @@ impl Merger {
             .sum()
     }
 
-    /// By cut: the change in value of jumps inside `chain` when `gap` bytes come between its halves, and when its
-    /// halves are swapped. See the head of this file for why one number per jump is enough.
+    /// Computes for each cut the change in value of jumps inside `chain`, when `gap` bytes come between its
+    /// halves and when its halves are swapped. The head of this file explains why one number per jump is
+    /// enough.
     fn cut_costs(&self, chain: usize, gap: i64, between: &mut Vec<f64>, swapped: &mut Vec<f64>) {
         let chain = &self.chains[chain];
         if !chain.cuttable() {
@@ -293,7 +296,7 @@ impl Merger {
             let j = &self.jumps[j];
             let (p, q) = (self.place[j.from], self.place[j.to]);
             let (end, start) = (self.offset[j.from] + self.sizes[j.from], self.offset[j.to]);
-            // The jump's own half is where it leaves; the other half moves relative to it.
+            // The half with the jump's source is the reference; the other half moves relative to it.
             let (apart, swap) = if p < q { (gap, -chain.size) } else { (-gap, chain.size) };
             let now = jump_value(j.kind, j.count, end, start);
             let far = jump_value(j.kind, j.count, end, start + apart) - now;
@@ -352,17 +355,17 @@ impl Merger {
         }
         let chain = &mut self.chains[x];
         chain.lazy = chain.across.len() > EAGER_LIMIT;
-        // A pair that had jumps with both chains may gain more than either gain that is on the heap.
+        // A pair that had jumps with both chains may gain more than either gain on the heap.
         let others = if chain.lazy { common } else { chain.across.keys().copied().collect() };
         for other in others {
             self.offer(x, other);
         }
     }
 
-    /// The chain of the entry, then the others by executions per byte.
+    /// Returns the chain of the entry, then the others by executions per byte.
     fn order(&self) -> Vec<usize> {
         let mut left: Vec<&Chain> = self.chains.iter().filter(|c| !c.nodes.is_empty()).collect();
-        // Chains are in order of age, so the sort being stable makes ties deterministic.
+        // Chains are in order of age, so the stable sort makes ties deterministic.
         left.sort_by(|a, b| {
             let entry = |c: &Chain| c.nodes[0] == 0;
             entry(b).cmp(&entry(a)).then_with(|| density(b).total_cmp(&density(a)))
@@ -376,15 +379,15 @@ fn density(c: &Chain) -> f64 {
     c.count / c.size.max(1) as f64
 }
 
-/// The order of greedy fall-through chains (Pettis and Hansen, PLDI 1990): the most frequent edge that can still fall
-/// through does so.
+/// Returns the order of greedy fall-through chains (Pettis and Hansen, PLDI 1990): the most frequent edge
+/// that can still become a fall-through becomes one.
 pub(crate) fn greedy(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
     let n = graph.sizes.len();
     let mut edges: Vec<_> =
         graph.live_edges().filter(|e| e.kind != EdgeKind::Indirect && e.from != e.to && e.to != 0).collect();
     edges.sort_by_key(|e| (std::cmp::Reverse(e.count), e.from, e.to));
     let (mut next, mut has_prev) = (vec![None; n], vec![false; n]);
-    // The chain's other end, kept true for both ends of every chain.
+    // The other end of the chain, correct for both ends of every chain.
     let mut other_end: Vec<usize> = (0..n).collect();
     for e in edges {
         if next[e.from].is_none() && !has_prev[e.to] && other_end[e.from] != e.to {
@@ -406,7 +409,7 @@ pub(crate) fn greedy(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
     order
 }
 
-/// The sum of the gains that merging counted on, and what the chains' inside jumps are worth when it is done.
+/// Returns the sum of the gains that merging expected, and the final value of the jumps inside chains.
 #[cfg(test)]
 pub(crate) fn promise_and_score(graph: &Graph<'_>, hot: &[usize]) -> (f64, f64) {
     let mut m = Merger::new(graph, hot);

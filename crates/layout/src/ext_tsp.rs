@@ -1,30 +1,30 @@
 //! Block order by the extended travelling-salesman score.
 //!
-//! The model and its numbers are those of Newell and Pupyrev, "Improved Basic Block Reordering" (IEEE Transactions
-//! on Computers, 2020): a jump that falls through is worth its whole count, a short jump a tenth of it, linearly
-//! less with distance, a far jump nothing.
+//! The model and its numbers are those of Newell and Pupyrev, "Improved Basic Block Reordering" (IEEE
+//! Transactions on Computers, 2020). A fall-through is worth its whole count. A short jump is worth a tenth
+//! of its count, falling linearly with distance. A far jump is worth nothing.
 
 use crate::chains;
 
-/// Value of a fall-through where the block could also have gone elsewhere.
+/// Value of a fall-through of a block with another successor.
 const FALL_CONDITIONAL: f64 = 1.0;
-/// Value of a fall-through that saves an unconditional jump instruction altogether.
+/// Value of a fall-through that saves an unconditional jump instruction.
 const FALL_UNCONDITIONAL: f64 = 1.05;
 /// Value of a short jump at distance 0.
 const NEAR: f64 = 0.1;
-/// Bytes after which a forward jump is worth nothing.
+/// The distance from which on a forward jump is worth nothing. Bytes.
 const FORWARD_BYTES: f64 = 1024.0;
-/// Bytes after which a backward jump is worth nothing.
+/// The distance from which on a backward jump is worth nothing. Bytes.
 const BACKWARD_BYTES: f64 = 640.0;
 
-/// How control passes along an edge.
+/// The kind of control transfer along an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeKind {
-    /// One of the two ways of a conditional branch: falls through if its destination comes next.
+    /// One of the two ways of a conditional branch: a fall-through if its destination comes next.
     Conditional,
-    /// The only way out of its block: needs no jump at all if its destination comes next.
+    /// The only way out of its block: needs no jump if its destination comes next.
     Unconditional,
-    /// One of the ways of an indirect jump: never falls through, but gains from nearness.
+    /// One of the ways of an indirect jump: never a fall-through, but gains from a short distance.
     Indirect,
 }
 
@@ -35,36 +35,37 @@ pub struct Edge {
     pub from: usize,
     /// Index of the block it enters.
     pub to: usize,
-    /// How often it was taken.
+    /// Execution count.
     pub count: u64,
-    /// How control passes.
+    /// The kind of control transfer.
     pub kind: EdgeKind,
 }
 
 /// One function: block 0 is the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph<'a> {
-    /// Bytes of each block. A block of 0 bytes is taken to have 1.
+    /// Size of each block. Bytes. A size of 0 counts as 1.
     pub sizes: &'a [u64],
-    /// How often each block ran. As long as `sizes`; a missing count is 0.
+    /// Execution count of each block. As long as `sizes`; a missing count is 0.
     pub counts: &'a [u64],
-    /// Jumps between blocks. An edge that names no block is ignored.
+    /// Jumps between blocks. An edge with an invalid index is ignored.
     pub edges: &'a [Edge],
 }
 
 impl Graph<'_> {
-    /// Bytes of block `b`, at least 1 so that no two blocks begin at one place.
+    /// Returns the size of block `b`, at least 1 so that no two blocks begin at one place. Bytes.
     pub(crate) fn size(&self, b: usize) -> u64 {
         self.sizes.get(b).copied().unwrap_or(0).max(1)
     }
 
-    /// Edges that count and name existing blocks.
+    /// Returns the edges with a count above 0 and valid blocks.
     pub(crate) fn live_edges(&self) -> impl Iterator<Item = &Edge> {
         let n = self.sizes.len();
         self.edges.iter().filter(move |e| e.count > 0 && e.from < n && e.to < n)
     }
 
-    /// Which blocks take part in the ordering: the entry, what ran, and both ends of what was taken.
+    /// Returns whether each block takes part in the ordering: the entry, blocks that ran, and both ends of
+    /// edges that were taken.
     fn hot(&self) -> Vec<bool> {
         let mut hot: Vec<bool> =
             (0..self.sizes.len()).map(|b| b == 0 || self.counts.get(b).is_some_and(|&c| c > 0)).collect();
@@ -76,7 +77,8 @@ impl Graph<'_> {
     }
 }
 
-/// What one jump is worth: from a block that ends at `end` to one that starts at `start` (bytes on one scale).
+/// Returns the value of one jump from a block that ends at `end` to a block that starts at `start` (bytes on
+/// one scale).
 #[expect(clippy::cast_precision_loss, reason = "distances that matter are below 1024")]
 pub(crate) fn jump_value(kind: EdgeKind, count: f64, end: i64, start: i64) -> f64 {
     let distance = start - end;
@@ -93,8 +95,8 @@ pub(crate) fn jump_value(kind: EdgeKind, count: f64, end: i64, start: i64) -> f6
     if bytes >= limit { 0.0 } else { NEAR * (1.0 - bytes / limit) * count }
 }
 
-/// The ext-TSP score of an order: higher is better, 0 where nothing is near. Blocks absent from `order` are far away;
-/// an index given twice counts at its last place.
+/// Returns the ext-TSP score of an order: higher is better, 0 if no jump is short. Blocks absent from `order`
+/// are far away; a repeated index counts at its last place.
 #[must_use]
 pub fn score(graph: &Graph<'_>, order: &[usize]) -> f64 {
     let mut start: Vec<Option<i64>> = vec![None; graph.sizes.len()];
@@ -116,11 +118,11 @@ pub fn score(graph: &Graph<'_>, order: &[usize]) -> f64 {
         .sum()
 }
 
-/// An order of all blocks: the entry, then the other hot blocks (a count above 0, or an end of an edge with one) in
-/// the best order found, then the cold ones as they were.
+/// Returns an order of all blocks: the entry, then the other hot blocks (a count above 0, or an end of an
+/// edge with a count above 0) in the best order found, then the cold ones in their old order.
 ///
-/// Chains of blocks are merged where that gains most, as in the paper; the result never scores below the given order
-/// nor below the order of greedy fall-through chains, which are also computed.
+/// Chains of blocks are merged by greatest gain, as in the paper. The result never scores below the given
+/// order or the order of greedy fall-through chains, which are also scored.
 #[must_use]
 pub fn ext_tsp(graph: &Graph<'_>) -> Vec<usize> {
     let hot = graph.hot();

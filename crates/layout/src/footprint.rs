@@ -1,24 +1,24 @@
-//! What a layout asks of the instruction cache and the instruction TLB.
+//! The use of the instruction cache and the instruction TLB by a layout.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a cache line on every x86-64.
+/// Size of a cache line on every x86-64. Bytes.
 pub const LINE_BYTES: u64 = 64;
-/// Bytes of a small page.
+/// Size of a small page. Bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A run of bytes somewhere in the code, with how often it ran.
+/// A run of bytes in the code, with its execution count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// Its first byte, on any scale on which lines and pages are aligned.
     pub at: u64,
-    /// Its bytes.
+    /// Its size. Bytes.
     pub size: u64,
-    /// How often it ran; 0 means that it is not touched.
+    /// Execution count; a run with count 0 is not touched.
     pub count: u64,
 }
 
-/// What the code that ran occupies.
+/// The memory that executed code occupies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
     /// Distinct 64-byte lines touched.
@@ -30,7 +30,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Counts what `spans` touch. Spans may come in any order and overlap.
+    /// Counts the lines, pages and bytes that `spans` touch. Spans may come in any order and overlap.
     #[must_use]
     pub fn of(spans: &[Span]) -> Self {
         let mut ran: Vec<(u64, u64)> = spans
@@ -48,7 +48,7 @@ impl Footprint {
     }
 }
 
-/// How many units of `unit` bytes sorted `(first, last)` byte runs touch.
+/// Returns how many units of `unit` bytes sorted `(first, last)` byte runs touch.
 fn distinct(ran: &[(u64, u64)], unit: u64) -> u64 {
     let mut sum = 0u64;
     let mut counted: Option<u64> = None;
@@ -63,7 +63,8 @@ fn distinct(ran: &[(u64, u64)], unit: u64) -> u64 {
     sum
 }
 
-/// The fewest units of `unit` bytes, aligned, that together hold `per_10k` ten-thousandths of the executed bytes.
+/// Returns the fewest aligned units of `unit` bytes that together hold `per_10k` ten-thousandths of the
+/// executed bytes.
 #[must_use]
 pub fn hottest(spans: &[Span], unit: u64, per_10k: u64) -> u64 {
     let unit = unit.max(1);
@@ -95,7 +96,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn touching_counts_once() {
+    fn a_byte_counts_once() {
         let s = |at, size, count| Span { at, size, count };
         let f = Footprint::of(&[s(60, 8, 1), s(0, 4, 9), s(4096, 1, 1), s(9000, 100, 0), s(62, 2, 5)]);
         assert_eq!(f, Footprint { lines: 3, pages: 2, bytes: 13 });
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_hold_most() {
+    fn the_hottest_units_hold_most_executions() {
         let s = |at, size, count| Span { at, size, count };
         let spans = [s(0, 64, 90), s(64, 64, 9), s(128, 64, 1), s(4096, 64, 0)];
         let of = |per_10k| hottest(&spans, 64, per_10k);

@@ -1,14 +1,14 @@
 //! Function order by call-chain clustering.
 //!
-//! C3 of Ottoni and Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications" (CGO 2017): each
-//! function, hottest first, is put right after the function that calls it most, unless the cluster would grow past a
-//! page or become much colder per byte; clusters are then laid out by samples per byte. So a caller and its callee
-//! are mostly on one page, and the hottest pages are side by side.
+//! C3 of Ottoni and Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications" (CGO
+//! 2017). Each function, hottest first, is placed directly behind its most frequent caller, unless the
+//! cluster would grow past a page or become much colder per byte. Clusters are then laid out by samples per
+//! byte. So a caller and its callee are mostly on one page, and the hottest pages are adjacent.
 
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FuncNode {
-    /// Bytes of what is laid out of it.
+    /// Size of its laid-out code. Bytes.
     pub size: u64,
     /// Its weight: samples, or executed instructions. On one scale for all functions.
     pub samples: u64,
@@ -21,18 +21,18 @@ pub struct CallEdge {
     pub caller: usize,
     /// Index of the called function.
     pub callee: usize,
-    /// How often.
+    /// Execution count.
     pub count: u64,
-    /// Where in the caller the call is, in bytes from its start.
+    /// The offset of the call in the caller. Bytes.
     pub offset: u64,
 }
 
 /// The bounds of clustering. The defaults are the paper's for huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OrderOptions {
-    /// A cluster grows to at most this many bytes: the page that its code should share.
+    /// The largest size of a cluster: the page that its code should share. Bytes.
     pub page: u64,
-    /// A cluster takes in a function only if its samples per byte fall to no less than one in this many.
+    /// The largest factor by which a cluster's samples per byte may fall when it absorbs a function.
     pub dilution: u64,
 }
 
@@ -42,14 +42,14 @@ impl Default for OrderOptions {
     }
 }
 
-/// [`function_order_with`] the default options.
+/// Calls [`function_order_with`] with the default options.
 #[must_use]
 pub fn function_order(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
     function_order_with(functions, calls, OrderOptions::default())
 }
 
-/// An order of all functions. Functions without samples come last, as they were. Calls that name no function are
-/// ignored.
+/// Returns an order of all functions. Functions without samples come last, in their old order. Calls with an
+/// invalid index are ignored.
 #[must_use]
 pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: OrderOptions) -> Vec<usize> {
     let callers = hottest_callers(functions, calls);
@@ -67,8 +67,8 @@ pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: 
     for f in by_heat(functions, &callers) {
         let Some((_, caller)) = callers[f] else { continue };
         let (into, from) = (cluster_of[caller], cluster_of[f]);
-        // Only this step moves `f`, so `f` is the head of its cluster; where its caller is in that cluster the calls
-        // go in a circle.
+        // Only this step moves `f`, so `f` is the head of its cluster. If its caller is in that cluster, the
+        // calls form a cycle.
         if into == from || functions[f].samples == 0 || !fits(&clusters[into], &clusters[from], options) {
             continue;
         }
@@ -87,8 +87,8 @@ pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: 
     clusters.into_iter().flat_map(|c| c.functions).collect()
 }
 
-/// The count-weighted mean distance in bytes from a call to the function it enters, for an order in which all
-/// functions are laid out without gaps: what clustering is to make small. 0 without calls.
+/// Returns the count-weighted mean distance in bytes from a call to its callee, for an order of all functions
+/// without gaps. Clustering makes it small. 0 without calls.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a mean for comparison")]
 pub fn call_distance(functions: &[FuncNode], calls: &[CallEdge], order: &[usize]) -> f64 {
@@ -119,14 +119,14 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// By samples per byte, falling; ties by the first function.
+    /// Compares by samples per byte, falling; ties by the first function.
     fn denser_first(a: &Self, b: &Self) -> std::cmp::Ordering {
         let (left, right) = (a.samples.saturating_mul(b.size), b.samples.saturating_mul(a.size));
         right.cmp(&left).then_with(|| a.functions.cmp(&b.functions))
     }
 }
 
-/// Whether `into` may take in `from`.
+/// Returns whether `into` may absorb `from`.
 fn fits(into: &Cluster, from: &Cluster, options: OrderOptions) -> bool {
     let size = into.size + from.size;
     let samples = into.samples + from.samples;
@@ -136,7 +136,7 @@ fn fits(into: &Cluster, from: &Cluster, options: OrderOptions) -> bool {
     size <= options.page.into() && !diluted
 }
 
-/// Functions by samples per byte, falling; ties by how often the hottest caller calls, then by index.
+/// Returns functions by samples per byte, falling; ties by the hottest caller's count, then by index.
 fn by_heat(functions: &[FuncNode], callers: &[Option<(u64, usize)>]) -> Vec<usize> {
     let called = |f: usize| callers[f].map_or(0, |(count, _)| count);
     let mut order: Vec<usize> = (0..functions.len()).collect();
@@ -149,7 +149,7 @@ fn by_heat(functions: &[FuncNode], callers: &[Option<(u64, usize)>]) -> Vec<usiz
     order
 }
 
-/// By function: who calls it most, other than itself, and how often; ties by index.
+/// Returns for each function its most frequent caller, other than itself, and the call count; ties by index.
 fn hottest_callers(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<Option<(u64, usize)>> {
     let n = functions.len();
     let mut arcs: Vec<(usize, usize, u64)> = calls

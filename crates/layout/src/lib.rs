@@ -1,8 +1,8 @@
-//! What goes where: block order inside a function, function order in the code cache, and what the order costs the
+//! Layout: block order in a function, function order in the code cache, and the cost of the order for the
 //! CPU's front end.
 //!
-//! You give plain weighted graphs by index (sizes in bytes, execution counts); it gives permutations and scores. It
-//! knows no instruction, no address and no process, and the same input always gives the same output.
+//! Input: plain weighted graphs by index (sizes in bytes, execution counts). Output: permutations and scores.
+//! There are no instructions, addresses or processes here, and the same input always gives the same output.
 #![forbid(unsafe_code)]
 
 mod cache_sort;

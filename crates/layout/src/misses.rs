@@ -1,9 +1,9 @@
-//! What an order of functions costs: how often calls and returns are expected to miss the instruction cache and the
-//! instruction TLB.
+//! The cost of a function order: how often calls and returns are expected to miss the instruction cache and
+//! the instruction TLB.
 //!
-//! A unit (a line, a page) that gets the share p of all executions is absent from a cache of n entries with the
-//! probability (1 - p)^n, as if what runs next were drawn by chance; as BOLT's cache metrics have it. Within one unit
-//! nothing is missed.
+//! A unit (a line, a page) with the share p of all executions is absent from a cache of n entries with the
+//! probability (1 - p)^n, as if the next unit were drawn at random. BOLT's cache metrics use this model.
+//! Within one unit nothing is missed.
 
 use crate::cache_sort::{cache_sort, number};
 use crate::footprint::{LINE_BYTES, PAGE_BYTES};
@@ -13,46 +13,48 @@ use std::collections::BTreeMap;
 /// A cache of code.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CodeCache {
-    /// Bytes of what it holds one entry of.
+    /// Size of the code that one entry holds. Bytes.
     pub unit: u64,
-    /// Its entries.
+    /// Its number of entries.
     pub entries: u16,
-    /// What a miss costs, in any unit.
+    /// The cost of a miss, in any unit.
     pub cost: f64,
 }
 
-/// The first-level caches of a common core: 32 KiB of code; 64 small pages, a miss of which costs about twice as much.
+/// The first-level caches of a common core: 32 KiB of code; 64 small pages, where a miss costs about twice as
+/// much.
 pub const CORE: [CodeCache; 2] = [
     CodeCache { unit: LINE_BYTES, entries: 512, cost: 1.0 },
     CodeCache { unit: PAGE_BYTES, entries: 64, cost: 2.0 },
 ];
 
-/// Functions begin at multiples of this.
+/// The alignment of functions. Bytes.
 const ALIGN: u64 = 16;
 
-/// Which way an order was found.
+/// The method by which an order was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderBy {
-    /// By [`function_order`].
+    /// [`function_order`].
     CallChains,
-    /// By [`cache_sort`].
+    /// [`cache_sort`].
     CacheSort,
 }
 
 /// The better of two orders.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BestOrder {
-    /// It.
+    /// The order.
     pub order: Vec<usize>,
-    /// How it was found.
+    /// Its method.
     pub by: OrderBy,
-    /// What the order by call chains costs, by [`miss_cost`].
+    /// The cost of the order by call chains, by [`miss_cost`].
     pub call_chains: f64,
-    /// What the order by cache-directed sort costs.
+    /// The cost of the order by cache-directed sort.
     pub cache_sort: f64,
 }
 
-/// Orders functions both ways and takes the one that costs less; call chains where they cost the same.
+/// Orders functions by both methods and returns the order with the lower cost; call chains if the costs are
+/// equal.
 #[must_use]
 pub fn best_function_order(functions: &[FuncNode], calls: &[CallEdge]) -> BestOrder {
     let (chains, sorted) = (function_order(functions, calls), cache_sort(functions, calls));
@@ -65,7 +67,8 @@ pub fn best_function_order(functions: &[FuncNode], calls: &[CallEdge]) -> BestOr
     BestOrder { order, by, call_chains, cache_sort }
 }
 
-/// What calls and returns are expected to miss, in executions times cost, if functions are laid out in this order.
+/// Returns the expected cost of misses by calls and returns in this order of functions, in executions times
+/// cost.
 #[must_use]
 pub fn miss_cost(functions: &[FuncNode], calls: &[CallEdge], order: &[usize], caches: &[CodeCache]) -> f64 {
     let mut starts = vec![None; functions.len()];
@@ -82,7 +85,7 @@ pub fn miss_cost(functions: &[FuncNode], calls: &[CallEdge], order: &[usize], ca
 fn missed(functions: &[FuncNode], calls: &[CallEdge], starts: &[Option<u64>], cache: &CodeCache) -> f64 {
     let unit = cache.unit.max(1);
     let place = |f: usize| starts.get(f).copied().flatten();
-    // Only units that calls lead to or come from are asked for.
+    // Only units with an end of a call are needed.
     let mut ends: BTreeMap<u64, f64> = BTreeMap::new();
     let sites: Vec<(u64, u64, f64)> = calls
         .iter()

@@ -1,6 +1,6 @@
-//! What tests of orders share.
+//! Shared code of the tests of orders.
 
-/// A small random generator (xorshift): the same graphs everywhere.
+/// A small random generator (xorshift): the same graphs on every machine.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -16,7 +16,7 @@ impl Rng {
     }
 }
 
-/// Visits every order of the elements from the one at `k` on.
+/// Visits every order of the elements from index `k` on.
 pub(crate) fn permutations(order: &mut Vec<usize>, k: usize, visit: &mut dyn FnMut(&[usize])) {
     if k == order.len() {
         visit(order);

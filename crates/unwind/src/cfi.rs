@@ -1,4 +1,4 @@
-//! Call frame instructions, written: from one rule to the next with the fewest bytes.
+//! Writes call frame instructions: the transition from one rule to the next in the fewest bytes.
 
 use crate::leb::{put_sleb, put_uleb};
 use crate::{CfaRule, Error, Reg, RegRule, Row};
@@ -29,21 +29,21 @@ const GNU_ARGS_SIZE: u8 = 0x2e;
 /// Does nothing; pads entries.
 pub(crate) const NOP: u8 = 0x00;
 
-/// The data alignment factor all of this is written for, in bytes. With -1 every offset has a form; the usual -8 would
-/// save nothing, as the offsets of saved registers fit one byte either way.
+/// The data alignment factor of all programs written here, in bytes. With -1, every offset except -2^63 can
+/// be encoded. The usual -8 would save nothing, as the offsets of saved registers fit one byte either way.
 pub(crate) const DATA_ALIGN: i64 = -1;
 
 /// The CFA of a function's first instruction.
 pub(crate) const INITIAL_CFA: CfaRule = CfaRule::RegOffset(Reg::RSP, 8);
-/// Where its return address is, from the CFA.
+/// The location of its return address, relative to the CFA.
 pub(crate) const INITIAL_RA: RegRule = RegRule::Offset(-8);
 
-/// A register, as an operand.
+/// Appends a register operand.
 fn put_reg(out: &mut Vec<u8>, reg: Reg) {
     put_uleb(out, u64::from(reg.0));
 }
 
-/// `op`, which has room for a register below 64, else `extended` and the register.
+/// Appends `op` with the register in it, if the register is below 64; else `extended` and the register.
 fn put_short(out: &mut Vec<u8>, op: u8, extended: u8, reg: Reg) {
     match u8::try_from(reg.0) {
         Ok(small @ 0..64) => out.push(op | small),
@@ -59,12 +59,12 @@ fn put_expr(out: &mut Vec<u8>, expr: &[u8]) {
     out.extend_from_slice(expr);
 }
 
-/// `offset / DATA_ALIGN`.
+/// Returns `offset / DATA_ALIGN`.
 fn factored(reg: Reg, offset: i64) -> Result<i64, Error> {
     offset.checked_div(DATA_ALIGN).ok_or(Error::OffsetRange { reg })
 }
 
-/// Moves on by `bytes`, which is not 0.
+/// Appends an advance of the location by `bytes`, which is not 0.
 pub(crate) fn put_advance(out: &mut Vec<u8>, bytes: u32) {
     let b = bytes.to_le_bytes();
     match bytes {
@@ -75,7 +75,7 @@ pub(crate) fn put_advance(out: &mut Vec<u8>, bytes: u32) {
     }
 }
 
-/// The program of a CIE: the CFA of a function's first instruction and, if `ra`, its return address.
+/// Appends the program of a CIE: the CFA of a function's first instruction and, if `ra`, its return address.
 pub(crate) fn put_initial(out: &mut Vec<u8>, ra: bool) -> Result<(), Error> {
     let nothing = CfaRule::Expr([].into());
     put_cfa(out, &nothing, &INITIAL_CFA)?;
@@ -85,8 +85,8 @@ pub(crate) fn put_initial(out: &mut Vec<u8>, ra: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// What leads from the rule `old` to `new`, where a CIE with the initial rules `initial` is in force and both rows'
-/// registers rise.
+/// Appends the transition from the rule `old` to `new`, under a CIE with the initial rules `initial`. The
+/// registers of both rows must rise.
 pub(crate) fn put_delta(
     out: &mut Vec<u8>,
     initial: &[(Reg, RegRule)],
@@ -112,7 +112,8 @@ pub(crate) fn put_delta(
             _ if was == is => {}
             _ if is == first => put_short(out, RESTORE, RESTORE_EXTENDED, next),
             Some(rule) => put_rule(out, next, rule)?,
-            // Nothing takes away a rule the CIE gave; the default of the only such register says the same.
+            // No instruction removes a rule that the CIE gave. For the only such register, the default means
+            // the same.
             None => put_rule(out, next, &RegRule::Undefined)?,
         }
     }
@@ -238,7 +239,7 @@ mod tests {
     const RA: (u16, RegRule) = (16, INITIAL_RA);
 
     #[test]
-    fn a_prologue_is_as_short_as_a_compilers() {
+    fn a_prologue_is_as_short_as_compiler_output() {
         let entry = row(INITIAL_CFA, &[RA], 0);
         let pushed = row(CfaRule::RegOffset(Reg(7), 16), &[(6, RegRule::Offset(-16)), RA], 0);
         let framed = row(CfaRule::RegOffset(Reg(6), 16), &[(6, RegRule::Offset(-16)), RA], 0);
@@ -255,7 +256,7 @@ mod tests {
         let outermost = row(INITIAL_CFA, &[(16, RegRule::Undefined)], 0);
         assert_eq!(delta(&entry, &outermost), [UNDEFINED, 16]);
         assert_eq!(delta(&outermost, &entry), [RESTORE | 16]);
-        // A rule taken from the return address reads as its default, which is the same.
+        // A rule removed from the return address reads as its default, which is the same.
         assert_eq!(delta(&entry, &row(INITIAL_CFA, &[], 0)), [UNDEFINED, 16]);
 
         let odd = row(

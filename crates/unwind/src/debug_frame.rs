@@ -1,8 +1,8 @@
 //! The `.debug_frame` of clones, for debuggers.
 //!
-//! Format: DWARF 3, section 6.4.1. Its addresses are absolute, so one section tells of clones that lie anywhere, where the
-//! distances of an `.eh_frame` would not reach. It knows neither personalities nor exception tables, and a debugger asks for
-//! neither.
+//! Format: DWARF 3, section 6.4.1. Addresses are absolute, so one section describes clones at any address,
+//! where the distances of an `.eh_frame` would not reach. It has neither personalities nor exception tables;
+//! debuggers need neither.
 
 use crate::cfi::{DATA_ALIGN, INITIAL_RA, put_initial};
 use crate::frames::{check_rows, close, put_rows};
@@ -11,10 +11,11 @@ use crate::{CloneFrame, Error, Reg, RegRule};
 use addr::Addr;
 use std::collections::BTreeMap;
 
-/// What the FDEs of one CIE have in common: whether they are of signal frames, whether all rows know the return address.
+/// The key of a CIE: whether its FDEs are signal frames, and whether all their rows have a rule for the
+/// return address.
 type Kind = (bool, bool);
 
-/// Writes the frames of clones, in the order given.
+/// Writes the frames of clones, in the given order.
 ///
 /// # Errors
 /// [`Error::RowsDoNotCover`], [`Error::UnsortedRegisters`], [`Error::TooFar`] for a section of 4 GiB.
@@ -42,14 +43,14 @@ pub fn write_debug_frame(frames: &[CloneFrame]) -> Result<Vec<u8>, Error> {
 fn put_cie(out: &mut Vec<u8>, (signal_frame, ra): Kind) -> Result<(), Error> {
     let start = out.len();
     out.extend([0; 4]); // Length, set below.
-    out.extend([0xff; 4]); // What marks a CIE.
+    out.extend([0xff; 4]); // The mark of a CIE.
     out.push(1); // Version.
     out.extend(if signal_frame { &b"zS\0"[..] } else { b"\0" });
     put_uleb(out, 1); // Code alignment factor.
     put_sleb(out, DATA_ALIGN);
     out.push(16); // The return address column; one byte in version 1.
     if signal_frame {
-        put_uleb(out, 0); // Of augmentation data.
+        put_uleb(out, 0); // The size of the augmentation data.
     }
     put_initial(out, ra)?;
     close(out, start)
@@ -92,9 +93,9 @@ mod tests {
         CloneFrame { range, rows, personality: None, lsda: None, signal_frame }
     }
 
-    /// An independent reader finds the same rules, for clones that lie further apart than an `.eh_frame` may span.
+    /// An independent reader finds the same rules, for clones further apart than an `.eh_frame` can span.
     #[test]
-    fn reads_back() {
+    fn an_independent_reader_finds_the_same_rules() {
         let frames = [frame(0x5555_0000_0000, false), frame(0x7fff_0000_0000, true), frame(0x1000, false)];
         let bytes = write_debug_frame(&frames).unwrap();
         let section = gimli::DebugFrame::new(&bytes, NativeEndian);

@@ -1,18 +1,18 @@
-//! Why a table could not be read or written.
+//! Reasons why a table could not be read or written.
 
 use crate::Reg;
 use addr::{Avma, AvmaRange, Unreadable};
 
-/// Why a table could not be read or written. The fields are the evidence.
+/// The reason why a table could not be read or written. The fields are the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The memory that holds the table, or a slot that a pointer goes through, is not there.
+    /// The memory of the table, or of a slot that a pointer goes through, cannot be read.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
     /// A section of `len` bytes from `at` would run past the end of the address space.
     #[error("a section of {len} bytes at {at} leaves the address space")]
     OutsideAddressSpace {
-        /// Where it begins.
+        /// The start of the section.
         at: Avma,
         /// Its size in bytes.
         len: u64,
@@ -21,32 +21,32 @@ pub enum Error {
     /// An `.eh_frame` entry is not well formed.
     #[error("bad .eh_frame entry at section offset {offset:#x}: {source}")]
     Entry {
-        /// Of the entry in its section. Bytes.
+        /// The entry's offset in its section. Bytes.
         offset: u64,
-        /// What the decoder says.
+        /// The decoder's error.
         source: gimli::Error,
     },
-    /// The FDE asked for is not in this table.
+    /// The requested FDE is not in this table.
     #[error("no FDE at section offset {offset:#x}")]
     NoFde {
-        /// What was asked for. Bytes.
+        /// The requested offset. Bytes.
         offset: u64,
     },
-    /// A CFI program cannot be carried over; `what` says why.
+    /// A CFI program cannot be carried over; `what` is the reason.
     #[error("call frame program of the FDE at section offset {offset:#x}: {what}")]
     Program {
-        /// Of the FDE in its section. Bytes.
+        /// The FDE's offset in its section. Bytes.
         offset: u64,
         /// The reason.
         what: &'static str,
     },
 
-    /// An exception table breaks its format; `what` says how.
+    /// An exception table violates its format; `what` is the fault.
     #[error("bad exception table at {at}, offset {offset:#x}: {what}")]
     Lsda {
-        /// Where the table begins.
+        /// The start of the table.
         at: Avma,
-        /// The place of the fault in the table. Bytes.
+        /// The offset of the fault in the table. Bytes.
         offset: u64,
         /// The fault.
         what: &'static str,
@@ -54,19 +54,19 @@ pub enum Error {
     /// A pointer encoding (`DW_EH_PE_*`) that has no meaning there, or none on x86-64 Linux.
     #[error("pointer encoding {encoding:#04x} in the exception table at {at} is not usable")]
     Encoding {
-        /// Where the table begins.
+        /// The start of the table.
         at: Avma,
         /// The encoding byte.
         encoding: u8,
     },
 
-    /// Call sites to be written overlap each other, or begin before the clone does.
+    /// Call sites to be written overlap each other, or begin before the clone.
     #[error("call site {site:?} overlaps another or lies before the clone")]
     CallSite {
-        /// The offending one.
+        /// The invalid call site.
         site: AvmaRange,
     },
-    /// A landing pad at address 0 or 1: no base lies below it that is not 0.
+    /// A landing pad at address 0 or 1: the base below it would be 0 or not exist.
     #[error("a landing pad at address 0 or 1 cannot be written")]
     NullPad,
 
@@ -82,30 +82,30 @@ pub enum Error {
         /// The clone's range.
         range: AvmaRange,
     },
-    /// An offset of -2^63, whose factored form does not exist.
+    /// An offset of -2^63, which has no factored form.
     #[error("the offset of register {} is not encodable", reg.0)]
     OffsetRange {
-        /// The register (for a CFA: the one it is computed from).
+        /// The register (for a CFA: the register that it is computed from).
         reg: Reg,
     },
     /// Two clones share code.
     #[error("the clones {first:?} and {second:?} overlap")]
     Overlap {
-        /// The one that begins first.
+        /// The clone that begins first.
         first: AvmaRange,
-        /// The other.
+        /// The other clone.
         second: AvmaRange,
     },
-    /// The tables and the code are more than 2 GiB apart, or a table or a clone is larger than that.
+    /// The tables and the code are more than 2 GiB apart, or a table or a clone is larger than 2 GiB.
     #[error("{what} is out of the reach of 32 bits")]
     TooFar {
-        /// What cannot be reached.
+        /// The object that cannot be reached.
         what: &'static str,
     },
-    /// `.eh_frame_hdr` must be 4-aligned: libgcc does not use its search table otherwise.
+    /// `.eh_frame_hdr` must be 4-aligned: otherwise libgcc does not use its search table.
     #[error(".eh_frame_hdr at {at} is not 4-aligned")]
     Misaligned {
-        /// Where it was to be.
+        /// The requested address.
         at: Avma,
     },
 }

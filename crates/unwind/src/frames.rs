@@ -1,7 +1,7 @@
-//! The `.eh_frame` and `.eh_frame_hdr` of clones, written.
+//! Writes the `.eh_frame` and `.eh_frame_hdr` of clones.
 //!
-//! Formats: LSB 5.0 core, "Exception Frames"; augmentation characters in the order libgcc's `get_cie_encoding` wants
-//! (`S` last: it reads no further than that).
+//! Formats: LSB 5.0 core, "Exception Frames". Augmentation characters are in the order that libgcc's
+//! `get_cie_encoding` needs (`S` last: it stops reading there).
 
 use crate::cfi::{DATA_ALIGN, INITIAL_CFA, INITIAL_RA, NOP, put_advance, put_delta, put_initial};
 use crate::leb::{put_sleb, put_uleb};
@@ -16,7 +16,7 @@ const PCREL_SDATA4: u8 = 0x1b;
 const DATAREL_SDATA4: u8 = 0x3b;
 /// `DW_EH_PE_udata4`.
 const UDATA4: u8 = 0x03;
-/// What entries are padded to, in bytes.
+/// The size to whose multiples entries are padded, in bytes.
 const ALIGN: usize = 8;
 
 /// The tables of a set of clones.
@@ -28,14 +28,14 @@ pub struct Frames {
     pub hdr: Vec<u8>,
 }
 
-/// What makes FDEs need different CIEs.
+/// The properties of FDEs that need different CIEs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CieKey {
     personality: Option<Avma>,
     lsda: bool,
     signal_frame: bool,
-    /// Whether the CIE gives the return address its place. It may not where a row has no rule for it, as no
-    /// instruction takes a rule away.
+    /// Whether the CIE has a rule for the return address. It must not if any row has no such rule, as no
+    /// instruction removes a rule.
     ra: bool,
 }
 
@@ -54,8 +54,9 @@ impl CieKey {
     }
 }
 
-/// Writes the tables of `frames` (in any order), the `.eh_frame` to lie at `eh_frame_at` and its header at `hdr_at`
-/// (a multiple of 4). All of it, clones included, within 2 GiB; personalities and exception tables anywhere.
+/// Writes the tables of `frames` (in any order) for an `.eh_frame` at `eh_frame_at` and its header at
+/// `hdr_at` (a multiple of 4). Tables and clones must lie within 2 GiB; personalities and exception tables
+/// may lie anywhere.
 ///
 /// # Errors
 /// [`Error::RowsDoNotCover`], [`Error::UnsortedRegisters`], [`Error::OffsetRange`], [`Error::Overlap`],
@@ -106,7 +107,7 @@ fn put_distance(out: &mut Vec<u8>, from: Avma, to: Avma, what: &'static str) -> 
     Ok(())
 }
 
-/// Pads the entry that begins at `start` and puts its length into its first four bytes.
+/// Pads the entry that begins at `start`, and stores its length in its first four bytes.
 pub(crate) fn close(out: &mut Vec<u8>, start: usize) -> Result<(), Error> {
     let size = (out.len() - start).next_multiple_of(ALIGN);
     out.resize(start + size, NOP);
@@ -172,7 +173,7 @@ fn put_fde(out: &mut Vec<u8>, base: Avma, cie: usize, key: CieKey, frame: &Clone
     close(out, start)
 }
 
-/// The program that leads through a frame's rows, after a CIE with the initial rules `initial`.
+/// Appends the program for a frame's rows, under a CIE with the initial rules `initial`.
 pub(crate) fn put_rows(
     out: &mut Vec<u8>,
     initial: &[(Reg, RegRule)],
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_alike_share_a_cie() {
+    fn similar_clones_share_a_cie() {
         let two = write_frames(&[frame(0x1000, 0x1010), frame(0x1010, 0x1020)], AT, HDR).unwrap();
         // CIE 24, FDE 24 each, terminator 4.
         assert_eq!(two.eh_frame.len(), 24 * 3 + 4);

@@ -1,4 +1,4 @@
-//! LEB128 numbers, written.
+//! Writes LEB128 numbers.
 
 /// Appends `value` in the shortest unsigned form.
 pub(crate) fn put_uleb(out: &mut Vec<u8>, mut value: u64) {

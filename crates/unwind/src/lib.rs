@@ -1,7 +1,8 @@
-//! How does a frame unwind: `.eh_frame` and `.gcc_except_table`, read from original code and written for clones.
+//! Unwind tables: reads `.eh_frame` and `.gcc_except_table` of original code, and writes them for clones.
 //!
-//! You give bytes and addresses; it gives the frame rule of every instruction and the exception table of every
-//! function as plain data, and from such data the sections a clone needs. No process, no code bytes.
+//! Input: bytes and addresses. Output: the frame rule of every instruction and the exception table of every
+//! function as plain data; and, from such data, the sections of a clone. The crate reads no process and no
+//! code bytes.
 #![forbid(unsafe_code)]
 
 mod cfi;

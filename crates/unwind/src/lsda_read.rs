@@ -1,11 +1,11 @@
-//! A function's exception table, read.
+//! Reads a function's exception table.
 //!
-//! The format has no specification of its own; libgcc's `parse_lsda_header`, libstdc++'s `eh_personality.cc` and the
-//! Itanium C++ ABI's exception handling tables are followed. Reading is strict: a table that says anything unclear is
-//! an error, because a clone with half an exception table would end in `std::terminate`.
+//! The format has no specification of its own. This parser follows libgcc's `parse_lsda_header`, libstdc++'s
+//! `eh_personality.cc` and the Itanium C++ ABI's exception handling tables. It is strict: a table with
+//! anything unclear is an error, because a clone with half an exception table would end in `std::terminate`.
 //!
-//! The work is linear in the table: each call site, action record and exception specification is decoded once,
-//! however many others lead to it.
+//! The work is linear in the table: each call site, action record and exception specification is decoded
+//! once, however many others refer to it.
 
 use crate::pointer::{Cursor, OMIT, Window, fixed_size, is_plain};
 use crate::{CallSite, Error, Lsda};
@@ -16,13 +16,15 @@ use std::collections::{HashMap, HashSet};
 struct Types {
     /// Encoding of its entries.
     encoding: u8,
-    /// Size of an entry in bytes; `None` if the encoding has none, which is a fault once an entry is used.
+    /// Size of an entry in bytes; `None` if the encoding has no fixed size, which is a fault once an entry is
+    /// used.
     size: Option<u64>,
-    /// The end of the types, which lie below it, and the start of the exception specifications. Offset in the table.
+    /// The end of the types, which lie below it, and the start of the exception specifications. Offset in the
+    /// table.
     base: u64,
 }
 
-/// The bytes and types that actions lead to.
+/// The bytes and types that actions refer to.
 #[derive(Default)]
 struct Reached {
     /// Size of the action table.
@@ -31,7 +33,7 @@ struct Reached {
     types: u64,
     /// Size of the exception specifications.
     filters: u64,
-    /// Action records already decoded, with the chain (by number) that came last.
+    /// Action records already decoded, with the number of the last chain that reached them.
     records: HashMap<u64, usize>,
     /// Numbers of exception specifications already decoded.
     specs: HashSet<u64>,
@@ -48,7 +50,7 @@ impl Lsda {
 
         let pad_base = match cursor.u8()? {
             OMIT => func.start,
-            // Null is a base like any other: pads are then full addresses.
+            // Null is a valid base: pads are then full addresses.
             encoding => cursor.pointer(encoding, func.start)?.unwrap_or_default(),
         };
         let types = match cursor.u8()? {
@@ -67,7 +69,7 @@ impl Lsda {
         let len = cursor.uleb()?;
         let too_large = cursor.window.fault(cursor.offset, "the call site table is too large");
         let action_base = cursor.offset.checked_add(len).ok_or(too_large)?;
-        // All of it must be there before anything is believed of it.
+        // The whole table must be readable before any of it is used.
         let table_start = cursor.offset;
         cursor.window.get(table_start, len)?;
 
@@ -87,12 +89,12 @@ impl Lsda {
         reached.collect(&mut window, action_base, types.as_ref(), func.start, call_sites)
     }
 
-    /// What happens to an exception that passes the instruction at `pc` (an address inside the call, not after it).
-    /// `None`: `std::terminate`.
+    /// Returns the call site for an exception that passes the instruction at `pc` (an address inside the
+    /// call, not after it). `None`: `std::terminate`.
     #[must_use]
     pub fn lookup(&self, pc: Avma) -> Option<&CallSite> {
         let after = self.call_sites.partition_point(|s| s.range.start <= pc);
-        // An empty call site may share its start with the one that matters.
+        // An empty call site may share its start with the relevant one.
         self.call_sites
             .get(..after)?
             .iter()
@@ -120,7 +122,7 @@ fn call_site(
     let Some(range) = range.filter(|r| func.covers(r)) else {
         return Err(cursor.window.fault(at, "a call site leaves the function"));
     };
-    // Personalities stop searching at the first call site past the address they look for.
+    // Personalities stop searching at the first call site past the address.
     if last.is_some_and(|l| range.start < l.range.end) {
         return Err(cursor.window.fault(at, "the call sites are not in order"));
     }
@@ -128,7 +130,7 @@ fn call_site(
 }
 
 impl Reached {
-    /// Follows the chain of action records that begins at `action` (1 + offset, 0: none).
+    /// Follows the chain of action records that begins at `action` (1 + offset; 0: none).
     fn follow(
         &mut self,
         window: &mut Window<'_>,
@@ -144,14 +146,14 @@ impl Reached {
                 Some(first) if first == chain => {
                     return Err(window.fault(action_base.saturating_add(record), "an action chain is a ring"));
                 }
-                // The rest of the chain is known.
+                // The rest of the chain has been decoded.
                 Some(_) => return Ok(()),
             }
             let far = window.fault(action_base, "an action is too far");
             let offset = action_base.checked_add(record).ok_or(far)?;
             let mut cursor = Cursor { window, offset };
             let filter = cursor.sleb()?;
-            // The way to the next record is counted from its own place.
+            // The distance to the next record is relative to its own field.
             let from = record + (cursor.offset - offset);
             let next = cursor.sleb()?;
             self.actions = self.actions.max(cursor.offset - action_base);
@@ -186,7 +188,7 @@ impl Reached {
         Ok(())
     }
 
-    /// Takes what was reached out of the table.
+    /// Copies everything that was reached out of the table.
     fn collect(
         self,
         window: &mut Window<'_>,

@@ -1,4 +1,4 @@
-//! A clone's exception table, written.
+//! Writes a clone's exception table.
 
 use crate::leb::put_uleb;
 use crate::pointer::{ABSPTR, OMIT, ULEB128};
@@ -6,14 +6,14 @@ use crate::{CallSite, Error, Lsda};
 use addr::{Addr, Avma};
 
 impl Lsda {
-    /// The table of a clone that begins at `clone_start`. `self.call_sites` are in clone addresses, in any order; what
-    /// they leave out stays out, so an exception from there still ends in `std::terminate`. Their landing pads may
-    /// be anywhere: they stay in the original code.
+    /// Returns the table of a clone that begins at `clone_start`. `self.call_sites` are in clone addresses,
+    /// in any order. Code outside them stays outside, so an exception from there still ends in
+    /// `std::terminate`. Their landing pads may be anywhere: they stay in the original code.
     ///
-    /// The bytes have no absolute position and need no alignment. The landing pad base is stated (never omitted, as the
-    /// default would be the clone's start) and lies one byte below the lowest pad: a pad at distance 0 would read
-    /// as none, and a base of 0 is taken for an absent one by libc++abi. Types are full addresses, so they reach
-    /// whatever the distance; call sites are LEB128. Neighbours that say the same become one.
+    /// The bytes have no absolute position and need no alignment. The landing pad base is stated, as the
+    /// default would be the clone's start. It lies one byte below the lowest pad: a pad at distance 0 would
+    /// mean none, and libc++abi treats a base of 0 as absent. Types are full addresses, so they reach any
+    /// distance; call sites are LEB128. Equal neighbours are merged.
     ///
     /// # Errors
     /// [`Error::CallSite`] for call sites that overlap or lie before the clone, [`Error::NullPad`].
@@ -35,7 +35,7 @@ impl Lsda {
             put_uleb(&mut records, site.action);
         }
 
-        // From the call site encoding on: everything the type base is counted over.
+        // From the call site encoding on: all bytes between the header and the type base.
         let mut rest = vec![ULEB128];
         put_uleb(&mut rest, records.len() as u64);
         rest.extend_from_slice(&records);
@@ -64,7 +64,7 @@ impl Lsda {
     }
 }
 
-/// The call sites by rising address, without empty ones, touching ones that say the same made one.
+/// Returns the call sites by rising address, without empty ones; touching equal ones are merged.
 fn merged(sites: &[CallSite]) -> Result<Vec<CallSite>, Error> {
     let mut sorted: Vec<CallSite> = sites.iter().filter(|s| !s.range.is_empty()).copied().collect();
     sorted.sort_by_key(|s| s.range.start);
@@ -107,7 +107,7 @@ mod tests {
             actions: vec![1, 0],
             types: vec![Some(Avma(0x1122)), None],
             filters: vec![2, 0],
-            // Not in order; the second and third say the same.
+            // Not in order; the second and third are equal.
             call_sites: vec![
                 site(0x1020, 0x1030, None, 0),
                 site(0x1004, 0x1008, Some(0x9000), 1),

@@ -1,4 +1,4 @@
-//! The plain data everything here is read into and written from.
+//! The data model of this crate: the result of reading and the input of writing.
 
 use addr::{Avma, AvmaRange};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Reg {
     pub const RA: Reg = Reg(16);
 }
 
-/// How the canonical frame address is found.
+/// The rule for the canonical frame address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CfaRule {
     /// CFA = register + offset.
@@ -25,7 +25,7 @@ pub enum CfaRule {
     Expr(Arc<[u8]>),
 }
 
-/// Where the caller's value of one register is.
+/// The rule for the caller's value of one register.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegRule {
     /// Lost.
@@ -34,24 +34,25 @@ pub enum RegRule {
     SameValue,
     /// In memory at CFA + offset.
     Offset(i64),
-    /// It *is* CFA + offset.
+    /// The value is CFA + offset.
     ValOffset(i64),
     /// In another register.
     Register(Reg),
-    /// In memory at the address an expression gives.
+    /// In memory at the address that an expression gives.
     Expr(Arc<[u8]>),
-    /// It *is* the value of an expression.
+    /// The value of an expression.
     ValExpr(Arc<[u8]>),
 }
 
-/// The complete frame rule of the instructions that start in `range`: absolute, no history needed.
+/// The complete frame rule of the instructions that start in `range`. It is absolute and needs no earlier
+/// row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Where it holds.
+    /// The addresses for which it holds.
     pub range: AvmaRange,
     /// The frame address.
     pub cfa: CfaRule,
-    /// Register rules, by rising register; a register that is absent has the ABI's default (callee-saved: same
+    /// Register rules, by rising register. An absent register has the ABI's default (callee-saved: same
     /// value; others: undefined) and needs no opcode.
     pub regs: Vec<(Reg, RegRule)>,
     /// `DW_CFA_GNU_args_size`: bytes of outgoing arguments on the stack.
@@ -59,7 +60,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether two rows give the same rule, wherever they hold.
+    /// Returns whether two rows have the same rule, for whatever addresses.
     #[must_use]
     pub fn same_rule(&self, other: &Row) -> bool {
         self.cfa == other.cfa && self.regs == other.regs && self.args_size == other.args_size
@@ -81,12 +82,12 @@ pub struct Fde {
     pub offset: u64,
 }
 
-/// What is called when an exception passes a call inside `range`.
+/// The handling of an exception that passes a call inside `range`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallSite {
-    /// The instructions it is about. A call whose address is in no call site ends in `std::terminate`.
+    /// The instructions covered. A call whose address is in no call site ends in `std::terminate`.
     pub range: AvmaRange,
-    /// Where control lands; `None`: the exception passes by.
+    /// The address of the landing pad; `None`: the exception passes through.
     pub landing_pad: Option<Avma>,
     /// 0: cleanup only; otherwise 1 + offset of the first action record.
     pub action: u64,
@@ -99,13 +100,14 @@ pub struct Lsda {
     pub call_sites: Vec<CallSite>,
     /// Action records, as they are in the original.
     pub actions: Vec<u8>,
-    /// Type table by index: `types[0]` has filter value 1. Resolved addresses of `type_info` objects; `None` catches all.
+    /// Type table by index: `types[0]` has filter value 1. Resolved addresses of `type_info` objects; `None`
+    /// catches all.
     pub types: Vec<Option<Avma>>,
-    /// The exception specifications that negative filters point into, as they are in the original.
+    /// The exception specifications to which negative filters point, as they are in the original.
     pub filters: Vec<u8>,
 }
 
-/// What the frame table needs to know of one clone fragment.
+/// The unwind information of one clone fragment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CloneFrame {
     /// The clone's bytes.
@@ -114,7 +116,7 @@ pub struct CloneFrame {
     pub rows: Vec<Row>,
     /// The original's personality routine.
     pub personality: Option<Avma>,
-    /// Where the clone's exception table was put.
+    /// The address of the clone's exception table.
     pub lsda: Option<Avma>,
     /// The original's signal-frame mark.
     pub signal_frame: bool,

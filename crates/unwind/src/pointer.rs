@@ -1,13 +1,14 @@
-//! The bytes of an exception table, fetched as they are needed, and the encoded pointers in them.
+//! The bytes of an exception table, fetched on demand, and the encoded pointers in them.
 
 use crate::Error;
 use addr::{Addr, Avma, ReadMemory};
 
-/// The most one exception table may span, in bytes. Tables hold about ten bytes per call, so this is far above any
-/// function a compiler finishes; a larger claim is a fault, and must not make us read or hold memory without end.
+/// The largest size of an exception table, in bytes. Tables hold about ten bytes per call, so this is far
+/// above any function that a compiler finishes. A larger claim is a fault; it must not cause unbounded reads
+/// or memory use.
 const MAX_SPAN: u64 = 4 << 20;
 
-/// What is fetched at once, in bytes. A power of two not above a page, so fetching ahead touches no other page.
+/// The size of one fetch, in bytes. A power of two, at most a page, so fetching ahead touches no other page.
 const CHUNK: u64 = 512;
 
 /// "Absent" in place of an encoding (`DW_EH_PE_omit`).
@@ -19,12 +20,12 @@ pub(crate) const ULEB128: u8 = 0x01;
 
 /// Bit of an encoding: the value is the address of the pointer, not the pointer (`DW_EH_PE_indirect`).
 const INDIRECT: u8 = 0x80;
-/// The bits of an encoding that say what the value is relative to.
+/// The bits of an encoding that define the base of the value.
 const APPLICATION: u8 = 0x70;
-/// The bits of an encoding that say how the value is stored.
+/// The bits of an encoding that define the format of the value.
 const FORMAT: u8 = 0x0f;
 
-/// The bytes of one table from its start, grown on demand.
+/// The bytes of one table from its start; grows on demand.
 pub(crate) struct Window<'a> {
     mem: &'a dyn ReadMemory,
     at: Avma,
@@ -36,17 +37,17 @@ impl<'a> Window<'a> {
         Self { mem, at, bytes: Vec::new() }
     }
 
-    /// A fault at `offset` of this table.
+    /// Returns a fault at `offset` of this table.
     pub(crate) fn fault(&self, offset: u64, what: &'static str) -> Error {
         Error::Lsda { at: self.at, offset, what }
     }
 
-    /// An encoding this table may not have.
+    /// Returns an error for an encoding that this table must not have.
     pub(crate) fn bad_encoding(&self, encoding: u8) -> Error {
         Error::Encoding { at: self.at, encoding }
     }
 
-    /// The bytes `offset..offset + len`.
+    /// Returns the bytes `offset..offset + len`.
     pub(crate) fn get(&mut self, offset: u64, len: u64) -> Result<&[u8], Error> {
         let too_large = self.fault(offset, "it is too large");
         let end = offset.checked_add(len).filter(|&e| e <= MAX_SPAN).ok_or(too_large.clone())?;
@@ -81,7 +82,7 @@ impl<'a> Window<'a> {
 /// A place in a table.
 pub(crate) struct Cursor<'w, 'a> {
     pub(crate) window: &'w mut Window<'a>,
-    /// From the table's start, in bytes.
+    /// The offset from the table's start, in bytes.
     pub(crate) offset: u64,
 }
 
@@ -97,7 +98,7 @@ impl Cursor<'_, '_> {
         Ok(out)
     }
 
-    /// The seven-bit groups of a LEB128 number, its width in bits and its last byte.
+    /// Reads the seven-bit groups of a LEB128 number, its width in bits and its last byte.
     fn groups(&mut self) -> Result<(u64, u32, u8), Error> {
         let start = self.offset;
         let mut value = 0u64;
@@ -134,7 +135,7 @@ impl Cursor<'_, '_> {
         }
     }
 
-    /// A number stored as the low bits of `encoding` say, with no base and no indirection.
+    /// Reads a number in the format of `encoding`'s low bits, with no base and no indirection.
     pub(crate) fn value(&mut self, encoding: u8) -> Result<u64, Error> {
         Ok(match encoding & FORMAT {
             0x00 | 0x04 | 0x0c => u64::from_le_bytes(self.fixed()?),
@@ -148,14 +149,15 @@ impl Cursor<'_, '_> {
         })
     }
 
-    /// A pointer; `None` where the stored value, or the slot it goes through, is zero: a null pointer has no base.
+    /// Reads a pointer; `None` if the stored value, or the slot it goes through, is zero: a null pointer has
+    /// no base.
     ///
-    /// `func` is the start of the function the table belongs to. Text- and data-relative pointers have no defined
-    /// base on x86-64 Linux and are refused.
+    /// `func` is the start of the table's function. Text- and data-relative pointers have no defined base on
+    /// x86-64 Linux and are refused.
     pub(crate) fn pointer(&mut self, encoding: u8, func: Avma) -> Result<Option<Avma>, Error> {
         let application = encoding & APPLICATION;
         if application == 0x50 {
-            // `DW_EH_PE_aligned` stands alone: an address at the next multiple of its size.
+            // `DW_EH_PE_aligned` excludes other bits: an address at the next multiple of its size.
             if encoding != 0x50 {
                 return Err(self.window.bad_encoding(encoding));
             }
@@ -182,7 +184,7 @@ impl Cursor<'_, '_> {
     }
 }
 
-/// The size in bytes of a pointer with this encoding; `None` where it has no fixed size.
+/// Returns the size of a pointer with this encoding, in bytes; `None` if it has no fixed size.
 pub(crate) fn fixed_size(encoding: u8) -> Option<u64> {
     if encoding & APPLICATION == 0x50 {
         return None;
@@ -195,7 +197,7 @@ pub(crate) fn fixed_size(encoding: u8) -> Option<u64> {
     }
 }
 
-/// Whether a number with this encoding is just that: relative to nothing and not indirect.
+/// Returns whether this encoding is of a plain number: without a base and not indirect.
 pub(crate) fn is_plain(encoding: u8) -> bool {
     encoding & (APPLICATION | INDIRECT) == 0
 }

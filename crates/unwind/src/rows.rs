@@ -1,8 +1,8 @@
-//! Call frame programs, run to absolute rows.
+//! Evaluates call frame programs to absolute rows.
 //!
-//! The semantics are libgcc's, since that is what the code was compiled to be unwound by. It differs from gimli's
-//! own table in one point: `DW_CFA_restore_state` does not bring back `DW_CFA_GNU_args_size` (GCC emits the size anew
-//! in the order of the code).
+//! The semantics are those of libgcc, as compilers generate code to be unwound by libgcc. They differ from
+//! gimli's own table in one point: `DW_CFA_restore_state` does not restore `DW_CFA_GNU_args_size` (GCC emits
+//! the size again in the order of the code).
 
 use crate::table::{Bytes, Cie};
 use crate::{CfaRule, Error, Fde, Reg, RegRule, Row};
@@ -10,12 +10,13 @@ use addr::{Avma, AvmaRange};
 use gimli::{CallFrameInstruction as Op, CallFrameInstructionIter, UnwindExpression};
 use std::sync::Arc;
 
-/// The highest register number of the x86-64 psABI (table "DWARF Register Number Mapping"). Bounds a row's size.
+/// The highest register number of the x86-64 psABI (table "DWARF Register Number Mapping"). Bounds a row's
+/// size.
 const MAX_REG: u16 = 129;
-/// How deep `DW_CFA_remember_state` may nest. Compilers use 1.
+/// The deepest nesting of `DW_CFA_remember_state`. Compilers use 1.
 const MAX_DEPTH: usize = 32;
-/// How many register rules all rows of one FDE may hold together: 32 MiB of them, a thousand times what real
-/// functions have.
+/// The most register rules in all rows of one FDE together: 32 MiB of them, a thousand times more than in
+/// real functions.
 const MAX_RULES: usize = 1 << 20;
 
 /// The rule being built.
@@ -26,18 +27,18 @@ pub(crate) struct State {
     args_size: u64,
 }
 
-/// One program's surroundings.
+/// The context of one program.
 struct Program<'a> {
     bytes: &'a [u8],
     fde: &'a Fde,
     /// `data_alignment_factor`.
     factor: i64,
-    /// The rules that `DW_CFA_restore` brings back; `None` while they are being made.
+    /// The rules that `DW_CFA_restore` restores; `None` while the CIE's program runs.
     initial: Option<&'a [(Reg, RegRule)]>,
 }
 
 impl State {
-    /// What a CIE's program makes.
+    /// Evaluates a CIE's program.
     pub(crate) fn initial<'a>(
         bytes: &[u8],
         fde: &Fde,
@@ -53,7 +54,7 @@ impl State {
         Ok(state)
     }
 
-    /// The rule as it now is, for `range`.
+    /// Returns the present rule as a row for `range`.
     pub(crate) fn row(&self, fde: &Fde, range: AvmaRange) -> Result<Row, Error> {
         let none = Error::Program { offset: fde.offset, what: "no rule for the frame address" };
         let cfa = self.cfa.clone().ok_or(none)?;
@@ -96,7 +97,7 @@ impl Program<'_> {
         bytes.map(Arc::from).ok_or_else(|| self.fault("an expression leaves the section"))
     }
 
-    /// Applies an instruction that neither moves on nor pushes nor pops.
+    /// Applies an instruction that does not advance, push or pop.
     fn apply(&self, state: &mut State, op: &Op<usize>) -> Result<(), Error> {
         let no_reg = || self.fault("a change to a frame address that is no register plus offset");
         match *op {
@@ -162,7 +163,7 @@ impl Program<'_> {
     }
 }
 
-/// Runs an FDE's program from its CIE's state.
+/// Evaluates an FDE's program from its CIE's state.
 pub(crate) fn evaluate<'a>(
     bytes: &[u8],
     fde: &Fde,
@@ -200,7 +201,7 @@ pub(crate) fn evaluate<'a>(
     Ok(rows.rows)
 }
 
-/// The rows closed so far.
+/// The finished rows.
 struct Rows<'a> {
     fde: &'a Fde,
     rows: Vec<Row>,
@@ -209,7 +210,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Ends the row that began at `self.at` with the rule `state`. What lies past the FDE's end is no one's.
+    /// Ends the row that began at `self.at`, with the rule `state`. Code past the FDE's end is left out.
     fn close(&mut self, state: &State, to: Avma) -> Result<(), Error> {
         let range = AvmaRange::new(self.at, to.min(self.fde.range.end));
         self.at = to.max(self.at);

@@ -1,7 +1,7 @@
 //! All FDEs of one `.eh_frame`.
 //!
-//! Sound tables are read completely; in unsound ones what cannot be understood is left out and counted, and the work
-//! stays linear in the section whatever its bytes claim: no byte belongs to two FDEs, and each CIE is decoded once.
+//! Sound tables are read completely. Unsound entries are left out and counted. The work stays linear in the
+//! section, whatever its bytes claim: no byte belongs to two FDEs, and parsing decodes each CIE once.
 
 use crate::rows::{State, evaluate};
 use crate::{Error, Fde, Row};
@@ -15,8 +15,8 @@ use std::fmt;
 pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type Cie<'a> = CommonInformationEntry<Bytes<'a>>;
 
-/// The longest CIE that is believed, in bytes (real ones have about 30). A CIE is decoded anew for each FDE whose rows
-/// are asked for.
+/// The longest accepted CIE, in bytes (real ones have about 30). A CIE is decoded again for each FDE whose
+/// rows are requested.
 const MAX_CIE: usize = 4096;
 
 /// One module's `.eh_frame`, indexed by address.
@@ -41,18 +41,18 @@ impl fmt::Debug for FrameTable {
     }
 }
 
-/// What all FDEs of one CIE share.
+/// The data that all FDEs of one CIE share.
 struct Shared<'a> {
     cie: Cie<'a>,
     personality: Option<Avma>,
 }
 
 impl FrameTable {
-    /// Reads the section `eh_frame` that lies at `at`. It ends at its zero terminator or with the bytes, so more bytes
-    /// than the section has may be given. `mem` is asked only for the slots of indirect pointers.
+    /// Reads the section `eh_frame` at `at`. It ends at its zero terminator or with the bytes, so the bytes
+    /// may continue past the section. `mem` is read only for the slots of indirect pointers.
     ///
-    /// FDEs that cannot be understood (also: empty ones, ones with another return address column than 16, ones
-    /// whose personality cannot be read) are left out and counted by [`skipped`](Self::skipped).
+    /// FDEs that cannot be understood are left out and counted by [`skipped`](Self::skipped). These include
+    /// empty FDEs, those whose return address column is not 16, and those whose personality cannot be read.
     ///
     /// # Errors
     /// [`Error::OutsideAddressSpace`] if the bytes do not fit at `at`.
@@ -60,12 +60,12 @@ impl FrameTable {
         FrameTable::collect(eh_frame, at, mem, |reader| reader.all())
     }
 
-    /// As [`parse`](Self::parse), but reads only the FDEs at these addresses: those that the search table of
-    /// `.eh_frame_hdr` lists, by which unwinders go. The section may hold others, of code that is gone, and zero words
-    /// between: llvm-bolt's new section has its own FDEs, a terminator, and then all old ones.
+    /// Works like [`parse`](Self::parse), but reads only the FDEs at these addresses: those in the search
+    /// table of `.eh_frame_hdr`, which unwinders use. The section may also hold FDEs of code that is gone,
+    /// and zero words between: llvm-bolt's new section has its own FDEs, a terminator, and then all old ones.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// The errors of [`parse`](Self::parse).
     pub fn parse_listed(
         eh_frame: Vec<u8>,
         at: Avma,
@@ -99,39 +99,40 @@ impl FrameTable {
         Ok(FrameTable { bytes: eh_frame, at, fdes, skipped, overlaps })
     }
 
-    /// The bytes from the section's start to the end of the last entry that was read.
+    /// Returns the bytes from the section's start to the end of the last entry that was read.
     #[must_use]
     pub fn extent(&self) -> AvmaRange {
         AvmaRange::with_len(self.at, self.bytes.len() as u64)
     }
 
-    /// All FDEs by rising start.
+    /// Returns all FDEs by rising start.
     #[must_use]
     pub fn fdes(&self) -> &[Fde] {
         &self.fdes
     }
 
-    /// How many FDEs were left out because they could not be understood.
+    /// Returns the number of FDEs that were left out because they could not be understood.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped
     }
 
-    /// How many FDEs overlap the next one.
+    /// Returns the number of FDEs that overlap the next one.
     #[must_use]
     pub fn overlaps(&self) -> usize {
         self.overlaps
     }
 
-    /// The FDE of an instruction. Where FDEs overlap: the last that starts at or before it, as unwinders choose.
+    /// Returns the FDE of an instruction. If FDEs overlap, returns the last that starts at or before it, as
+    /// unwinders do.
     #[must_use]
     pub fn find(&self, pc: Avma) -> Option<&Fde> {
         let after = self.fdes.partition_point(|f| f.range.start <= pc);
         self.fdes.get(after.checked_sub(1)?).filter(|f| f.range.contains(pc))
     }
 
-    /// The rules of all instructions of `fde` (one of this table's): rising, without gaps, covering its range;
-    /// neighbours differ.
+    /// Returns the rules of all instructions of `fde` (an FDE of this table): rising, without gaps, covering
+    /// its range; neighbours differ.
     ///
     /// # Errors
     /// [`Error::NoFde`], [`Error::Entry`] or [`Error::Program`]: the frame cannot be carried over.
@@ -142,11 +143,11 @@ impl FrameTable {
         evaluate(&self.bytes, fde, &cie, &state, entry.instructions(&section, &bases))
     }
 
-    /// The rule that holds where `fde` begins as far as its CIE alone says: on x86-64 CFA = rsp + 8 and the return
-    /// address just below, if the CIE is a usual one.
+    /// Returns the rule at the start of `fde` according to its CIE alone: on x86-64, for a usual CIE, CFA =
+    /// rsp + 8 and the return address just below.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows).
+    /// The errors of [`rows`](Self::rows).
     pub fn initial_row(&self, fde: &Fde) -> Result<Row, Error> {
         let (section, bases) = section(&self.bytes, self.at);
         let (_, cie) = self.entries(&section, &bases, fde)?;
@@ -161,7 +162,8 @@ impl FrameTable {
     ) -> Result<(gimli::FrameDescriptionEntry<Bytes<'a>>, Cie<'a>), Error> {
         let none = Error::NoFde { offset: fde.offset };
         let offset = usize::try_from(fde.offset).map_err(|_| none.clone())?;
-        // A foreign key could point anywhere; this also keeps what `parse` found out about the entry.
+        // A key of another table could point anywhere; this check also keeps the results of `parse` for the
+        // entry.
         if self.find_exact(fde).is_none() {
             return Err(none);
         }
@@ -189,7 +191,7 @@ fn section(bytes: &[u8], at: Avma) -> (EhFrame<Bytes<'_>>, BaseAddresses) {
 enum Entry {
     /// A length of zero.
     Terminator,
-    /// It runs past the end of the section.
+    /// An entry that runs past the end of the section.
     Cut,
     /// `id` is 0 for a CIE; `None` if the entry is too short to have one. `end` is the next entry's offset.
     Whole { id: Option<u32>, end: usize },
@@ -224,19 +226,19 @@ struct Reader<'a> {
     mem: &'a dyn ReadMemory,
     section: EhFrame<Bytes<'a>>,
     bases: BaseAddresses,
-    /// By their offsets; `None` for those whose FDEs cannot be used.
+    /// CIEs by their offsets; `None` if their FDEs cannot be used.
     cies: HashMap<usize, Option<Shared<'a>>>,
     fdes: Vec<Fde>,
     skipped: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// All up to the terminator; gives the size of the section without it.
+    /// Reads all entries up to the terminator; returns the size of the section without it.
     fn all(&mut self) -> usize {
         let mut at = 0;
         while let Some(entry) = Entry::at(self.bytes, at) {
             let Entry::Whole { id, end } = entry else {
-                // A length that leaves the section: whatever follows cannot be found.
+                // The length leaves the section, so the next entry cannot be found.
                 self.skipped += usize::from(matches!(entry, Entry::Cut));
                 break;
             };
@@ -248,8 +250,8 @@ impl<'a> Reader<'a> {
         at
     }
 
-    /// Those at these addresses in a section at `base`; gives where the last one ends. An entry that begins inside
-    /// another is none: so no byte is read for more than one.
+    /// Reads the FDEs at these addresses in a section at `base`; returns the end of the last. An entry that
+    /// begins inside another is rejected, so no byte is read for more than one entry.
     fn listed(&mut self, base: Avma, rising: BTreeSet<Avma>) -> usize {
         let mut last = 0;
         for fde in rising {
@@ -321,19 +323,19 @@ fn share<'a>(
     Some(Shared { cie, personality })
 }
 
-/// Where an entry's own bytes lie (`len` as the entry states it, without the field that states it). To the byte: the last
-/// entry of a section may be followed at once by the exception tables it names. Lengths of 64 bits, which no compiler
-/// writes here, are told by their size.
+/// Returns the addresses of an entry's own bytes (`len` as the entry states it, without the length field).
+/// The end must be exact: the exception tables that the section's last entry names may follow it directly.
+/// 64-bit lengths, which no compiler writes here, are recognized by their size.
 fn entry_range(bases: &BaseAddresses, offset: usize, len: usize) -> AvmaRange {
     let at = bases.eh_frame.section.unwrap_or(0).saturating_add(offset as u64);
     let (len, wide) = (len as u64, len as u64 >= 0xffff_fff0);
     AvmaRange::with_len(Avma(at), len.saturating_add(if wide { 12 } else { 4 }))
 }
 
-/// The pointer that is meant: `Some(None)` for a null one, `None` if it cannot be read.
+/// Returns the resolved pointer: `Some(None)` for a null pointer, `None` if it cannot be read.
 ///
-/// A stored zero means null whatever it is relative to, but the decoder has added the base already. What is left of
-/// a pc-relative null is the address of its own field, and nothing real lies inside the entry that names it.
+/// A stored zero means null, whatever its base, but the decoder has already added the base. A pc-relative
+/// null becomes the address of its own field, and no real object lies inside the entry that names it.
 fn resolve(pointer: gimli::Pointer, own: AvmaRange, mem: &dyn ReadMemory) -> Option<Option<Avma>> {
     let raw = Avma(pointer.pointer());
     if raw.raw() == 0 || own.contains(raw) {

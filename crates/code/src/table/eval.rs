@@ -1,4 +1,4 @@
-//! What a run of instructions does to registers and to the stack, in values.
+//! Symbolic evaluation of instructions: their effect on registers and the stack.
 
 use super::value::{V, Values, mask};
 use crate::liveness::gpr;
@@ -7,7 +7,7 @@ use iced_x86::{
     Register,
 };
 
-/// Registers that a call may change (System V psABI 3.2.1): all but rbx, rsp, rbp, r12 to r15.
+/// Registers that a call may change (System V psABI 3.2.1): all except rbx, rsp, rbp, r12 to r15.
 const CALL_CLOBBERED: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11;
 
 /// A read of memory.
@@ -19,12 +19,12 @@ pub(super) struct Load {
     pub(super) addr: V,
 }
 
-/// Two values that the flags compare.
+/// The two values that the flags compare.
 #[derive(Clone, Copy)]
 struct Compared {
     left: V,
     right: V,
-    /// At this width; both are zero-extended from it.
+    /// The width of the comparison; both values are zero-extended from it.
     bits: u8,
 }
 
@@ -34,7 +34,7 @@ struct Word {
     addr: V,
     bytes: u8,
     value: V,
-    /// In the own frame, by how it was addressed.
+    /// Whether it is in the function's own frame, by its addressing.
     frame: bool,
 }
 
@@ -43,10 +43,10 @@ pub(super) struct Machine {
     pub(super) values: Values,
     pub(super) regs: [V; 16],
     pub(super) loads: Vec<Load>,
-    /// Whether a word outside of the frame was read twice and taken for the same. No other thread changes it in
-    /// between, or the program would have been wrong already; but that is the program's promise, not a proof.
+    /// Whether a word outside the frame was read twice and assumed to be unchanged. If another thread changed
+    /// it in between, the program would be wrong already. But this is the program's promise, not a proof.
     pub(super) trusting: bool,
-    /// Not to trust so.
+    /// Never assume so.
     pub(super) strict: bool,
     flags: Option<Compared>,
     words: Vec<Word>,
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Forgets all: nothing is known of any register.
+    /// Resets the machine: nothing is known about any register.
     pub(super) fn reset(&mut self) {
         self.values.clear();
         self.regs = std::array::from_fn(|_| self.values.unknown());
@@ -79,20 +79,20 @@ impl Machine {
         self.words.clear();
     }
 
-    /// Takes in that a conditional jump on `cc` was taken, or was not.
+    /// Adds the fact that a conditional jump on `cc` was taken, or not.
     pub(super) fn assume(&mut self, cc: ConditionCode, taken: bool) {
         if let Some((v, max)) = self.implied(if taken { cc } else { negate(cc) }) {
             self.values.learn(v, max);
         }
     }
 
-    /// What is at most what, where the flags meet a condition.
+    /// Returns a value and its upper bound, as implied by a condition on the flags.
     fn implied(&mut self, cc: ConditionCode) -> Option<(V, u64)> {
         use ConditionCode as C;
         let Compared { left, right, bits } = self.flags?;
         let positive = mask(bits - 1);
         if let Some(c) = self.values.as_const(right) {
-            // Below 2^(bits-1) there is no sign.
+            // Below 2^(bits-1), signed and unsigned order agree.
             let unsigned = c <= positive && self.values.bound(left) <= positive;
             return match cc {
                 C::be | C::e => Some((left, c)),
@@ -101,7 +101,7 @@ impl Machine {
                 C::l if unsigned => Some((left, c.checked_sub(1)?)),
                 C::ae => self.at_least(left, c, bits),
                 C::a => self.at_least(left, c.checked_add(1).filter(|&c| c <= mask(bits))?, bits),
-                // Not less than what is not negative.
+                // A value that is not less than a non-negative one.
                 C::ge | C::g if c <= positive => Some((left, positive)),
                 C::ns if c == 0 => Some((left, positive)),
                 _ => None,
@@ -115,14 +115,15 @@ impl Machine {
         }
     }
 
-    /// What follows from `v >= c` at a width: `v - c` does not wrap and is at most what is left.
+    /// Returns what follows from `v >= c` at a width: `v - c` does not wrap, and is at most the rest of the
+    /// range.
     fn at_least(&mut self, v: V, c: u64, bits: u8) -> Option<(V, u64)> {
         let rest = self.values.bound(v).min(mask(bits)).checked_sub(c)?;
         let d = self.values.add(v, c.wrapping_neg());
         Some((self.values.zext(d, bits), rest))
     }
 
-    /// A value, known to be met by a condition of the flags.
+    /// Returns a value under the assumption that the flags meet a condition.
     fn given(&mut self, v: V, cc: ConditionCode) -> V {
         match self.implied(cc) {
             Some((of, max)) if of == v && max < self.values.bound(v) => self.values.upto(max),
@@ -130,19 +131,19 @@ impl Machine {
         }
     }
 
-    /// Where an indirect jump goes.
+    /// Returns the destination of an indirect jump.
     pub(super) fn destination(&mut self, i: &Instruction, inst: u32) -> V {
         self.operand(i, 0, inst).0
     }
 
-    /// Runs one instruction (`inst` is its place in the graph). A branch changes nothing.
+    /// Evaluates one instruction (`inst` is its index in the graph). A branch changes nothing.
     pub(super) fn step(&mut self, i: &Instruction, inst: u32) {
         if !self.known(i, inst) {
             self.unknown(i);
         }
     }
 
-    /// Runs an instruction whose meaning is followed; `false` where it is not.
+    /// Evaluates an instruction whose meaning is followed; returns `false` for all others.
     fn known(&mut self, i: &Instruction, inst: u32) -> bool {
         match i.mnemonic() {
             Mnemonic::Mov if plain(i) => {
@@ -177,7 +178,7 @@ impl Machine {
                 let (a, bits) = self.operand(i, 0, inst);
                 let (b, _) = self.operand(i, 1, inst);
                 let right = self.values.constant(0);
-                // `test x, x` sets zero and carry as `cmp x, 0` does.
+                // `test x, x` sets zero and carry like `cmp x, 0`.
                 self.flags = if a == b {
                     Some(Compared { left: a, right, bits })
                 } else if let Some(c) = self.values.as_const(b) {
@@ -262,7 +263,7 @@ impl Machine {
         true
     }
 
-    /// Any other instruction: what it writes is unknown afterwards.
+    /// Evaluates any other instruction: everything it writes becomes unknown.
     fn unknown(&mut self, i: &Instruction) {
         let rsp = self.regs[4];
         let Self { values, regs, factory, words, .. } = self;
@@ -276,7 +277,7 @@ impl Machine {
         let mut stores = info.used_memory().iter().filter(|m| writes(m.access()));
         match (stores.next(), stores.next()) {
             (None, _) => {}
-            // One store, to the operand that the instruction names.
+            // One store, to the operand of the instruction.
             (Some(_), None) if stores_operand(i) => {
                 let bytes = u8::try_from(i.memory_size().size()).unwrap_or(u8::MAX);
                 let (addr, v) = (self.address(i, false), self.values.unknown());
@@ -289,7 +290,7 @@ impl Machine {
                 for n in (0..16).filter(|n| CALL_CLOBBERED >> n & 1 != 0) {
                     self.regs[n] = self.values.unknown();
                 }
-                // It went down and came up again.
+                // The call lowered rsp and its return raised it again.
                 self.regs[4] = rsp;
                 self.words.clear();
                 self.flags = None;
@@ -302,7 +303,7 @@ impl Machine {
         }
     }
 
-    /// An operand's value, zero-extended from its width, and the width in bits.
+    /// Returns an operand's value, zero-extended from its width, and the width in bits.
     fn operand(&mut self, i: &Instruction, op: u32, inst: u32) -> (V, u8) {
         let bits = width(i, op);
         let v = match i.op_kind(op) {
@@ -339,7 +340,7 @@ impl Machine {
         }
     }
 
-    /// The address of the memory operand; `lea` ignores segments.
+    /// Returns the address of the memory operand; `lea` ignores segments.
     fn address(&mut self, i: &Instruction, lea: bool) -> V {
         if !lea && matches!(i.memory_segment(), Register::FS | Register::GS) {
             return self.values.unknown();
@@ -379,8 +380,8 @@ impl Machine {
         self.words.iter().find(|w| w.addr == addr && w.bytes == bytes).copied()
     }
 
-    /// Writes to memory: every word that may be under it is forgotten. A slot of the frame and a word reached by
-    /// another pointer are taken to be apart, as [`Machine::trusting`] then tells.
+    /// Writes to memory: forgets every word that the write may overlap. A slot of the frame and a word
+    /// reached by another pointer are assumed to be distinct; [`Machine::trusting`] then records this.
     fn store(&mut self, addr: V, bytes: u8, value: V, frame: bool) {
         let (root, at) = self.split(addr);
         let zero = self.values.as_const(value) == Some(0);
@@ -388,14 +389,14 @@ impl Machine {
         words.retain_mut(|w| {
             let (r, o) = self.split(w.addr);
             let apart = o.wrapping_sub(at);
-            // Both distances, taken modulo 2^64, leave room for the lower of the two.
+            // The words are apart if both distances, modulo 2^64, leave room for the lower of the two.
             let stays = if r == root {
                 apart >= u64::from(bytes) && apart.wrapping_neg() >= u64::from(w.bytes)
             } else {
                 frame && !w.frame
             };
             if !stays && zero && w.addr != addr {
-                // Zeros do not make anything greater, wherever they go.
+                // Storing zeros makes no value greater, at whatever address.
                 w.value = self.values.cleared(w.value);
                 return true;
             }
@@ -439,7 +440,7 @@ impl Machine {
     }
 }
 
-/// Whether a memory operand is a slot of the own frame: above rsp, or below rbp.
+/// Returns whether a memory operand is a slot of the function's own frame: above rsp, or below rbp.
 fn in_frame(i: &Instruction) -> bool {
     i.memory_index() == Register::None
         && match i.memory_base() {
@@ -449,14 +450,16 @@ fn in_frame(i: &Instruction) -> bool {
         }
 }
 
-/// Whether what an instruction stores goes to its first operand and nowhere else. (A bit string's bits lie anywhere.)
+/// Returns whether an instruction stores only to its first operand. (The bits of a bit string may lie
+/// anywhere.)
 fn stores_operand(i: &Instruction) -> bool {
     i.op0_kind() == OpKind::Memory
         && (1..=64).contains(&i.memory_size().size())
         && !matches!(i.mnemonic(), Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
 }
 
-/// `mov` between general registers, memory and immediates; not of segment or control registers.
+/// Returns whether this is a `mov` between general registers, memory and immediates; not of segment or
+/// control registers.
 fn plain(i: &Instruction) -> bool {
     (0..2).all(|o| match i.op_kind(o) {
         OpKind::Register => i.op_register(o).is_gpr(),
@@ -465,14 +468,17 @@ fn plain(i: &Instruction) -> bool {
     })
 }
 
-/// `cmovcc`. With a destination of 32 bits the upper half is cleared even where nothing is moved.
+/// Returns whether this is a `cmovcc`. With a 32-bit destination, the upper half is cleared even if nothing
+/// is moved.
 fn is_cmov(i: &Instruction) -> bool {
     i.condition_code() != ConditionCode::None && i.op_count() == 2 && i.op0_register().is_gpr()
 }
 
-/// Whether a register that an instruction writes is its destination of 32 bits, which clears the upper half.
+/// Returns whether a register that an instruction writes is its 32-bit destination, so that the upper half is
+/// cleared.
 fn extends(i: &Instruction, access: OpAccess, n: usize) -> bool {
-    // With a zero source, or a bad selector, the destination stays as it is; in whole, says AMD.
+    // With a zero source, or a bad selector, the destination is unchanged; the whole register, according to
+    // AMD.
     let may_not = matches!(i.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr | Mnemonic::Lar | Mnemonic::Lsl);
     i.op0_kind() == OpKind::Register
         && i.op0_register().is_gpr32()
@@ -481,7 +487,7 @@ fn extends(i: &Instruction, access: OpAccess, n: usize) -> bool {
         && !may_not
 }
 
-/// An operand's width in bits.
+/// Returns an operand's width in bits.
 fn width(i: &Instruction, op: u32) -> u8 {
     match i.op_kind(op) {
         OpKind::Register => u8::try_from(i.op_register(op).size() * 8).unwrap_or(64),
@@ -509,7 +515,7 @@ fn negate(cc: ConditionCode) -> ConditionCode {
         C::g => C::le,
         C::s => C::ns,
         C::ns => C::s,
-        // The others say nothing of unsigned order.
+        // The others do not constrain unsigned order.
         _ => C::None,
     }
 }

@@ -1,24 +1,25 @@
-//! Forward dataflow: what each general register certainly is where a block begins.
+//! Forward dataflow: the known value of each general register at the start of a block.
 //!
-//! Compilers hoist a table's address out of loops, check a bound long before the jump, and rely on the upper half of a
-//! register being zero since far back; the paths that [`super::path`] follows do not reach so far.
+//! Compilers hoist a table's address out of loops, and check a bound long before the jump. They rely on the
+//! upper half of a register that was zeroed much earlier. The paths that [`super::path`] follows are too
+//! short for these cases.
 
 use super::eval::Machine;
 use super::value::{Node, V, mask};
 use crate::{BlockId, Cfg, Dest, Term};
 
-/// What a register is at one place, over all ways to it.
+/// The known value of a register at one place, over all paths to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     /// This constant.
     Const(u64),
-    /// At most so much; and whether it is compares that say so.
+    /// At most this value; true if a compare proves it.
     AtMost(u64, bool),
 }
 
 const NOTHING: Known = Known::AtMost(u64::MAX, false);
 
-/// How often what is known where a block begins may change before bounds are rounded up to the widths of registers.
+/// How often the facts at a block's start may change before bounds are rounded up to register widths.
 const PATIENCE: u8 = 6;
 
 impl Known {
@@ -37,7 +38,7 @@ impl Known {
         Known::AtMost(a.max(b), x && y)
     }
 
-    /// The bound of the narrowest register width that holds it.
+    /// Returns the bound of the narrowest register width that contains it.
     fn widened(self) -> Known {
         match self {
             Known::Const(_) => self,
@@ -46,12 +47,12 @@ impl Known {
     }
 }
 
-/// The greatest value of the narrowest register width that holds a value.
+/// Returns the greatest value of the narrowest register width that contains `max`.
 fn class(max: u64) -> u64 {
     [8u8, 16, 32].into_iter().map(mask).find(|&b| max <= b).unwrap_or(u64::MAX)
 }
 
-/// What is known at each block's start; `None` where control was not seen to arrive.
+/// The known values at each block's start; `None` if control was not seen to reach it.
 pub(super) struct Facts {
     at: Vec<Option<[Known; 16]>>,
 }
@@ -66,7 +67,7 @@ impl Facts {
                 facts.work.push(id);
             }
         }
-        // What is not proven here would be believed without anyone knowing.
+        // An unproven fact here would be used without a record.
         m.strict = true;
         while let Some(b) = facts.work.pop() {
             let Some(start) = facts.at[b as usize] else { continue };
@@ -93,7 +94,7 @@ impl Facts {
         Self { at: facts.at }
     }
 
-    /// Sets a machine to the start of a block.
+    /// Resets a machine to the start of a block.
     pub(super) fn begin(&self, m: &mut Machine, b: BlockId) {
         begin(m, &self.at[b.index()].unwrap_or([NOTHING; 16]));
     }
@@ -106,7 +107,7 @@ struct Solver {
 }
 
 impl Solver {
-    /// Takes in that control comes to `to` in this state.
+    /// Adds the fact that control reaches `to` in this state.
     fn reach(&mut self, to: Dest, state: [Known; 16]) {
         let Dest::Block(to) = to else { return };
         let b = to.index();

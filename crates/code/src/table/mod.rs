@@ -1,9 +1,9 @@
-//! Jump tables: where an indirect jump may go, and what of that is proven.
+//! Jump tables: the possible destinations of an indirect jump, and how much is proven.
 //!
-//! Three levels. *Proven*: the greatest index follows from the code on every way to the jump, the table is constant,
-//! and all its entries are sound; if then nothing can notice that the destination is another
-//! ([`proof`]), the table may be cloned. *Found*: the table is known, its length is a guess; the guess gives blocks
-//! to the graph and nothing else. *Unknown*: the jump is [`crate::Term::Indirect`].
+//! There are three levels. *Proven*: the code on every path to the jump implies the greatest index, the table
+//! is constant, and all its entries are sound. If, in addition, no code can notice a different destination
+//! ([`proof`]), the table may be cloned. *Found*: the table is known, but its length is a guess. The guess
+//! adds blocks to the graph and nothing else. *Unknown*: the jump is [`crate::Term::Indirect`].
 
 mod eval;
 mod flow;
@@ -20,10 +20,10 @@ use iced_x86::OpKind;
 use path::{Resolved, Search, Shape, predecessors};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// How many entries are guessed at most.
+/// The largest number of entries that is guessed.
 const MAX_GUESS: u64 = 1024;
 
-/// What is known of one indirect jump.
+/// The facts about one indirect jump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Known {
     pub(crate) at: Avma,
@@ -36,9 +36,10 @@ pub(crate) struct Known {
     proven: bool,
     /// Whether each jump reads the table itself, in its own block.
     local: bool,
-    /// Whether the bound is a `switch`'s.
+    /// Whether the bound is that of a `switch`.
     checked: bool,
-    /// Whether what was proven with fewer edges could not be proven with more: then it is not believed again.
+    /// Whether a proof with fewer edges failed with more edges. If so, the table is never treated as proven
+    /// again.
     lost: bool,
 }
 
@@ -49,7 +50,7 @@ fn entry_size(form: TableForm) -> u64 {
     }
 }
 
-/// The blocks that end with a jump which may read a table. A jump through a fixed slot does not.
+/// Returns the blocks that end with a jump that may read a table. A jump through a fixed slot does not.
 fn candidates(cfg: &Cfg) -> impl Iterator<Item = BlockId> + '_ {
     cfg.blocks.iter().zip(0u32..).filter_map(|(b, id)| {
         let last = &cfg.insts.get(b.insts.end.checked_sub(1)? as usize)?.decoded;
@@ -62,13 +63,13 @@ fn candidates(cfg: &Cfg) -> impl Iterator<Item = BlockId> + '_ {
     })
 }
 
-/// Whether there is an indirect jump to look at.
+/// Returns whether the graph has an indirect jump to resolve.
 pub(crate) fn has_candidates(cfg: &Cfg) -> bool {
     candidates(cfg).next().is_some()
 }
 
-/// Looks at every indirect jump of a graph, replaces `known` by what is found, and explores the new destinations.
-/// `true` where nothing changed: then all that is known holds for the graph with all of its edges.
+/// Analyses every indirect jump of a graph, replaces `known` by the results, and explores the new
+/// destinations. Returns `true` if nothing changed: then all facts hold for the graph with all its edges.
 pub(crate) fn round(
     cfg: &Cfg,
     input: &Input<'_>,
@@ -89,7 +90,7 @@ pub(crate) fn round(
             resolved.push((jump.at, r));
         }
     }
-    // A guess ends where another table begins, so all tables must be known before; and the proven ones go first.
+    // A guess ends where another table begins, so all tables must be known before. Proven tables come first.
     let starts: FxHashSet<Avma> = resolved.iter().map(|(_, r)| r.shape.at).collect();
     let mut new: FxHashMap<Avma, Known> = FxHashMap::default();
     let mut guesses = Vec::new();
@@ -98,7 +99,7 @@ pub(crate) fn round(
         let lost = known.get(&jump).is_some_and(|k| k.lost);
         let full =
             r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
-                // A bound that leans on the program's promises must agree with where the table visibly ends.
+                // A bound that relies on the program's promises must agree with the visible end of the table.
                 let end = r.shape.at.add((r.bound.unwrap_or(0) + 1) * entry_size(r.shape.form));
                 !r.trusting || starts.contains(&end) || entry(input, ex, r.shape, jump, end).is_none()
             });
@@ -121,7 +122,7 @@ pub(crate) fn round(
             _ => guesses.push((jump, r.shape, load)),
         }
     }
-    // Code behind proven tables first: it is certain, and where it contradicts a guess the guess is wrong.
+    // Code behind proven tables comes first: it is certain, and a guess that contradicts it is wrong.
     let grown = new.iter().any(|(j, k)| known.get(j) != Some(k));
     if grown {
         for (jump, k) in known.drain() {
@@ -160,14 +161,14 @@ pub(crate) fn round(
     Ok(same)
 }
 
-/// All entries of a table whose greatest index is proven; `None` where they cannot be what they should be.
+/// Returns all entries of a table whose greatest index is proven; `None` if they cannot be valid entries.
 fn full_table(input: &Input<'_>, ex: &Explorer<'_>, shape: Shape, max: u64) -> Option<Vec<Avma>> {
     let size = entry_size(shape.form);
     let bytes = (input.constant)(AvmaRange::with_len(shape.at, (max + 1).checked_mul(size)?))?;
     let entries = decode(&bytes, shape.form);
     let wanted = usize::try_from(max + 1).ok()?;
-    // gcc leaves gaps that are said to be unreachable: they lead past the end of the function, or nowhere. A table
-    // of nothing else is none.
+    // gcc leaves gaps that are declared unreachable: these entries lead past the end of the function, or
+    // nowhere. A table that consists mostly of such entries is no table.
     let inside = entries.iter().filter(|&&e| ex.inside(e)).count();
     (entries.len() == wanted && inside * 2 > wanted).then_some(entries)
 }
@@ -183,7 +184,7 @@ fn decode(bytes: &[u8], form: TableForm) -> Vec<Avma> {
     }
 }
 
-/// Explores every entry that lies inside; `false`, with nothing changed, where one is no instruction.
+/// Explores every entry inside; returns `false`, with nothing changed, if one is no instruction.
 fn explore_all(ex: &mut Explorer<'_>, entries: &[Avma]) -> Result<bool, Refusal> {
     let back = ex.checkpoint();
     for &e in entries {
@@ -195,7 +196,7 @@ fn explore_all(ex: &mut Explorer<'_>, entries: &[Avma]) -> Result<bool, Refusal>
     Ok(true)
 }
 
-/// Whether exploring went well; an error where the function is to be refused whatever led there.
+/// Returns whether exploring succeeded; an error if the function must be refused, whatever led there.
 fn sound(r: Result<(), Refusal>) -> Result<bool, Refusal> {
     match r {
         Ok(()) => Ok(true),
@@ -204,7 +205,8 @@ fn sound(r: Result<(), Refusal>) -> Result<bool, Refusal> {
     }
 }
 
-/// Entries from the start of a table until one is not a place where this jump could go.
+/// Returns the entries from the start of a table up to the first that is no possible destination of this
+/// jump.
 fn guess(
     input: &Input<'_>,
     ex: &mut Explorer<'_>,
@@ -230,11 +232,11 @@ fn guess(
     Ok(entries)
 }
 
-/// The destination at a place in or after a table, where it looks like one.
+/// Returns the destination at an address in or behind a table, if it looks like a destination.
 fn entry(input: &Input<'_>, ex: &Explorer<'_>, shape: Shape, jump: Avma, at: Avma) -> Option<Avma> {
     let bytes = (input.constant)(AvmaRange::with_len(at, entry_size(shape.form)))?;
     let to = *decode(&bytes, shape.form).first()?;
-    // A jump leaves the stack as it is, so the frame is found in the same way at both ends.
+    // A jump does not change the stack, so both ends compute the frame address in the same way.
     let same_frame = matches!((ex.row(jump), ex.row(to)), (Some(a), Some(b)) if same_cfa(a, b));
     (ex.inside(to) && !ex.is_interior(to) && same_frame).then_some(to)
 }

@@ -1,8 +1,7 @@
-//! Where one indirect jump goes, by symbolic evaluation of the ways that lead to it.
+//! Resolves one indirect jump by symbolic evaluation of the paths that lead to it.
 //!
-//! A way is a chain of blocks that ends with the jump. What is proven for a chain from any state at its start is
-//! proven for every execution that comes along it; so where a chain does not prove enough, each of its possible
-//! continuations backwards must.
+//! A path is a chain of blocks that ends with the jump. A proof for a chain from any state at its start holds
+//! for every execution along the chain. If a chain does not prove enough, all its extensions backwards must.
 
 use super::eval::Machine;
 use super::flow::Facts;
@@ -10,21 +9,21 @@ use super::value::{Node, V};
 use crate::{BlockId, Cfg, Dest, TableForm, Term};
 use addr::{Addr, Avma, AvmaRange};
 
-/// How long a chain may become, in blocks and in instructions.
+/// The largest length of a chain, in blocks and in instructions.
 const MAX_BLOCKS: usize = 16;
 const MAX_INSTS: usize = 1500;
-/// How many chains are evaluated for one jump.
+/// The most chains that are evaluated for one jump.
 const MAX_CHAINS: u32 = 64;
-/// Entries a table may have.
+/// The most entries of a table.
 pub(super) const MAX_ENTRIES: u64 = 1 << 14;
 
-/// What was found out about an indirect jump.
+/// The table read that was found at an indirect jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
-    /// The table.
+    /// The address of the table.
     pub(super) at: Avma,
     pub(super) form: TableForm,
-    /// The instruction that reads it.
+    /// The instruction that reads the table.
     pub(super) load: u32,
 }
 
@@ -32,28 +31,28 @@ pub(super) struct Shape {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resolved {
     pub(super) shape: Shape,
-    /// The greatest index, where it is proven.
+    /// The greatest index, if it is proven.
     pub(super) bound: Option<u64>,
-    /// Whether the value that the jump goes by was read in the jump's own block, on this very pass through it.
+    /// Whether the entry was read in the jump's own block, on the same pass through it.
     pub(super) local: bool,
-    /// Whether the bound rests on [`Machine::trusting`].
+    /// Whether the bound relies on [`Machine::trusting`].
     pub(super) trusting: bool,
-    /// Whether the bound comes from a compare and a branch, as that of a `switch` does. A table of label values is
-    /// rather read with a masked or narrow index.
+    /// Whether the bound comes from a compare and a branch, like that of a `switch`. A table of label values
+    /// is usually read with a masked or narrow index.
     pub(super) checked: bool,
 }
 
-/// What one chain proves.
+/// The bound that one chain proves.
 #[derive(Clone, Copy)]
 struct Bound {
     max: u64,
-    /// Whether a longer chain would hardly say more.
+    /// Whether a longer chain would hardly improve it.
     tight: bool,
-    /// Whether the bound comes from a compare; a constant index tells neither.
+    /// Whether the bound comes from a compare; `None` for a constant index, which is no evidence.
     checked: Option<bool>,
 }
 
-/// The blocks before each block.
+/// Returns the predecessors of each block.
 pub(super) fn predecessors(cfg: &Cfg) -> Vec<Vec<BlockId>> {
     let mut preds = vec![Vec::new(); cfg.blocks.len()];
     for b in cfg.block_ids() {
@@ -69,7 +68,7 @@ pub(super) fn predecessors(cfg: &Cfg) -> Vec<Vec<BlockId>> {
     preds
 }
 
-/// The search for one jump.
+/// The search for the destinations of one jump.
 pub(super) struct Search<'a> {
     pub(super) cfg: &'a Cfg,
     pub(super) preds: &'a [Vec<BlockId>],
@@ -118,8 +117,8 @@ impl<'a> Search<'a> {
         Some(Resolved { shape, bound, local: self.local, trusting: self.trusting, checked })
     }
 
-    /// The greatest index over all executions that come along `chain` (its last block first); `None` where there is
-    /// no proof.
+    /// Returns the greatest index over all executions along `chain` (its last block first); `None` without a
+    /// proof.
     fn prove(&mut self, chain: &mut Vec<BlockId>, insts: usize) -> Option<u64> {
         self.chains += 1;
         let own = self.evaluate(chain);
@@ -160,7 +159,7 @@ impl<'a> Search<'a> {
         Some(weak.map_or(max, |w| w.min(max)))
     }
 
-    /// The greatest index by this chain alone.
+    /// Returns the greatest index that this chain alone proves.
     fn evaluate(&mut self, chain: &[BlockId]) -> Option<Bound> {
         let (&jump, &first) = (chain.first()?, chain.last()?);
         self.facts.begin(self.machine, first);
@@ -201,8 +200,8 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    /// Where the index itself comes from a constant table of bytes (gcc's two-step switches, `printf`): it is at most
-    /// the greatest of the bytes that can be read.
+    /// Bounds an index that comes from a constant table of bytes (gcc's two-step switches, `printf`). It is
+    /// at most the greatest byte that can be read.
     fn look_up(&mut self, index: V) {
         let Node::Load(id, 1) = self.machine.values.node(index) else { return };
         let Some(load) = self.machine.loads.get(id as usize) else { return };
@@ -217,8 +216,8 @@ impl Search<'_> {
     }
 }
 
-/// Reads a destination as an entry of a table at a constant address. Where the index is a constant, the table is the
-/// one that is known, or lies where its entries are relative to.
+/// Parses a destination as an entry of a table at a constant address. If the index is a constant, the table
+/// is the known one, or lies at the base of its entries.
 fn shape(m: &mut Machine, v: V, known: Option<Shape>) -> Option<(Shape, V, u32)> {
     let known = |form| known.filter(|s| s.form == form).map(|s| s.at);
     match m.values.node(v) {
@@ -239,7 +238,7 @@ fn shape(m: &mut Machine, v: V, known: Option<Shape>) -> Option<(Shape, V, u32)>
     }
 }
 
-/// Reads an address as `table + (index << shift)`; a constant one as such an entry of the table at `known`.
+/// Parses an address as `table + (index << shift)`; a constant address as an entry of the table at `known`.
 fn indexed(m: &mut Machine, addr: V, shift: u8, known: Option<Avma>) -> Option<(Avma, V)> {
     match m.values.node(addr) {
         Node::Const(c) => {

@@ -1,13 +1,14 @@
-//! May this table be cloned: can anything but the jump notice that its entries are others?
+//! Proves that a table may be cloned: only the jump can notice that its entries differ.
 
 use crate::liveness::{Live, Liveness, Question, effect_of, flag_bits, flags_certain, gpr};
 use crate::{Block, Cfg, Dest, TableLoad};
 use addr::{Addr, Avma};
 use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 
-/// How a clone is to read its own table, if that is sound: the load is in the block of the jump, its address is
-/// changed by its displacement alone, what it read goes nowhere but into registers and flags, and those are dead at
-/// every destination. `load` and `at` are the reading instruction and the table.
+/// Returns how a clone must read its own table, if that is sound. The load must be in the block of the jump,
+/// and its displacement must be all that needs to change. The loaded value must reach only registers and
+/// flags, and these must be dead at every destination. `load` and `at` are the reading instruction and the
+/// table.
 pub(super) fn table_load(
     cfg: &Cfg,
     block: &Block,
@@ -43,8 +44,8 @@ pub(super) fn table_load(
     Some(TableLoad { inst, base_value, differs: (inst + 1, jump + 1) })
 }
 
-/// The constant to which the load's displacement is added: `Some(None)` where its registers are the index alone.
-/// With `table = constant + displacement`, a new displacement reads another table at the same index.
+/// Returns the constant to which the load's displacement is added; `Some(None)` if its registers hold only
+/// the index. As `table = constant + displacement`, a new displacement reads another table at the same index.
 #[expect(clippy::option_option, reason = "no such load; a load without base; a load with one")]
 fn displaced(i: &Instruction, table: Avma) -> Option<Option<Avma>> {
     let wide = |r: Register| r == Register::None || (r.is_gpr() && r.size() == 8);
@@ -56,21 +57,22 @@ fn displaced(i: &Instruction, table: Avma) -> Option<Option<Avma>> {
     {
         return None;
     }
-    // Everything in the address that is constant and not the displacement is in registers, whichever they are.
+    // Every constant in the address other than the displacement is in some register.
     let base = table.sub(i.memory_displacement64());
     Some((base != Avma(0)).then_some(base))
 }
 
-/// What a table load changes: its destination register, in whole.
+/// Returns the set that a table load changes: its whole destination register.
 fn written(i: &Instruction) -> Option<Live> {
     let plain = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_r32_rm32 | Code::Movsxd_r64_rm32);
     let n = gpr(i.op0_register()).filter(|_| plain)?;
     Some(Live::whole(1 << n, 0))
 }
 
-/// What differs after an instruction, given what differs before; `None` where the difference would get out.
+/// Returns the registers and flags that differ after an instruction, from those before; `None` if the
+/// difference would spread elsewhere.
 fn spread(i: &Instruction, before: Live, factory: &mut InstructionInfoFactory) -> Option<Live> {
-    // Only what computes: no branch, no call, nothing that touches memory with a changed value.
+    // Only computations: no branch, no call, no memory access with a changed value.
     if i.flow_control() != iced_x86::FlowControl::Next {
         return None;
     }

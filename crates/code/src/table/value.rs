@@ -1,8 +1,8 @@
-//! Values by number: two places hold the same number only if they hold the same 64-bit value.
+//! Value numbering: two places hold the same number only if they hold the same 64-bit value.
 //!
-//! Everything is a value of 64 bits. Narrow values are the zero extensions of their low bits, so `cmp cl, 9` and
-//! `movzx eax, cl` speak of one value. Arithmetic is modulo 2^64 and is brought to one form by stripping from a
-//! truncated operand all that cannot change the bits that are left.
+//! Every value has 64 bits. Narrow values are the zero extensions of their low bits, so `cmp cl, 9` and
+//! `movzx eax, cl` use the same value. Arithmetic is modulo 2^64. A truncated operand is brought to a normal
+//! form: everything that cannot change the remaining bits is removed.
 
 use rustc_hash::FxHashMap;
 
@@ -10,25 +10,26 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct V(u32);
 
-/// What a value is.
+/// The form of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Node {
     Const(u64),
-    /// Unknown; the number tells it from others.
+    /// Unknown; the number makes it distinct from others.
     Opaque(u32),
-    /// Unknown, but for what it is at most by the way it was made; the number tells it from others.
+    /// Unknown, except for an upper bound that follows from its origin; the number makes it distinct from
+    /// others.
     Upto(u32, u64),
-    /// One of two, nobody knows which; the number tells it from others.
+    /// One of two values, unknown which; the number makes it distinct from others.
     Either(u32, V, V),
-    /// The value with some bits cleared, nobody knows which; the number tells it from others.
+    /// The value with some unknown bits cleared; the number makes it distinct from others.
     Cleared(u32, V),
-    /// What the load with this number gave: zero-extended from so many bytes.
+    /// The result of the load with this number, zero-extended from this many bytes.
     Load(u32, u8),
     /// The low bits, zero-extended.
     Zext(V, u8),
     /// The low bits, sign-extended.
     Sext(V, u8),
-    /// The second with its low bits replaced by those of the third.
+    /// The first value with its low bits replaced by those of the second.
     Merge(V, V, u8),
     Add(V, u64),
     Sum(V, V),
@@ -37,7 +38,7 @@ pub(super) enum Node {
     And(V, u64),
 }
 
-/// All values of one evaluation, with what branches said of them.
+/// All values of one evaluation, with the facts from branches.
 #[derive(Default)]
 pub(super) struct Values {
     nodes: Vec<Node>,
@@ -75,7 +76,7 @@ impl Values {
         if let Some(&v) = self.numbers.get(&n) {
             return v;
         }
-        // A function has fewer instructions than 2^18 and each makes a handful of values.
+        // A function has fewer instructions than 2^18, and each makes only a few values.
         let v = V(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         self.nodes.push(n);
         self.numbers.insert(n, v);
@@ -98,13 +99,13 @@ impl Values {
         self.number(Node::Opaque(self.opaque))
     }
 
-    /// Unknown, but at most this: not as branches say, but by itself.
+    /// Returns a new unknown value with an upper bound of its own, independent of branches.
     pub(super) fn upto(&mut self, max: u64) -> V {
         self.opaque += 1;
         self.number(Node::Upto(self.opaque, max))
     }
 
-    /// One of two.
+    /// Returns a new value that is one of two.
     pub(super) fn either(&mut self, a: V, b: V) -> V {
         if a == b {
             return a;
@@ -113,7 +114,7 @@ impl Values {
         self.number(Node::Either(self.opaque, a, b))
     }
 
-    /// With some bits cleared.
+    /// Returns a new value: `v` with some bits cleared.
     pub(super) fn cleared(&mut self, v: V) -> V {
         self.opaque += 1;
         self.number(Node::Cleared(self.opaque, v))
@@ -151,7 +152,7 @@ impl Values {
         self.number(Node::Sext(v, bits))
     }
 
-    /// A value that agrees with `v` in its low bits, in one form for all such.
+    /// Returns the normal form of all values that agree with `v` in the low bits.
     fn low(&mut self, v: V, bits: u8) -> V {
         match self.node(v) {
             Node::Zext(x, b) | Node::Sext(x, b) if b >= bits => self.low(x, bits),
@@ -233,34 +234,34 @@ impl Values {
         }
     }
 
-    /// `old` with its low bits replaced.
+    /// Returns `old` with its low bits replaced.
     pub(super) fn merge(&mut self, old: V, new: V, bits: u8) -> V {
         let new = self.zext(new, bits);
         self.number(Node::Merge(old, new, bits))
     }
 
-    /// What branches said so far.
+    /// Returns the facts from branches so far.
     pub(super) fn facts(&self) -> FxHashMap<V, u64> {
         self.facts.clone()
     }
 
-    /// Goes back to what branches had said.
+    /// Restores earlier facts from branches.
     pub(super) fn set_facts(&mut self, facts: FxHashMap<V, u64>) {
         self.facts = facts;
     }
 
-    /// Adds what a branch said: `v <= bound`.
+    /// Adds a fact from a branch: `v <= bound`.
     pub(super) fn learn(&mut self, v: V, bound: u64) {
         let b = self.facts.entry(v).or_insert(bound);
         *b = bound.min(*b);
     }
 
-    /// The greatest value that the form of `v` allows, whatever branches said.
+    /// Returns the greatest value that the form of `v` allows, without facts from branches.
     pub(super) fn width_bound(&self, v: V) -> u64 {
         self.bound_by(v, &|_| u64::MAX, 0)
     }
 
-    /// The greatest value that `v` can have. Unsigned, inclusive.
+    /// Returns the greatest value that `v` can have. Unsigned, inclusive.
     pub(super) fn bound(&self, v: V) -> u64 {
         self.bound_by(v, &|v| self.facts.get(&v).copied().unwrap_or(u64::MAX), 0)
     }
@@ -278,7 +279,8 @@ impl Values {
             Node::Cleared(_, x) => of(x),
             Node::Load(_, bytes) => mask(bytes.saturating_mul(8)),
             Node::Zext(x, b) => Some(of(x)).filter(|&m| m <= mask(b)).unwrap_or(mask(b)),
-            // Not negative where the zero extension is known to be small; then both are the same.
+            // If the zero extension is known to be small, the value is not negative, and both extensions are
+            // equal.
             Node::Sext(x, b) => self
                 .numbers
                 .get(&Node::Zext(x, b))
@@ -299,7 +301,7 @@ impl Values {
 mod tests {
     use super::*;
 
-    /// A little interpreter: the value of a number where each unknown has a given value.
+    /// Interprets a number: returns its value, given each unknown.
     fn value(vs: &Values, v: V, unknown: &[u64]) -> u64 {
         let of = |x| value(vs, x, unknown);
         match vs.node(v) {
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn forms_keep_their_values() {
-        // Random programs: what the normal forms say is what plain arithmetic gives, and bounds hold.
+        // Random programs: the normal forms have the values of plain arithmetic, and the bounds hold.
         arbtest::arbtest(|u| {
             let mut vs = Values::default();
             let unknown: [u64; 3] = u.arbitrary()?;
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_by_two_ways() {
+    fn two_ways_to_one_value_give_one_number() {
         let mut vs = Values::default();
         let rax = vs.unknown();
         // lea ecx,[rax-0x30]; cmp cl,9; ja; movzx ecx,cl
@@ -392,7 +394,7 @@ mod tests {
         vs.learn(compared, 9);
         let index = vs.zext(ecx, 8);
         assert_eq!(vs.bound(index), 9);
-        // But the 32-bit value is not bounded by it.
+        // But this does not bound the 32-bit value.
         assert_eq!(vs.bound(ecx), 0xffff_ffff);
         // movsxd of a value known to be small.
         let edi = vs.unknown();

@@ -1,4 +1,4 @@
-//! A graph as text, for golden tests, bug reports and people: [`Cfg`] prints itself, [`parse`] reads it back.
+//! A graph as text, for golden tests and bug reports: [`Cfg`] prints itself, and [`parse`] parses the text.
 //!
 //! ```text
 //! function 0x1000
@@ -19,22 +19,23 @@
 //!   to b2 0x3000
 //! ```
 //!
-//! All numbers are hexadecimal and addresses in bytes, but the numbers of blocks, tables and instructions are
-//! decimal. A destination is a block or, outside, an address. An instruction is its bytes; the parser decodes them
-//! again, at the address that follows from the block's. `functions` are the outside destinations known to be such, rising. From `;` to the end of the line is comment. The ends of
-//! blocks: `fall D`, `jump D`, `cond CC D else D`, `short D else D`, `switch T`, `indirect`, `return`, `noreturn A`,
-//! `trap`. A table is `absolute8` or `relative4 BASE`; a `load` line (`load I [base A] differs I..I`) says that it
-//! may be cloned.
+//! Addresses are hexadecimal, in bytes; numbers of blocks, tables and instructions are decimal. A destination
+//! is a block or, outside, an address. An instruction is written as its bytes; the parser decodes them again,
+//! at the address that follows from the block's. `functions` are the outside destinations that are known to
+//! be functions, rising. Text from `;` to the end of the line is a comment. The ends of blocks: `fall D`,
+//! `jump D`, `cond CC D else D`, `short D else D`, `switch T`, `indirect`, `return`, `noreturn A`, `trap`. A
+//! table is `absolute8` or `relative4 BASE`; a `load` line (`load I [base A] differs I..I`) means that it may
+//! be cloned.
 //!
-//! The round trip is exact for every graph that [`crate::verify`] accepts. The parser holds a text only to what it
-//! needs to build a graph; whether that graph is sound is for the verifier to say.
+//! The round trip is exact for every graph that [`crate::verify`] accepts. The parser checks only what it
+//! needs to build a graph; the verifier checks whether that graph is sound.
 
 mod parse;
 mod print;
 
 pub use parse::{ParseError, parse};
 
-/// Condition codes by their names in text.
+/// Condition codes by their names in the text.
 const CONDITIONS: [(&str, iced_x86::ConditionCode); 16] = {
     use iced_x86::ConditionCode as C;
     [

@@ -1,26 +1,26 @@
-//! From text to graph.
+//! Parses the text form of a graph.
 
 use super::CONDITIONS;
 use crate::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, TableLoad, Term};
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{ConditionCode, Decoder, DecoderOptions};
 
-/// A text that is no graph.
+/// The error for a text that is no graph.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ParseError {
-    /// The line, from 1; one past the last where the text ends too early.
+    /// The line, from 1; one past the last if the text ends too early.
     pub line: usize,
-    /// What is wrong there.
+    /// The error message.
     pub message: String,
 }
 
 type Message = String;
 
-/// Reads a graph from its text form (the module's head describes it).
+/// Parses a graph from its text form (described in the module's head).
 ///
 /// # Errors
-/// [`ParseError`] at the first line that cannot be understood, or that names a block, table or instruction which the
+/// [`ParseError`] at the first line that is invalid, or that names a block, table or instruction which the
 /// text does not have.
 pub fn parse(text: &str) -> Result<Cfg, ParseError> {
     let mut parser = Parser::default();
@@ -40,19 +40,19 @@ pub fn parse(text: &str) -> Result<Cfg, ParseError> {
 /// A block whose end may not have been read yet.
 struct OpenBlock {
     start: Avma,
-    /// The address after what has been read.
+    /// The address behind the instructions parsed so far.
     end: Avma,
     first: u32,
     landing_pad: bool,
-    /// The block's end, and the instruction count then.
+    /// The block's end, and the instruction count there.
     closed: Option<(Term, u32)>,
 }
 
-/// A mention of something that may be defined further down.
+/// A reference to something that may be defined later.
 enum Mention {
     Block(u32),
     Table(u32),
-    /// Up to and with the count: the end of a half-open range.
+    /// Up to and including the count: the end of a half-open range.
     Inst(u32),
 }
 
@@ -65,7 +65,7 @@ struct Parser {
     blocks: Vec<OpenBlock>,
     tables: Vec<JumpTable>,
     functions: Vec<Avma>,
-    /// What must exist in the end, and the line that says so.
+    /// References that must be defined in the end, with their lines.
     mentions: Vec<(usize, Mention)>,
 }
 
@@ -153,7 +153,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The end of a block, if these words are one.
+    /// Parses the end of a block, if these words are one.
     fn term(&mut self, words: &[&str]) -> Result<Option<Term>, Message> {
         Ok(Some(match *words {
             ["fall", next] => Term::Fall { next: self.dest(next)? },

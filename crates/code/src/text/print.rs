@@ -1,4 +1,4 @@
-//! From graph to text.
+//! Prints a graph as text.
 
 use super::CONDITIONS;
 use crate::{Block, BlockId, Cfg, Dest, Inst, JumpTable, TableForm, Term};
@@ -6,7 +6,7 @@ use addr::AvmaRange;
 use iced_x86::{Formatter, GasFormatter};
 use std::fmt::{self, Display, Write};
 
-/// Where comments begin. Columns.
+/// The column at which comments begin.
 const COMMENT: usize = 34;
 
 impl Display for BlockId {
@@ -53,7 +53,7 @@ impl Display for Cfg {
     }
 }
 
-/// As [`Cfg::insts_of`], but an unsound graph must also be printable.
+/// Works like [`Cfg::insts_of`], but also for an unsound graph, which must be printable.
 fn insts<'a>(cfg: &'a Cfg, block: &Block) -> &'a [Inst] {
     let range = usize::try_from(block.insts.start).ok().zip(usize::try_from(block.insts.end).ok());
     range.and_then(|(start, end)| cfg.insts.get(start..end)).unwrap_or_default()
@@ -109,7 +109,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, i: usize, table: &JumpTable) -> fmt::
         }
         writeln!(f, "differs {}..{}", load.differs.0, load.differs.1)?;
     }
-    // Eight to a line: a switch may have hundreds.
+    // Eight per line: a switch may have hundreds.
     for targets in table.targets.chunks(8) {
         write!(f, "  to")?;
         for target in targets {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 const SAMPLE: &str = include_str!("sample.txt");
 
-/// Graphs have no equality of their own: decoded instructions compare without their address. Debug shows all.
+/// Graphs have no equality: decoded instructions compare without their address. Debug output shows
+/// everything.
 fn same(a: &Cfg, b: &Cfg) -> bool {
     format!("{a:?}") == format!("{b:?}")
 }
@@ -75,7 +76,7 @@ fn errors_name_their_line() {
     assert!(error("é").1.contains('é'));
 }
 
-/// Lines that mostly make sense, in any order.
+/// Returns lines that mostly make sense, in any order.
 fn line() -> impl Strategy<Value = String> {
     let n = 0u32..4;
     let at = prop_oneof![0u64..0x40, any::<u64>()];
@@ -102,7 +103,7 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A text that is a graph: blocks one after the other, each with some instructions and an end.
+/// Returns a text that is a graph: consecutive blocks, each with some instructions and an end.
 fn graph() -> impl Strategy<Value = String> {
     let inst =
         prop::sample::select(vec!["90", "48 89 e5", "74 02", "ff e0", "0f 1f 44 00 00", "e8 01 02 03 04"]);
@@ -177,8 +178,8 @@ proptest! {
 }
 
 #[test]
-fn any_text_is_only_refused() {
-    // Half of the time pure noise, half of the time a sound text with a few bytes changed.
+fn any_text_gives_an_error_not_a_panic() {
+    // Half of the texts are noise; the others are a sound text with a few bytes changed.
     arbtest::arbtest(|u| {
         let mut text = SAMPLE.as_bytes().to_vec();
         if u.arbitrary()? {

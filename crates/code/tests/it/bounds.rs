@@ -1,4 +1,4 @@
-//! What proves that a jump table may be cloned, and what nearly does: pieces of what compilers make, one function each.
+//! Proofs that a jump table may be cloned, and near misses: pieces of compiler output, one function each.
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use crate::support::Program;
@@ -6,13 +6,13 @@ use code::{Cfg, Term};
 use std::fmt::Write;
 use std::process::Command;
 
-/// The jump by the index in rax: its register is rax afterwards, the table's address is in rdx.
+/// The jump by the index in rax. Behind it, rax holds the destination and rdx the table's address.
 const JUMP: &str = "lea T(%rip), %rdx; movslq (%rdx,%rax,4), %rax; add %rdx, %rax; jmp *%rax";
-/// Cases that need nothing of what was before.
+/// A case that needs no earlier value.
 const PLAIN: &str = "mov $5, %eax; ret";
 
-/// A function: its name, whether its table of six may be cloned, what leads to the jump, the jump, and its last case.
-/// Its other cases return; `out` is where it returns for any other index.
+/// A function: its name, whether its table of six may be cloned, the code before the jump, the jump, and its
+/// last case. Its other cases return; for any other index it returns at `out`.
 struct Case {
     name: &'static str,
     proven: bool,
@@ -31,14 +31,14 @@ const CASES: &[Case] = &[
     case("plain", true, CHECKED),
     case("one_too_wide", false, "mov %edi, %eax; cmp $5, %ax; ja out;"),
     case("other_way_round", false, "mov %edi, %eax; cmp $5, %eax; jb out;"),
-    // The upper half of a register.
+    // Upper halves of registers.
     case("from_vector", true, "movd %xmm0, %eax; cmp $5, %eax; ja out;"),
     case("from_vector_in_whole", false, "movq %xmm0, %rax; cmp $5, %eax; ja out;"),
     case("or_in_32_bits", true, "or %edi, %eax; cmp $5, %eax; ja out;"),
     case("or_in_64_bits", false, "or %rdi, %rax; cmp $5, %eax; ja out;"),
     case("bit_scan_may_leave_it", false, "bsf %edi, %eax; cmp $5, %eax; ja out;"),
     case("bit_scan_in_whole", true, "bsf %edi, %eax; mov %eax, %eax; cmp $5, %eax; ja out;"),
-    // One of two.
+    // One of two values.
     case(
         "either",
         true,
@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     case("not_less_than_zero", true, "mov %edi, %eax; cmp $0, %eax; jl out; cmp $6, %eax; jge out;"),
     case("maybe_negative", false, "mov %edi, %eax; cmp $-1, %eax; jl out; cmp $5, %eax; jg out;"),
     case("negative", false, "test %edi, %edi; jns out; cmp $5, %edi; jg out; mov %edi, %eax;"),
-    // A word of memory, read again.
+    // A word of memory that is read again.
     case("again", true, "cmpl $5, 8(%rsi); ja out; mov 8(%rsi), %eax;"),
     case("zeros_between", true, "cmpl $5, 8(%rsi); movb $0, (%rdi); ja out; mov 8(%rsi), %eax;"),
     case("zeros_over_it", true, "cmpl $5, 8(%rsi); movb $0, 9(%rsi); ja out; mov 8(%rsi), %eax;"),
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         false,
         "push %rsi; .cfi_def_cfa_offset 16; cmpl $5, 8(%rsi); setbe %bl; call plain; pop %rsi; .cfi_def_cfa_offset 8; test %bl, %bl; je out; mov 8(%rsi), %eax;",
     ),
-    // A constant on one of the ways.
+    // A constant on one of the paths.
     Case {
         case: "jmp 1b",
         ..case(
@@ -102,7 +102,7 @@ const CASES: &[Case] = &[
         false,
         "mov %edi, %ecx; cmp $5, %ecx; ja out; 1: add $1, %ecx; sub $1, %rsi; je out; mov (%r8,%rsi), %r9; test %r9, %r9; je 1b; mov %rcx, %rax;",
     ),
-    // What the cases read.
+    // Registers that the cases read.
     Case { case: "cmp $1, %esi; sete %al; test %al, %al; je out; ret", ..case("lowest_byte", true, CHECKED) },
     Case { case: "cmp $1, %esi; sete %al; test %ax, %ax; je out; ret", ..case("two_bytes", false, CHECKED) },
     Case { case: "cmp $1, %esi; sete %ah; test %al, %al; je out; ret", ..case("other_byte", false, CHECKED) },
@@ -111,7 +111,7 @@ const CASES: &[Case] = &[
     Case { case: "or $-1, %al; test %eax, %eax; je out; ret", ..case("minus_one_in_a_byte", false, CHECKED) },
     Case { case: "or $1, %rax; test %rax, %rax; je out; ret", ..case("some_bits", false, CHECKED) },
     Case { case: "test %rax, %rax; je out; ret", ..case("destination", false, CHECKED) },
-    // As clang reads an absolute table.
+    // The way in which clang reads an absolute table.
     Case { jump: "jmp *A(,%rax,8)", ..case("absolute", true, CHECKED) },
     Case {
         jump: "jmp *A(,%rax,8)",
@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Assembler text of all cases.
+/// Returns the assembler text of all cases.
 fn text() -> String {
     let mut out = String::from(".globl main\nmain: jmp plain\n");
     for c in CASES {
@@ -167,7 +167,7 @@ fn entries(cfg: &Cfg) -> Option<(usize, bool)> {
 }
 
 #[test]
-fn what_is_proven_and_what_is_not() {
+fn bounds_are_proven_only_where_they_hold() {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("a.s"), dir.path().join("a"));
     std::fs::write(&source, text()).unwrap();

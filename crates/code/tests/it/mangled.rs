@@ -1,4 +1,4 @@
-//! No bytes make the analysis panic: random ones, and real functions with bytes changed.
+//! No bytes make the analysis panic: random bytes, and real functions with changed bytes.
 
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::{CalleeKind, Input, Liveness, Part, analyse};
@@ -15,7 +15,7 @@ fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
         rows: &[row],
         landing_pads: pads,
         constant: &|r| {
-            // Everything else is a table.
+            // All other memory is a table.
             if range.overlaps(&r) {
                 return (at, bytes).bytes(r).ok();
             }
@@ -67,7 +67,7 @@ fn changed_functions() {
             let n = u.choose_index(bytes.len())?;
             bytes[n] = u.arbitrary()?;
         }
-        // Offsets from a base anywhere.
+        // Offsets from a base at any address.
         let table: Vec<u8> =
             (0..u.int_in_range(0..=12)?).flat_map(|n: i32| (n * 7 - 40).to_le_bytes()).collect();
         run(&bytes, &[], &table);

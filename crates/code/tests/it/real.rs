@@ -1,5 +1,5 @@
-//! The sweep and the joining of cold parts on real programs: a static C++ program that gcc splits, whose symbols
-//! tell the truth, and the programs of this machine.
+//! The sweep and the joining of cold parts on real programs: a static C++ program that gcc splits and whose
+//! symbols are the reference, and the programs of this machine.
 
 use crate::support::Program;
 use addr::{Avma, ReadMemory};
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Every joined fragment with its function.
+/// Returns every joined fragment with its function.
 fn joined(e: &Extents) -> Vec<(Avma, Avma)> {
     e.functions.iter().flat_map(|f| f.parts.iter().skip(1).map(|part| (f.entry, part.start))).collect()
 }
 
-/// All of the C++ library's input and output, which gcc has split, comes in with this.
+/// This links in all input and output of the C++ library, which gcc has split.
 const GUEST: &str = r"
 #include <fstream>
 #include <iostream>
@@ -52,7 +52,8 @@ fn cold_parts_are_found_without_symbols() {
     let branches = p.sweep();
     let named = joined(&p.merge(&branches, true));
     for (entry, part) in &named {
-        // A name always tells; what has no `.cold` name may be joined only where it has no name at all.
+        // A name always decides. A fragment without a `.cold` name may be joined only if it has no name at
+        // all.
         match cold_of(part) {
             Some(base) => assert!(names[entry].iter().any(|n| n == base), "{entry}: {base}"),
             None => assert!(!names.contains_key(part), "{part}"),
@@ -64,8 +65,8 @@ fn cold_parts_are_found_without_symbols() {
     let found: Vec<_> = nameless.iter().filter(|(_, part)| cold_of(part).is_some()).collect();
     assert!(found.len() * 100 >= truth * 95, "{} of {truth}", found.len());
     for pair in found {
-        // With no names, a function that only one other jumps to counts as part of that one, and takes its own cold
-        // part along.
+        // Without names, a function to which only one other function jumps counts as part of that function,
+        // together with its own cold part.
         let with_parent = named.iter().any(|(parent, part)| {
             *part == pair.1 && (*parent == pair.0 || nameless.contains(&(pair.0, *parent)))
         });
@@ -94,14 +95,15 @@ fn programs_of_this_machine() {
         // Compilers put no data into text.
         assert!(branches.invalid() * 10_000 < branches.instructions());
         assert_eq!((e.overlapping, e.empty), (0, 0));
-        // Nearly all that does not start like a function is part of one.
+        // Nearly all fragments that do not start like a function are part of one.
         let left = e.functions.iter().filter(|f| !p.starts_like_entry(f.fdes[0])).count();
         let all = (0..fdes.len()).filter(|&i| !p.starts_like_entry(i)).count();
         assert!(left <= 1 + all / 10, "{left} of {all}");
     }
 }
 
-/// Most functions of a real program have redirect sites, none of which holds the first byte of an instruction.
+/// Most functions of a real program have redirect sites, and no site contains the first byte of an
+/// instruction.
 #[test]
 fn sites_of_a_real_program() {
     let p = Program::load(Path::new("/lib/x86_64-linux-gnu/libc.so.6"));
@@ -119,7 +121,7 @@ fn sites_of_a_real_program() {
     assert!(with_sites * 10 > functions * 6);
 }
 
-/// Every graph of a real program is sound, and is the same after it was written and read.
+/// Every graph of a real program is sound, and is unchanged after printing and parsing.
 #[test]
 fn graphs_as_text() {
     let p = Program::load(Path::new("/lib/x86_64-linux-gnu/libc.so.6"));

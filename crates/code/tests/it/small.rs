@@ -1,4 +1,4 @@
-//! Small functions, byte by byte: what is followed, where the graph ends, what is refused.
+//! Small functions, byte by byte: which code is followed, where the graph ends, and what is refused.
 
 use addr::{Avma, AvmaRange};
 use code::{BlockId, CalleeKind, Cfg, Dest, Input, Liveness, Part, Refusal, Term, analyse};
@@ -63,7 +63,7 @@ fn calls_that_do_not_return() {
         assert_eq!(cfg.blocks[0].term, Term::NoReturnCall { next });
     };
     ends(plain(&call));
-    // Junk after it; another frame after it, at once or after padding; told so.
+    // Junk after it; another frame after it, at once or after padding; a callee known not to return.
     ends(plain(&[&call[..], &[0x06]].concat()));
     ends(run(&[&call[..], &[0xc3]].concat(), &[(0, 8), (5, 16)], CalleeKind::Ordinary));
     ends(run(&[&call[..], &[0x90, 0xc3]].concat(), &[(0, 8), (6, 16)], CalleeKind::Ordinary));
@@ -102,7 +102,7 @@ fn transactions_stay_in_the_original() {
 }
 
 #[test]
-fn rows_must_follow_the_stack() {
+fn rows_must_agree_with_the_stack() {
     // push rbx; sub rsp,16; add rsp,16; pop rbx; ret
     let code = [0x53, 0x48, 0x83, 0xec, 0x10, 0x48, 0x83, 0xc4, 0x10, 0x5b, 0xc3];
     let right = [(0, 8), (1, 16), (5, 32), (9, 16), (10, 8)];
@@ -113,14 +113,14 @@ fn rows_must_follow_the_stack() {
         let r = run(&code, &rows, CalleeKind::Ordinary);
         assert_eq!(r.unwrap_err(), Refusal::UnwindDisagrees, "{wrong}");
     }
-    // Over an edge: je 4 (to the ret); push rax; pop rax, with the ret's row as after the push.
+    // Over an edge: je 4 (to the ret); push rax; pop rax, where the ret has the row of the push.
     let code = [0x74, 0x02, 0x50, 0x58, 0xc3];
     assert!(run(&code, &[(0, 8), (3, 16), (4, 8)], CalleeKind::Ordinary).is_ok());
     assert!(run(&code, &[(0, 8), (3, 16)], CalleeKind::Ordinary).is_err());
 }
 
 #[test]
-fn what_is_live() {
+fn live_registers_and_flags() {
     // 0: cmp edi,1; 3: mov eax,esi; 5: je 9; 7: shl edx,cl; 9: jmp *rcx
     let cfg = plain(&[0x83, 0xff, 0x01, 0x89, 0xf0, 0x74, 0x02, 0xd3, 0xe2, 0xff, 0xe1]).unwrap();
     let live = Liveness::compute(&cfg);
@@ -130,6 +130,6 @@ fn what_is_live() {
     assert_eq!(live.flags_live_before(1) & ZF, ZF);
     // A shift by a register may shift by nothing and leave the flags.
     assert_eq!(live.flags_live_before(3) & CF, CF);
-    // rax is written before it is read; all else is live to the end.
+    // rax is written before it is read; everything else is live to the end.
     assert_eq!(live.live_in(BlockId(0)).regs(), !1);
 }

@@ -1,5 +1,5 @@
-//! Jump tables as compilers make them: each compiler, level and code model, with symbols and relocations as the
-//! reference for what a table's entries are.
+//! Jump tables of each compiler, level and code model. Symbols and relocations are the reference for a
+//! table's entries.
 
 use crate::support::Program;
 use code::{Cfg, Dest, Term};
@@ -47,7 +47,7 @@ int main(int n, char **v) {
 }
 ";
 
-/// Name, tables, and entries in each. Where a compiler makes something else of a switch the tables are none.
+/// Name, tables, and entries in each. The list is empty if a compiler makes no table of a switch.
 const EXPECTED: &[(&str, &[usize])] = &[
     ("dense", &[20]),
     ("shifted", &[]),
@@ -88,7 +88,7 @@ fn tables(cfg: &Cfg) -> Vec<&code::JumpTable> {
     cfg.blocks.iter().filter_map(of).collect()
 }
 
-/// The distinct places in the function to which a table's entries lead.
+/// Returns the distinct places in the function to which a table's entries lead.
 fn places(t: &code::JumpTable) -> usize {
     t.targets.iter().collect::<std::collections::HashSet<_>>().len()
 }
@@ -122,13 +122,14 @@ fn corpus() {
             report.push(format!("{what} {name}: {sizes:?} {proven} proven, {indirect} unknown"));
             if optimized {
                 check(indirect == 0, format!("{what} {name}: {indirect} unknown"));
-                // Not where the bound is of memory that is read again and another table follows at once; and clang
-                // keeps a masked table's destination where an argument could be.
+                // Not if the bound is of memory that is read again and another table follows at once. Also,
+                // clang keeps a masked table's destination in a register that could pass an argument.
                 let hard = ["field", "looped", "masked"].contains(&name);
                 check(proven == found.len() || hard, format!("{what} {name}: {sizes:?}, {proven} proven"));
             }
             for t in &found {
-                // No entry leaves, and there are as many different ones as cases (and the default, and merged arms).
+                // All entries lead inside. There are as many distinct entries as cases (and the default, and
+                // merged arms).
                 let inside = t.targets.iter().all(|d| matches!(d, Dest::Block(_)));
                 check(inside && places(t) > 3, format!("{what} {name}: {:?}", t.targets));
             }
@@ -143,7 +144,7 @@ fn corpus() {
                 check(same, format!("{what} {name}: {sizes:?}"));
             }
         }
-        // Not to be believed: no bound, or a table that is not certainly one.
+        // Not to be trusted: no bound, or a table that is not certain.
         for name in ["unreachable", "computed"] {
             let cfg = p.analyse(p.function(name)).unwrap();
             for t in tables(&cfg) {

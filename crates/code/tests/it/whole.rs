@@ -1,4 +1,4 @@
-//! The analysis of every function of real programs: it ends, refuses little, and resolves most jump tables.
+//! The analysis of every function of real programs ends, refuses few, and resolves most jump tables.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports")]
 
 use crate::support::Program;
@@ -24,7 +24,7 @@ struct Counts {
     time: Duration,
 }
 
-/// Whether an unresolved jump computes its destination the way tables are read.
+/// Returns whether an unresolved jump computes its destination like a table read.
 fn like_a_switch(cfg: &Cfg, b: &code::Block) -> bool {
     let insts = &cfg.insts[b.insts.start as usize..b.insts.end as usize];
     let last = &insts.last().unwrap().decoded;

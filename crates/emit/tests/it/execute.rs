@@ -1,7 +1,8 @@
-//! Clones that run: a program with all of its functions cloned in random orders prints what it printed before.
+//! Clones that run: a program whose functions are all cloned in random orders prints the same as before.
 //!
-//! The program's file is rewritten: a segment is added that holds text and data of the clones, each original's entry
-//! gets a jump to its clone, and the unwind index is replaced by one of both. So everything of an output is in use.
+//! The program's file is rewritten. A new segment holds text and data of the clones. Each original's entry
+//! gets a jump to its clone. The unwind index is replaced by an index of both. So every part of an output is
+//! used.
 
 use crate::common::Rng;
 use crate::common::program::{Program, Source};
@@ -15,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A random way through a function that can run in place of calls.
+/// Returns a random path through a function that can be inlined.
 fn way(f: &Source, rng: &mut Rng) -> Option<Vec<BlockId>> {
     let mut path = vec![BlockId(0)];
     for _ in 0..8 {
@@ -31,7 +32,7 @@ fn way(f: &Source, rng: &mut Rng) -> Option<Vec<BlockId>> {
     None
 }
 
-/// All calls of a function that can be answered so.
+/// Returns inline sites for all calls of a function that can be inlined.
 fn inline_sites<'a>(cfg: &Cfg, ways: &'a HashMap<Avma, (&'a Source, Vec<BlockId>)>) -> Vec<InlineSite<'a>> {
     let calls = (0u32..).zip(&cfg.insts).filter(|(_, i)| i.decoded.is_call_near());
     calls
@@ -48,7 +49,7 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("guest");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/everything.cc");
-    // Position-dependent: the clones' tables hold absolute addresses, which are final only then.
+    // Position-dependent: the clones' tables hold absolute addresses, which are final only in such programs.
     let built = Command::new(compiler)
         .args(["-std=c++17", "-no-pie", "-static-libstdc++", "-static-libgcc", "-o"])
         .args([&program, &source])
@@ -60,7 +61,8 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
     };
     assert!(built.success());
     let run = |path: &Path| {
-        // A file that was just written may still be open in a child that another test is about to start.
+        // A file that was just written may still be open in a child process that another test is about to
+        // start.
         let out = loop {
             match Command::new(path).output() {
                 Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
@@ -90,7 +92,7 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
             f.inline_sites = inline_sites(f.cfg, &ways);
         }
         let (text_at, data_at) = (p.end, p.end.add(0x200_0000));
-        // No thread of it has a GS base, so a counter's offset is its address.
+        // The program's threads have no GS base, so a counter's offset is its address.
         let counters_at = data_at.add(0x200_0000);
         let mut counters_end = u32::try_from(counters_at.0).unwrap();
         for f in functions.iter_mut().filter(|_| seed > 0) {
@@ -109,13 +111,13 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
         );
         assert!(redirected * 3 > out.clones.len());
         assert!(seed == 1 || out.stats.inlined > 10, "{:?}", out.stats);
-        // Of those without counters.
+        // Only functions without counters are unrolled.
         assert!(seed > 0 || out.stats.unrolled > 0, "{:?}", out.stats);
         assert_eq!(run(&clone), wanted, "{compiler} {flags:?} seed {seed}");
     }
 }
 
-/// The program's file with clones, and how many entries were redirected.
+/// Returns the program's file with clones, and the number of redirected entries.
 fn rewrite(
     file: &[u8],
     p: &Program,
@@ -131,7 +133,7 @@ fn rewrite(
         usize::try_from(at.0 - s.address() + s.file_range().0).unwrap()
     };
     let mut new = file.to_vec();
-    // Behind it lie the words that redirects jump through.
+    // The words that redirects jump through lie behind the data.
     let mut data = out.data.clone();
     data.resize(data.len().next_multiple_of(8), 0);
     let mut redirected = 0;
@@ -156,7 +158,7 @@ fn rewrite(
         redirected += 1;
     }
 
-    // The new segment: text, data, the index of all frames.
+    // The new segment: text, data, and the index of all frames.
     let mut segment = out.text.clone();
     segment.resize(usize::try_from(data_at.0 - text_at.0).unwrap(), 0);
     segment.extend(&data);
@@ -172,7 +174,7 @@ fn rewrite(
     index.sort_unstable();
     let rel = |to: u64| i32::try_from(to.cast_signed() - index_at.0.cast_signed()).unwrap().to_le_bytes();
     segment.extend([1, 0x1b, 0x03, 0x3b]);
-    // To the original's table; nobody reads it while there is an index.
+    // To the original's table; unwinders do not read it while there is an index.
     segment.extend((i32::from_le_bytes(rel(hdr_at.0)) - 4).to_le_bytes());
     segment.extend(u32::try_from(index.len()).unwrap().to_le_bytes());
     for (code, fde) in &index {
@@ -185,7 +187,7 @@ fn rewrite(
     let mut header =
         |n: usize, kind: elf::ProgramType, flags: elf::ProgramFlags, file_at: u64, at: u64, len: u64| {
             let start = usize::try_from(elf.elf_header().e_phoff.get(object::LittleEndian)).unwrap() + n * 56;
-            // Counters lie behind what the file has.
+            // Counters lie behind the bytes of the file.
             let whole = if kind == elf::PT_LOAD { u64::from(counters_end) - at } else { len };
             let words = [file_at, at, at, len, whole, 4096];
             let bytes: Vec<u8> = [kind.0, flags.0]
@@ -210,7 +212,7 @@ fn rewrite(
     (new, redirected)
 }
 
-/// The entries of an `.eh_frame_hdr` as addresses: of code and of its FDE.
+/// Returns the entries of an `.eh_frame_hdr` as addresses of code and its FDE.
 fn entries(mem: &dyn ReadMemory, hdr: Avma) -> Vec<(u64, u64)> {
     assert_eq!(mem.u32(hdr).unwrap(), u32::from_le_bytes([1, 0x1b, 0x03, 0x3b]));
     let n = u64::from(mem.u32(hdr.add(8)).unwrap());

@@ -1,4 +1,5 @@
-//! Functions made by hand and at random: clones against the walking oracle, unwinding and exception tables.
+//! Functions made by hand and at random: clones are checked by the walking oracle, and their unwind and
+//! exception tables are read back.
 
 use crate::common::graph::{graph, random_function};
 use crate::common::walk::{Seen, Walker, clones};
@@ -11,7 +12,7 @@ use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 const TEXT: Avma = Avma(0x5000_0000);
 const DATA: Avma = Avma(0x5800_0000);
 
-/// Rows that change at every instruction boundary in a way that depends on the address.
+/// Returns rows that change at every instruction boundary, depending on the address.
 fn rows(cfg: &Cfg) -> Vec<Row> {
     let row = |i: &code::Inst| Row {
         range: AvmaRange::new(i.at, i.end()),
@@ -30,7 +31,7 @@ fn request(functions: Vec<Function<'_>>) -> Request<'_> {
     crate::common::request(TEXT, DATA, functions)
 }
 
-/// Emits and walks.
+/// Emits the functions, and walks each clone.
 fn check(functions: Vec<Function<'_>>, seed: u64) -> Output {
     let cfgs: Vec<Cfg> = functions.iter().map(|f| f.cfg.clone()).collect();
     let lsdas: Vec<Option<Lsda>> = functions.iter().map(|f| f.lsda.cloned()).collect();
@@ -51,13 +52,13 @@ fn check(functions: Vec<Function<'_>>, seed: u64) -> Output {
     out
 }
 
-/// `test; je L; add; L: ret`, as a graph of three blocks.
+/// Returns `test; je L; add; L: ret`, as a graph of three blocks.
 fn diamond() -> Cfg {
     graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3])
 }
 
 #[test]
-fn the_original_order_is_the_original() {
+fn the_original_order_gives_the_original_bytes() {
     let cfg = diamond();
     let rows = rows(&cfg);
     let out = check(vec![function(&cfg, &[0, 1, 2], &rows)], 1);
@@ -66,7 +67,7 @@ fn the_original_order_is_the_original() {
 }
 
 #[test]
-fn a_condition_is_inverted_where_its_target_is_next() {
+fn a_condition_is_inverted_if_its_target_is_next() {
     let cfg = diamond();
     let rows = rows(&cfg);
     let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 2);
@@ -114,7 +115,7 @@ fn warm_blocks_lie_behind_the_hot_ones_of_all_functions() {
     assert_eq!(fragments(2), [range(16, 29), range(51, 55)]);
     assert_eq!(out.text[24..29], emit::jump(TEXT.add(24), TEXT.add(51)).unwrap());
     assert_eq!(out.text[51..], [0x48, 0x01, 0xd8, 0xc3]);
-    // Third: all of it.
+    // Third: the whole function.
     assert_eq!((fragments(1), out.clones[1].entry), (vec![range(48, 51)], TEXT.add(48)));
     assert_eq!((&out.text[9..16], &out.text[37..48]), (&[0xcc; 7][..], &[0xcc; 11][..]));
     assert_eq!((out.stats.clone_bytes, out.stats.warm_bytes), (22 + 15, 15));
@@ -132,7 +133,7 @@ fn a_second_fragment_is_aligned_for_its_own_blocks() {
 }
 
 #[test]
-fn both_arms_elsewhere_need_a_jump() {
+fn two_distant_arms_need_an_extra_jump() {
     let cfg = diamond();
     let rows = rows(&cfg);
     let out = check(vec![function(&cfg, &[0], &rows)], 4);
@@ -140,7 +141,7 @@ fn both_arms_elsewhere_need_a_jump() {
 }
 
 #[test]
-fn a_jump_to_the_next_block_is_dropped_and_still_on_the_map() {
+fn a_dropped_jump_stays_in_the_map() {
     // jmp 2; 1: ret; 2: jmp 1
     let cfg = graph(0x40_0000, &[0xeb, 0x01, 0xc3, 0xeb, 0xfd]);
     let rows = rows(&cfg);
@@ -165,7 +166,7 @@ fn short_loops_get_two_jumps() {
     let out = check(vec![function(&cfg, &[0, 2, 1], &rows)], 6);
     // jrcxz .+2 over jmp 1; 2: ret; 1: inc; loop .+2 over jmp 2; jmp 1
     assert_eq!(out.text, [0xe3, 2, 0xeb, 1, 0xc3, 0xff, 0xc0, 0xe2, 2, 0xeb, 0xf9, 0xeb, 0xf8]);
-    // The address-size prefix stays: it is what tells jecxz from jrcxz.
+    // The address-size prefix stays: it makes the difference between jecxz and jrcxz.
     let cfg = graph(0x40_0000, &[0x67, 0xe3, 0x00, 0xc3]);
     let rows = self::rows(&cfg);
     let out = check(vec![function(&cfg, &[0, 1], &rows)], 6);
@@ -195,7 +196,7 @@ fn traps_and_calls_that_do_not_return_go_on_in_the_original() {
 }
 
 #[test]
-fn blocks_are_aligned_with_nops_that_are_on_the_map() {
+fn alignment_nops_are_in_the_map() {
     // 0: xor; 1: inc; jne 1; 2: ret
     let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
     let rows = rows(&cfg);
@@ -245,9 +246,9 @@ fn clones_call_clones() {
     assert_eq!(out.text[20..32], [0xcc; 12], "gaps trap");
 }
 
-/// `endbr64` is for those who come by an indirect branch.
+/// `endbr64` is needed by indirect branches only.
 #[test]
-fn direct_branches_go_behind_the_mark() {
+fn direct_branches_skip_endbr64() {
     const MARK: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     // f: endbr64; call f; call h; jmp g. g: endbr64; ret. h, without a mark: nop of as many bytes; ret.
     let (f_at, g_at, h_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64);
@@ -274,8 +275,8 @@ fn op_rel32(op: u8, at: u64, to: u64) -> Vec<u8> {
 }
 
 #[test]
-fn who_is_too_far_is_refused_and_nobody_calls_its_clone() {
-    // g reads data that is 2 GiB below it, so out of the clone's reach; f calls g.
+fn a_function_out_of_reach_is_refused_and_its_clone_is_not_called() {
+    // g reads data 2 GiB below it, out of the clone's reach; f calls g.
     let (f_at, g_at) = (0x40_0000u64, 0x40_0100u64);
     let f = graph(f_at, &[&op_rel32(0xe8, f_at, g_at)[..], &[0xc3]].concat());
     let g = graph(g_at, &[0x8b, 0x05, 0, 0, 0, 0x88, 0xc3]);
@@ -303,13 +304,13 @@ fn functions_without_rows_or_with_odd_branches_are_refused() {
 }
 
 #[test]
-fn a_graph_that_lies_does_not_pass() {
+fn a_graph_that_contradicts_the_bytes_is_refused() {
     let whole = diamond();
     let rows = rows(&whole);
     let refused = |cfg: &Cfg| emit::emit(&request(vec![function(cfg, &[0, 1, 2], &rows)])).unwrap().refused;
     assert!(refused(&whole).is_empty());
     let Term::Cond { cc, taken, fall } = whole.blocks[0].term else { panic!() };
-    // The condition, an arm, a fall-through and a fragment's entry that are not what the bytes say.
+    // The condition, an arm, a fall-through and a fragment's entry that contradict the bytes.
     let mut cfg = whole.clone();
     cfg.blocks[0].term = Term::Cond { cc: iced_x86::ConditionCode::s, taken, fall };
     assert_eq!(refused(&cfg), [(cfg.entry, Refusal::RoundTrip)]);
@@ -343,7 +344,8 @@ fn contradictions_of_the_caller_are_errors() {
     assert!(matches!(emit::emit(&r), Err(Error::TooFarApart { .. })));
 }
 
-/// `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three one-instruction cases.
+/// Returns `lea rdx, [rip+table]; movsxd rax, [rdx+rdi*4]; add rax, rdx; jmp rax`, then three cases of one
+/// instruction each.
 fn switch(form: TableForm) -> Cfg {
     let at = 0x40_0000u64;
     let table = Avma(0x41_0000);
@@ -356,7 +358,7 @@ fn switch(form: TableForm) -> Cfg {
     let cases = at + bytes.len() as u64;
     bytes.extend([0xc3, 0x90, 0xc3, 0x31, 0xc0, 0xc3]);
     let mut cfg = graph(at, &bytes);
-    // The cases are blocks of their own: rets end blocks already.
+    // The cases are blocks already, as `ret` ends a block.
     assert_eq!(cfg.blocks.len(), 4);
     assert_eq!(cfg.blocks[1].range.start.0, cases);
     cfg.blocks[0].term = Term::Switch { table: 0 };
@@ -382,7 +384,7 @@ fn switches_jump_through_a_table_of_their_own() {
             let len = out.clones[0].fragments().size();
             assert!(len > 7 + 8, "the reader has grown");
         }
-        // No case is cloned: the original table is as good.
+        // No case is cloned: the original table serves as well.
         let out = check(vec![function(&cfg, &[0], &rows)], 10);
         assert_eq!(out.stats.tables, 0);
     }
@@ -390,7 +392,8 @@ fn switches_jump_through_a_table_of_their_own() {
 
 #[test]
 fn a_table_out_of_reach_stays_the_original() {
-    // The table's base is near the original; text reaches both, data lies further from the base than 2 GiB.
+    // The table's base is near the original. The text reaches both, but the data is more than 2 GiB from the
+    // base.
     let cfg = switch(TableForm::Relative4 { base: Avma(0x41_0000) });
     let rows = rows(&cfg);
     let r = Request {
@@ -405,7 +408,7 @@ fn a_table_out_of_reach_stays_the_original() {
 
 #[test]
 fn call_sites_follow_their_instructions() {
-    // Five one-byte nops, a branch in the middle so that there are blocks to move.
+    // Five one-byte nops, with a branch in the middle so that there are blocks to move.
     let cfg = graph(0x40_0000, &[0x90, 0x50, 0x74, 0x02, 0x58, 0xc3, 0x51, 0x52, 0xc3]);
     let rows = rows(&cfg);
     let site = |a: u64, b: u64, pad: Option<u64>, action| CallSite {
@@ -432,14 +435,15 @@ fn call_sites_follow_their_instructions() {
             check(vec![f], 11);
         }
     }
-    // None left: a table that says so, since without a table exceptions would pass.
+    // No call site is left: the table must be empty, not missing, since without a table exceptions would pass
+    // through.
     let empty = Lsda { call_sites: vec![site(6, 8, Some(8), 1)], ..lsda };
     let mut f = function(&cfg, &[0, 1], &rows);
     f.lsda = Some(&empty);
     check(vec![f], 12);
 }
 
-/// `inc qword gs:[offset]`.
+/// Returns `inc qword gs:[offset]`.
 fn inc(offset: u8) -> [u8; 9] {
     [0x65, 0x48, 0xff, 0x04, 0x25, offset, 0, 0, 0]
 }
@@ -449,8 +453,8 @@ fn counter(at: Point, offset: u32) -> Counter {
 }
 
 #[test]
-fn counters_stand_on_their_way_alone() {
-    // 0: test; je 2. 1: add; 2: ret. Nobody reads the flags behind the branch but who called.
+fn an_edge_counter_runs_on_its_edge_only() {
+    // 0: test; je 2. 1: add; 2: ret. Only the caller could read the flags behind the branch.
     let mut bytes = vec![0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8];
     bytes.extend([0x85, 0xc0, 0xc3]);
     let cfg = graph(0x40_0000, &bytes);
@@ -462,18 +466,18 @@ fn counters_stand_on_their_way_alone() {
         out.text
     };
     let (head, add, end) = (&bytes[..2], &bytes[4..7], &bytes[7..]);
-    // The way that is taken: the branch is turned to lead over counter and jump.
+    // The taken edge: the branch is inverted to skip the counter and the jump.
     let text = emit(&[0, 1, 2], vec![counter(edge(0), 8)]);
     assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 3], add, end].concat());
-    // The way on: behind the branch.
+    // The fall-through edge: behind the branch.
     let text = emit(&[0, 1, 2], vec![counter(edge(1), 8)]);
     assert_eq!(text, [head, &[0x74, 12], &inc(8), add, end].concat());
-    // Both, and a block.
+    // Both edges, and a block.
     let all = vec![counter(edge(0), 8), counter(edge(1), 16), counter(Point::Block(BlockId(2)), 24)];
     let text = emit(&[0, 2, 1], all);
     let rest = [&inc(16)[..], &[0xeb, 12], &inc(24), end, add, &[0xeb, 0xef]].concat();
     assert_eq!(text, [head, &[0x75, 11], &inc(8), &[0xeb, 11], &rest[..]].concat());
-    // The entry: its redirect leads to the counter, its first instruction is behind it.
+    // The entry: the redirect leads to the counter, and the first instruction follows it.
     let f = Function {
         counters: vec![counter(Point::Block(BlockId(0)), 0)],
         ..function(&cfg, &[0, 1, 2], &rows)
@@ -482,7 +486,7 @@ fn counters_stand_on_their_way_alone() {
     assert_eq!((out.clones[0].entry, &out.text[..9]), (TEXT, &inc(0)[..]));
     assert_eq!(out.clones[0].map.to_clone(cfg.entry), Some(TEXT.add(9)));
     assert_eq!(out.clones[0].map.to_original(TEXT), Some(cfg.entry));
-    // Where an endbr64 is first, direct calls come in behind it and must not miss the counter either.
+    // Direct calls enter behind an `endbr64` at the start, and must not miss the counter either.
     let cfg = graph(0x40_0000, &[&[0xf3, 0x0f, 0x1e, 0xfa][..], head, &[0xc3]].concat());
     let rows = self::rows(&cfg);
     let counters = vec![counter(Point::Block(BlockId(0)), 0)];
@@ -492,7 +496,7 @@ fn counters_stand_on_their_way_alone() {
 }
 
 #[test]
-fn counters_of_blocks_stand_where_their_spots_say() {
+fn block_counters_stand_at_their_spots() {
     // sete; test; ret.
     let cfg = graph(0x40_0000, &[0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]);
     let rows = rows(&cfg);
@@ -506,7 +510,7 @@ fn counters_of_blocks_stand_where_their_spots_say() {
         let (start, rest) = ([0x0f, 0x94, 0xc0, 0x85, 0xc0, 0xc3]).split_at(before);
         assert_eq!((out.refused, out.text), (vec![], [start, &inc(8), rest].concat()));
     }
-    // Before the reader of flags; behind the end.
+    // Before the reader of flags; past the end.
     for skip in [0, 3, u32::MAX] {
         let refused = emit::emit(&request(vec![f(skip)])).unwrap().refused;
         assert_eq!(refused, [(cfg.entry, Refusal::RoundTrip)], "{skip}");
@@ -514,7 +518,7 @@ fn counters_of_blocks_stand_where_their_spots_say() {
 }
 
 #[test]
-fn counters_stand_on_the_way_to_a_function() {
+fn edges_to_other_functions_are_counted() {
     // test; je 0x41_0000; jmp 0x41_0000
     let (function_at, je) = (Avma(0x41_0000), [0x0f, 0x84, 0xf8, 0xff, 0, 0]);
     let jmp = emit::jump(Avma(0x40_0008), function_at).unwrap();
@@ -539,7 +543,7 @@ fn counters_stand_on_the_way_to_a_function() {
 }
 
 #[test]
-fn stubs_are_gone_by() {
+fn calls_bypass_stubs() {
     // call stub A; call stub B; jmp stub B.
     let (stub_a, stub_b, slot) = (Avma(0x41_0000), Avma(0x41_0010), Avma(0x42_0008));
     let call =
@@ -558,14 +562,14 @@ fn stubs_are_gone_by() {
     let to_clone = emit::branch_displacement(TEXT.add(5), out.clones[1].entry).unwrap();
     let want = [&[0xe8][..], &to_clone, &through(5, 0x15), &through(11, 0x25)].concat();
     assert_eq!(out.text[..17], want);
-    // Without a clone of it the function itself is called.
+    // If the function has no clone, the function itself is called.
     let alone =
         emit::emit(&Request { stubs: &stubs, ..request(vec![function(&cfg, &[0], &of_cfg)]) }).unwrap();
     assert_eq!(alone.text[1..5], emit::branch_displacement(TEXT.add(5), callee.entry).unwrap());
 }
 
 #[test]
-fn counters_that_would_be_noticed_are_refused() {
+fn counters_that_change_live_state_are_refused() {
     // 0: test; je 2. 1: sete; 2: ret: 1 reads the flags of 0.
     let cfg = graph(0x40_0000, &[0x85, 0xc0, 0x74, 0x03, 0x0f, 0x94, 0xc0, 0xc3]);
     let rows = rows(&cfg);
@@ -573,7 +577,7 @@ fn counters_that_would_be_noticed_are_refused() {
     let at = Point::Block(BlockId(1));
     let refused = |c| emit::emit(&request(f(c))).unwrap().refused;
     assert_eq!(refused(counter(at, 0)), [(cfg.entry, Refusal::RoundTrip)]);
-    // rax goes to the caller.
+    // rax is live at the return.
     let spot = Spot { skip: 0, by: CountBy::Register(0) };
     assert_eq!(refused(Counter { at, spot, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
     assert_eq!(refused(counter(Point::Block(BlockId(0)), 0)), []);
@@ -584,7 +588,7 @@ fn random_functions_in_random_orders() {
     for seed in 0..400 {
         let mut rng = Rng(seed);
         let entries: Vec<u64> = (0..4).map(|i| 0x40_0000 + i * 0x1_0000).collect();
-        // The last is never cloned.
+        // The last function is never cloned.
         let cfgs: Vec<Cfg> =
             entries[..3].iter().map(|&at| graph(at, &random_function(&mut rng, at, &entries))).collect();
         let rows: Vec<Vec<Row>> = cfgs.iter().map(rows).collect();
@@ -610,9 +614,9 @@ fn random_functions_in_random_orders() {
     }
 }
 
-/// A redirect enters a clone before the counter of its instruction's block and behind that of an edge, whatever lies before it.
+/// A redirect enters a clone before the counter of its instruction's block, and behind an edge's counter.
 #[test]
-fn redirects_enter_where_their_instruction_is_counted() {
+fn redirects_enter_before_the_block_counter() {
     // 0: test; je 2. 1: add; 2: ret.
     let cfg = diamond();
     let rows = rows(&cfg);
@@ -626,14 +630,14 @@ fn redirects_enter_where_their_instruction_is_counted() {
     let behind = TEXT.add(4 + counts);
     assert_eq!(out.clones[0].entrances, [(cfg.entry, TEXT), (at, behind)]);
     assert_eq!(out.clones[0].map.to_clone(at), Some(behind.add(counts)));
-    // What is not cloned is not entered.
+    // A block that is not cloned has no entrance.
     let f = Function { entrances: vec![0, add], ..function(&cfg, &[0, 2], &rows) };
     assert_eq!(check(vec![f], 14).clones[0].entrances, [(cfg.entry, TEXT)]);
 }
 
-/// `call *8(%rax); call G; ret` with the table's second word leading to F, both small leaves: `mov 4(%rdi), %eax; ret` and
+/// Emission stops at the next function once the caller returns false.
 #[test]
-fn it_breaks_off_at_the_next_function() {
+fn emission_stops_at_the_next_function() {
     let (a, b) = (graph(0x40_0000, &[0xc3]), graph(0x40_1000, &[0xc3]));
     let (of_a, of_b) = (rows(&a), rows(&b));
     let two = request(vec![function(&a, &[0], &of_a), function(&b, &[0], &of_b)]);
@@ -646,9 +650,10 @@ fn it_breaks_off_at_the_next_function() {
     assert!(emit::emit_while(&two, &|| true).is_ok());
 }
 
-/// `lea 0x10(%rip), %rax; ret`, or not.
+/// `call *8(%rax); call G; ret`, where the table's second word leads to F. F is the leaf
+/// `mov 4(%rdi), %eax; ret` and G is the leaf `lea 0x10(%rip), %rax; ret`. Each is inlined or not.
 #[test]
-fn calls_get_where_they_mostly_go() {
+fn calls_are_inlined_and_devirtualized() {
     let (f_at, g_at, table) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x45_0000));
     let call_g = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0008), g_at).unwrap()].concat();
     let cfg = graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call_g, &[0xc3]].concat());
@@ -694,7 +699,8 @@ fn calls_get_where_they_mostly_go() {
     let back = emit::branch_displacement(warm.add(8), TEXT.add(16)).unwrap();
     assert_eq!(out.text[from..from + 8], [&[0xff, 0x50, 0x08, 0xe9][..], &back].concat());
 
-    // The call is where its guard is asked and where it is as it was; in between is no place to go.
+    // The call has two clone addresses: the guard and the original call. The addresses in between stand for
+    // no original instruction.
     let map = &out.clones[0].map;
     assert_eq!(map.to_original(TEXT), Some(cfg.entry));
     assert_eq!(map.to_clone(cfg.entry), Some(warm));
@@ -705,7 +711,7 @@ fn calls_get_where_they_mostly_go() {
     assert_eq!(map.to_clone(cfg.entry.add(3)), Some(TEXT.add(16)));
     assert_eq!(emit::AddressMap::from_bytes(&map.to_bytes()).unwrap(), *map);
 
-    // Unwound as at the call, by the same rule and with the same landing pad all along.
+    // All of it unwinds as the call does, with the same rule and the same landing pad.
     let rows_at = |at| {
         if at == cfg.entry {
             of_cfg.clone()
@@ -717,14 +723,14 @@ fn calls_get_where_they_mostly_go() {
     };
     unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
 
-    // Not in place: a direct call of the clone.
+    // Not inlined: a direct call of the clone.
     let out = emit(vec![virtual_call(None)]);
     let to_clone = rel(18, out.clones[1].entry);
     assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
-    // A table that does not lead there, or may not always: the proof fails, and with it the clone.
+    // A table that does not lead to the callee, or may change: the proof fails, and the clone is refused.
     let out = emit(vec![InlineSite { callee: g_at, body: Some(straight(&g)), ..virtual_call(None) }]);
     assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
-    // What is no such call stays as it is.
+    // A call of the wrong kind stays unchanged.
     let out = emit(vec![
         InlineSite { guard: None, ..virtual_call(Some(straight(&f))) },
         InlineSite { guard, ..direct_call },
@@ -732,10 +738,10 @@ fn calls_get_where_they_mostly_go() {
     assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
 }
 
-/// Of calls that are to go by redirects, those do whose callees have one, also by a stub or behind an `endbr64`: not one that only
-/// calls reach.
+/// A call that must go through a redirect goes to its callee's original if the callee has a redirect, also
+/// through a stub or behind an `endbr64`. A callee that is reached only by calls has none.
 #[test]
-fn late_calls_go_to_originals_that_are_redirected() {
+fn calls_through_redirects_go_to_redirected_originals() {
     let (f_at, g_at, stub) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x40_3000));
     let call =
         |end: u64, to| [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0000 + end), to).unwrap()].concat();
@@ -765,14 +771,14 @@ fn late_calls_go_to_originals_that_are_redirected() {
     }
 }
 
-/// All of a function of one block.
+/// Returns a body of the only block of a function.
 fn straight(cfg: &Cfg) -> Body<'_> {
     Body { cfg, path: &[BlockId(0)], lsda: None }
 }
 
-/// `call G; ret`, where G is `test; je L; mov 4(%rdi), %eax; ret; L: xor; ret` and its first way runs in place.
+/// `call G; ret`, where G is `test; je L; mov 4(%rdi), %eax; ret; L: xor; ret` and its first path is inlined.
 #[test]
-fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
+fn an_exit_of_an_inlined_path_calls_the_rest() {
     let g_at = Avma(0x40_2000);
     let rest = g_at.add(8);
     let call = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0005), g_at).unwrap()].concat();
@@ -806,7 +812,8 @@ fn where_a_callee_leaves_its_way_the_rest_of_it_is_called() {
         let back = emit::jump(aside.add(5), TEXT.add(11)).unwrap();
         assert_eq!(out.text[from..from + 10], [&call[..], &back].concat());
 
-        // Nobody is where the rest is called but who has left the way; who is called there returns to behind the call.
+        // Only control that leaves the inlined path reaches the call of the rest. That call returns to the
+        // address behind the original call.
         let map = &out.clones[0].map;
         assert_eq!((map.to_original(aside), map.move_to_original(aside)), (None, None));
         assert_eq!(map.original_of_interior(aside.add(4)), Some(cfg.entry));
@@ -840,7 +847,7 @@ fn what_cannot_be_inlined() {
     };
     assert!(caught(0) && !caught(2), "a fault that the function itself would catch");
 
-    // test; je 2; 1: add; 2: ret, where the jump at the entry ends with the first block.
+    // test; je 2; 1: add; 2: ret. The jump at the entry ends the first block.
     let cfg = graph(0x40_0000, &[0x48, 0x85, 0xc0, 0x74, 0x03, 0x48, 0x01, 0xd8, 0xc3]);
     let by = |path: &[u32]| {
         let path: Vec<BlockId> = path.iter().map(|&b| BlockId(b)).collect();

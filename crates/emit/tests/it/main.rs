@@ -1,4 +1,4 @@
-//! Clones of made-up and of real functions: proven, unwound, walked and executed.
+//! Clones of hand-made and of real functions: proven, unwound, walked and executed.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod common;

@@ -20,7 +20,7 @@ fn check(path: &str) {
     eprintln!("{path}: {} functions, refused by the analysis: {:?}", p.functions.len(), p.refused);
     let by_entry: FxHashMap<Avma, &Source> = p.functions.iter().map(|f| (f.cfg.entry, f)).collect();
     let mut rng = Rng(1);
-    // From all blocks down to the entry block alone.
+    // From all blocks to the entry block alone.
     let keep = [8, 8, 4, 1];
     let mut functions: Vec<Function<'_>> =
         p.functions.iter().enumerate().map(|(i, f)| f.shuffled(&mut rng, keep[i % keep.len()])).collect();

@@ -20,7 +20,7 @@ impl Owned {
     }
 }
 
-/// A flow-consistent function: walks from the entry along random branches are counted.
+/// Returns a flow-consistent function, by counting random walks from the entry.
 fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
     let sizes = (0..n).map(|_| 4 + rng.below(60)).collect();
     let mut edges: Vec<Edge> = Vec::new();
@@ -55,7 +55,7 @@ fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
     Owned { sizes, counts, edges }
 }
 
-/// The best score of all orders that begin with the entry.
+/// Returns the best score of all orders that begin with the entry.
 fn best_of_all(g: &Graph<'_>) -> f64 {
     fn go(g: &Graph<'_>, order: &mut Vec<usize>, k: usize, best: &mut f64) {
         if k == order.len() {
@@ -115,7 +115,7 @@ fn score_of_a_loop_by_hand() {
 fn odd_graphs() {
     assert!(ext_tsp(&Graph { sizes: &[], counts: &[], edges: &[] }).is_empty());
     assert_eq!(ext_tsp(&Graph { sizes: &[0], counts: &[0], edges: &[] }), [0]);
-    // Edges that name no block, missing counts, loops, giant numbers.
+    // Edges with invalid indices, missing counts, loops, huge numbers.
     let edges = [
         edge(7, 0, 1, EdgeKind::Conditional),
         edge(1, 1, u64::MAX, EdgeKind::Conditional),
@@ -128,7 +128,7 @@ fn odd_graphs() {
 }
 
 #[test]
-fn cold_blocks_stay_behind_in_order() {
+fn cold_blocks_come_last_in_their_order() {
     let edges = [edge(0, 4, 5, EdgeKind::Conditional), edge(0, 1, 0, EdgeKind::Conditional)];
     let g = Graph { sizes: &[8; 6], counts: &[5, 0, 0, 0, 5, 0], edges: &edges };
     assert_eq!(ext_tsp(&g), [0, 4, 1, 2, 3, 5]);
@@ -161,7 +161,7 @@ fn near_the_best_of_all_orders() {
 }
 
 #[test]
-fn better_than_greedy_where_nearness_matters() {
+fn better_than_greedy_if_distances_matter() {
     let mut rng = Rng(42);
     let (mut ours, mut greedy, mut merged) = (0.0, 0.0, 0.0);
     for _ in 0..20 {
@@ -176,14 +176,14 @@ fn better_than_greedy_where_nearness_matters() {
     assert!(merged > greedy);
 }
 
-/// CPU time of this thread: other work on the machine does not count.
+/// Returns the CPU time of this thread, which other work on the machine does not affect.
 fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]
-fn large_functions_are_quick() {
+fn large_functions_take_little_time() {
     let mut rng = Rng(7);
     for (name, f) in [
         ("branches", walked(&mut rng, 3000, 3000, 40)),
@@ -214,7 +214,7 @@ fn large_functions_are_quick() {
         let took = cpu_time() - begun;
         eprintln!("3000 blocks, {name}: {took:?}, score {:.0}", score(&g, &order));
         assert!(is_permutation(&order, 3000));
-        // Generous, for builds that are not optimized: something quadratic per join takes a minute.
+        // A large margin, for unoptimized builds: a join in quadratic time would take a minute.
         assert!(took.as_secs() < 2, "{name}: {took:?}");
     }
 }
@@ -241,7 +241,7 @@ proptest! {
         prop_assert_eq!(&order, &ext_tsp(&g));
         let hot = g.hot();
         let hot_blocks: Vec<usize> = (0..n).filter(|&b| hot[b]).collect();
-        // Hot first, cold as they were.
+        // Hot blocks first, cold ones in their old order.
         prop_assert!(order[..hot_blocks.len()].iter().all(|&b| hot[b]));
         prop_assert!(order[hot_blocks.len()..].is_sorted());
         // Counts only scale the score.
@@ -249,7 +249,7 @@ proptest! {
         prop_assert!(score(&g, &order) >= score(&g, &chains::greedy(&g, &hot_blocks)));
     }
 
-    /// The gain a merge promises is the gain it brings: at the end each chain's score is the sum of gains.
+    /// The expected gains of merging are real: at the end, the chains' score is the sum of the gains.
     #[test]
     fn promised_gains_are_kept(f in arb_graph()) {
         let g = f.graph();

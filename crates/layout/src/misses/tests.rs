@@ -2,10 +2,11 @@ use super::*;
 use crate::test_support::{Rng, permutations};
 use proptest::prelude::*;
 
-/// A small one, in which even few functions do not fit.
+/// A small cache, too small even for few functions.
 const SMALL: [CodeCache; 1] = [CodeCache { unit: 256, entries: 3, cost: 1.0 }];
 
-/// Functions that call each other as programs do: few are hot, callees mostly have one caller that calls them most.
+/// Returns functions that call each other as in real programs: few are hot, and most callees have one main
+/// caller.
 fn program(rng: &mut Rng, n: usize, largest: u64) -> (Vec<FuncNode>, Vec<CallEdge>) {
     let mut functions: Vec<FuncNode> =
         (0..n).map(|_| FuncNode { size: 16 + rng.below(largest), samples: 1 }).collect();
@@ -28,7 +29,7 @@ fn is_permutation(order: &[usize], n: usize) -> bool {
     sorted == (0..n).collect::<Vec<_>>()
 }
 
-/// What the sort makes great: each call's count over a power of its distance.
+/// Returns what the sort maximizes: the sum of each call's count over a power of its distance.
 fn nearness(functions: &[FuncNode], calls: &[CallEdge], order: &[usize]) -> f64 {
     let mut starts = vec![0.0; functions.len()];
     let mut at = 0.0;
@@ -43,7 +44,7 @@ fn nearness(functions: &[FuncNode], calls: &[CallEdge], order: &[usize]) -> f64 
 #[test]
 fn misses_by_hand() {
     let f = |size, samples| FuncNode { size, samples };
-    // Three functions of one unit each, a quarter of the executions in the second and the third.
+    // Three functions of one unit each, with a quarter of the executions in each of the second and the third.
     let functions = [f(256, 200), f(256, 100), f(256, 100)];
     let call = |caller, callee, count, offset| CallEdge { caller, callee, count, offset };
     let of = |calls: &[CallEdge]| miss_cost(&functions, calls, &[0, 1, 2], &SMALL);
@@ -53,7 +54,7 @@ fn misses_by_hand() {
     // Small functions share a unit.
     let small = [f(64, 1), f(64, 1), f(64, 1)];
     assert_eq!(miss_cost(&small, &[call(0, 2, 8, 0)], &[0, 1, 2], &SMALL), 0.0);
-    // What is not in the order costs nothing.
+    // A function that is not in the order costs nothing.
     assert_eq!(miss_cost(&functions, &[call(0, 1, 8, 0)], &[0, 2], &SMALL), 0.0);
     let two = [SMALL[0], CodeCache { cost: 3.0, ..SMALL[0] }];
     let calls = [call(0, 1, 8, 0)];
@@ -67,7 +68,7 @@ fn a_caller_and_its_callee_are_joined() {
     let call = |caller, callee, count| CallEdge { caller, callee, count, offset: 5 };
     let calls = [call(0, 1, 40), call(0, 2, 100), call(1, 2, 40)];
     assert_eq!(cache_sort(&[f(140), f(40), f(140)], &calls), [0, 2, 1]);
-    // Nobody calls anybody: by executions per byte.
+    // No calls: by executions per byte.
     assert_eq!(cache_sort(&[f(1), f(0), f(9), f(3)], &[]), [2, 3, 0, 1]);
     assert!(cache_sort(&[], &calls).is_empty());
 }
@@ -110,13 +111,13 @@ fn near_the_best_of_all_orders() {
          orders {chance:.0}"
     );
     assert!(mean > 0.95 && worst > 0.75, "{mean} {worst}");
-    // The unit in which a function happens to begin is chance to both.
+    // The unit in which a function begins is random for both.
     assert!(chance - ours > 0.5 * (chance - best), "{ours} {chance} {best}");
     assert!(chance - both > 0.6 * (chance - best), "{both} {chance} {best}");
 }
 
 #[test]
-fn large_programs_are_quick_and_gain() {
+fn large_programs_take_little_time_and_gain() {
     let mut rng = Rng(11);
     let (functions, calls) = program(&mut rng, 6000, 1200);
     let text = || std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -157,7 +158,7 @@ proptest! {
         let cost = miss_cost(&functions, &calls, &best.order, &CORE);
         prop_assert_eq!(cost, best.call_chains.min(best.cache_sort));
         prop_assert!(cost >= 0.0 && cost.is_finite());
-        // Counts only scale it.
+        // Counts only scale the cost.
         let twice: Vec<CallEdge> = calls.iter().map(|c| CallEdge { count: 2 * c.count, ..*c }).collect();
         let doubled = miss_cost(&functions, &twice, &best.order, &CORE);
         prop_assert!((doubled - 2.0 * cost).abs() <= 1e-6 * doubled);

@@ -1,10 +1,10 @@
-//! Exception tables by hand: the encodings compilers use, and what must be refused.
+//! Hand-made exception tables: the encodings that compilers use, and tables that must be refused.
 
 use addr::{Avma, AvmaRange, ReadMemory};
 use std::time::{Duration, Instant};
 use unwind::{Error, Lsda};
 
-/// Where the table is.
+/// The address of the table.
 const AT: u64 = 0x1_0000;
 /// The function: 0x4000..0x5000.
 const FUNC: AvmaRange = AvmaRange { start: Avma(0x4000), end: Avma(0x5000) };
@@ -28,7 +28,8 @@ fn as_gcc_writes_for_pie() {
     let mut bytes = vec![0xff, 0x9b, 29, 1, 9];
     bytes.extend([0x10, 5, 0x80, 2, 3]); // 0x4010..0x4015, pad 0x4100, action 3.
     bytes.extend([0x20, 5, 0, 0]); // 0x4020..0x4025, passes.
-    // At 14: action 1 is the cleanup; action 3 is type 2, then specification -1, then (5 back from 19) the cleanup.
+    // At 14: action 1 is the cleanup; action 3 is type 2, then specification -1, then (5 back from 19) the
+    // cleanup.
     bytes.extend([0, 0, 2, 1, 0x7f, 0x7b]);
     bytes.extend([0; 4]); // Padding.
     let type2 = (AT + 40) - (AT + 24); // Through the slot at 40.
@@ -49,7 +50,7 @@ fn as_gcc_writes_for_pie() {
     assert_eq!(lsda.types, [None, Some(Avma(0x7777_0000_1111))]);
     assert_eq!(lsda.filters, [1, 2, 0]);
 
-    // Not one byte fewer of what is used.
+    // Every byte that is used must be there.
     for len in 0..48 {
         assert!(parse(&bytes[..len]).is_err(), "{len}");
     }
@@ -89,7 +90,7 @@ fn call_site_encodings() {
     assert!(one(0x09, &[1, 2, 3, 0]).is_ok());
     assert!(matches!(one(0x1b, &[0; 13]), Err(Error::Encoding { encoding: 0x1b, .. })));
     assert!(matches!(one(0x05, &[0; 13]), Err(Error::Encoding { encoding: 0x05, .. })));
-    // Numbers: at most 64 bits, however padded.
+    // Numbers: at most 64 bits, with any padding.
     assert!(one(1, &[0x81, 0x80, 0, 2, 3, 0]).is_ok());
     let long = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02, 1, 1, 0];
     assert!(one(1, &long).unwrap_err().to_string().contains("64 bits"));
@@ -113,24 +114,24 @@ fn unsound_tables_are_refused() {
     says(&table(&[0, 8, 0, 9], &[0, 0]), "cannot read");
     says(&[0xff, 0xff, 1, 0xff, 0xff, 0xff, 0xff, 0x0f], "too large");
     says(&[0xff, 0x03, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 4, 0, 8, 0, 1, 1, 0], "too large");
-    // Two types where there is room for one.
+    // Two types, but space for only one.
     says(&[0xff, 0x03, 12, 1, 4, 0, 8, 0, 1, 2, 0, 9, 0, 0, 0], "run into");
-    // Text-relative has no base here; a type of no fixed size has no place.
+    // Text-relative pointers have no base here; a type without a fixed size has no position.
     assert!(matches!(parse(&[0x23, 0, 0, 0, 0, 0xff, 1, 0]), Err(Error::Encoding { encoding: 0x23, .. })));
     assert!(matches!(
         parse(&[0xff, 0x01, 12, 1, 4, 0, 8, 0, 1, 1, 0, 9, 0, 0, 0]),
         Err(Error::Encoding { encoding: 0x01, .. })
     ));
-    // An indirect pointer whose slot is not there.
+    // An indirect pointer whose slot cannot be read.
     assert!(matches!(
         parse(&[0xff, 0x9b, 12, 1, 4, 0, 8, 0, 1, 1, 0, 0, 0, 0, 0x40]),
         Err(Error::Unreadable(_))
     ));
 }
 
-/// Chains and specifications that share their ends are walked once: else this takes hours.
+/// Chains and specifications with shared ends are walked once; otherwise this takes hours.
 #[test]
-fn shared_ends_cost_nothing() {
+fn shared_ends_are_walked_once() {
     let count = 200_000u64;
     let uleb = |mut n: u64| {
         let mut out = Vec::new();
@@ -145,8 +146,8 @@ fn shared_ends_cost_nothing() {
         let group = |i: i32| u8::try_from((n >> (7 * i)) & 0x7f).unwrap() | if i < 4 { 0x80 } else { 0 };
         (0..5).map(group).collect()
     };
-    // Call site i begins the chain at record i, which goes on to record i + 1; record i uses the specification
-    // that begins at byte i of one long list.
+    // Call site i begins the chain at record i, which continues to record i + 1. Record i uses the
+    // specification that begins at byte i of one long list.
     let func = AvmaRange::with_len(Avma(0x4000), count);
     let mut sites = Vec::new();
     let mut actions = Vec::new();
@@ -175,7 +176,7 @@ fn shared_ends_cost_nothing() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// A memory without end: a claim of size must not be believed before it is bounded.
+/// An unlimited memory: a claimed size must be bounded before it is used.
 struct Zeroes;
 
 impl ReadMemory for Zeroes {
@@ -192,6 +193,6 @@ impl ReadMemory for Zeroes {
 }
 
 #[test]
-fn claims_are_bounded() {
+fn claimed_sizes_are_bounded() {
     assert!(matches!(Lsda::parse(&Zeroes, Avma(AT), FUNC), Err(Error::Lsda { what: "it is too large", .. })));
 }

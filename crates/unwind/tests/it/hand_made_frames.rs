@@ -1,4 +1,4 @@
-//! `.eh_frame` sections by hand: what linkers write, and what must be left out.
+//! Hand-made `.eh_frame` sections: the output of linkers, and entries that must be left out.
 
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use unwind::{CfaRule, Error, Fde, FrameTable, Reg, RegRule};
 
 const AT: u64 = 0x10_0000;
 
-/// One slot, of the value 0x5555.
+/// One slot with the value 0x5555.
 struct Slot(u64);
 
 impl ReadMemory for Slot {
@@ -19,12 +19,12 @@ impl ReadMemory for Slot {
     }
 }
 
-/// A section as it grows.
+/// A section under construction.
 #[derive(Default)]
 struct Section(Vec<u8>);
 
 impl Section {
-    /// Appends an entry; gives its offset.
+    /// Appends an entry; returns its offset.
     fn entry(&mut self, body: &[u8]) -> usize {
         let at = self.0.len();
         self.0.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
@@ -32,7 +32,7 @@ impl Section {
         at
     }
 
-    /// A CIE with the usual factors and rules.
+    /// Appends a CIE with the usual factors and rules.
     fn cie(&mut self, augmentation: &str, data: &[u8]) -> usize {
         let mut body = vec![0, 0, 0, 0, 1];
         body.extend(augmentation.bytes());
@@ -42,7 +42,7 @@ impl Section {
         self.entry(&body)
     }
 
-    /// An FDE with absolute four-byte addresses (`R` 0x03).
+    /// Appends an FDE with absolute four-byte addresses (`R` 0x03).
     fn fde(&mut self, cie: usize, start: u32, len: u32, data: &[u8], program: &[u8]) -> usize {
         let back = u32::try_from(self.0.len() + 4 - cie).unwrap();
         let mut body = back.to_le_bytes().to_vec();
@@ -62,7 +62,7 @@ impl Section {
 #[test]
 fn indirect_personality_and_null_table() {
     let mut s = Section::default();
-    // Length, id, version, letters, factors and the size of the data take 18 bytes, the encoding one.
+    // Length, id, version, letters, factors and the size of the data take 18 bytes; the encoding takes one.
     let slot = u32::try_from(0x1000 - 19).unwrap().to_le_bytes();
     let cie = s.cie("zPLR", &[&[0x9b][..], &slot, &[0x1b, 0x03]].concat());
     s.fde(cie, 0x2000, 16, &[0x40, 0, 0, 0], &[]);
@@ -81,14 +81,14 @@ fn indirect_personality_and_null_table() {
     assert_eq!(table.find(Avma(0xfff)), None);
     assert_eq!(table.find(Avma(0x2000)), Some(second));
 
-    // Where the slot cannot be read, the FDEs cannot be used.
+    // If the slot cannot be read, the FDEs cannot be used.
     let blind = FrameTable::parse(s.0, Avma(AT), &Slot(0)).unwrap();
     assert_eq!((blind.fdes().len(), blind.skipped()), (0, 2));
 }
 
-/// The exception tables may begin right behind the last entry: no terminator, no padding (clang's layout).
+/// The exception tables may begin directly behind the last entry: no terminator, no padding (clang's layout).
 #[test]
-fn a_table_right_behind_its_entry_is_no_null() {
+fn a_table_directly_behind_its_entry_is_not_null() {
     for behind in [0u32, 4, 8] {
         let mut s = Section::default();
         let cie = s.cie("zLR", &[0x03, 0x03]);
@@ -100,20 +100,20 @@ fn a_table_right_behind_its_entry_is_no_null() {
 }
 
 #[test]
-fn what_is_unsound_is_left_out_and_counted() {
+fn unsound_entries_are_left_out_and_counted() {
     let mut s = Section::default();
     let cie = s.cie("zR", &[0x03]);
     s.fde(cie, 0x1000, 16, &[], &[]);
     s.fde(cie, 0x2000, 0, &[], &[]); // Empty.
     s.fde(cie + 1, 0x3000, 16, &[], &[]); // No CIE there.
     s.entry(&[9, 9]); // Too short.
-    let odd = s.cie("zQ", &[0]); // An augmentation nobody knows.
+    let odd = s.cie("zQ", &[0]); // An unknown augmentation.
     s.fde(odd, 0x4000, 16, &[], &[]);
     s.fde(cie, 0x1008, 16, &[], &[]); // Overlaps the first.
     assert_eq!(s.parse().fdes().len(), 2);
     assert_eq!((s.parse().skipped(), s.parse().overlaps()), (4, 1));
 
-    // Nothing is read after a terminator; an entry that is cut off counts.
+    // Nothing is read after a terminator; a truncated entry is counted.
     let mut cut = Section(s.0.clone());
     cut.0.extend([0xff, 0, 0, 0, 1, 2, 3, 4]);
     assert_eq!((cut.parse().fdes().len(), cut.parse().skipped()), (2, 5));
@@ -125,9 +125,9 @@ fn what_is_unsound_is_left_out_and_counted() {
     assert!(matches!(high, Err(Error::OutsideAddressSpace { .. })));
 }
 
-/// A list of FDEs counts, not what else lies in the section; zero words between are no end.
+/// Only the listed FDEs are read, not others in the section; zero words between do not end it.
 #[test]
-fn listed_ones_alone() {
+fn only_listed_entries_are_read() {
     let mut s = Section::default();
     let first_cie = s.cie("zR", &[0x03]);
     s.fde(first_cie, 0x1000, 16, &[], &[]);
@@ -148,7 +148,8 @@ fn listed_ones_alone() {
     for fde in table.fdes() {
         assert_eq!(table.rows(fde).unwrap().len(), 1);
     }
-    // Twice the same is once; what begins inside another, whole as it may look, is none.
+    // A repeated address counts once. An entry that begins inside another is rejected, even if it is
+    // complete.
     assert_eq!(read(&[old, new, old, new]).fdes(), table.fdes());
     let mut outer = Section::default();
     let cie = outer.cie("zR", &[0x03]);
@@ -169,7 +170,8 @@ fn listed_ones_alone() {
 fn programs() {
     let mut s = Section::default();
     let cie = s.cie("zR", &[0x03]);
-    // push rbp; arguments pushed; remember; leave; restore: the size of the arguments stays as last stated.
+    // push rbp; arguments pushed; remember; leave; restore: the size of the arguments keeps its last stated
+    // value.
     let program =
         [0x41, 0x0e, 16, 0x86, 2, 0x42, 0x2e, 32, 0x0a, 0x41, 0x2e, 0, 0xc6, 0x0c, 7, 8, 0x41, 0x0b, 0x7f];
     s.fde(cie, 0x1000, 16, &[], &program);
@@ -195,7 +197,7 @@ fn programs() {
         (0x1005, cfa(16), vec![rbp, ra.clone()], 0),
     ];
     assert_eq!(got, want);
-    // The program's last step leaves the function; its rows do not.
+    // The program's last step leaves the function, but the rows do not.
     assert_eq!(rows(0x1000).unwrap().last().unwrap().range, AvmaRange::new(Avma(0x1005), Avma(0x1010)));
 
     for at in [0x2000, 0x3000, 0x4000, 0x5000] {
@@ -210,7 +212,7 @@ fn programs() {
     assert_eq!(table.rows(&alien), Err(Error::NoFde { offset: 1 }));
 }
 
-/// Sizes that would blow up if each were believed or each shared part read again.
+/// Sizes that would explode if all were accepted, or if each shared part were read again.
 #[test]
 fn work_is_bounded() {
     let start = Instant::now();

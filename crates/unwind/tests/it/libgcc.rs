@@ -1,4 +1,4 @@
-//! The last word: libgcc and libstdc++ unwind a program that has only the tables written here.
+//! The final test: libgcc and libstdc++ unwind a program that has only the tables written here.
 
 use crate::common::Elf;
 use addr::{Addr, Avma};
@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use unwind::{CloneFrame, FrameTable, Lsda, write_frames};
 
-/// Where the guest maps its tables: free in a program linked to a fixed address, and near it.
+/// The address at which the guest maps its tables: free in a program linked to a fixed address, and near the
+/// program.
 const AT: Avma = Avma(0x2000_0000);
-/// Room for the frame tables in front of the exception tables, in bytes.
+/// Space for the frame tables in front of the exception tables, in bytes.
 const ROOM: usize = 1 << 16;
 
 fn build(dir: &Path, flags: &[&str]) -> Option<String> {
@@ -26,7 +27,8 @@ fn build(dir: &Path, flags: &[&str]) -> Option<String> {
     Some(out)
 }
 
-/// Writes tables for the originals as if they were their own clones: everything but the code is as for clones.
+/// Writes tables for the originals as if they were their own clones: everything but the code is like that of
+/// clones.
 fn tables(elf: &Elf) -> Vec<u8> {
     let table = FrameTable::parse(elf.from(elf.eh_frame_at).unwrap().to_vec(), elf.eh_frame_at, elf).unwrap();
     assert_eq!(table.skipped(), 0);
@@ -56,7 +58,7 @@ fn check(flags: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let Some(guest) = build(dir.path(), flags) else { return };
     let run = |args: &[&str]| -> Output { Command::new(&guest).args(args).output().unwrap() };
-    // The control: there are no other tables.
+    // The control: without these tables, the guest has none.
     assert_eq!(run(&[]).status.code(), None, "the guest should abort without tables");
 
     let blob = dir.path().join("tables");

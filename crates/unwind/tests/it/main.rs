@@ -1,4 +1,4 @@
-//! Unwind tables against other readers of them, real, random and made by hand.
+//! Unwind tables compared with other readers: real, random and hand-made.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! Random tables: what is written reads back the same, by this crate and by gimli; hostile bytes do no harm.
+//! Random tables: written tables read back the same, by this crate and by gimli; hostile bytes are harmless.
 
 use crate::common::section;
 use addr::{Addr, Avma, AvmaRange};
@@ -37,7 +37,7 @@ fn rule(u: &mut Unstructured<'_>) -> Result<RegRule> {
     })
 }
 
-/// Changes a few things of a row.
+/// Changes some fields of a row.
 fn change(u: &mut Unstructured<'_>, row: &mut Row, keep_ra: bool) -> Result<()> {
     for _ in 0..u.int_in_range(0..=3)? {
         match u.int_in_range(0..=4)? {
@@ -68,7 +68,7 @@ fn change(u: &mut Unstructured<'_>, row: &mut Row, keep_ra: bool) -> Result<()> 
     Ok(())
 }
 
-/// A clone from `at` on; neighbouring rows may be the same.
+/// Returns a clone from `at` on; neighbouring rows may be equal.
 fn clone(u: &mut Unstructured<'_>, mut at: Avma) -> Result<CloneFrame> {
     let start = at;
     let keep_ra = u.ratio(3, 4)?;
@@ -114,7 +114,7 @@ fn clones(u: &mut Unstructured<'_>) -> Result<Vec<CloneFrame>> {
     Ok(out)
 }
 
-/// Equal neighbours made one row, as reading makes them.
+/// Merges equal neighbours, as the reader does.
 fn joined(rows: &[Row]) -> Vec<Row> {
     let mut out: Vec<Row> = Vec::new();
     for row in rows {
@@ -164,7 +164,8 @@ fn frames_round_trip() {
     .budget_ms(2000);
 }
 
-/// An exception table whose types and specifications are all in use, so that reading finds all of it again.
+/// Returns an exception table whose types and specifications are all in use, so that the reader finds all of
+/// them.
 fn lsda(u: &mut Unstructured<'_>, func: AvmaRange) -> Result<Lsda> {
     let types: Vec<Option<Avma>> = (0..u.int_in_range(0..=5)?)
         .map(|_| Ok(if u.ratio(1, 4)? { None } else { Some(Avma(u.int_in_range(1..=u64::MAX)?)) }))
@@ -219,7 +220,7 @@ fn exception_tables_round_trip() {
     .budget_ms(1000);
 }
 
-/// Does to sound bytes what a fuzzer does.
+/// Mutates sound bytes like a fuzzer.
 fn spoil(u: &mut Unstructured<'_>, bytes: &mut Vec<u8>) -> Result<()> {
     for _ in 0..u.int_in_range(0..=6)? {
         if bytes.is_empty() {
@@ -241,7 +242,7 @@ fn spoil(u: &mut Unstructured<'_>, bytes: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Reads everything there is to read.
+/// Reads everything that can be read.
 fn devour(bytes: &[u8], at: Avma) {
     let mem = (at, bytes);
     let Ok(table) = FrameTable::parse(bytes.to_vec(), at, &mem) else { return };
@@ -257,7 +258,7 @@ fn devour(bytes: &[u8], at: Avma) {
                 lsda: fde.lsda,
                 signal_frame: fde.signal_frame,
             };
-            // Whatever could be read can be written, within 2 GiB, or is refused.
+            // Everything that was read can be written within 2 GiB, or is refused.
             let near = fde.range.start.align_down(8);
             if let Ok(frames) = write_frames(std::slice::from_ref(&clone), near, near) {
                 let again = FrameTable::parse(frames.eh_frame, near, &NOTHING);
@@ -305,7 +306,7 @@ fn hostile_exception_tables() {
         {
             let place = (Avma(0x9000), &written[..]);
             let again = Lsda::parse(&place, place.0, func).unwrap();
-            // Empty call sites are not written, and what only they lead to is not found again.
+            // Empty call sites are not written, so actions that only they use are not found again.
             if table.call_sites.iter().all(|s| !s.range.is_empty()) {
                 assert_eq!(
                     (again.types, again.filters, again.actions),

@@ -1,4 +1,5 @@
-//! The tables of real programs: read, compared with gimli, written as if every function were cloned, read again.
+//! The tables of real programs: read, compared with gimli, written as if every function were cloned, and read
+//! again.
 
 use crate::common::{Elf, gimli_rows, section};
 use addr::{Addr, Avma, AvmaRange};
@@ -10,7 +11,7 @@ const MARIADBD: &str = "/usr/sbin/mariadbd";
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 const LIBSTDCXX: &str = "/lib/x86_64-linux-gnu/libstdc++.so.6";
 
-/// How far clones lie from originals here: far out of the reach of 32 bits, and odd.
+/// The distance of clones from originals here: far beyond 32 bits, and odd.
 const AWAY: u64 = 0x7123_4567_89a1;
 
 fn moved(range: AvmaRange) -> AvmaRange {
@@ -21,7 +22,7 @@ fn table(elf: &Elf) -> FrameTable {
     FrameTable::parse(elf.from(elf.eh_frame_at).unwrap().to_vec(), elf.eh_frame_at, elf).unwrap()
 }
 
-/// Reads all rows; checks them against gimli's and that they cover their FDE.
+/// Reads all rows; checks that they equal gimli's and cover their FDE.
 fn rows_of(path: &str, elf: &Elf) -> (FrameTable, Vec<Vec<Row>>) {
     let bytes = elf.from(elf.eh_frame_at).unwrap().to_vec();
     let start = Instant::now();
@@ -121,7 +122,8 @@ fn libstdcxx_frames() {
     rows_survive_cloning(LIBSTDCXX);
 }
 
-/// Every exception table, moved and written, answers at each boundary as the original does.
+/// Checks that every exception table, moved and written, gives the same result at each boundary as the
+/// original.
 fn exception_tables(path: &str) -> usize {
     let Some(elf) = Elf::load(path) else { return 0 };
     let table = table(&elf);

@@ -1,4 +1,4 @@
-//! A program read from its file as if it were loaded where it says, for tests of the analysis.
+//! A program read from its file as if it were loaded at its stated addresses, for tests of the analysis.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of this, and a test may fail")]
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
@@ -22,11 +22,11 @@ pub struct Program {
     taken: BTreeSet<Avma>,
     pub functions: Vec<Extent>,
     branches: Branches,
-    /// What never comes back, by the addresses of functions and stubs.
+    /// Functions and stubs that never return, by address.
     no_return: BTreeSet<Avma>,
 }
 
-/// What compilers let functions end with.
+/// Functions that compilers assume not to return.
 const NO_RETURN: [&str; 12] = [
     "__stack_chk_fail",
     "__fortify_fail",
@@ -111,7 +111,7 @@ impl Program {
         p
     }
 
-    /// Whether a function is entered there by calls.
+    /// Returns whether calls enter a function at this address.
     pub fn is_function(&self, at: Avma) -> bool {
         self.branches.calls_to(at).len() > 0
             || self.plt.iter().any(|p| p.contains(at))
@@ -127,7 +127,7 @@ impl Program {
         }
     }
 
-    /// All branches of the program.
+    /// Returns all branches of the program.
     pub fn sweep(&self) -> Branches {
         let bytes: Vec<_> = self.text.iter().map(|r| self.bytes(*r).unwrap_or_default()).collect();
         let pieces: Vec<Piece> = self
@@ -139,7 +139,7 @@ impl Program {
         sweep(&pieces)
     }
 
-    /// Whether this FDE (by index) starts with the frame of a function just called.
+    /// Returns whether this FDE (by index) starts with the frame of a function that was just called.
     pub fn starts_like_entry(&self, i: usize) -> bool {
         let rows = self.frames.rows(&self.frames.fdes()[i]);
         rows.ok().and_then(|r| r.into_iter().next()).is_none_or(|row| {
@@ -148,7 +148,7 @@ impl Program {
         })
     }
 
-    /// The program's functions; `named` says whether symbols may be looked at.
+    /// Returns the program's functions; `named` allows the use of symbols.
     pub fn merge(&self, branches: &Branches, named: bool) -> Extents {
         let mut pads = Vec::new();
         for (i, fde) in self.frames.fdes().iter().enumerate() {
@@ -216,8 +216,8 @@ impl Program {
     }
 }
 
-/// The stubs in a procedure linkage table that jump through one of some slots: each begins with its jump or with an
-/// `endbr64` before it.
+/// Returns the stubs in a procedure linkage table that jump through one of some slots. Each begins with its
+/// jump, or with an `endbr64` before the jump.
 fn stubs(at: Avma, bytes: &[u8], slots: &BTreeSet<Avma>) -> Vec<Avma> {
     let mut found = Vec::new();
     let mut before = at;

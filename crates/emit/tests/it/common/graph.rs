@@ -1,4 +1,4 @@
-//! A graph from the bytes of a function without jump tables: enough for functions made by hand.
+//! Builds a graph from the bytes of a function without jump tables: enough for functions made by hand.
 
 use addr::{Avma, AvmaRange};
 use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, Term};
@@ -49,7 +49,7 @@ pub fn graph(entry: u64, bytes: &[u8]) -> Cfg {
             FlowControl::Return => Term::Return,
             FlowControl::IndirectBranch => Term::Indirect,
             FlowControl::Exception | FlowControl::Interrupt => Term::Trap,
-            // A call at the very end cannot return.
+            // A call at the very end of the function cannot return.
             FlowControl::Call if stop == end => Term::NoReturnCall { next: Avma(end) },
             _ => Term::Fall { next: fall },
         };
@@ -65,7 +65,7 @@ pub fn graph(entry: u64, bytes: &[u8]) -> Cfg {
     Cfg { entry: Avma(entry), parts, insts, blocks, tables: Vec::new(), functions: Vec::new() }
 }
 
-/// Puts random functions together: blocks of harmless instructions, each ended by a branch to some block.
+/// Builds a random function: blocks of harmless instructions, each ended by a branch to some block.
 pub fn random_function(rng: &mut super::rng::Rng, at: u64, callees: &[u64]) -> Vec<u8> {
     const BODY: [&[u8]; 8] = [
         &[0x48, 0x01, 0xd8],
@@ -77,7 +77,7 @@ pub fn random_function(rng: &mut super::rng::Rng, at: u64, callees: &[u64]) -> V
         &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],
         &[0xff, 0xd0],
     ];
-    /// What is to be filled in once all blocks have their places.
+    /// A displacement to fill in once all blocks have addresses.
     enum Fix {
         Near(usize, usize),
         Short(usize),
@@ -160,7 +160,7 @@ pub fn random_function(rng: &mut super::rng::Rng, at: u64, callees: &[u64]) -> V
             Fix::Short(place) => {
                 let disp = |s: usize| i8::try_from(s.cast_signed() - (place + 1).cast_signed());
                 let near: Vec<i8> = starts.iter().filter_map(|&s| disp(s).ok()).collect();
-                // The block behind is always near.
+                // The next block is always near.
                 out[place] = near[rng.below(near.len())].cast_unsigned();
             }
         }

@@ -1,4 +1,5 @@
-//! What the tests share: small graphs from bytes, an oracle that walks original and clone in step, unwinding checks.
+//! Shared code of the tests: small graphs from bytes, an oracle that walks original and clone in step,
+//! unwinding checks.
 #![allow(dead_code, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,20 +15,21 @@ use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Point};
 use emit::{Counter, Function, Request, Unroll};
 
-/// A request for these functions alone: nothing else is cloned or known.
+/// Returns a request for these functions alone: nothing else is cloned or known.
 pub fn request(text_at: Avma, data_at: Avma, functions: Vec<Function<'_>>) -> Request<'_> {
     let stubs = Box::leak(Box::default());
     Request { text_at, data_at, functions, known: &|_| None, stubs, constant: &|_| None }
 }
 
-/// Some copies of each loop that can have more than one, and of such as cannot.
+/// Returns random unroll factors for each loop that can be unrolled, and for a random range that perhaps
+/// cannot.
 pub fn unrolls(cfg: &Cfg, order: &[BlockId], rng: &mut Rng) -> Vec<Unroll> {
     let anything = Unroll { first: rng.below(order.len()), blocks: rng.below(4), copies: 1 };
     let loops = emit::loops(cfg, order).into_iter().chain([anything]);
     loops.map(|r| Unroll { copies: u32::try_from(rng.below(5)).unwrap(), ..r }).collect()
 }
 
-/// Counters at about half of the points of a function that can have one, from the offset `next` on.
+/// Returns counters at about half of the points of a function that can have one, from the offset `next` on.
 pub fn counters(cfg: &Cfg, rng: &mut Rng, next: &mut u32) -> Vec<Counter> {
     let liveness = Liveness::compute(cfg);
     let mut points = Vec::new();

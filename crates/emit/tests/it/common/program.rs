@@ -1,4 +1,4 @@
-//! A program or library as its file states it, every function of it analysed.
+//! A program or library as its file states it, with all its functions analysed.
 
 use super::rng::Rng;
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unwind::{CfaRule, Fde, FrameTable, Lsda, Reg, RegRule, Row};
 
-/// What a function needs to be cloned.
+/// A function with everything that its clone needs.
 pub struct Source {
     pub cfg: Cfg,
     pub rows: Vec<Row>,
@@ -20,17 +20,18 @@ pub struct Source {
     pub personality: Option<Avma>,
     pub signal_frame: bool,
     pub name: String,
-    /// What its redirects would change, where all of it is cloned.
+    /// The bytes that its redirects would change, if all of it is cloned.
     pub sites: Vec<RedirectSite>,
 }
 
 impl Source {
-    /// Where an instruction of it is.
+    /// Returns the address of an instruction.
     pub fn at(&self, inst: u32) -> Avma {
         self.cfg.insts[inst as usize].at
     }
 
-    /// A clone of some of its blocks in a random order, now and then their own, in one or two fragments.
+    /// Returns a clone of some of its blocks in a random order (sometimes their own), in one or two
+    /// fragments.
     pub fn shuffled(&self, rng: &mut Rng, keep: usize) -> Function<'_> {
         let mut order = rng.order(self.cfg.blocks.len(), keep);
         if rng.below(4) == 0 {
@@ -84,7 +85,7 @@ impl Program {
     pub fn load(path: &Path) -> Self {
         let data = std::fs::read(path).unwrap();
         let file = object::File::parse(&data[..]).unwrap();
-        // Zeros where the file has none (.bss).
+        // Bytes that the file does not have are zero (.bss).
         let whole = |s: object::Segment<'_, '_>| {
             let mut bytes = s.data().unwrap().to_vec();
             bytes.resize(usize::try_from(s.size()).unwrap(), 0);
@@ -207,8 +208,8 @@ impl Program {
     }
 }
 
-/// Joins the exception tables of two fragments, which repeat the function's actions, types and filters as far as each
-/// needs them.
+/// Joins the exception tables of two fragments. Each table repeats the function's actions, types and filters
+/// as far as it needs them.
 fn join(first: &mut Lsda, other: Lsda) -> Result<(), Refusal> {
     fn longer<T: PartialEq>(a: &mut Vec<T>, b: Vec<T>) -> Result<(), Refusal> {
         let n = a.len().min(b.len());

@@ -1,4 +1,4 @@
-//! Chance that comes back.
+//! Reproducible random numbers.
 
 /// A small generator (splitmix64): the same seed gives the same test.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n as u64).unwrap()
     }
@@ -21,7 +21,7 @@ impl Rng {
         self.next() & 1 == 1
     }
 
-    /// How many of so many blocks lie in the zone of hot code: in a third each all of them, none, some.
+    /// Returns how many blocks lie in the zone of hot code: all, none or some, each in a third of the cases.
     pub fn hot(&mut self, blocks: usize) -> usize {
         match self.below(3) {
             0 => blocks,
@@ -30,7 +30,7 @@ impl Rng {
         }
     }
 
-    /// The entry block first, then the others in any order, those but the entry kept with probability `keep`/8.
+    /// Returns the entry block, then the others in any order, each kept with probability `keep`/8.
     pub fn order(&mut self, blocks: usize, keep: usize) -> Vec<code::BlockId> {
         let mut rest: Vec<usize> = (1..blocks).filter(|_| self.below(8) < keep).collect();
         for i in (1..rest.len()).rev() {

@@ -4,7 +4,7 @@ use addr::{Avma, ReadMemory, Unreadable};
 use emit::{Link, Output};
 use unwind::{FrameTable, Lsda, Row};
 
-/// The output's data, and whatever lies elsewhere.
+/// The output's data, and perhaps other memory.
 struct Data<'a>(Avma, &'a [u8], Option<&'a dyn ReadMemory>);
 
 impl ReadMemory for Data<'_> {
@@ -16,7 +16,8 @@ impl ReadMemory for Data<'_> {
     }
 }
 
-/// For every clone instruction the rule read back is that of its original: each fragment is a function of its own.
+/// Checks that each clone instruction has its original's rule when read back, where each fragment is a
+/// separate function.
 pub fn check_rows(
     out: &Output,
     data_at: Avma,
@@ -71,7 +72,7 @@ pub fn check_rows(
             }
         }
         if let (Some(l), Some(o)) = (lsda, original_lsda) {
-            // What is read is what the call sites reach, and those that are left may reach less.
+            // Only what the call sites reach is read, and the remaining call sites may reach less.
             assert!(l.actions.iter().zip(&o.actions).all(|(a, b)| a == b));
             assert!(l.types.iter().zip(&o.types).all(|(a, b)| a == b));
             assert!(l.filters.iter().zip(&o.filters).all(|(a, b)| a == b));

@@ -1,8 +1,9 @@
 //! The oracle: walks the original's graph and the clone's bytes in step, under the same random decisions.
 //!
-//! It uses neither the map nor anything of how the clone was made: only the graph, the bytes of both, and what the
-//! instructions mean for control flow. Direct jumps and nops change nothing but the place, so both sides skip them, as
-//! the clone's does its counters; what remains must be the same sequence of instructions. The map is checked against what the walk finds.
+//! It does not use the map or anything of how the clone was made. It uses only the graph, the bytes of both,
+//! and the effect of instructions on control flow. Direct jumps and nops change nothing but the address, so
+//! both sides skip them; the clone's side also skips counters. The remaining instructions must be the same
+//! sequence. The map is checked against the walk.
 
 use super::rng::Rng;
 use addr::{Addr, Avma, ReadMemory};
@@ -11,7 +12,8 @@ use emit::{CloneInfo, Link, Output};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use rustc_hash::FxHashMap;
 
-/// From an original's entry to where its clone is called: behind the `endbr64` with which it begins, if it does.
+/// Returns, for each original's entry, the address at which its clone is called: behind the `endbr64` with
+/// which it begins, if any.
 pub fn clones(out: &Output) -> FxHashMap<Avma, Avma> {
     let text_at = out.clones.iter().map(|c| c.entry).min().unwrap_or(Avma(0));
     let called = |entry: Avma| {
@@ -21,7 +23,7 @@ pub fn clones(out: &Output) -> FxHashMap<Avma, Avma> {
     out.clones.iter().map(|c| (c.original, called(c.entry))).collect()
 }
 
-/// What the walks have met.
+/// Totals over the walks.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Seen {
     pub steps: u64,
@@ -61,7 +63,7 @@ impl<'a> Walker<'a> {
         at >= self.text_at.0 && at < self.text_at.0 + self.out.text.len() as u64
     }
 
-    /// The instruction at an address of either copy; `None` outside both.
+    /// Decodes the instruction at an address of either copy; `None` outside both.
     fn decode(&self, at: u64) -> Option<Instruction> {
         if self.in_text(at) {
             let from = usize::try_from(at - self.text_at.0).unwrap();
@@ -75,7 +77,7 @@ impl<'a> Walker<'a> {
         self.by_address.get(&at).map(|(_, i)| i.decoded)
     }
 
-    /// Skips what only moves the place.
+    /// Skips instructions that only change the address.
     fn settle(&self, mut at: u64) -> u64 {
         for _ in 0..1000 {
             match self.decode(at) {
@@ -84,16 +86,17 @@ impl<'a> Walker<'a> {
                 _ => return at,
             }
         }
-        // A loop of nothing but jumps: the same on both sides as far as anyone can tell.
+        // A loop of jumps only: no difference between the two sides can be seen.
         u64::MAX
     }
 
-    /// Whether a place outside the function is the same: the same address, or the clone of the function there.
+    /// Returns whether two addresses outside the function match: they are equal, or the first is the clone of
+    /// the function at the second.
     fn same_place(&self, clone: u64, original: u64) -> bool {
         clone == original || self.clones.get(&Avma(original)) == Some(&Avma(clone))
     }
 
-    /// One walk from the entry; panics where the two part.
+    /// Walks once from the entry; panics at the first difference.
     pub fn walk(&self, info: &CloneInfo, rng: &mut Rng, max_steps: u32, seen: &mut Seen) {
         let (mut c, mut o) = (info.entry.0, self.cfg.entry.0);
         let mut table_at = None;
@@ -182,7 +185,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// As settle, but stops where the clone is left: what lies there is the original's.
+    /// Works like `settle`, but stops where control leaves the clone: the code there is the original's.
     fn settle_inside(&self, at: u64, info: &CloneInfo) -> u64 {
         let mut at = at;
         for _ in 0..1000 {
@@ -200,7 +203,7 @@ impl<'a> Walker<'a> {
         u64::MAX
     }
 
-    /// Behind a counter that starts with `i`.
+    /// Returns the address behind a counter that starts with `i`.
     fn over_counter(&self, i: &Instruction) -> u64 {
         if i.mnemonic() == Mnemonic::Inc {
             return i.next_ip();
@@ -214,7 +217,7 @@ impl<'a> Walker<'a> {
         store.next_ip()
     }
 
-    /// The table that a clone's instruction reads, where the original's reads another.
+    /// Returns the table that a clone's instruction reads, if the original's reads another.
     fn reads_cloned_table(&self, i: &Instruction, was: &Instruction) -> Option<u64> {
         let load = self.cfg.tables.iter().filter_map(|t| t.cloneable);
         let load = load.into_iter().find(|l| self.cfg.insts[l.inst as usize].at.0 == was.ip())?;

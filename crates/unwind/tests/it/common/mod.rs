@@ -1,4 +1,4 @@
-//! An ELF file as memory, and gimli's own frame tables as the yardstick.
+//! An ELF file as memory, and gimli's own frame tables as the reference.
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use unwind::{CfaRule, Reg, RegRule, Row};
 
 pub type Section<'a> = EhFrame<EndianSlice<'a, LittleEndian>>;
 
-/// A file's PT_LOAD segments at bias 0, RELATIVE relocations applied.
+/// A file's PT_LOAD segments at bias 0, with RELATIVE relocations applied.
 pub struct Elf {
     segments: Vec<(u64, Vec<u8>)>,
     pub eh_frame_at: Avma,
@@ -87,7 +87,7 @@ impl Elf {
         }
     }
 
-    /// All bytes of the segment from `at` on.
+    /// Returns all bytes of the segment from `at` on.
     pub fn from(&self, at: Avma) -> Option<&[u8]> {
         self.segments.iter().find_map(|(start, bytes)| {
             bytes.get(usize::try_from(at.since(Avma(*start))?).ok()?..).filter(|b| !b.is_empty())
@@ -95,14 +95,14 @@ impl Elf {
     }
 }
 
-/// gimli's view of a section.
+/// Returns gimli's view of a section.
 pub fn section(bytes: &[u8], at: Avma) -> (Section<'_>, BaseAddresses) {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
     (section, BaseAddresses::default().set_eh_frame(at.raw()))
 }
 
-/// One of gimli's rows as one of ours.
+/// Converts one of gimli's rows.
 pub fn row(bytes: &[u8], row: &UnwindTableRow<usize>) -> Row {
     let expr = |e: &gimli::UnwindExpression<usize>| Arc::from(&bytes[e.offset..e.offset + e.length]);
     let mut regs: Vec<(Reg, RegRule)> = row
@@ -135,7 +135,8 @@ pub fn row(bytes: &[u8], row: &UnwindTableRow<usize>) -> Row {
     }
 }
 
-/// gimli's rows of the FDE at `offset`, cut off at its end, empty ones left out and equal neighbours joined.
+/// Returns gimli's rows of the FDE at `offset`, truncated at its end, without empty rows, and with equal
+/// neighbours joined.
 pub fn gimli_rows(
     bytes: &[u8],
     section: &Section<'_>,
