@@ -1,4 +1,4 @@
-//! One target's life: decides, explains, brings the other crates together.
+//! Works on one target: decides, explains, and combines the other crates.
 //!
 //! You give a process id and what to do; it gives an answer as plain data, or an [`Error`] with cause, exit code and
 //! next step.

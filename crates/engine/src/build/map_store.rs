@@ -6,7 +6,7 @@
 use addr::Avma;
 use emit::{AddressMap, CloneInfo};
 
-/// The stored form.
+/// Returns the stored form.
 #[must_use]
 pub fn write(clones: &[CloneInfo]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -20,7 +20,7 @@ pub fn write(clones: &[CloneInfo]) -> Vec<u8> {
     out
 }
 
-/// Reads it back; what is cut off ends the list, and a map of an unknown version is passed by.
+/// Reads the stored form. Truncated data ends the list; a map of an unknown version is skipped.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Vec<(Avma, AddressMap)> {
     let Some((count, mut rest)) = bytes.split_first_chunk::<4>() else { return Vec::new() };

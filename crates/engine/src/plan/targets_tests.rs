@@ -54,7 +54,7 @@ fn what_was_seen_most_comes_first() {
         [(3, 11, 0x100), (9, 0, 0x108)]
     );
     let mut seen = Seen::default();
-    // A thread that came by neither site, one that came by both, one that came by the second; a part that is too short.
+    // The threads passed neither site, both, the second, and the second; the last part is too short.
     for words in [&[0, 0][..], &[0x77, 0x2000], &[0, 0x1000], &[0, 0x2000], &[0]] {
         seen.take(&sites, 0x100, words, &memory);
     }

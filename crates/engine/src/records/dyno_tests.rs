@@ -78,7 +78,7 @@ block b2 0x1006
   return
 ";
 
-/// A call of a stub, one by pointer, one by a slot; then a tail call by pointer.
+/// A call of a stub, a call by pointer, a call by a slot; then a tail call by pointer.
 const CALLS: &str = "\
 function 0x1000
 part 0x1000..0x100f
@@ -184,7 +184,7 @@ fn a_call_by_a_redirect_is_a_jump_more() {
 
 #[test]
 fn copies_of_a_loop_go_round_between_two_jumps_back() {
-    // Entered 8 times, 10 turns each.
+    // Entered 8 times, 10 iterations each.
     let counts = counts(&[8, 80, 8], &[&[0, 8], &[72, 8], &[]]);
     let cfg = code::parse(TURNING).unwrap();
     let stats = |copies| {
@@ -196,7 +196,7 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
     };
     let once = stats(1);
     assert_eq!((once.instructions, once.taken_branches, once.fall_throughs), (184, 72, 16));
-    // The first of two: 42 turns, of which 4 are the last; the second: 38, of which 34 go round.
+    // The first of two copies: 42 iterations, 4 of them the last; the second: 38, of which 34 continue.
     let twice = stats(2);
     assert_eq!(
         (twice.instructions, twice.conditional_branches),
@@ -204,7 +204,7 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
     );
     assert_eq!((twice.taken_branches, twice.fall_throughs), (4 + 34, 8 + 38 + 4));
     let four = stats(4);
-    // 23, 21, 19 and 17 turns, of which 15 go round.
+    // 23, 21, 19 and 17 iterations; the last copy continues 15 times.
     assert_eq!((four.instructions, four.taken_branches), (once.instructions, 2 + 2 + 2 + 15));
 }
 
@@ -212,10 +212,10 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
 fn a_second_fragment_is_jumped_to() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let whole = run(DIAMOND, &counts, &[0, 2, 1]).after;
-    // test; jne b1; b2: ret, and b1: add; jmp b2 behind it: longer branches, no others.
+    // test; jne b1; b2: ret, and b1: add; jmp b2 behind it: longer branches, but the same ones.
     let split = run_split(DIAMOND, &counts, &[0, 2, 1], 2).after;
     assert_eq!(split, DynoStats { bytes: 550 + 4 * 100 + 3 * 10, ..whole });
-    // test; je b2 before the cut, b1: add; b2: ret behind it: what ran on jumps.
+    // test; je b2 before the cut, b1: add; b2: ret behind it: the fall-through becomes a jump.
     let cut = run_split(DIAMOND, &counts, &[0, 1, 2], 1).after;
     assert_eq!((cut.inserted_jumps, cut.taken_branches, cut.fall_throughs), (10, 100, 10));
     assert_eq!((cut.exits_to_original, cut.instructions), (0, 320));
@@ -226,7 +226,7 @@ fn what_leaves_for_the_original_is_taken() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let after = run(DIAMOND, &counts, &[0, 2]).after;
     assert_eq!((after.taken_branches, after.exits_to_original, after.inserted_jumps), (10, 10, 0));
-    // The block that was left out runs where it always was.
+    // The block without a clone runs at its original address.
     assert_eq!((after.instructions, after.lines, after.pages), (310, 2, 2));
     let both = run(DIAMOND, &counts, &[0]).after;
     assert_eq!((both.taken_branches, both.exits_to_original, both.inserted_jumps), (100, 100, 10));
