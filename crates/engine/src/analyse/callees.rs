@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_jumps_on_is_what_is_jumped_to() {
+    fn a_function_that_ends_in_a_jump_has_the_kind_of_its_destination() {
         for kind in [CalleeKind::ReturnsTwice, CalleeKind::CallerSensitive] {
             let mut callees = Callees::default();
             callees.code.insert(SET, kind);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_return_address_is_where_the_rules_say() {
+    fn the_unwind_rules_locate_the_return_address() {
         // sub rsp,8; mov rax,[rsp+8]; add rsp,8; ret
         let code = [0x48, 0x83, 0xec, 8, 0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x83, 0xc4, 8, 0xc3];
         let rows = [
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_leaves_to() {
+    fn branches_out_of_the_function_are_found() {
         // jne .+0x10; jmp .+0x100; jmp .-5
         let code = [0x75, 0x0e, 0xe9, 0xf9, 0, 0, 0, 0xeb, 0xf9];
         let found = of(&code, &[row(0x1000, 0x1009, Reg::RSP, 8)]);

@@ -1,5 +1,5 @@
-//! Finds code that may change the GS base of its thread. Counters lie behind that base, so no such code may
-//! run meanwhile.
+//! Finds code that may change the GS base of its thread. Counters lie behind that base, so no such
+//! code may run while functions are counted.
 //!
 //! The search finds `wrgsbase`, loads of the GS selector, and the constant of `ARCH_SET_GS` beside the number
 //! of `arch_prctl`. It also finds modules that bind the C library's `arch_prctl`, or that call its `syscall`
@@ -122,7 +122,8 @@ fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
 
 /// `mov $158, %edi`: the number of `arch_prctl` as the first argument of `syscall`.
 const NUMBER: [u8; 5] = [0xbf, 158, 0, 0, 0];
-/// Codes of `arch_prctl` that leave the GS base as it is (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as second arguments.
+/// Codes of `arch_prctl` that do not change the GS base (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as second
+/// arguments.
 const OTHER_CODES: [[u8; 5]; 3] = [[0xbe, 2, 0x10, 0, 0], [0xbe, 3, 0x10, 0, 0], [0xbe, 4, 0x10, 0, 0]];
 /// The largest distance between the first argument and a call. Bytes.
 const TO_CALL: usize = 48;
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_of_the_selector_where_an_instruction_begins() {
+    fn selector_loads_are_found_at_instruction_starts_only() {
         for code in [
             &[0x90, 0x8e, 0xe8][..],
             &[0x8e, 0x2d, 0, 0, 0, 0],
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_by_number_with_a_code_that_is_not_seen() {
+    fn syscall_by_number_with_an_invisible_code_is_found() {
         // mov code(%rip), %esi; mov $158, %edi; xor %eax, %eax; call
         let mut code = vec![0x8b, 0x35, 1, 2, 3, 4, 0xbf, 158, 0, 0, 0, 0x31, 0xc0, 0xe8, 0xee, 0x0f, 0, 0];
         let to = AT.add(18 + 0xfee);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_call() {
+    fn the_numbers_of_the_call_are_found_as_immediates() {
         let call = [0xbe, 1, 0x10, 0, 0, 0xbf, 0x9e, 0, 0, 0, 0xe8, 1, 2, 3, 4];
         assert_eq!(found(&call), Some(GsUse::Call));
         assert_eq!(found(&call[..8]), None);

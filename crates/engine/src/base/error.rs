@@ -66,14 +66,14 @@ pub enum Error {
         /// What was observed.
         why: String,
     },
-    /// The limit on clone memory is reached.
+    /// The cap on clone memory is reached.
     #[error("process {pid} holds {mapped} bytes of clones already; the cap is {cap}")]
     MemoryCap {
         /// The target.
         pid: Pid,
         /// Bytes mapped by earlier generations.
         mapped: u64,
-        /// The limit in bytes.
+        /// The cap in bytes.
         cap: u64,
     },
     /// The target's control groups have no room for clones.
@@ -94,7 +94,7 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
-    /// Another command undid, redid or rebuilt during a comparison.
+    /// Another command undid, redid or rebuilt meanwhile.
     #[error("process {pid} was changed by somebody else meanwhile; it is left as they have it")]
     Changed {
         /// The target.

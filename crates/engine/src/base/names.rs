@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_sources() {
+    fn names_are_demangled() {
         assert_eq!(demangled("_ZN11ha_innobase10index_readEPhPKhj16ha_rkey_function").unwrap(), {
             "ha_innobase::index_read(unsigned char*, unsigned char const*, unsigned int, ha_rkey_function)"
         });
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed() {
+    fn typed_names_are_matched() {
         let name = "_ZN11ha_innobase10index_readEPhPKhj16ha_rkey_function";
         let fit = |wanted| Fit::of(name, wanted);
         assert_eq!(fit(name), Some(Fit::Whole));
@@ -123,7 +123,7 @@ mod tests {
 
     /// The one-second form of the fuzz target: any name is demangled or left, and the result is bounded.
     #[test]
-    fn any_name_is_read_or_left() {
+    fn any_name_is_demangled_or_left() {
         let parts = [
             "_Z", "_R", "N", "S_", "S0_", "S1_", "St", "I", "E", "3foo", "T_", "J", "DpT_", "F", "v", "P",
             "17h",

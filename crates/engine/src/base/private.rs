@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn others_folders_are_not_ours() {
+    fn only_private_folders_of_the_user_are_accepted() {
         let folder = scratch("own");
         let user = fs::metadata("/proc/self").unwrap().uid();
         own(&folder, user).unwrap();

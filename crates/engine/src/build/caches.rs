@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_lies_in_its_room_with_all_that_was_added_to_it() {
+    fn a_cache_fits_its_range_with_all_additions() {
         let plan = CachePlan {
             text_at: Avma(0x20_0000),
             text: vec![GAP; 10],

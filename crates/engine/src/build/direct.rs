@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_may_lead_to_a_function_is_found() {
+    fn all_references_to_a_function_are_found() {
         // call; lea; mov $imm; jmp short; jne short.
         let code = code(&[
             (0, &[0xe8, 0x1b, 0, 0, 0]),

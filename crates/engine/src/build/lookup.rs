@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_needed_is_led() {
+    fn only_needed_lookups_are_redirected() {
         let found = |find_object, walker: Option<&str>, walk, may_unwind| {
             way(&Found { find_object, walker: walker.map(str::to_owned), walk, may_unwind })
         };

@@ -1,7 +1,7 @@
 //! The address maps of a code cache as one block of bytes, kept in the target.
 //!
-//! A count, then for each clone the original's entry, the length of its map, and the map ([`emit::AddressMap`] has its
-//! own versioned form). Little-endian.
+//! A count, then for each clone the original's entry, the length of its map, and the map. [`emit::AddressMap`]
+//! has its own versioned form. Little-endian.
 
 use addr::Avma;
 use emit::{AddressMap, CloneInfo};
@@ -42,7 +42,7 @@ mod tests {
 
     /// The one-second form of the fuzz target: any bytes, no panic.
     #[test]
-    fn any_bytes_are_read_or_ended() {
+    fn any_bytes_are_read_or_end_the_list() {
         assert_eq!(read(&write(&[])).len(), 0);
         arbtest::arbtest(|u| {
             let junk: Vec<u8> = u.arbitrary()?;

@@ -47,8 +47,7 @@ impl Version {
     }
 }
 
-/// Returns an error if the groups of a process have no room for these caches. Groups whose limit cannot be
-/// seen have none.
+/// Returns an error if the groups of a process have no room for these caches. A limit that cannot be seen counts as none.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`]
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn all_groups_above() {
+    fn all_parent_groups_are_found() {
         assert_eq!(
             paths("4:memory:/docker/7/a\n1:cpu,cpuacct:/x\n0::/b/c\n"),
             [
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_cannot_be_seen() {
+    fn invisible_groups_are_skipped() {
         assert_eq!(paths("4:memory:/docker/8\n0::/../b\nx\n::\n4:memory\n"), [] as [&str; 0]);
         assert!(groups("0::/b", "").is_empty());
         assert!(groups("0::/b", "a - \n - cgroup2\n1 2 3 - cgroup2 x").is_empty());
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left() {
+    fn free_memory_of_groups() {
         let stat = ("memory.stat", "anon 700\nfile 300\ninactive_file 100\nactive_file 200\n");
         let current = ("memory.current", "1000\n");
         let two = |files: &[(&str, &str)]| free_in(Version::Two, files);

@@ -44,9 +44,9 @@ use tracee::{Pid, Process};
 const NEW_ROUNDS: usize = 3;
 /// The largest number of rounds, including rounds that reuse earlier clones.
 const ROUNDS: usize = 4;
-/// Earlier clones are reused if they cover at least 1/`HELD` of the executions that are to be counted.
+/// Earlier clones are reused if they have at least 1/`HELD` of the candidates' weight ([`Round::weigh`]).
 const HELD: u64 = 2;
-/// If earlier clones miss less than 1/`LEFT_OVER` of these executions, the rest is inferred, not counted.
+/// If earlier clones miss less than 1/`LEFT_OVER` of this weight, the rest is inferred, not counted.
 const LEFT_OVER: u64 = 20;
 /// A callee without samples is counted too if it is called at least this often per second.
 const OFTEN: u64 = 20;
@@ -214,7 +214,7 @@ pub(crate) fn count(
         let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
         let callees = callees(installer.program, &candidates.chosen[from..], &is_new, time);
         from = match again {
-            // Candidates that the earlier clones did not count go to the next round, unless they ran little.
+            // Candidates that the earlier clones did not count go to the next round, unless their weight is small.
             Some(again) => {
                 let (held, all) = again.weigh(&candidates.chosen[from..]);
                 candidates.chosen[from..].sort_by_key(|c| !c.counted);
@@ -268,8 +268,8 @@ fn is_reason(e: &Error) -> bool {
     space::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
 }
 
-/// Chooses the earlier round that covers most of the executions to count, if it covers enough of them. With
-/// `any`, any share suffices.
+/// Chooses the earlier round with most of the candidates' weight, if it has enough of it. With `any`, any
+/// share suffices.
 fn choose_round(
     rounds: &mut Vec<Round>,
     todo: &[Candidate],
@@ -450,7 +450,7 @@ impl Counting<'_> {
             return Err(Error::UndoIncomplete { pid, left });
         }
         if let Some(since) = since {
-            // The clock tick may have ended before the first child was born.
+            // Clock ticks are rounded: the first child may show an earlier tick than `since`.
             forked::end_counting(pid, installed.anchor.at, since.saturating_sub(2));
         }
         let values = splice::counters(&target.process, area, counters)?;

@@ -52,7 +52,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_best_there_is() {
+    fn the_best_available_source_is_chosen() {
         let plain = OptimizeOptions::default();
         let counting = OptimizeOptions { counting: Some(Duration::from_secs(1)), ..plain.clone() };
         let shuffle = OptimizeOptions { shuffle: Some(1), ..plain.clone() };

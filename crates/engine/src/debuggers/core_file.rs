@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read() {
+    fn a_whole_core_is_read() {
         let core = opened(&core()).unwrap();
         assert_eq!(core.bytes(AvmaRange::with_len(Avma(0x5001), 7)).unwrap(), b"ontents");
         assert!(core.u64(Avma(0x5001)).is_err() && core.u32(Avma(0x4fff)).is_err());
@@ -241,7 +241,7 @@ mod tests {
 
     /// A search through so many files would take years.
     #[test]
-    fn no_more_files_than_there_is_room_for() {
+    fn the_file_count_is_bounded_by_the_note() {
         let mut b = core();
         let count = b.windows(16).position(|w| w == [2u64, 4096].map(u64::to_le_bytes).concat()).unwrap();
         b[count..count + 8].copy_from_slice(&(1u64 << 58).to_le_bytes());

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stay_words() {
+    fn quoting_keeps_words_whole() {
         assert_eq!(shell("/run/whet/7.debug"), "/run/whet/7.debug");
         assert_eq!(shell("it's"), "'it'\\''s'");
         assert_eq!(shell(""), "''");

@@ -109,7 +109,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn only_what_is_whets_or_nobodys_is_replaced() {
+    fn only_files_of_whet_or_of_ended_processes_are_replaced() {
         let folder = std::env::temp_dir().join(format!("whet-perf-place-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("perf-7.map");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_was_started_lately() {
+    fn the_start_of_this_process_is_recent() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let ticks = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

@@ -53,7 +53,7 @@ pub struct TargetStatus {
     /// Such changes have no effect while clones run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_originals: Vec<String>,
-    /// True if the memory limit, or the list of code caches, has no room for new clones: rebuilds use earlier
+    /// True if the memory cap, or the list of code caches, has no room for new clones: rebuilds use earlier
     /// ones.
     #[serde(default)]
     pub is_full: bool,
@@ -71,7 +71,8 @@ pub struct StatusReport {
     pub unreadable: usize,
 }
 
-/// Summarizes a target's journal and notes. Returns `None` if no clones were installed that can be in force.
+/// Summarizes a target's journal and notes. Returns `None` if no generation was installed and nothing
+/// counts.
 pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus> {
     let installed = target.installed.as_ref()?;
     let generation = installed.generation();

@@ -327,7 +327,7 @@ mod tests {
     use crate::plan::test_candidate::candidate;
 
     #[test]
-    fn those_that_ran_come_first_and_all_are_there() {
+    fn blocks_that_ran_come_first_and_none_is_missing() {
         let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
         c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
         let ids = |(order, hot): (Vec<BlockId>, usize)| (order.iter().map(|b| b.0).collect::<Vec<_>>(), hot);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_keeps_to_its_room_and_is_the_seeds() {
+    fn a_draw_respects_its_limit_and_depends_on_the_seed() {
         let drawn = |seed, most| {
             let mut all: Vec<u64> = (1..=100).collect();
             draw(&mut all, seed, most, |n| *n);

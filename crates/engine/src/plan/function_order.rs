@@ -79,7 +79,7 @@ mod tests {
     use crate::plan::test_candidate::candidate;
 
     #[test]
-    fn those_without_hot_code_come_last() {
+    fn functions_without_hot_code_come_last() {
         let with = |index, hot, samples| Candidate {
             hot,
             ..candidate(index, &[0, 1], &[samples; 4], true, samples)

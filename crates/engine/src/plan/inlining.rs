@@ -56,8 +56,8 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
-        // A call through a redirect must reach undo's changes, so it gets no guard. Inlined code belongs to
-        // no clone that undo removes.
+        // A call through a redirect must not lead to a clone directly, so a guard alone is dropped. Inlined code
+        // is no clone that undo could take out of force.
         let lasts = |s: &InlineSite| s.inlined || c.through_redirects.binary_search(&s.call).is_err();
         c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }
@@ -221,7 +221,7 @@ block b3 0x1008
     }
 
     #[test]
-    fn ways_are_left_out() {
+    fn paths_can_be_left_out() {
         let mut straight = gone([0, 99], [0, 0]);
         straight.analysed.cfg = code::parse(
             "function 0x1000\npart 0x1000..0x1004\nblock b0 0x1000\n  48 89 f8\n  c3\n  return\n",
@@ -238,7 +238,7 @@ block b3 0x1008
     }
 
     #[test]
-    fn the_way_that_is_nearly_always_taken() {
+    fn the_path_that_is_nearly_always_taken_is_inlined() {
         assert_eq!(by([3, 97], [0, 3], false), Some(vec![0, 1]));
         assert_eq!(by([97, 3], [0, 97], false), Some(vec![0, 2, 3]));
         assert_eq!(by([4, 96], [0, 4], false), None, "too often another one");

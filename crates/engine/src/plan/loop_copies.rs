@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_round_inside_comes_to_the_first_copy() {
+    fn inner_iterations_enter_the_first_copy() {
         let ran = |b: usize| [100u64, 500, 100][b];
         let goes = |from: usize, to: usize| [[0u64, 100, 0], [0, 400, 100], [90, 0, 0]][from][to];
         assert_eq!(loop_trips(&[0, 1, 2], ran, goes), (90, 10 + 400));

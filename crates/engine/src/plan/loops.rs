@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_that_go_round_often() {
+    fn loops_with_many_iterations_are_unrolled() {
         let style = Style::default();
         assert_eq!(chosen(70, 10, 2, style), [(0, 4)]);
         assert_eq!(chosen(69, 10, 2, style), [], "too rarely");
@@ -149,7 +149,7 @@ block b3 0x1009
     }
 
     #[test]
-    fn any_number_by_chance() {
+    fn random_layouts_have_any_number_of_copies() {
         let by = |seed| chosen(0, 0, 2, Style { shuffle: Some(seed), ..Style::default() });
         let all: std::collections::BTreeSet<_> = (0..40).map(by).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [vec![], vec![(0, 2)], vec![(0, 3)], vec![(0, 4)]]);

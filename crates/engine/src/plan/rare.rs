@@ -99,7 +99,7 @@ block b6 0x2000
 ";
 
     #[test]
-    fn the_compilers_own_word() {
+    fn blocks_that_the_compiler_treats_as_rare_are_found() {
         let cfg = code::parse(FUNCTION).unwrap();
         assert_eq!(rare_blocks(&cfg), [false, true, false, false, false, true, true]);
     }

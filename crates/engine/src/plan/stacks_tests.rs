@@ -160,7 +160,7 @@ impl Clone<'_> {
 }
 
 #[test]
-fn clones_tell_what_their_originals_would() {
+fn stacks_of_clones_give_the_originals_counts() {
     let (mut ran, mut differ, mut further, mut in_mid_block) = (0, 0, 0, 0);
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
@@ -205,7 +205,7 @@ fn clones_tell_what_their_originals_would() {
 }
 
 #[test]
-fn the_rest_of_a_callee_is_called_where_its_caller_calls_it() {
+fn a_call_of_a_callees_rest_counts_as_the_original_call() {
     let (cfgs, out) = cloned_inlined(TEXT);
     let maps: Vec<AddressMap> = out.clones.iter().map(|c| c.map.clone()).collect();
     let [caller, callee] = &maps[..] else { panic!("two clones") };

@@ -99,7 +99,7 @@ block b2 0x100f
     }
 
     #[test]
-    fn what_loops_call_that_go_round_often_and_call_little() {
+    fn calls_in_long_loops_with_few_calls_go_through_redirects() {
         for counted in [true, false] {
             let through = |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, counted), 1_000_000);
             assert_eq!((through(10, 320), through(10, 319)), (vec![1], vec![]));
@@ -108,20 +108,20 @@ block b2 0x100f
     }
 
     #[test]
-    fn what_loops_call_in_which_threads_are_that_came_before() {
+    fn calls_in_loops_entered_before_counting_go_through_redirects() {
         assert_eq!(chosen(serves(0, 0, true), 10), [1]);
         assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
         assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
     }
 
     #[test]
-    fn what_loops_call_that_were_hardly_sampled_while_they_count() {
+    fn calls_in_rarely_sampled_counting_loops_go_through_redirects() {
         let through = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
         assert_eq!((through(5), through(6)), (vec![1], vec![]));
     }
 
     #[test]
-    fn by_chance_both_ways() {
+    fn random_layouts_choose_both_ways() {
         let through = |seed| {
             let mut all = [serves(0, 0, false)];
             choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });

@@ -37,7 +37,7 @@ pub struct OptimizeReport {
     /// clones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<u32>,
-    /// True if the memory limit, or the list of code caches, has no room for new clones.
+    /// True if the memory cap, or the list of code caches, has no room for new clones.
     #[serde(default)]
     pub is_full: bool,
     /// Wall time from start to end.

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_in_hot_parts_decide() {
+    fn samples_in_hot_fragments_decide() {
         let ips: FxHashMap<Avma, u64> =
             [(0x10, 70), (0x20, 20), (0x30, 10)].map(|(a, n)| (Avma(a), n)).into_iter().collect();
         let main = AvmaRange::new(Avma(0), Avma(0x18));

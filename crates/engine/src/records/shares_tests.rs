@@ -64,7 +64,7 @@ fn no_samples_have_no_shares() {
 }
 
 #[test]
-fn the_largest_comes_first_and_each_reason_is_a_row() {
+fn rows_are_sorted_and_each_reason_has_one() {
     let rows = BTreeMap::from([
         (Row::Vdso, 10),
         (Row::InClones, 700),
@@ -84,13 +84,13 @@ fn the_largest_comes_first_and_each_reason_is_a_row() {
 }
 
 #[test]
-fn notes_without_a_row_have_zero_there() {
+fn a_row_missing_in_notes_reads_as_zero() {
     let t: UserTime = serde_json::from_str(r#"{"in_clones": 0.5, "a_row_of_later": 0.5}"#).unwrap();
     assert_eq!(t, UserTime { in_clones: 0.5, ..UserTime::default() });
 }
 
-/// Returns a function whose first and third blocks (of four) have clones, a function that was dropped while
-/// it was emitted, and a refused function.
+/// Returns the fates of three functions. The first has clones of its first and third blocks (of four), the
+/// second was dropped while it was emitted, the third was refused.
 fn fates() -> (Candidates, Fates) {
     let chosen =
         vec![candidate(1, &[2, 0], &[1, 0, 1, 0], true, 60), candidate(2, &[0], &[1, 0, 0, 0], true, 20)];
@@ -120,7 +120,7 @@ fn a_block_without_a_clone_is_not_in_clones() {
 }
 
 #[test]
-fn what_a_profile_does_not_tell_of_has_a_row_too() {
+fn functions_missing_in_the_profile_have_a_row() {
     let (candidates, fates) = fates();
     let rows = |all| of_profile(&candidates, &fates, all, |_| None);
     assert_eq!(

@@ -49,7 +49,7 @@ mod tests {
     use splice::RedirectKind;
 
     #[test]
-    fn any_overlap_is_put_back() {
+    fn any_overlap_reads_the_original_bytes() {
         let bytes = [0xe9u8; 32];
         let under = (Avma(0x1000), &bytes[..]);
         let record = Record {

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_lock_file() {
+    fn lock_file_names_are_parsed() {
         assert_eq!(target_of("whet-12-3456.lock"), Some((Pid(12), 3456)));
         assert_eq!(target_of("whet-12-3456.claim"), Some((Pid(12), 3456)));
         for name in ["whet-12.lock", "whet-x-1.lock", "whet-1-2", "1-2.lock", ""] {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says() {
+    fn states_in_the_file_are_parsed() {
         for state in SAID {
             let said = format!("{:<WORD$}\n", state.word());
             assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));

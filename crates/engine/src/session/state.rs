@@ -80,7 +80,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn stops_are_summed_up() {
+    fn stops_are_summarized() {
         let d = |ms| Duration::from_millis(ms);
         assert_eq!(StopMs::of(&[]), StopMs { median: 0.0, max: 0.0 });
         assert_eq!(StopMs::of(&[d(3), d(1), d(2)]), StopMs { median: 2.0, max: 3.0 });

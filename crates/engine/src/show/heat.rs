@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_is_put_into_its_space() {
+    fn executed_ranges_are_assigned_to_their_spaces() {
         let spaces = [
             ("a".to_owned(), false, AvmaRange::new(Avma(0x1010), Avma(0x3000))),
             ("b".to_owned(), true, AvmaRange::new(Avma(0x8000), Avma(0x8100))),
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_a_clone_stays() {
+    fn a_function_without_a_clone_runs_in_the_original() {
         let f = FunctionProfile::default();
         let ran = [Ran { range: AvmaRange::with_len(Avma(0x1000), 8), count: 5, from: 0 }];
         assert_eq!(now(&ran, &f, Avma(0x1000), None), [span_of(0x1000, 8, 5)]);
     }
 
     #[test]
-    fn the_copies_of_a_loop_share_its_turns() {
+    fn the_copies_of_a_loop_share_its_iterations() {
         let cfg = code::parse(LOOP).unwrap();
         let twice = Unroll { first: 0, blocks: 1, copies: 2 };
         let out = cloned_again(&cfg, cfg.block_ids().collect(), 2, &[twice], Avma(0x10_0000));

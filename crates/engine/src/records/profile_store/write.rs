@@ -157,7 +157,7 @@ end
     }
 
     #[test]
-    fn callers_lie_before_whom_they_call() {
+    fn callers_precede_their_callees() {
         let order = write(ProfileForm::Order, None).unwrap();
         assert!(order.text.contains("main\nhot\n") && order.text.contains("warm\n"), "{}", order.text);
         assert_eq!((order.functions, order.left_out, order.module.as_deref()), (3, 1, Some("a")));
@@ -179,7 +179,7 @@ end
     }
 
     #[test]
-    fn it_is_summed_up() {
+    fn profiles_are_summarized() {
         let shown = crate::show_profile(&TEXT.parse().unwrap(), 2);
         let module = &shown.modules[0];
         assert_eq!((module.functions, module.blocks, module.edges, module.counted), (4, 4, 0, 4));
