@@ -275,9 +275,9 @@ mod tests {
     const OUTER_SLOT: Avma = Avma(0x6000);
     const OTHER: Avma = Avma(0x7000);
 
-    /// `setjmp`; a slot that holds it, and the stub of that slot; a function that ends in a jump to the stub;
-    /// another function that ends in a jump to the first, and from which the first is reached in a cycle; a
-    /// slot of the latter in another module.
+    /// `setjmp`; a slot that holds it, and the stub of that slot; a wrapper that ends in a jump to the stub;
+    /// an outer function that ends in a jump to the wrapper, which also jumps back (a cycle); a slot of the
+    /// outer function in another module.
     struct Chain;
 
     impl Leads for Chain {

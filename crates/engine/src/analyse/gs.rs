@@ -122,8 +122,8 @@ fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
 
 /// `mov $158, %edi`: the number of `arch_prctl` as the first argument of `syscall`.
 const NUMBER: [u8; 5] = [0xbf, 158, 0, 0, 0];
-/// Codes of `arch_prctl` that do not change the GS base (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as second
-/// arguments.
+/// Codes of `arch_prctl` that do not change the GS base (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as
+/// second arguments.
 const OTHER_CODES: [[u8; 5]; 3] = [[0xbe, 2, 0x10, 0, 0], [0xbe, 3, 0x10, 0, 0], [0xbe, 4, 0x10, 0, 0]];
 /// The largest distance between the first argument and a call. Bytes.
 const TO_CALL: usize = 48;

@@ -420,8 +420,8 @@ impl Error {
 const GONE: (&str, ExitCode, &str) =
     ("gone", ExitCode::Gone, "the process has ended or become another program");
 
-/// Returns the next step where a permission is missing. For root, the text names the capabilities to add,
-/// since becoming root cannot help.
+/// Returns the next step where a permission is missing. For root, the text is about capabilities, since
+/// becoming root cannot help.
 #[must_use]
 pub fn rights(for_others: &'static str) -> &'static str {
     match is_root() {

@@ -109,7 +109,8 @@ impl Installer<'_, '_> {
         let noted = |mut built: Built| {
             let notes = notes(&built);
             match &counters {
-                // A cache with counters already has the list by which counting ends; the round's data follow it.
+                // A cache with counters already has the list by which counting ends; the round's data follow
+                // it.
                 Some(offsets) => {
                     for (i, cache) in built.caches.iter_mut().enumerate() {
                         if cache.notes.is_empty() {

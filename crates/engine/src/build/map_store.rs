@@ -1,7 +1,7 @@
 //! The address maps of a code cache as one block of bytes, kept in the target.
 //!
-//! A count, then for each clone the original's entry, the length of its map, and the map. [`emit::AddressMap`]
-//! has its own versioned form. Little-endian.
+//! A count, then for each clone the original's entry, the length of its map, and the map.
+//! [`emit::AddressMap`] has its own versioned form. Little-endian.
 
 use addr::Avma;
 use emit::{AddressMap, CloneInfo};

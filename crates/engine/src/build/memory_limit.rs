@@ -47,7 +47,8 @@ impl Version {
     }
 }
 
-/// Returns an error if the groups of a process have no room for these caches. A limit that cannot be seen counts as none.
+/// Returns an error if the groups of a process have no room for these caches. A limit that cannot be seen
+/// counts as none.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`]

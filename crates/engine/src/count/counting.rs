@@ -105,7 +105,7 @@ pub struct CountedFunction {
 /// [`crate::optimize`] chooses them. The option for the time of counting has no effect here.
 ///
 /// # Errors
-/// Those of [`crate::optimize`].
+/// Returns the errors of [`crate::optimize`].
 pub fn count_during(
     pid: Pid,
     options: &OptimizeOptions,
@@ -214,7 +214,8 @@ pub(crate) fn count(
         let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
         let callees = callees(installer.program, &candidates.chosen[from..], &is_new, time);
         from = match again {
-            // Candidates that the earlier clones did not count go to the next round, unless their weight is small.
+            // Candidates that the earlier clones did not count go to the next round, unless their weight is
+            // small.
             Some(again) => {
                 let (held, all) = again.weigh(&candidates.chosen[from..]);
                 candidates.chosen[from..].sort_by_key(|c| !c.counted);

@@ -56,8 +56,8 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
-        // A call through a redirect must not lead to a clone directly, so a guard alone is dropped. Inlined code
-        // is no clone that undo could take out of force.
+        // A call through a redirect must not call a clone directly, so it gets no guard alone. An inlined
+        // callee is allowed: undo has no clone of it to remove.
         let lasts = |s: &InlineSite| s.inlined || c.through_redirects.binary_search(&s.call).is_err();
         c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }

@@ -29,7 +29,7 @@ fn blocks_are_weighted_by_instructions() {
 }
 
 #[test]
-fn inferred_counts_are_split_apart_from_exact_ones() {
+fn inferred_counts_are_split_separately() {
     let got = after(vec![
         candidate(0, &[0, 1], &[1_000_000, 1_000_000, 0, 0], true, 9),
         candidate(1, &[0, 1, 3], &[30, 20, 0, 0], false, 1),

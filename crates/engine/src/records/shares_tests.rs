@@ -64,7 +64,7 @@ fn no_samples_have_no_shares() {
 }
 
 #[test]
-fn rows_are_sorted_and_each_reason_has_one() {
+fn rows_are_sorted_and_each_reason_has_its_own() {
     let rows = BTreeMap::from([
         (Row::Vdso, 10),
         (Row::InClones, 700),

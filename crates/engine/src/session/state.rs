@@ -22,7 +22,7 @@ pub enum TargetState {
 }
 
 impl TargetState {
-    /// The word used in JSON.
+    /// Returns the word used in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -72,7 +72,7 @@ pub enum Warmth {
 }
 
 impl Warmth {
-    /// The word used in JSON.
+    /// Returns the word used in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -71,7 +71,7 @@ pub fn fetch_report(pid: Pid) -> Result<Option<FetchReport>, Error> {
 /// compare this with the execution.
 ///
 /// # Errors
-/// As [`fetch_report`].
+/// Same as [`fetch_report`].
 pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Result<Option<u64>, Error> {
     let target = Target::open(pid)?;
     let followed = on_scene(&target, |scene| {
@@ -225,8 +225,8 @@ fn stub(program: &Program<'_>, at: Avma) -> Vec<Step> {
     Vec::new()
 }
 
-/// Returns the address maps of the newest generation's clones. Keeps only maps that lie in their cache's text,
-/// up to the text's size in all.
+/// Returns the address maps of the newest generation's clones. Keeps only maps that lie in their cache's
+/// text, up to the text's size in all.
 fn maps(target: &Target, installed: &Installed) -> Vec<AddressMap> {
     let mut all = Vec::new();
     for cache in installed.of(installed.generation()) {

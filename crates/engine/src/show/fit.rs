@@ -155,7 +155,8 @@ mod tests {
     #[test]
     fn chance_is_no_drift() {
         let functions: Vec<_> = (1..=200).map(|i| function(i, 100, false)).collect();
-        // One sample in every second function, none in the others: few samples of an even profile look like this.
+        // One sample in every second function, none in the others: few samples of an even profile look like
+        // this.
         let few: Vec<Avma> = (1..=200).filter(|i| i % 2 == 0).map(|i| Avma(i * 1000)).collect();
         assert!(of(&functions, &few).drift < 0.1, "{:?}", of(&functions, &few));
     }

@@ -72,7 +72,7 @@ fn head(options: &OptimizeOptions, taken: &Taken<'_>) -> Profile {
     }
 }
 
-/// The counts are still those of the profile's own runs.
+/// Returns the head of a profile that was used: its counts are still those of its own runs.
 fn head_of(used: &Profile) -> Profile {
     let &Profile { runs, when, sampled, counted, samples, .. } = used;
     Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
