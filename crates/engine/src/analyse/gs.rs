@@ -1,12 +1,12 @@
-//! Finds code that may change the GS base of its thread. Counters lie behind that base, so no such
-//! code may run while functions are counted.
+//! Finds code that may change the GS base of its thread. Counters lie behind that base, so no such code may
+//! run while functions are counted.
 //!
 //! The search finds `wrgsbase`, loads of the GS selector, and the constant of `ARCH_SET_GS` beside the number
-//! of `arch_prctl`. It also finds modules that bind the C library's `arch_prctl`, or that call its `syscall`
-//! with the number of `arch_prctl` and a code that is not visible. LIMIT: a program that computes both
-//! numbers, or receives them as data (an interpreter's call of `syscall`), is not recognised. A changed base
-//! is then noticed when counting ends. Refusing every program that binds `syscall` would refuse nearly all
-//! programs: libstdc++ and libcrypto bind it.
+//! of `arch_prctl`. It also finds modules that bind the C library's `arch_prctl`. The same holds for calls of
+//! its `syscall` with the number of `arch_prctl` and a code that is not visible. LIMIT: a program that
+//! computes both numbers, or receives them as data (an interpreter's call of `syscall`), is not recognised. A
+//! changed base is then noticed when counting ends. Refusing every program that binds `syscall` would refuse
+//! nearly all programs: libstdc++ and libcrypto bind it.
 
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Code, Decoder, DecoderOptions, Register};

@@ -9,7 +9,7 @@ use std::path::Path;
 /// one.
 ///
 /// Anything of either name (a link, for example) is replaced, not followed. `mode` is of the new file, less
-/// the process's mask. `beside` is in the same folder, and concurrent writers use different names.
+/// the process's mask. `beside` is in the same folder, and concurrent writers must use different names.
 ///
 /// # Errors
 /// Returns the system's errors; then no unfinished file is left, and the file at `path` is unchanged.

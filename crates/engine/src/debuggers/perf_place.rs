@@ -1,9 +1,9 @@
 //! Where profilers look for files about a process, and how files are put there.
 //!
 //! What `perf` (6.1, `util/map.c`, `util/symbol.c`, `util/dso.c`, `util/jitdump.c`) does: if the process has
-//! another mount namespace, perf looks in its `/tmp` for a file with the id that the process has in its own
-//! pid namespace. Otherwise it looks in its own `/tmp` for a file with the plain id. It accepts only files of
-//! root or of its own user, so the files belong to the user that runs whet.
+//! another mount namespace, perf looks in the process's `/tmp`. The file's name there has the id in the
+//! process's own pid namespace. Otherwise perf looks in its own `/tmp` for a file with the plain id. It
+//! accepts only files of root or of its own user, so the files belong to the user that runs whet.
 //!
 //! Any user may write in `/tmp`, and inside a container every path may lead elsewhere. So the folder is
 //! opened once, as a folder and not as a link. A new file is created in it and takes its name by a rename,

@@ -32,7 +32,7 @@ fn destinations_follow_from_the_recorded_registers() {
 }
 
 #[test]
-fn pointers_on_the_stack_and_in_fixed_slots_are_not_watched() {
+fn calls_through_the_stack_or_fixed_places_are_not_watched() {
     // call *8(%rsp), call *0x10(%rip), call *%fs:0x10(%rax), call *0x1000
     for bytes in [
         &[0xff, 0x54, 0x24, 8][..],

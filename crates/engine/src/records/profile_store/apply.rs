@@ -20,7 +20,8 @@ use tracee::Pid;
 pub struct ProfileUse {
     /// Functions whose counts were used.
     pub functions: usize,
-    /// Functions that differ from the time of the profile; another version of whet may read them differently.
+    /// Functions that have changed since the profile was taken, or that another version of whet reads
+    /// differently.
     pub stale: usize,
     /// Functions that are now left alone for another reason.
     pub refused: usize,
