@@ -1,7 +1,7 @@
-//! One target's life: decides, explains, brings the other crates together.
+//! Works on one target: decides, explains, and combines the other crates.
 //!
-//! You give a process id and what to do; it gives an answer as plain data, or an [`Error`] with cause, exit code and
-//! next step.
+//! Each command takes a process id and options. It returns an answer as plain data, or an [`Error`] with
+//! cause, exit code and next step.
 #![forbid(unsafe_code)]
 
 mod analyse;

@@ -1,7 +1,8 @@
-//! Functions known to do something odd when called: some by name, others since they end in a jump to such a one. What is
-//! jumped to sees the return address and the frame of the jumper's caller, as if that had called it itself.
+//! Functions with unusual behaviour for a caller: some known by name, others because they end in a jump to
+//! such a function. The destination of such a jump sees the return address and the frame of the jumper's
+//! caller, as if called directly.
 //!
-//! Not seen through are jumps through registers, and those in modules of which nothing is cloned.
+//! Jumps through registers are not followed, nor jumps in modules without clones.
 
 use crate::analyse::module_code::ModuleCode;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -9,7 +10,8 @@ use code::{Callee, CalleeKind};
 use image::{Image, Module, RelocKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// They never return. Only a hint: a clone goes on at the original's next instruction should they do.
+/// Functions that never return. Only a hint: if they return, a clone continues at the original's next
+/// instruction.
 const NO_RETURN: &[&str] = &[
     "abort",
     "exit",
@@ -57,7 +59,7 @@ const NO_RETURN: &[&str] = &[
     "_ZSt28__throw_bad_array_new_lengthv",
 ];
 
-/// They return twice, or start a child on the caller's stack.
+/// Functions that return twice, or start a child on the caller's stack.
 const RETURNS_TWICE: &[&str] = &[
     "setjmp",
     "_setjmp",
@@ -71,8 +73,8 @@ const RETURNS_TWICE: &[&str] = &[
     "savectx",
 ];
 
-/// They look at their return address to learn which module calls (glibc: dlfcn/dlsym.c, dlfcn/dlopen.c), or to
-/// attribute the call (profiling hooks).
+/// Functions that read their return address to find the calling module (glibc: dlfcn/dlsym.c,
+/// dlfcn/dlopen.c), or to attribute the call (profiling hooks).
 const CALLER_SENSITIVE: &[&str] = &[
     "dlsym",
     "dlvsym",
@@ -85,7 +87,7 @@ const CALLER_SENSITIVE: &[&str] = &[
     "__cyg_profile_func_exit",
 ];
 
-/// What is known about callees, by the address of their code, their PLT stub or their slot.
+/// The kinds of callees, by the address of their code, their PLT stub or their slot.
 #[derive(Debug, Default)]
 pub struct Callees {
     code: FxHashMap<Avma, CalleeKind>,
@@ -93,8 +95,8 @@ pub struct Callees {
 }
 
 impl Callees {
-    /// Looks all known names up in an image, and who passes calls on to them. `modules` is the code of the image's
-    /// modules, in their order; `memory` the process without redirects.
+    /// Finds all known names in an image, and the code that passes calls on to them. `modules` is the code of
+    /// the image's modules, in their order. `memory` is the process without redirects.
     #[must_use]
     pub fn new(image: &Image, modules: &[ModuleCode], memory: &dyn ReadMemory) -> Self {
         let mut this = Self::by_name(image);
@@ -133,8 +135,8 @@ impl Callees {
         this
     }
 
-    /// Marks all that leads on to what must not be called from a clone, until there is no more of it. (What never
-    /// returns may be jumped to by something that sometimes does.)
+    /// Marks all code that leads to functions that must not be called from a clone, until no more is found.
+    /// (Functions that never return are left out: a function may jump to one only sometimes.)
     fn see_through(&mut self, links: &dyn Leads) {
         let is_odd =
             |kind: CalleeKind| matches!(kind, CalleeKind::ReturnsTwice | CalleeKind::CallerSensitive);
@@ -158,7 +160,7 @@ impl Callees {
         }
     }
 
-    /// What is known about a callee.
+    /// Returns the kind of a callee.
     #[must_use]
     pub fn kind(&self, callee: Callee) -> CalleeKind {
         let known = match callee {
@@ -169,21 +171,22 @@ impl Callees {
     }
 }
 
-/// Who passes calls on.
+/// The links by which calls are passed on.
 trait Leads {
-    /// What comes to the same as calling this: functions and stubs that jump to it or through it, slots that hold it.
+    /// Returns what is equivalent to calling `callee`: functions and stubs that jump to it or through it,
+    /// slots that hold it.
     fn lead_to(&self, callee: Callee) -> Vec<Callee>;
 }
 
-/// All ways on in a process but for direct jumps, which the modules' own tables give.
+/// All links in a process except direct jumps, which the modules' own tables list.
 struct Links<'a> {
     image: &'a Image,
     modules: &'a [ModuleCode],
-    /// What jumps through a slot.
+    /// For each slot, the jumps through it.
     through: FxHashMap<Avma, Vec<Avma>>,
-    /// Slots by what they hold.
+    /// Slots by the address they hold.
     holders: FxHashMap<Avma, Vec<Avma>>,
-    /// Slots by name: those not bound yet hold something else.
+    /// Slots by name: slots that are not bound yet hold another address.
     named: FxHashMap<&'a str, Vec<Avma>>,
 }
 
@@ -218,7 +221,7 @@ impl<'a> Links<'a> {
         this
     }
 
-    /// The names that others know an address by.
+    /// Returns the names under which other modules can bind an address.
     fn names(&self, at: Avma) -> impl Iterator<Item = &'a str> {
         let module = self.image.modules().iter().find(|m| m.extent.contains(at));
         let symbols = module.into_iter().flat_map(|m| m.symbols.iter());
@@ -247,14 +250,15 @@ impl Leads for Links<'_> {
     }
 }
 
-/// Where one may have come in who gets to a jump.
+/// Returns the addresses at which control may have entered code that reaches a jump.
 fn entries(module: &Module, code: &ModuleCode, from: Avma) -> Vec<Avma> {
     if let Some(function) = code.function_at(from).filter(|f| !f.plt) {
         return std::iter::once(function.entry).chain(function.other_entries.iter().copied()).collect();
     }
     match module.plt.iter().find(|s| s.range.contains(from)) {
         Some(stub) => vec![stub.range.start],
-        // Code without frame rules: a thunk, which begins with its jump, with `bnd` or `endbr64` before it or not.
+        // Code without frame rules is a thunk. It begins with its jump, with or without `bnd` or `endbr64`
+        // before it.
         None => vec![from, from.sub(1), from.sub(4), from.sub(5)],
     }
 }
@@ -271,8 +275,9 @@ mod tests {
     const OUTER_SLOT: Avma = Avma(0x6000);
     const OTHER: Avma = Avma(0x7000);
 
-    /// `setjmp`; a slot that holds it, and the stub of that; a function that ends in a jump to the stub; another that ends in a
-    /// jump to it, and jumps round with it in circles; a slot of that in another module.
+    /// `setjmp`; a slot that holds it, and the stub of that slot; a wrapper that ends in a jump to the stub;
+    /// an outer function that ends in a jump to the wrapper, which also jumps back (a cycle); a slot of the
+    /// outer function in another module.
     struct Chain;
 
     impl Leads for Chain {
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_jumps_on_is_what_is_jumped_to() {
+    fn a_function_that_ends_in_a_jump_has_the_kind_of_its_destination() {
         for kind in [CalleeKind::ReturnsTwice, CalleeKind::CallerSensitive] {
             let mut callees = Callees::default();
             callees.code.insert(SET, kind);

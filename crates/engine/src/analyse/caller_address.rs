@@ -1,12 +1,12 @@
-//! Does a function look at the address to which it returns?
+//! Finds functions that read their own return address.
 //!
-//! One that is called by a clone would see an address in the clone: it is in no module and not between the bounds of any. The
-//! unwind rules say at each instruction where on the stack the return address lies. A function whose instructions name that
-//! place, other than by `call` and `ret`, looks at it (compilers make `__builtin_return_address(0)` so), and so does a function that
-//! jumps to such a one.
+//! Called by a clone, such a function would see an address in the clone, which is in no module and within no
+//! module's bounds. At each instruction, the unwind rules locate the return address on the stack. A function
+//! reads it if one of its instructions names that place, other than by `call` and `ret` (compilers implement
+//! `__builtin_return_address(0)` so). A function that jumps to such a function counts as well.
 //!
-//! LIMIT: what is called through a pointer is not known to the analysis of its caller. Return addresses of outer frames are reached
-//! through frame pointers or by unwinding, which no rule tells from other loads.
+//! LIMIT: the analysis of a caller does not see callees through pointers. Return addresses of outer frames
+//! are reached through frame pointers or by unwinding, which no rule tells from other loads.
 
 use addr::{Avma, AvmaRange};
 use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
@@ -15,16 +15,16 @@ use unwind::{CfaRule, Reg, Row};
 /// The return address lies below the frame address. Bytes.
 const BELOW: i64 = 8;
 
-/// What a function does with its return address.
+/// A function's use of its return address.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Whether one of its instructions names it.
+    /// True if one of its instructions names the return address.
     pub(crate) looks: bool,
-    /// Where its direct branches lead out of it.
+    /// The destinations of direct branches that leave the function.
     pub(crate) leaves_to: Vec<Avma>,
 }
 
-/// Looks through the fragments of a function; `rows` are its unwind rules, rising.
+/// Searches the fragments of a function; `rows` are its unwind rules, ascending.
 pub(crate) fn look(parts: &[(AvmaRange, Vec<u8>)], rows: &[Row]) -> Look {
     let mut found = Look::default();
     for (range, bytes) in parts {
@@ -52,15 +52,15 @@ fn names_return_address(i: &Instruction, row: &Row) -> bool {
     };
     let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     let plain = i.memory_base() == base && i.memory_index() == Register::None;
-    // A `nop` names memory and reads none.
+    // A `nop` has a memory operand but reads no memory.
     let used = i.memory_size() != MemorySize::Unknown || i.mnemonic() == Mnemonic::Lea;
     let is_nop = i.mnemonic() == Mnemonic::Nop;
     let names = memory && plain && used && i.memory_displacement64().cast_signed() == offset - BELOW;
     names && !is_nop && !is_fence(i)
 }
 
-/// Whether an instruction is a memory fence that happens to name the top of the stack: a locked addition of nothing, as
-/// compilers and PostgreSQL's `pg_memory_barrier` have it in place of `mfence`.
+/// Returns whether an instruction is a memory fence: a locked `add` or `or` of zero, which compilers and
+/// PostgreSQL's `pg_memory_barrier` use in place of `mfence`, often on the top of the stack.
 fn is_fence(i: &Instruction) -> bool {
     // Only then is the second operand a register or an immediate.
     i.has_lock_prefix()
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_return_address_is_where_the_rules_say() {
+    fn the_unwind_rules_locate_the_return_address() {
         // sub rsp,8; mov rax,[rsp+8]; add rsp,8; ret
         let code = [0x48, 0x83, 0xec, 8, 0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x83, 0xc4, 8, 0xc3];
         let rows = [
@@ -96,13 +96,13 @@ mod tests {
             row(0x100d, 0x100e, Reg::RSP, 8),
         ];
         assert!(of(&code, &rows).looks);
-        // The word above it is an argument, that below a local.
+        // The word above is an argument, the word below a local.
         for other in [16, 0] {
             let mut code = code;
             code[8] = other;
             assert!(!of(&code, &rows).looks, "{other}");
         }
-        // mov rax,[rbp+8] with the frame pointer; mov rax,[rsp+8] there is any word.
+        // mov rax,[rbp+8] with the frame pointer; mov rax,[rsp+8] there reads some other word.
         let framed = [row(0x1000, 0x1010, Reg::RBP, 16)];
         assert!(of(&[0x48, 0x8b, 0x45, 8, 0xc3], &framed).looks);
         assert!(!of(&[0x48, 0x8b, 0x44, 0x24, 8, 0xc3], &framed).looks);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_leaves_to() {
+    fn branches_out_of_the_function_are_found() {
         // jne .+0x10; jmp .+0x100; jmp .-5
         let code = [0x75, 0x0e, 0xe9, 0xf9, 0, 0, 0, 0xeb, 0xf9];
         let found = of(&code, &[row(0x1000, 0x1009, Reg::RSP, 8)]);

@@ -1,11 +1,11 @@
-//! Which instruction has a byte of code.
+//! Finds the instruction that contains a byte of code.
 
 use addr::{Avma, AvmaRange};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use unwind::FrameTable;
 
-/// Returns the instruction that has the byte at `at`, decoded from the beginning of the function that it is in, or of the gap
-/// between functions. `bytes` gives the code of a range. `None` where it does not decode.
+/// Returns the instruction that contains the byte at `at`. Decodes from the start of the function, or of the
+/// gap between functions. `bytes` returns the code of a range. Returns `None` if the code does not decode.
 pub(crate) fn instruction<'a>(
     frames: &FrameTable,
     bytes: impl FnOnce(AvmaRange) -> Option<&'a [u8]>,

@@ -1,10 +1,12 @@
-//! Code that may give its thread another GS base, behind which counters lie: while functions are counted there must be none.
+//! Finds code that may change the GS base of its thread. Counters lie behind that base, so no such code may
+//! run while functions are counted.
 //!
-//! Looked for are `wrgsbase`, loads of the GS selector, the constant of `ARCH_SET_GS` beside the number of `arch_prctl`, and who
-//! binds the C library's `arch_prctl`, or calls its `syscall` with the number of `arch_prctl` and a code that is not to be
-//! seen. LIMIT: a program that computes both numbers, or gets them as data (an interpreter's call of `syscall`), is not
-//! recognised; that a thread has another base is noticed when counting ends. To leave every program alone that binds
-//! `syscall` would leave nearly all alone: libstdc++ and libcrypto do.
+//! The search finds `wrgsbase`, loads of the GS selector, and the constant of `ARCH_SET_GS` beside the number
+//! of `arch_prctl`. It also finds modules that bind the C library's `arch_prctl`. The same holds for calls of
+//! its `syscall` with the number of `arch_prctl` and a code that is not visible. LIMIT: a program that
+//! computes both numbers, or receives them as data (an interpreter's call of `syscall`), is not recognised. A
+//! changed base is then noticed when counting ends. Refusing every program that binds `syscall` would refuse
+//! nearly all programs: libstdc++ and libcrypto bind it.
 
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{Code, Decoder, DecoderOptions, Register};
@@ -18,12 +20,12 @@ pub(crate) enum GsUse {
     Base,
     /// It loads the selector, which sets the base as well.
     Selector,
-    /// It has the kernel do so.
+    /// It calls the kernel to set the base.
     Call,
 }
 
 impl GsUse {
-    /// For people: what some code does.
+    /// Returns what the code does, for people.
     pub(crate) fn what(self) -> &'static str {
         match self {
             GsUse::Base => "sets the GS base",
@@ -33,15 +35,16 @@ impl GsUse {
     }
 }
 
-/// How far before a place instructions are read where nothing says where one begins: they fall into step before.
+/// How far before a place decoding starts if no instruction start is known: decoding falls into step within
+/// this distance.
 pub(crate) const RUN_UP: u64 = 256;
 /// How far apart the numbers of a call may be. Bytes.
 const BESIDE: usize = 128;
 const SYS_ARCH_PRCTL: [u8; 4] = 158u32.to_le_bytes();
 const ARCH_SET_GS: [u8; 4] = 0x1001u32.to_le_bytes();
 
-/// What some code at `at` may do. `begins` gives for an address one before it, or it, at which an instruction begins; `None` where
-/// there is no code.
+/// Returns what code at `at` may do to the GS base. `begins` returns an address at or before the given
+/// address at which an instruction begins; `None` if there is no code.
 pub(crate) fn in_code(at: Avma, bytes: &[u8], begins: &dyn Fn(Avma) -> Option<Avma>) -> Option<GsUse> {
     if memmem::find_iter(bytes, &[0x0f, 0xae]).any(|i| is_wrgsbase(bytes, i)) {
         return Some(GsUse::Base);
@@ -66,15 +69,16 @@ pub(crate) fn in_code(at: Avma, bytes: &[u8], begins: &dyn Fn(Avma) -> Option<Av
     loads.any(selector).then_some(GsUse::Selector)
 }
 
-/// Whether the 32 bits there can be the immediate of a `mov` (`b8`+r, `c7 /0`) or a `push` (`68`), and not a displacement.
+/// Returns whether 32 bits can be the immediate of a `mov` (`b8`+r, `c7 /0`) or a `push` (`68`), and not a
+/// displacement.
 fn is_immediate(bytes: &[u8], i: usize) -> bool {
     let before = |n: usize| i.checked_sub(n).and_then(|i| bytes.get(i)).copied();
-    // Between `c7` and the immediate stand a ModRM byte, a SIB byte and a displacement.
+    // A ModRM byte, a SIB byte and a displacement can stand between `c7` and the immediate.
     let stores = |n: usize| before(n) == Some(0xc7) && before(n - 1).is_some_and(|modrm| modrm & 0x38 == 0);
     matches!(before(1), Some(0x68 | 0xb8..=0xbf)) || (2..=7).any(stores)
 }
 
-/// Whether the `0f ae` there is that of a `wrgsbase`, of 32 bits or 64 (Intel SDM volume 2).
+/// Returns whether `0f ae` at `i` belongs to a `wrgsbase` of 32 or 64 bits (Intel SDM volume 2).
 fn is_wrgsbase(bytes: &[u8], i: usize) -> bool {
     let to_base = bytes.get(i + 2).is_some_and(|to| to & 0xf8 == 0xd8);
     let before = |n: usize| i.checked_sub(n).and_then(|i| bytes.get(i)).copied();
@@ -82,7 +86,7 @@ fn is_wrgsbase(bytes: &[u8], i: usize) -> bool {
     to_base && (before(1) == Some(0xf3) || rex && before(2) == Some(0xf3))
 }
 
-/// Whether what begins there loads the selector.
+/// Returns whether the instruction at `i` loads the selector.
 fn loads_gs(bytes: &[u8], i: usize) -> bool {
     let mut decoder = Decoder::new(64, bytes.get(i..).unwrap_or_default(), DecoderOptions::NONE);
     let got = decoder.decode();
@@ -96,7 +100,8 @@ fn loads_gs(bytes: &[u8], i: usize) -> bool {
     }
 }
 
-/// Whether one of the instructions that follow each other from an address on has its opcode at `place`, behind prefixes perhaps.
+/// Decodes from `from` on. Returns whether an instruction has its opcode at `place`, possibly behind
+/// prefixes.
 fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
     let from = from.max(at);
     let Some(code) = from.since(at).and_then(|o| bytes.get(usize::try_from(o).ok()?..)) else { return false };
@@ -117,13 +122,15 @@ fn is_reached(at: Avma, bytes: &[u8], from: Avma, place: Avma) -> bool {
 
 /// `mov $158, %edi`: the number of `arch_prctl` as the first argument of `syscall`.
 const NUMBER: [u8; 5] = [0xbf, 158, 0, 0, 0];
-/// Codes of `arch_prctl` that leave the GS base as it is (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as second arguments.
+/// Codes of `arch_prctl` that do not change the GS base (`ARCH_SET_FS`, `ARCH_GET_FS`, `ARCH_GET_GS`), as
+/// second arguments.
 const OTHER_CODES: [[u8; 5]; 3] = [[0xbe, 2, 0x10, 0, 0], [0xbe, 3, 0x10, 0, 0], [0xbe, 4, 0x10, 0, 0]];
-/// How far from its first argument a call may be. Bytes.
+/// The largest distance between the first argument and a call. Bytes.
 const TO_CALL: usize = 48;
 
-/// Whether code at `at` calls `syscall` with the number of `arch_prctl` and no code that is seen to be another. `is_syscall` tells
-/// for the operand of a direct call, or of one through a slot (`true`), whether it leads there.
+/// Returns whether code at `at` calls `syscall` with the number of `arch_prctl`, unless a harmless code is
+/// visible. `is_syscall` returns whether the operand of a direct call, or of a call through a slot (`true`),
+/// leads to `syscall`.
 fn calls_by_number(at: Avma, bytes: &[u8], is_syscall: &dyn Fn(Avma, bool) -> bool) -> bool {
     memmem::find_iter(bytes, &NUMBER).any(|i| {
         let from = i.saturating_sub(TO_CALL);
@@ -145,12 +152,12 @@ fn calls_by_number(at: Avma, bytes: &[u8], is_syscall: &dyn Fn(Avma, bool) -> bo
     })
 }
 
-/// What a module may do by its code, `text`, or by what it binds.
+/// Returns what a module may do to the GS base, by its code `text` or by the symbols it binds.
 pub(crate) fn in_module(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> Option<GsUse> {
     let fdes = module.frames.fdes();
     let mut ranges: Vec<AvmaRange> = fdes.iter().map(|f| f.range).collect();
     ranges.sort_unstable_by_key(|r| r.start);
-    // Of code without frames little lies between functions; more than that is data.
+    // In code without frames, only short gaps between functions are code; longer gaps are data.
     let begins = |place: Avma| {
         let after = ranges.partition_point(|r| r.start <= place);
         let before = after.checked_sub(1).and_then(|i| ranges.get(i));
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_of_the_selector_where_an_instruction_begins() {
+    fn selector_loads_are_found_at_instruction_starts_only() {
         for code in [
             &[0x90, 0x8e, 0xe8][..],
             &[0x8e, 0x2d, 0, 0, 0, 0],
@@ -220,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_by_number_with_a_code_that_is_not_seen() {
+    fn syscall_by_number_with_an_invisible_code_is_found() {
         // mov code(%rip), %esi; mov $158, %edi; xor %eax, %eax; call
         let mut code = vec![0x8b, 0x35, 1, 2, 3, 4, 0xbf, 158, 0, 0, 0, 0x31, 0xc0, 0xe8, 0xee, 0x0f, 0, 0];
         let to = AT.add(18 + 0xfee);
@@ -234,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_call() {
+    fn the_numbers_of_the_call_are_found_as_immediates() {
         let call = [0xbe, 1, 0x10, 0, 0, 0xbf, 0x9e, 0, 0, 0, 0xe8, 1, 2, 3, 4];
         assert_eq!(found(&call), Some(GsUse::Call));
         assert_eq!(found(&call[..8]), None);
         // movl $0x1001, 8(%rsp); mov $158, %rax
         let stored = [0xc7, 0x44, 0x24, 8, 1, 0x10, 0, 0, 0x48, 0xc7, 0xc0, 0x9e, 0, 0, 0];
         assert_eq!(found(&stored), Some(GsUse::Call));
-        // ja, je: as displacements, as in glibc 2.42's libm.
+        // ja, je: the numbers as displacements, as in glibc 2.42's libm.
         let jumps = [0x0f, 0x87, 1, 0x10, 0, 0, 0x0f, 0x84, 0x9e, 0, 0, 0];
         assert_eq!(found(&jumps), None, "displacements");
     }

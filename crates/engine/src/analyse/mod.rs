@@ -1,4 +1,4 @@
-//! What code is loaded, and what each function of it does. Pure.
+//! What code is loaded, and what each function does. Pure.
 
 pub(crate) mod callees;
 pub(crate) mod caller_address;

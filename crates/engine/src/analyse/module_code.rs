@@ -1,4 +1,4 @@
-//! The code of one module: its functions, its branches, and what its data holds of it.
+//! The code of one module: its functions, its branches, and the code addresses in its data.
 
 use crate::analyse::covering;
 use crate::analyse::gs::{self, GsUse};
@@ -11,31 +11,33 @@ use rustc_hash::{FxHashSet, FxHasher};
 use std::hash::Hasher;
 use unwind::{CfaRule, Fde, Lsda, Reg};
 
-/// Into how many shares the code of a module is cut that are swept side by side.
+/// The number of parts of a module's code that are swept in parallel.
 const SHARES: usize = 4;
 
 /// Code of one module.
 #[derive(Debug)]
 pub struct ModuleCode {
-    /// Its place in the image.
+    /// Its index in the image.
     pub in_image: usize,
-    /// Why none of its functions is cloned, if so.
+    /// Why none of its functions is cloned, if the whole module is refused.
     pub refused: Option<Refusal>,
     /// Its functions.
     pub extents: Extents,
     /// Its direct branches.
     pub branches: Branches,
-    /// Where its executable bytes are. They are not kept: a server's would be the most of what whet holds.
+    /// The ranges of its executable bytes. The bytes are not kept: those of a server would take most of
+    /// whet's memory.
     pub(super) text: Vec<AvmaRange>,
-    /// Jumps through words of memory, each with the address of the word; some are there by chance.
+    /// Jumps through words of memory, with the address of each word. Some of them are chance matches.
     pub jumps_through: Vec<(Avma, Avma)>,
-    /// Whether some code of it may change the GS base.
+    /// A use of the GS base in its code, if any.
     pub(super) gs_use: Option<GsUse>,
     /// Every fragment of a function, by start.
     fragments: Vec<Fragment>,
-    /// Code addresses that data holds or that other modules can ask for, rising.
+    /// Code addresses that data holds or that other modules can look up, ascending.
     held: Vec<Avma>,
-    /// Those that data holds, rising; in a program linked to fixed addresses some are there by chance.
+    /// Code addresses that data holds, ascending. In a program linked to fixed addresses, some are chance
+    /// matches.
     pub(super) in_data: Vec<Avma>,
 }
 
@@ -43,9 +45,9 @@ pub struct ModuleCode {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fragment {
     pub(super) range: AvmaRange,
-    /// Its function's place.
+    /// The index of its function.
     function: u32,
-    /// Of its bytes when branches and functions were told by them.
+    /// Hash of its bytes at the time when functions and branches were found.
     pub(super) hash: u64,
 }
 
@@ -133,14 +135,14 @@ impl ModuleCode {
         self.in_data.dedup();
     }
 
-    /// Whether the start of an extent is a function's, not that of a fragment to which only jumps lead.
+    /// Returns whether an extent starts a function, not a fragment that only jumps reach.
     pub(super) fn is_called(&self, module: &Module, at: Avma) -> bool {
         let known = self.branches.is_taken(at) || self.held.binary_search(&at).is_ok();
         self.branches.calls_to(at).len() > 0
             || known && module.frames.find(at).is_some_and(|fde| starts_like_entry(module, fde))
     }
 
-    /// The addresses in a range that data holds: labels of computed jumps among them.
+    /// Returns the addresses in a range that data holds, including labels of computed jumps.
     #[must_use]
     pub fn held_in(&self, range: AvmaRange) -> &[Avma] {
         let from = self.held.partition_point(|&a| a < range.start);
@@ -153,19 +155,19 @@ impl ModuleCode {
         self.fragments.get(after.checked_sub(1)?).filter(|f| f.range.contains(pc))
     }
 
-    /// The function a program counter is in.
+    /// Returns the index of the function that contains a program counter.
     pub(super) fn index_at(&self, pc: Avma) -> Option<u32> {
         self.fragment_at(pc).map(|f| f.function)
     }
 
-    /// The same, itself.
+    /// Returns the function that contains a program counter.
     #[must_use]
     pub fn function_at(&self, pc: Avma) -> Option<&Extent> {
         self.extents.functions.get(self.index_at(pc)? as usize)
     }
 }
 
-/// A range of some stretches of code, where one holds it whole.
+/// Returns the bytes of a range, if one piece of `text` covers it.
 fn within(text: &[(AvmaRange, Vec<u8>)], range: AvmaRange) -> Option<&[u8]> {
     let (whole, bytes) = text.iter().find(|(r, _)| r.covers(&range))?;
     let from = usize::try_from(range.start.since(whole.start)?).ok()?;
@@ -173,14 +175,15 @@ fn within(text: &[(AvmaRange, Vec<u8>)], range: AvmaRange) -> Option<&[u8]> {
     bytes.get(from..to)
 }
 
-/// Tells changed code; whoever wants to deceive it has the right to write it anyway.
+/// Returns a hash that detects changed code. It is not cryptographic: an attacker who can write code needs no
+/// collision.
 pub(super) fn hash_of(bytes: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(bytes);
     hasher.finish()
 }
 
-/// Whether the frame is that of a function just called where an FDE begins.
+/// Returns whether an FDE begins with the frame of a function that was just called.
 fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
     module.frames.initial_row(fde).is_ok()
         && module.frames.rows(fde).ok().and_then(|rows| rows.first().cloned()).is_some_and(|r| {
@@ -188,9 +191,10 @@ fn starts_like_entry(module: &Module, fde: &Fde) -> bool {
         })
 }
 
-/// Whether a module has restartable sequences (rseq) of its own. The kernel knows these by address and knows nothing of
-/// clones. Each has an abort handler with this signature before it (x86: `RSEQ_SIG` of the librseq ABI); the C library
-/// only has it as the argument of its registration, also where it is linked into the program.
+/// Returns whether a module has restartable sequences (rseq) of its own. The kernel finds these by address
+/// and has no record of clones. Each sequence has an abort handler with this signature before it (x86:
+/// `RSEQ_SIG` of the librseq ABI). The C library has the signature only as the argument of its registration,
+/// also when it is linked into the program.
 fn has_restartable_sequences(module: &Module, text: &[(AvmaRange, Vec<u8>)]) -> bool {
     const RSEQ_SIG: u32 = 0x5305_3053;
     let is_argument = |at: Avma| {
@@ -214,7 +218,8 @@ pub(super) fn is_libc(module: &Module) -> bool {
     module.file_name().is_some_and(|f| f.starts_with("libc.so") || f.starts_with("libc-"))
 }
 
-/// The `jmp *slot(%rip)` in code at `at`, as (from, slot): two bytes that also occur by chance.
+/// Returns each `jmp *slot(%rip)` in code at `at`, as (from, slot). Its two opcode bytes also occur by
+/// chance.
 fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> + '_ {
     memmem::find_iter(bytes, &[0xff, 0x25]).filter_map(move |i| {
         let distance = i32::from_le_bytes(*bytes.get(i + 2..)?.first_chunk()?);
@@ -223,18 +228,18 @@ fn jumps_through(at: Avma, bytes: &[u8]) -> impl Iterator<Item = (Avma, Avma)> +
     })
 }
 
-/// Why a whole module is left alone.
+/// Returns why a whole module is left alone.
 fn module_refusal(module: &Module) -> Option<Refusal> {
     let file = module.file_name().unwrap_or_default();
     match module.kind {
         ModuleKind::Interpreter | ModuleKind::Vdso => Some(Refusal::RuntimeInternal),
-        // The unwinder walks its own frames and knows them by address.
+        // The unwinder walks its own frames and recognises them by address.
         _ if file.starts_with("libgcc_s") || file.starts_with("libunwind") => Some(Refusal::RuntimeInternal),
         ModuleKind::Main | ModuleKind::Library => None,
     }
 }
 
-/// Addresses that relocated words of data hold.
+/// Returns the addresses that relocated words of data hold.
 fn addresses_in_data(module: &Module, memory: &dyn ReadMemory) -> Vec<Avma> {
     let held = |r: &image::Reloc| match r.kind {
         RelocKind::Relative(Some(at)) => Some(at),
@@ -244,8 +249,8 @@ fn addresses_in_data(module: &Module, memory: &dyn ReadMemory) -> Vec<Avma> {
     module.relocations.iter().filter_map(held).collect()
 }
 
-/// Words of the data of a program linked to fixed addresses that are addresses of its code, if only by chance: nothing tells
-/// them from others there.
+/// Returns the words of data that are code addresses, for a program linked to fixed addresses. Some are
+/// chance matches: nothing distinguishes addresses from other words there.
 fn words_in_data(module: &Module, text: &[AvmaRange], memory: &dyn ReadMemory) -> Vec<Avma> {
     let data = module.segments.iter().filter(|s| !module.pie && !s.perms.x);
     let is_code = |at: &Avma| text.iter().any(|r| r.contains(*at));
@@ -258,7 +263,7 @@ fn words_in_data(module: &Module, text: &[AvmaRange], memory: &dyn ReadMemory) -
         .collect()
 }
 
-/// Code addresses that data holds or other modules can ask for.
+/// Returns the code addresses that data holds or that other modules can look up.
 fn held_addresses(module: &Module, in_data: &[Avma]) -> FxHashSet<Avma> {
     let mut held: FxHashSet<Avma> = in_data.iter().copied().collect();
     held.extend(module.symbols.iter().filter(|s| s.exported).map(|s| s.at));

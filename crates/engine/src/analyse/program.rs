@@ -1,4 +1,4 @@
-//! A whole process as code: its modules with their functions, ready to be analysed one by one.
+//! The code of a whole process: its modules with their functions, ready to be analysed one by one.
 
 use crate::analyse::callees::Callees;
 use crate::analyse::caller_address::{self, Look};
@@ -13,10 +13,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Mutex, PoisonError};
 use unwind::{Fde, Lsda, Row};
 
-/// How many functions that jump on to each other are looked through for one that looks at its return address.
+/// How many functions along tail calls are searched for a read of the return address.
 const TAIL_CALLS: usize = 32;
 
-/// A function of the process: a module's place in the image and the function's place in the module.
+/// A function of the process: an index of a module and an index of a function in the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FuncId {
     /// Index into [`Program::modules`].
@@ -25,16 +25,16 @@ pub struct FuncId {
     pub index: u32,
 }
 
-/// The process.
+/// The program: the loaded modules of a process and their code.
 pub struct Program<'m> {
     image: Image,
     modules: Vec<ModuleCode>,
     callees: Callees,
-    /// Which functions, by entry, look at their return address, as far as that was asked.
+    /// The results of `looks_at_caller` so far, by entry.
     lookers: Mutex<FxHashMap<Avma, bool>>,
     /// Slots of virtual tables whose function's address no instruction computes.
     vtables: Vec<VtableSlot>,
-    /// Words that are led elsewhere: what they hold is not assumed.
+    /// Words that whet redirects: their contents are not assumed constant.
     kept: FxHashSet<Avma>,
     memory: &'m (dyn ReadMemory + Sync),
 }
@@ -50,20 +50,21 @@ impl std::fmt::Debug for Program<'_> {
 pub struct Analysed {
     /// Its graph.
     pub cfg: Cfg,
-    /// Its bytes when it was read, without redirects.
+    /// Its bytes as they were read, without redirects.
     pub text: Vec<(AvmaRange, Vec<u8>)>,
     /// Unwind rows of all its fragments.
     pub rows: Vec<Row>,
-    /// Its exception table, of all fragments.
+    /// Its exception table, joined from all fragments.
     pub lsda: Option<Lsda>,
     /// Its personality routine.
     pub personality: Option<Avma>,
-    /// Whether it is a signal frame.
+    /// True if its frame is a signal frame.
     pub signal_frame: bool,
 }
 
 impl<'m> Program<'m> {
-    /// Sorts out the code of every module of the image. `memory` is the process without redirects.
+    /// Finds the functions in the code of every module of the image. `memory` is the process without
+    /// redirects.
     #[must_use]
     pub fn new(image: Image, memory: &'m (dyn ReadMemory + Sync)) -> Self {
         let modules: Vec<ModuleCode> =
@@ -76,55 +77,55 @@ impl<'m> Program<'m> {
         this
     }
 
-    /// Has code call through some words whatever they hold.
+    /// Makes calls read the given words at run time: their contents are not assumed constant.
     pub fn keep(&mut self, words: impl Iterator<Item = Avma>) {
         self.kept.extend(words);
     }
 
-    /// What is loaded.
+    /// Returns the loaded modules.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
     }
 
-    /// The process without redirects.
+    /// Returns the memory of the process, without redirects.
     #[must_use]
     pub fn memory(&self) -> &dyn ReadMemory {
         self.memory
     }
 
-    /// The code of all modules, as in the image.
+    /// Returns the code of all modules, in the image's order.
     #[must_use]
     pub fn modules(&self) -> &[ModuleCode] {
         &self.modules
     }
 
-    /// The module a function is in.
+    /// Returns the module that contains a function.
     #[must_use]
     pub fn module(&self, f: FuncId) -> &ModuleCode {
         &self.modules[f.module as usize]
     }
 
-    /// The image's view of that module.
+    /// Returns the image's view of the module that contains a function.
     #[must_use]
     pub fn module_image(&self, f: FuncId) -> &Module {
         &self.image.modules()[self.module(f).in_image]
     }
 
-    /// The function's fragments.
+    /// Returns the function's fragments.
     #[must_use]
     pub fn extent(&self, f: FuncId) -> &Extent {
         &self.module(f).extents.functions[f.index as usize]
     }
 
-    /// All functions, by module and address.
+    /// Returns all functions, by module and address.
     pub fn functions(&self) -> impl Iterator<Item = FuncId> + '_ {
         (0u32..).zip(&self.modules).flat_map(|(module, m)| {
             (0u32..).zip(&m.extents.functions).map(move |(index, _)| FuncId { module, index })
         })
     }
 
-    /// The function a program counter is in.
+    /// Returns the function that contains a program counter.
     #[must_use]
     pub fn find(&self, pc: Avma) -> Option<FuncId> {
         let module = self.modules.iter().position(|m| m.text.iter().any(|r| r.contains(pc)))?;
@@ -132,13 +133,13 @@ impl<'m> Program<'m> {
         Some(FuncId { module: u32::try_from(module).ok()?, index })
     }
 
-    /// The function whose entry is at an address.
+    /// Returns the function whose entry is at an address.
     #[must_use]
     pub fn entered_at(&self, at: Avma) -> Option<FuncId> {
         self.find(at).filter(|&f| self.extent(f).entry == at)
     }
 
-    /// The function to whose entry a word of memory leads, if that is so now and ever.
+    /// Returns the entry of the function to which a word of memory leads, if the word can never change.
     #[must_use]
     pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
         let constant =
@@ -147,13 +148,14 @@ impl<'m> Program<'m> {
         self.entered_at(to).map(|_| to)
     }
 
-    /// What some code may do to its thread's GS base, which then is not free for counters.
+    /// Returns a use of the GS base in loaded code. The base is then not free for counters.
     pub(crate) fn gs_use(&self) -> Option<GsUse> {
         self.modules.iter().find_map(|m| m.gs_use)
     }
 
-    /// The slots of virtual tables that may lead to clones: a program may compare a function's address with one that
-    /// some instruction computes (gcc's speculative devirtualization does), so those stay.
+    /// Returns the slots of virtual tables that may lead to clones. A program may compare a function's
+    /// address with an address that some instruction computes (gcc's speculative devirtualization does).
+    /// Slots of such functions stay.
     #[must_use]
     pub fn vtables(&self) -> &[VtableSlot] {
         &self.vtables
@@ -169,28 +171,31 @@ impl<'m> Program<'m> {
         slots
     }
 
-    /// Whether code and data of the module at `holder` may lead to an address for as long as they are there: it is in the same
-    /// module, or in one that is never unloaded. Whatever whet writes or assumes keeps to this, so that nothing leads into a
-    /// module that is gone.
+    /// Returns whether code and data of the module at `holder` may lead to an address for as long as both are
+    /// mapped.
+    ///
+    /// The address must be in the same module, or in a module that is never unloaded. All redirects and
+    /// assumptions of whet obey this rule, so nothing leads into a module that is gone.
     #[must_use]
     pub fn lasts_for(&self, holder: Avma, at: Avma) -> bool {
         self.image.module_of(at).is_some_and(|m| m.nodelete || m.extent.contains(holder))
     }
 
-    /// The page by which the module at an address is marked where it may be unloaded: its first.
+    /// Returns the page that marks the module at an address, if the module may be unloaded: its first page.
     #[must_use]
     pub fn mark_of(&self, at: Avma) -> Option<Avma> {
         self.image.module_of(at).filter(|m| !m.nodelete).map(|m| m.extent.start)
     }
 
-    /// Leaves modules alone as a whole, by their places in the image.
+    /// Leaves whole modules alone, given by their indices in the image.
     pub fn leave(&mut self, modules: &[usize], reason: Refusal) {
         for module in self.modules.iter_mut().filter(|m| modules.contains(&m.in_image)) {
             module.refused.get_or_insert(reason);
         }
     }
 
-    /// What a stub of the procedure linkage table jumps to now; `None` for any other address.
+    /// Returns the current destination of a stub of the procedure linkage table; `None` for any other
+    /// address.
     #[must_use]
     pub fn bound(&self, stub: Avma) -> Option<Avma> {
         let module = self.image.modules().iter().find(|m| m.extent.contains(stub))?;
@@ -198,8 +203,9 @@ impl<'m> Program<'m> {
         self.memory.u64(module.plt[i].slot).ok().map(Avma)
     }
 
-    /// The slots of the stubs of some modules' procedure linkage tables. What a slot holds is not taken for constant: libraries
-    /// that hook functions unprotect slots and write to them, also to those that the loader has made read-only.
+    /// Returns the slots of the stubs in some modules' procedure linkage tables. The contents of a slot are
+    /// not assumed constant: libraries that hook functions unprotect slots and write to them, even if the
+    /// loader made them read-only.
     #[must_use]
     pub fn stubs(&self, modules: &[usize]) -> Stubs {
         let images = self.image.modules();
@@ -207,13 +213,13 @@ impl<'m> Program<'m> {
         modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 
-    /// Whether a program counter is in code of the main program.
+    /// Returns whether a program counter is in code of the main program.
     #[must_use]
     pub fn in_main(&self, pc: Avma) -> bool {
         self.image.main().extent.contains(pc)
     }
 
-    /// A name for people: the symbol if there is one, else the module and the stated address.
+    /// Returns a name for people: the symbol if there is one, else the module and the SVMA.
     #[must_use]
     pub fn name(&self, f: FuncId) -> String {
         let entry = self.extent(f).entry;
@@ -227,10 +233,10 @@ impl<'m> Program<'m> {
         }
     }
 
-    /// Builds the graph of a function and all that its clone needs.
+    /// Builds the graph of a function and collects all that its clone needs.
     ///
     /// # Errors
-    /// Why it is left alone.
+    /// Returns why the function is left alone.
     pub fn analyse(&self, f: FuncId) -> Result<Analysed, Refusal> {
         let module = self.module(f);
         if let Some(reason) = module.refused {
@@ -240,7 +246,8 @@ impl<'m> Program<'m> {
         if extent.plt {
             return Err(Refusal::RuntimeInternal);
         }
-        // Somebody else computes an address inside: code that compares program counters (cancellation points).
+        // Code outside the function computes an address inside: it compares program counters (cancellation
+        // points).
         for part in &extent.parts {
             let from_outside = |(from, to): (Avma, Avma)| {
                 to != extent.entry && !extent.parts.iter().any(|p| p.contains(from))
@@ -250,7 +257,7 @@ impl<'m> Program<'m> {
             }
         }
         let whole = self.analyse_parts(f, extent.parts.len());
-        // Where fragments do not fit together the main one alone may do; the others are left to the original.
+        // If the fragments do not fit together, try the main one alone; the others then run in the original.
         if whole.is_err() && extent.parts.len() > 1 { self.analyse_parts(f, 1) } else { whole }
     }
 
@@ -271,7 +278,7 @@ impl<'m> Program<'m> {
             let fragment = module.fragment_at(range.start).filter(|f| f.range == range);
             let hash = fragment.ok_or(Refusal::Unreadable)?.hash;
             let bytes = self.memory.bytes(range).map_err(|_| Refusal::Unreadable)?;
-            // What was told of the whole module by other bytes says nothing about these.
+            // Facts about the whole module come from other bytes and do not hold for these.
             if hash_of(&bytes) == hash { Ok((range, bytes)) } else { Err(Refusal::ForeignChange) }
         };
         let text: Vec<(AvmaRange, Vec<u8>)> =
@@ -301,7 +308,7 @@ impl<'m> Program<'m> {
         Ok(Analysed { cfg, text, rows, lsda, personality: first.personality, signal_frame: false })
     }
 
-    /// What is known about a callee.
+    /// Returns what is known about a callee.
     fn callee_kind(&self, callee: Callee) -> CalleeKind {
         let kind = self.callees.kind(callee);
         if kind != CalleeKind::Ordinary {
@@ -314,7 +321,7 @@ impl<'m> Program<'m> {
         if self.looks_at_caller(at) { CalleeKind::CallerSensitive } else { kind }
     }
 
-    /// Whether a function looks at its return address, or jumps to one that does.
+    /// Returns whether a function reads its return address, or jumps to a function that does.
     fn looks_at_caller(&self, at: Avma) -> bool {
         let known = || self.lookers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&looks) = known().get(&at) {
@@ -335,8 +342,9 @@ impl<'m> Program<'m> {
         looks
     }
 
-    /// What a function does with its return address; `None` where that is not asked. The C library's functions that look at it are
-    /// known by name: others only pass it to hooks that are not there.
+    /// Returns what a function does with its return address; `None` if it is not searched. The C library's
+    /// functions that read it are known by name; its other functions only pass it to hooks that are not
+    /// installed.
     fn look_of(&self, f: FuncId) -> Option<Look> {
         let (image, extent) = (self.module_image(f), self.extent(f));
         if is_libc(image) || extent.plt {
@@ -352,9 +360,11 @@ impl<'m> Program<'m> {
         Some(caller_address::look(&parts, &rows))
     }
 
-    /// Whether data holds the address of one of its instructions, of which it is not known what for: a handler may look an
-    /// interrupted program counter up there, or patch what stands there. The targets of its jump tables are known, and where it jumps
-    /// to an address that it has from anywhere, the words may be labels for that; a clone leaves for the original then.
+    /// Returns whether data holds the address of one of the function's instructions for an unknown purpose.
+    ///
+    /// A handler may look up an interrupted program counter there, or patch the code at the address. The
+    /// targets of jump tables are known and do not count. A function that jumps to a computed address may use
+    /// the words as labels; a clone then leaves for the original, so these words do not count either.
     fn has_address_in_data(&self, f: FuncId, cfg: &Cfg) -> bool {
         if cfg.blocks.iter().any(|b| b.term == Term::Indirect) {
             return false;
@@ -377,13 +387,15 @@ impl<'m> Program<'m> {
             &module.in_data[from..to]
         });
         let mut unknown = held.copied().filter(|&at| !is_entry(at) && !is_target(at));
-        // Blocks that nothing but the data leads to are in no graph; in between instructions there is nothing.
+        // Blocks that only such data leads to are in no graph. An address in the middle of an instruction is
+        // no block.
         let inside = |at: Avma| cfg.insts.iter().any(|i| i.at < at && at < i.end());
         unknown.any(|at| !inside(at))
     }
 
-    /// Whether no direct branch leads into another module that may be unloaded: only a program that writes code by itself has such,
-    /// and clones would call clones of that module.
+    /// Returns whether every direct branch into another module leads to a module that is never unloaded. Only
+    /// a program that writes code itself has other branches; clones would then call clones of the unloadable
+    /// module.
     fn leads_only_to_lasting(&self, cfg: &Cfg) -> bool {
         cfg.insts.iter().all(|inst| {
             let i = &inst.decoded;
@@ -393,8 +405,8 @@ impl<'m> Program<'m> {
         })
     }
 
-    /// Whether a function is entered at an address by whoever calls it: a stub, what some code calls, or what looks
-    /// like a function's start and has its address in data or computed by code.
+    /// Returns whether calls enter a function at an address. Such an address is a stub, a call target, or the
+    /// start of a function whose address is in data or computed by code.
     fn is_function(&self, at: Avma) -> bool {
         let modules = self.image.modules().iter().zip(&self.modules);
         modules.into_iter().filter(|(image, _)| image.extent.contains(at)).any(|(image, code)| {
@@ -403,7 +415,7 @@ impl<'m> Program<'m> {
         })
     }
 
-    /// The exception tables of all fragments as one.
+    /// Joins the exception tables of all fragments.
     fn exception_table(&self, fdes: &[&Fde]) -> Result<Option<Lsda>, Refusal> {
         let mut whole: Option<Lsda> = None;
         let personality = fdes.first().and_then(|f| f.personality);
@@ -418,8 +430,8 @@ impl<'m> Program<'m> {
                 Some(w) => join(w, table)?,
             }
         }
-        // A fragment without a table of its own in a function that has one lets exceptions pass nowhere and
-        // everywhere: the personality is not called at all. One table cannot say that.
+        // One fragment has no table in a function that has one: the personality is not called for it at all.
+        // A joined table cannot express this.
         if whole.is_some() && fdes.iter().any(|f| f.lsda.is_none()) {
             return Err(Refusal::OddExceptionTable);
         }
@@ -430,7 +442,8 @@ impl<'m> Program<'m> {
     }
 }
 
-/// Adds a fragment's call sites to those of its function. gcc gives every fragment the same actions and types.
+/// Adds a fragment's call sites to the table of its function. gcc gives every fragment the same actions and
+/// types.
 fn join(whole: &mut Lsda, part: Lsda) -> Result<(), Refusal> {
     let prefix = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
     let shared = whole.types.len().min(part.types.len());

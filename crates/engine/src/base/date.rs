@@ -1,6 +1,7 @@
 //! Dates in answers.
 
-/// Seconds of the Unix epoch as a date; empty past the year 9999, which only a forged journal tells of.
+/// Formats seconds of the Unix epoch as a date; empty past the year 9999, which only a forged journal
+/// contains.
 pub(crate) fn rfc3339(seconds: u64) -> String {
     let at = i64::try_from(seconds).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
     at.map_or_else(String::new, |at| at.to_string())

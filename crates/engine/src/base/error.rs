@@ -1,33 +1,34 @@
-//! Why a command did not do what it was asked, with the exit code and the next step.
+//! Errors of commands, with the exit code and the next step.
 
 use std::path::PathBuf;
 use tracee::Pid;
 
 pub use tracee::is_root;
 
-/// What stopped a command. The target is as it was, or holds only whole redirects that the journal lists.
+/// The cause that ended a command. The target is unchanged, or holds only whole redirects that the journal
+/// lists.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process could not be worked on.
+    /// An operation on the process failed.
     #[error(transparent)]
     Tracee(#[from] tracee::Error),
-    /// Its threads could not be stopped.
+    /// The threads of the target could not be stopped.
     #[error(transparent)]
     Stop(#[from] tracee::StopError),
-    /// Its modules could not be read.
+    /// The modules of the target could not be read.
     #[error(transparent)]
     Image(#[from] image::Error),
-    /// Sampling did not work.
+    /// Sampling failed.
     #[error(transparent)]
     Perf(#[from] perf::Error),
-    /// Installing or taking away did not work.
+    /// Installation or undo failed.
     #[error(transparent)]
     Splice(#[from] splice::Error),
-    /// Clones could not be made.
+    /// Clones could not be built.
     #[error("cannot build the clones: {0}")]
     Build(String),
-    /// Somebody wanted it to stop; what had been begun was undone.
+    /// A signal interrupted the command; its changes were undone.
     #[error("interrupted by signal {signal}")]
     Interrupted {
         /// The signal's number.
@@ -39,15 +40,15 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
-    /// The file that says who compares a target could not be made.
+    /// The lock file of a comparison could not be created.
     #[error("cannot use the lock file {}", path.display())]
     LockFile {
         /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A kind of program whet leaves alone.
+    /// A kind of program that whet leaves alone.
     #[error("process {pid} is left alone: {why}")]
     Unsupported {
         /// The target.
@@ -57,12 +58,12 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// Nothing ran, or nothing hot could be cloned.
+    /// No code ran, or nothing hot could be cloned.
     #[error("nothing to optimize in process {pid}: {why}")]
     NothingHot {
         /// The target.
         pid: Pid,
-        /// What was seen.
+        /// What was observed.
         why: String,
     },
     /// The cap on clone memory is reached.
@@ -72,89 +73,89 @@ pub enum Error {
         pid: Pid,
         /// Bytes mapped by earlier generations.
         mapped: u64,
-        /// The cap.
+        /// The cap in bytes.
         cap: u64,
     },
-    /// Its control groups have no room for clones.
+    /// The target's control groups have no room for clones.
     #[error("process {pid} has {free} bytes left of the memory limit of {}; its clones need {need}", group.display())]
     MemoryLimit {
         /// The target.
         pid: Pid,
-        /// The folder of the group with the least room.
+        /// The control group's folder with the least room.
         group: PathBuf,
-        /// Bytes that may yet be used there.
+        /// Bytes that the group may still use.
         free: u64,
-        /// Bytes that whet wants to be free.
+        /// Bytes that the clones need.
         need: u64,
     },
-    /// Nothing of whet is in the target.
+    /// The target holds nothing of whet.
     #[error("process {pid} carries nothing of whet's")]
     NotInstalled {
         /// The target.
         pid: Pid,
     },
-    /// Somebody else undid, redid or rebuilt in the midst of a comparison.
+    /// Another command undid, redid or rebuilt meanwhile.
     #[error("process {pid} was changed by somebody else meanwhile; it is left as they have it")]
     Changed {
         /// The target.
         pid: Pid,
     },
-    /// Some redirects could not be taken away.
+    /// Some redirects could not be removed.
     #[error("{left} redirect{} of process {pid} could not be taken away", if *left == 1 { "" } else { "s" })]
     UndoIncomplete {
         /// The target.
         pid: Pid,
-        /// How many are left.
+        /// How many remain.
         left: usize,
     },
-    /// A file that could not be read or written.
+    /// A file could not be read or written.
     #[error("cannot use the file {}", path.display())]
     File {
         /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A page that could not be made.
+    /// A page could not be created.
     #[error("cannot make the page: {0}")]
     Page(String),
-    /// A file that is no profile.
+    /// A file is not a profile.
     #[error("{}: {source}", path.display())]
     ProfileText {
         /// Its path.
         path: PathBuf,
-        /// Where it is wrong.
+        /// The place and kind of the error.
         source: profile::ProfileError,
     },
-    /// A file that is no core, or not a whole one.
+    /// A file is not a core, or not a complete core.
     #[error("{}: {what}", path.display())]
     Core {
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         what: &'static str,
     },
-    /// A core of a process that whet had not touched.
+    /// The core is of a process that whet had not touched.
     #[error("the process of {} carried nothing of whet's", path.display())]
     NotInCore {
         /// The core's path.
         path: PathBuf,
     },
-    /// The last optimization knew no counts.
+    /// The last optimization had no counts.
     #[error("process {pid} holds no profile: its clones are laid out at random, or by an older whet")]
     NoProfile {
         /// The target.
         pid: Pid,
     },
-    /// A profile of something else.
+    /// The profile is of another program.
     #[error("the profile does not fit process {pid}: {why}")]
     ProfileUnfit {
         /// The target.
         pid: Pid,
-        /// In what.
+        /// What does not fit.
         why: String,
     },
-    /// A profile's module that is not there, or not one alone.
+    /// A profile lacks the module, or has more than one module of this name.
     #[error(
         "the profile has {} module {}; it knows {}",
         if *several { "more than one" } else { "no" },
@@ -162,39 +163,39 @@ pub enum Error {
         known.join(", ")
     )]
     NoSuchModule {
-        /// What was asked for; the program where nothing was.
+        /// The name that was given; `None` stands for the program.
         name: Option<String>,
-        /// Whether more than one fits.
+        /// True if more than one module fits.
         several: bool,
-        /// Those that it has.
+        /// The modules of the profile.
         known: Vec<String>,
     },
-    /// A command that could not be started.
+    /// A command could not be started.
     #[error("cannot run {program}")]
     Spawn {
         /// The program.
         program: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// More than one function answers to what was asked for.
+    /// More than one function has the given name.
     #[error("{found} functions of process {pid} answer to {name:?}:\n  {}{}", some.join("\n  "), if some.len() < *found { "\n  ..." } else { "" })]
     SeveralFunctions {
         /// The target.
         pid: Pid,
-        /// What was asked for.
+        /// The given name.
         name: String,
-        /// How many do.
+        /// How many functions have the name.
         found: usize,
-        /// Some of them: address and name.
+        /// Some of these functions: address and name.
         some: Vec<String>,
     },
-    /// A function named on the command line is none.
+    /// No function has the given name.
     #[error("no function {name:?} in process {pid}")]
     NoSuchFunction {
         /// The target.
         pid: Pid,
-        /// What was asked for.
+        /// The given name.
         name: String,
     },
 }
@@ -202,9 +203,9 @@ pub enum Error {
 /// Exit codes: part of the command line's stable interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitCode {
-    /// All went well.
+    /// Success.
     Ok = 0,
-    /// A fault of whet's own.
+    /// A defect of whet.
     Bug = 1,
     /// The command line could not be understood.
     Usage = 2,
@@ -212,25 +213,26 @@ pub enum ExitCode {
     NotFound = 3,
     /// Not permitted.
     Permission = 4,
-    /// A target that whet leaves alone.
+    /// whet leaves the target alone.
     Refused = 5,
-    /// Try again: threads did not stop, or another whet is at work.
+    /// Try again: threads did not stop, or another whet is working on the target.
     Busy = 6,
-    /// Nothing hot, nothing to undo.
+    /// Nothing is hot, or nothing can be undone.
     Nothing = 7,
-    /// Text is not what file and journal say.
+    /// Code differs from the file and the journal.
     VerifyFailed = 8,
-    /// Redirects are left that should be gone.
+    /// Redirects remain that should be gone.
     UndoFailed = 9,
-    /// The target ended meanwhile.
+    /// The target ended during the command.
     Gone = 10,
-    /// Broken off by a signal.
+    /// A signal interrupted the command.
     Interrupted = 11,
     /// No daemon runs.
     NoDaemon = 12,
 }
 
-/// An error with its causes, one after the other; what says no more than the text before it is left out.
+/// Returns an error and its causes, one after the other. Leaves out causes that the text before already
+/// contains.
 #[must_use]
 pub fn with_causes(e: &dyn std::error::Error) -> String {
     let mut message = e.to_string();
@@ -246,7 +248,7 @@ pub fn with_causes(e: &dyn std::error::Error) -> String {
 }
 
 impl Error {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         use ExitCode as X;
@@ -294,7 +296,7 @@ impl Error {
         }
     }
 
-    /// A stable name of the cause, for JSON.
+    /// Returns a stable name of the cause, for JSON.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -338,7 +340,7 @@ impl Error {
         }
     }
 
-    /// What the operator can do next.
+    /// Returns what the operator can do next.
     #[must_use]
     pub fn next_step(&self) -> String {
         match self {
@@ -418,7 +420,8 @@ impl Error {
 const GONE: (&str, ExitCode, &str) =
     ("gone", ExitCode::Gone, "the process has ended or become another program");
 
-/// The next step where a right is missing. Root is never told to become root, but which capabilities it lacks.
+/// Returns the next step where a permission is missing. For root, the text is about capabilities, since
+/// becoming root cannot help.
 #[must_use]
 pub fn rights(for_others: &'static str) -> &'static str {
     match is_root() {
@@ -427,7 +430,7 @@ pub fn rights(for_others: &'static str) -> &'static str {
     }
 }
 
-/// Code, exit code and next step of a cause in the process itself.
+/// Returns code, exit code and next step of an error of `tracee`.
 fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
     use ExitCode as X;
     use tracee::Error as E;

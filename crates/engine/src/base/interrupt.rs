@@ -1,39 +1,42 @@
-//! A wish from outside that the work end soon, or the end of its target.
+//! A request to end the work soon, or the end of its target.
 
 use crate::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracee::Process;
 
-/// Looked at where work can be broken off and the target be put back as it was. Clones share the wish.
+/// A request that is checked where work can be ended and the target restored. Clones share the request.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     signal: Arc<AtomicUsize>,
-    /// With its end the work has no purpose.
+    /// The work ends with this process.
     target: Option<Process>,
 }
 
 impl Interrupt {
-    /// The same wish, for work on one target.
+    /// Returns the same request, for work on one target.
     #[must_use]
     pub fn watching(&self, target: &Process) -> Self {
         Self { target: Some(target.clone()), ..self.clone() }
     }
 
-    /// Where a signal handler stores the signal's number.
+    /// Returns the cell in which a signal handler stores the signal's number.
     #[must_use]
     pub fn cell(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.signal)
     }
 
-    /// Whether the wish was uttered.
+    /// Returns whether the work was requested to end.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
+    /// Checks the request and the target.
+    ///
     /// # Errors
-    /// [`Error::Interrupted`] if the wish was uttered, [`tracee::Error::Gone`] if the target has ended.
+    /// Returns [`Error::Interrupted`] if the work was requested to end, [`tracee::Error::Gone`] if the target
+    /// has ended.
     pub fn check(&self) -> Result<(), Error> {
         match (self.signal.load(Ordering::Relaxed), &self.target) {
             (0, Some(target)) if !target.is_alive() => Err(tracee::Error::Gone(target.pid()).into()),

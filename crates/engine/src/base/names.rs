@@ -1,25 +1,25 @@
-//! Names as people read them, and functions by what people type.
+//! Names for people, and functions by what people type.
 
 use cpp_demangle::{DemangleOptions, Symbol};
 use std::fmt::{self, Write};
 
-/// A name longer than this is shown as it stands in the file. Names come from foreign files, and a short mangled one can stand for
-/// one that has no end.
+/// A name longer than this is shown as it is in the file. Names come from untrusted files, and a short
+/// mangled name can expand without bound.
 const LONGEST: usize = 4096;
 
-/// A symbol's name as the source has it, parameters included; `None` where it is not a mangled one. A suffix such as
+/// Returns a symbol's name as in the source, with parameters; `None` if it is not mangled. A suffix such as
 /// `.cold` stays.
 #[must_use]
 pub fn demangled(name: &str) -> Option<String> {
     read(name, &DemangleOptions::new().no_return_type())
 }
 
-/// The same without parameters.
+/// Returns the name without parameters.
 fn plain(name: &str) -> Option<String> {
     read(name, &DemangleOptions::new().no_return_type().no_params())
 }
 
-/// What is shown where there is little room: the name without parameters, or as it is.
+/// Returns the short form for narrow places: the name without parameters, or as it is.
 #[must_use]
 pub fn short(name: &str) -> String {
     plain(name).unwrap_or_else(|| name.to_owned())
@@ -31,14 +31,14 @@ fn read(name: &str, how: &DemangleOptions) -> Option<String> {
     }
     let mut out = Limited(String::new());
     match rustc_demangle::try_demangle(name) {
-        // The alternate form is without the hash.
+        // The alternate form omits the hash.
         Ok(rust) => write!(out, "{rust:#}").ok()?,
         Err(_) => Symbol::new(name.as_bytes()).ok()?.structured_demangle(&mut out, how).ok()?,
     }
     Some(out.0).filter(|s| !s.is_empty())
 }
 
-/// Takes so much and no more.
+/// A string of limited length.
 struct Limited(String);
 
 impl Write for Limited {
@@ -51,24 +51,24 @@ impl Write for Limited {
     }
 }
 
-/// How well a name answers to what somebody typed.
+/// How well a name matches what a user typed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Fit {
-    /// It is that, mangled or not.
+    /// The names are equal, mangled or not.
     Whole,
-    /// It is that but for its parameters.
+    /// The names are equal except for parameters.
     WithoutParameters,
-    /// It is the last part of its path.
+    /// The typed text is the last part of the name's path.
     LastPart,
-    /// It has it in it.
+    /// The typed text occurs in the name.
     Part,
 }
 
 impl Fit {
-    /// All, best first.
+    /// All values, best first.
     pub(crate) const ALL: [Fit; 4] = [Fit::Whole, Fit::WithoutParameters, Fit::LastPart, Fit::Part];
 
-    /// How well `name` answers to `wanted`, if it does.
+    /// Returns how well `name` matches `wanted`, if it does.
     pub(crate) fn of(name: &str, wanted: &str) -> Option<Self> {
         if name == wanted {
             return Some(Fit::Whole);
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_sources() {
+    fn names_are_demangled() {
         assert_eq!(demangled("_ZN11ha_innobase10index_readEPhPKhj16ha_rkey_function").unwrap(), {
             "ha_innobase::index_read(unsigned char*, unsigned char const*, unsigned int, ha_rkey_function)"
         });
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed() {
+    fn typed_names_are_matched() {
         let name = "_ZN11ha_innobase10index_readEPhPKhj16ha_rkey_function";
         let fit = |wanted| Fit::of(name, wanted);
         assert_eq!(fit(name), Some(Fit::Whole));
@@ -121,9 +121,9 @@ mod tests {
         assert_eq!(Fit::of("row_search_mvcc", "search"), Some(Fit::Part));
     }
 
-    /// The one-second form of the fuzz target: any name is read or left, and what is read has an end.
+    /// The one-second form of the fuzz target: any name is demangled or left, and the result is bounded.
     #[test]
-    fn any_name_is_read_or_left() {
+    fn any_name_is_demangled_or_left() {
         let parts = [
             "_Z", "_R", "N", "S_", "S0_", "S1_", "St", "I", "E", "3foo", "T_", "J", "DpT_", "F", "v", "P",
             "17h",

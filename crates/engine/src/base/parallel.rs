@@ -1,13 +1,13 @@
-//! The same work on many things, two at a time.
+//! Runs the same work on many items, on two cores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cores that whet takes at most, whatever there is: what it works on has the others.
+/// The most cores that whet uses; the others remain for the target.
 const CORES: usize = 2;
-/// How many shares there are for each core: some take longer than others.
+/// The number of shares for each core: some shares take longer than others.
 const SHARES: usize = 8;
 
-/// Does the same to each; the results come in the order of `items`, and do not depend on who does what.
+/// Applies `work` to each item. Results have the order of `items`, whichever thread computed them.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if items.len() < CORES {
         return items.iter().map(work).collect();

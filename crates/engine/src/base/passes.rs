@@ -1,40 +1,40 @@
-//! What makes clones faster than originals, each by itself: each can be left out, so that its share of the gain can be
-//! measured.
+//! The optimizations that make clones faster than originals. Each can be left out, so that its share of the
+//! gain can be measured.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One thing that is done.
+/// One optimization.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
-    /// The blocks of a function lie in the order in which control goes through them, else by address.
+    /// Orders the blocks of a function by control flow, else by address.
     Blocks,
-    /// Blocks that run rarely lie behind those of all functions that run often, else with their function.
+    /// Puts warm blocks behind the hot blocks of all functions, else they stay with their function.
     Split,
-    /// Functions that call each other lie side by side, else by address.
+    /// Puts functions that call each other side by side, else in the order of addresses.
     Functions,
-    /// Short loops go round several times between two jumps back.
+    /// Unrolls short loops, so that the back edge is taken less often.
     Loops,
-    /// Direct calls of short functions are answered in place.
+    /// Inlines short functions at direct calls.
     InPlace,
-    /// So are those of functions with branches, which leave for the rest of the function where it has to run.
+    /// Inlines the hot path of functions with branches too. Other paths leave for the rest of the function.
     SideExits,
-    /// Calls through tables go to the one function that they mostly lead to, behind a compare.
+    /// Devirtualizes calls through tables: a guard compares the table and calls its usual function directly.
     Guards,
-    /// Calls through stubs go where the stub leads.
+    /// Makes calls through stubs go directly to the stub's destination.
     Stubs,
-    /// Direct calls in originals lead to clones.
+    /// Makes direct calls in originals lead to clones.
     Calls,
-    /// Virtual tables and slots of procedure linkage tables lead to clones.
+    /// Makes virtual tables and slots of procedure linkage tables lead to clones.
     Words,
-    /// Functions of libraries are rebuilt as well as the program's.
+    /// Rebuilds functions of libraries too, not only the program's.
     Libraries,
-    /// Clones lie in huge pages, where there are any.
+    /// Puts clones on huge pages, if there are any.
     HugePages,
 }
 
 impl Pass {
-    /// All of them.
+    /// All passes.
     pub const ALL: [Pass; 12] = [
         Pass::Blocks,
         Pass::Split,
@@ -50,7 +50,7 @@ impl Pass {
         Pass::HugePages,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -87,38 +87,38 @@ impl FromStr for Pass {
     }
 }
 
-/// Some of all passes; by default all of them.
+/// A set of passes; by default all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Passes {
-    /// A bit for each that is left out.
+    /// A bit for each pass that is left out.
     left_out: u16,
 }
 
 impl Passes {
-    /// All but these.
+    /// Returns all passes except these.
     #[must_use]
     pub fn without(some: &[Pass]) -> Self {
         Self { left_out: some.iter().fold(0, |bits, &p| bits | 1 << p as u16) }
     }
 
-    /// Those that are not among them.
+    /// Returns the passes that are left out.
     pub fn left_out(self) -> impl Iterator<Item = Pass> {
         Pass::ALL.into_iter().filter(move |&p| !self.has(p))
     }
 
-    /// Whether it is one of them.
+    /// Returns whether a pass is in the set.
     #[must_use]
     pub fn has(self, pass: Pass) -> bool {
         self.left_out & (1 << pass as u16) == 0
     }
 }
 
-/// How clones are laid out.
+/// The layout of clones.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Style {
-    /// At random, from this seed, not by counts.
+    /// The seed of a random layout; `None` orders by counts.
     pub shuffle: Option<u64>,
-    /// With all that makes them faster, or some of it.
+    /// The passes to apply.
     pub passes: Passes,
 }
 

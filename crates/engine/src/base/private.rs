@@ -1,4 +1,4 @@
-//! Files of whet's own, where nobody else may put or read anything.
+//! whet's own files, where no other user may write or read.
 
 use crate::Error;
 use crate::base::whole_file;
@@ -7,11 +7,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// A folder that only its owner, who runs whet, may enter: in `/run` for root, in the session's else, and where there is none
-/// a folder beside the temporary files.
+/// Returns a folder that only the user of whet may enter. For root it is in `/run`, otherwise in the
+/// session's folder. Without these, it is a folder beside the temporary files.
 ///
 /// # Errors
-/// [`Error::File`] where none of them is to be had.
+/// Returns [`Error::File`] if none of them can be used.
 pub(crate) fn folder() -> Result<PathBuf, Error> {
     let user = fs::metadata("/proc/self").map_or(0, |m| m.uid());
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|d| PathBuf::from(d).join("whet"));
@@ -27,7 +27,7 @@ pub(crate) fn folder() -> Result<PathBuf, Error> {
         .unwrap_or_else(|| Error::File { path: "/run/whet".into(), source: io::ErrorKind::NotFound.into() }))
 }
 
-/// Makes a folder, or sees that the one that is there is the user's alone.
+/// Creates a folder, or checks that the existing folder belongs to the user alone.
 fn own(path: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -38,24 +38,24 @@ fn own(path: &Path, user: u32) -> io::Result<()> {
     if sound { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is open to others")) }
 }
 
-/// Puts a file where `path` says in one go: whoever reads the one that was there before goes on with that. Whatever else
-/// has the name (a link, say) is replaced, not followed.
+/// Replaces the file at `path` in one step: programs that read the old file continue with its contents.
+/// Anything else of that name (a link, for example) is replaced, not followed.
 ///
 /// # Errors
-/// [`Error::File`].
+/// Returns [`Error::File`].
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     replace(path, bytes, None).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// As [`write_whole`]; the file may be read by its owner and by a group, as it tells where code lies, which is nobody else's.
+/// Same as [`write_whole`], readable by its owner and a group only, because the file shows where code lies.
 ///
 /// # Errors
-/// The system's; nothing is left then.
+/// Returns the system's errors; then no file is left.
 pub(crate) fn replace(path: &Path, bytes: &[u8], group: Option<u32>) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(".unfinished");
     whole_file::replace(path, &path.with_file_name(name), 0o600, |file| {
-        // A group that the file system knows nothing of reads nothing.
+        // A group that the file system does not map gets no access.
         if group.is_some() && fchown(&*file, None, group).is_ok() {
             file.set_permissions(fs::Permissions::from_mode(0o640))?;
         }
@@ -63,10 +63,10 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], group: Option<u32>) -> io::Resu
     })
 }
 
-/// Opens a file for reading that is no link, and does not wait for whoever may be at the other end.
+/// Opens a file for reading, without following a link and without waiting for the writer of a pipe.
 ///
 /// # Errors
-/// The system's.
+/// Returns the system's errors.
 pub(crate) fn open_file(path: &Path) -> io::Result<fs::File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A folder of the test's own.
+    /// Creates a folder for one test.
     fn scratch(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("whet-private-{}-{name}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&path).unwrap();
@@ -97,7 +97,7 @@ mod tests {
         assert!(meta.is_file() && meta.mode() & 0o777 == 0o600);
         replace(&link, b"newer", Some(meta.gid())).unwrap();
         assert_eq!(fs::symlink_metadata(&link).unwrap().mode() & 0o777, 0o640);
-        // What cannot be written leaves nothing.
+        // A failed write leaves no file.
         fs::create_dir(folder.join("full")).unwrap();
         assert!(replace(&folder.join("full"), b"new", None).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn others_folders_are_not_ours() {
+    fn only_private_folders_of_the_user_are_accepted() {
         let folder = scratch("own");
         let user = fs::metadata("/proc/self").unwrap().uid();
         own(&folder, user).unwrap();

@@ -1,35 +1,35 @@
-//! What a command that takes seconds is doing just now.
+//! The current step of a command that takes seconds.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What is going on.
+/// The current step.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress {
     /// Reading modules and functions.
     Reading,
     /// Taking samples.
     Sampling {
-        /// So far.
+        /// Samples so far.
         samples: usize,
-        /// Still to go.
+        /// The remaining time.
         left: Duration,
     },
     /// Building clones.
     Building,
     /// Building clones in random order.
     Shuffling {
-        /// So many.
+        /// Functions to build.
         functions: usize,
-        /// Functions that there is no room for.
+        /// Functions that were left out for lack of room.
         left_out: usize,
     },
     /// Counting edges.
     Counting {
-        /// Of so many functions.
+        /// Functions to count.
         functions: usize,
     },
-    /// Putting them in place.
+    /// Installing clones.
     Installing,
 }
 

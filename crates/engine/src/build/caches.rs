@@ -1,4 +1,4 @@
-//! From chosen functions to code caches: order, place, emit, redirect. Nothing here touches the target.
+//! From chosen functions to code caches: order, place, emit, redirect. The target is not touched here.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Pass, Style};
@@ -15,29 +15,29 @@ use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole};
 
-/// A generation, ready to be installed, and what there is to say about it.
+/// A generation that is ready to be installed, with facts about it.
 #[derive(Debug, Default)]
 pub struct Built {
     /// Its caches.
     pub caches: Vec<CachePlan>,
-    /// For each of these what was free when its place was chosen.
+    /// For each cache, the free range in which it was placed.
     pub rooms: Vec<AvmaRange>,
-    /// Functions that were cloned, with their clones.
+    /// The functions that were cloned, with their clones.
     pub cloned: Vec<(FuncId, Fragments)>,
     /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
     pub refused: Vec<(FuncId, Refusal)>,
-    /// Whether the reason concerns only the entry, by place in `refused`.
+    /// For each item of `refused`, true if the reason concerns only the entry.
     pub entry_only: Vec<bool>,
     /// Bytes of clones.
     pub code_bytes: u64,
-    /// Where nothing is yet: for the anchor.
+    /// All mappings, so that the anchor can be placed between them.
     pub holes: Vec<(AvmaRange, Hole)>,
-    /// The program's own cache, by place in `caches`.
+    /// The index in `caches` of the program's own cache.
     pub main_cache: Option<usize>,
 }
 
 impl Built {
-    /// Whether each cache, with what has been added to it, lies where nothing else is.
+    /// Returns whether each cache, with later additions, still lies in the range that was free.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
@@ -58,7 +58,7 @@ impl Built {
     }
 }
 
-/// One cache, and what there is to say about it; see [`Built`].
+/// One cache and facts about it; see [`Built`].
 struct Made {
     plan: CachePlan,
     room: AvmaRange,
@@ -67,25 +67,26 @@ struct Made {
     entry_only: Vec<bool>,
 }
 
-/// Whether a cache and so many bytes more of data lie in a room.
+/// Returns whether a cache and `more` bytes of data fit into a range.
 fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
     cache.data_at.add(cache.data_len() + more) <= room.end
 }
 
-/// What a build has to keep to.
+/// The limits of a build.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'a> {
-    /// In the first cache there is room for so many bytes of notes.
+    /// Bytes to reserve for notes in the first cache.
     pub notes: u64,
-    /// When to break off.
+    /// Ends the build early.
     pub interrupt: &'a Interrupt,
 }
 
-/// Builds everything. `maps` is what is mapped now. Direct calls in the originals of `chosen` and `callers` lead to clones.
+/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of `chosen` and
+/// `callers` lead to clones.
 ///
 /// # Errors
-/// [`Error::Splice`] where there is no room near a module, [`Error::Build`] where the clones could not be made; those of
-/// [`Interrupt::check`].
+/// Returns [`Error::Splice`] if there is no room near a module, [`Error::Build`] if the clones could not be
+/// built, and the errors of [`Interrupt::check`].
 pub fn build(
     program: &Program<'_>,
     chosen: &[Candidate],
@@ -105,7 +106,7 @@ pub fn build(
         let work = Work { program, chosen, callers, style, holes: &built.holes, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
-        // How much there is beside clones and tables is known once they are made.
+        // The size of the data beside clones and tables is known only once they are built.
         if !fits(&made.plan, more, made.room) {
             made = one_cache(&work, &members, modules, made.plan.data_len() + more)?;
             if !fits(&made.plan, more, made.room) {
@@ -117,7 +118,7 @@ pub fn build(
     Ok(built)
 }
 
-/// Module places by reach group; only modules that may be optimized count.
+/// Returns module indices by reach group; only modules that may be optimized count.
 fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
     let modules = program.image().modules();
     let usable: Vec<usize> =
@@ -126,7 +127,7 @@ fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
     reach_group::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
 }
 
-/// Everything mapped, with what grows.
+/// Returns all mappings, marking those that grow.
 pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
     let kind = |path: Option<&str>| match path {
         Some("[heap]") => Hole::Heap,
@@ -136,7 +137,7 @@ pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
     maps.iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
 }
 
-/// What all caches are built from.
+/// The input of all caches.
 struct Work<'a, 'm> {
     program: &'a Program<'m>,
     chosen: &'a [Candidate],
@@ -146,7 +147,7 @@ struct Work<'a, 'm> {
     interrupt: &'a Interrupt,
 }
 
-/// Makes a cache where there is room for `more` bytes of data beside what is usual.
+/// Builds a cache with room for `more` bytes of data beside the usual amount.
 fn one_cache(
     work: &Work<'_, '_>,
     members: &[&Candidate],
@@ -224,16 +225,18 @@ fn one_cache(
     Ok(Made { plan, room, cloned, refused, entry_only })
 }
 
-/// How often place and size are fitted to each other.
+/// How often place and size are adjusted to each other.
 const FITTINGS: usize = 8;
-/// What a jump behind the clones meets: `int3`.
+/// The byte that fills the text behind the clones: `int3`.
 const GAP: u8 = 0xcc;
 
-/// Emits at a place near the modules; the clones, where their text and data go, and what to keep free for them.
+/// Emits at a place near the modules. Returns the output, the addresses of text and data, and the range to
+/// keep free.
 ///
-/// Where clones lie decides what they reach (a table, a far function), which decides what is cloned, which decides how
-/// much room to seek. Rule: seek room for the largest that was made so far, until what is made there fits; fill the rest.
-/// For the journal, the map and the like there is room for as much again as for the tables, and 1 MiB, and `more`. Bytes.
+/// The address of clones decides what they reach (a table, a far function). Their reach decides what is
+/// cloned, and so the room to seek. Rule: seek room for the largest output so far, until the output there
+/// fits; fill the rest. Data gets twice the size of the tables plus 1 MiB plus `more` bytes, for the journal,
+/// the address map and the like.
 fn emit_somewhere(
     parts: &Parts<'_>,
     near: &[AvmaRange],
@@ -263,11 +266,11 @@ fn emit_somewhere(
     Err(Error::Build("the size of the clones depends on their address".to_owned()))
 }
 
-/// What one cache is made of.
+/// The input of one cache.
 struct Parts<'a> {
     members: &'a [&'a Candidate],
     stubs: &'a Stubs,
-    /// Where a word leads that never changes.
+    /// The constant destination of a word of memory, if the word can never change.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
     interrupt: &'a Interrupt,
 }
@@ -298,7 +301,7 @@ fn emit_at(
             lsda: c.analysed.lsda.as_ref(),
             personality: c.analysed.personality,
             signal_frame: c.analysed.signal_frame,
-            // The denser the fewer lines: measured, entries gain nothing from alignment.
+            // Dense code takes fewer lines; measurements show no gain from aligned entries.
             align: 1,
             ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
         })
@@ -310,7 +313,7 @@ fn emit_at(
     })
 }
 
-/// Those of a function whose callees lie in reach of the cache.
+/// Returns the inline sites of a function whose callees are within reach of the cache.
 fn inline_sites<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<InlineSite<'a>> {
     let near = |s: &crate::plan::candidate::InlineSite| {
         let body = *bodies.get(&s.callee)?;
@@ -325,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_lies_in_its_room_with_all_that_was_added_to_it() {
+    fn a_cache_fits_its_range_with_all_additions() {
         let plan = CachePlan {
             text_at: Avma(0x20_0000),
             text: vec![GAP; 10],

@@ -1,9 +1,9 @@
-//! How the unwinder of a static program asks for code: by direct calls, whose displacements can be led.
+//! How the unwinder of a static program finds code: by direct calls whose displacements can be redirected.
 //!
-//! A static program has no slot or pointer between its unwinder and the function that finds frame tables. libgcc from
-//! GCC 12 on glibc 2.35 calls `_dl_find_object`, all others call `dl_iterate_phdr`. Both functions are found by their
-//! symbols, so the unwinder of a stripped program cannot be informed. For every function whose calls are led all ways
-//! to it must be known: only then does no unwinder ask it without the anchor.
+//! A static program has no slot or pointer between its unwinder and the function that finds frame tables.
+//! libgcc from GCC 12 on glibc 2.35 calls `_dl_find_object`; all other unwinders call `dl_iterate_phdr`. Both
+//! functions are found by their symbols, so the unwinder of a stripped program cannot be redirected. For each
+//! redirected function, all ways to it must be known. Otherwise an unwinder might call it without the anchor.
 
 use crate::analyse::covering;
 use crate::build::unwinder::EH_FRAME_HEADER;
@@ -12,16 +12,16 @@ use iced_x86::{FlowControl, Instruction, OpKind};
 use image::{Image, Module, ModuleKind};
 use memchr::memmem;
 
-/// glibc's lookup of frame tables, and what only its own functions begin with.
+/// glibc's lookup of frame tables. The names of the lookup's own functions begin with this name.
 const FIND_OBJECT: &str = "_dl_find_object";
-/// What all other unwinders call.
+/// The function that all other unwinders call.
 const WALK: &str = "dl_iterate_phdr";
-/// libgcc's function that asks.
+/// libgcc's function that calls the lookup.
 const ASKS: &str = "_Unwind_Find_FDE";
 
-/// A function that LLVM's libunwind alone has.
+/// A function that only LLVM's libunwind has.
 const STEPS: &str = "__unw_step";
-/// glibc's function that gives libraries which a static program loads the address of `_dl_find_object`.
+/// A function of glibc. It passes the address of `_dl_find_object` to libraries that a static program loads.
 const HANDS_ON: &str = "__rtld_static_init";
 
 /// The direct calls of one function.
@@ -33,19 +33,20 @@ pub struct DirectCalls {
     pub displacements: Vec<AvmaRange>,
 }
 
-/// How the unwinders of a static program ask.
+/// The lookup calls of a static program's unwinders.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// Calls of `_dl_find_object`.
     pub find_object: Option<DirectCalls>,
-    /// Calls of `dl_iterate_phdr`, where some unwinder in it makes such.
+    /// Calls of `dl_iterate_phdr`, if some unwinder calls it.
     pub walk: Option<DirectCalls>,
 }
 
-/// Finds all calls by which unwinders of a static program ask for code. `memory` is the process without redirects.
+/// Finds all calls by which unwinders of a static program look up code. `memory` is the process without
+/// redirects.
 ///
 /// # Errors
-/// Why its unwinders cannot be informed.
+/// Returns why its unwinders cannot be redirected.
 pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
     let program = image.main();
     if image.modules().iter().any(|m| m.kind == ModuleKind::Library) {
@@ -63,7 +64,8 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
         Some(direct_calls(program, memory, &code, function).map_err(|why| format!("{why} {name}")))
     };
     let find_object = calls(FIND_OBJECT).transpose()?.filter(|c| !c.displacements.is_empty());
-    // Who searches program headers for frame tables, but for glibc on behalf of `_dl_find_object`, lists modules.
+    // Code that searches program headers for frame tables lists modules. glibc's code for `_dl_find_object`
+    // is an exception.
     let of_libc = |at: Avma| program.symbols.name_at(at).is_some_and(|n| n.starts_with(FIND_OBJECT));
     let lists_modules = code.iter().flat_map(Code::numbers).any(|at| !of_libc(at));
     let walk = if lists_modules { calls(WALK).transpose()? } else { None };
@@ -74,7 +76,7 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
         );
     }
     let asked = Asked { find_object, walk };
-    // LLVM's has a function of that name, which asks through others.
+    // LLVM's libunwind has a function of this name too, which calls the lookup through others.
     let is_libgcc = function(STEPS).is_none();
     match function(ASKS).filter(|at| is_libgcc && !asks(program, *at, &asked)) {
         Some(_) => Err(format!("its {ASKS} asks in no known way")),
@@ -82,7 +84,7 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
     }
 }
 
-/// Whether the function that begins at `at` makes one of the calls, be it in a part of its own that is rarely run.
+/// Returns whether the function at `at` makes one of the calls, possibly in its cold part.
 fn asks(program: &Module, at: Avma, asked: &Asked) -> bool {
     let name = program.symbols.name_at(at).unwrap_or_default();
     let all = asked.find_object.iter().chain(&asked.walk).flat_map(|c| &c.displacements);
@@ -107,12 +109,12 @@ impl Code {
         self.bytes.get(from..from.checked_add(usize::try_from(range.len()).ok()?)?)
     }
 
-    /// Where the number of `PT_GNU_EH_FRAME` stands.
+    /// Returns the places that hold the number of `PT_GNU_EH_FRAME`.
     fn numbers(&self) -> impl Iterator<Item = Avma> + '_ {
         memmem::find_iter(&self.bytes, &EH_FRAME_HEADER).map(|i| self.at(i))
     }
 
-    /// Where four bytes are the distance from their end to `to`.
+    /// Returns the places where four bytes are the distance from their end to `to`.
     fn distances(&self, to: Avma) -> impl Iterator<Item = Avma> + '_ {
         let end = |i: usize| self.at(i + 4);
         let words = self.bytes.windows(4).enumerate();
@@ -122,13 +124,14 @@ impl Code {
         })
     }
 
-    /// Where four bytes may be an address, as in a constant of a program linked to fixed addresses.
+    /// Returns the places where four bytes may be an address, as in a constant of a program linked to fixed
+    /// addresses.
     fn constants(&self, to: Avma) -> Vec<Avma> {
         let Ok(word) = u32::try_from(to.0) else { return Vec::new() };
         memmem::find_iter(&self.bytes, &word.to_le_bytes()).map(|i| self.at(i)).collect()
     }
 
-    /// Where a jump with a displacement of one byte may lead to `to`.
+    /// Returns the places where a jump with a one-byte displacement may lead to `to`.
     fn short_jumps(&self, to: Avma) -> impl Iterator<Item = Avma> + '_ {
         let near = to.since(self.start).and_then(|o| usize::try_from(o).ok()).unwrap_or(usize::MAX / 2);
         let from = near.saturating_sub(130).min(self.bytes.len());
@@ -142,7 +145,7 @@ impl Code {
     }
 }
 
-/// The direct calls of a function, and jumps to it, where there is no other way to it.
+/// Returns the direct calls of a function, and jumps to it, if there is no other way to it.
 fn direct_calls(
     program: &Module,
     memory: &dyn ReadMemory,
@@ -175,15 +178,16 @@ fn direct_calls(
     Ok(DirectCalls { function, displacements })
 }
 
-/// Whether data holds the address of the function.
+/// Returns whether data holds the address of the function.
 fn is_in_data(program: &Module, memory: &dyn ReadMemory, function: Avma) -> bool {
     let word = function.0.to_le_bytes();
     let data = program.segments.iter().filter(|s| !s.perms.x);
-    // What cannot be read may hold it.
+    // Data that cannot be read may hold the address.
     data.map(|s| memory.bytes(s.range)).any(|b| b.map_or(true, |b| memmem::find(&b, &word).is_some()))
 }
 
-/// Whether an operand of an instruction is the address of the function or a place to which control goes there.
+/// Returns whether an operand of an instruction is the function's address, or a branch or memory operand
+/// leads there.
 fn mentions(i: &Instruction, function: Avma) -> bool {
     (0..i.op_count()).any(|op| match i.op_kind(op) {
         OpKind::NearBranch64 => i.near_branch64() == function.0,
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_may_lead_to_a_function_is_found() {
+    fn all_references_to_a_function_are_found() {
         // call; lea; mov $imm; jmp short; jne short.
         let code = code(&[
             (0, &[0xe8, 0x1b, 0, 0, 0]),

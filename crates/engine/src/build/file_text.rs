@@ -1,4 +1,4 @@
-//! What the files say a module's code should be.
+//! The code of a module according to its file.
 
 use crate::analyse::program::{Analysed, FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -9,17 +9,17 @@ use tracee::{MappedFile, Process};
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// The executable bytes of one module as its file has them, at the addresses they are mapped to.
+/// The executable bytes of one module from its file, at the addresses where they are mapped.
 #[derive(Debug)]
 pub struct FileText {
     file: MappedFile,
-    /// What is mapped, and from which offset.
+    /// The mapped ranges, with their offsets in the file.
     pieces: Vec<(AvmaRange, u64)>,
 }
 
 impl FileText {
-    /// Opens the file a module was mapped from; `None` where it is not to be had any more (deleted and not reachable,
-    /// or another file has its name now).
+    /// Opens the file from which a module was mapped. Returns `None` if the file is no longer available
+    /// (deleted and not reachable, or another file has its name now).
     #[must_use]
     pub fn load(process: &Process, image: &Image, module: &Module) -> Option<Self> {
         let first = image.mapping_of(module.extent.start)?;
@@ -37,20 +37,20 @@ impl FileText {
         Some(Self { file, pieces })
     }
 
-    /// The bytes of a range, where one mapping holds it whole.
+    /// Returns the bytes of a range, if one mapping covers it.
     #[must_use]
     pub fn bytes(&self, range: AvmaRange) -> Option<Vec<u8>> {
         let (whole, offset) = self.pieces.iter().find(|(r, _)| r.covers(&range))?;
         self.file.part(offset.checked_add(range.start.since(whole.start)?)?, range.len())
     }
 
-    /// All there is; nothing in place of what cannot be read.
+    /// Returns all ranges with their bytes; `None` for bytes that cannot be read.
     pub fn pieces(&self) -> impl Iterator<Item = (AvmaRange, Option<Vec<u8>>)> {
         self.pieces.iter().map(|&(r, _)| (r, self.bytes(r)))
     }
 }
 
-/// Whether a function is not as its file has it.
+/// Returns whether a function differs from its file.
 #[must_use]
 pub fn is_foreign(
     program: &Program<'_>,
@@ -63,7 +63,8 @@ pub fn is_foreign(
     analysed.text.iter().any(differs)
 }
 
-/// Whether file and memory agree in their first page: headers, and in all linkers' outputs the build-id.
+/// Returns whether file and memory agree in their first page: headers, and in all linkers' outputs the build
+/// id.
 fn same_head(process: &Process, at: Avma, file: &MappedFile) -> bool {
     let Some(head) = file.part(0, file.size().min(PAGE)) else { return false };
     process.bytes(AvmaRange::with_len(at, head.len() as u64)).is_ok_and(|mem| mem == head)

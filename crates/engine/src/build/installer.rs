@@ -1,4 +1,4 @@
-//! Where generations are put: the program as it was read, and how clones of it get into the process.
+//! Installs generations: the program as it was read, and how its clones get into the process.
 
 use crate::analyse::program::Program;
 use crate::base::options::MEMORY_CAP;
@@ -16,39 +16,39 @@ use image::Image;
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
-/// How many more places to try where the target maps faster than whet builds.
+/// How many more places to try if the target maps faster than whet builds.
 const PLACES: usize = 3;
 
-/// What all generations of one command are made from.
+/// The common input of all generations of one command.
 pub(crate) struct Installer<'a, 'm> {
     /// The process as it was when the program was read.
     pub(crate) target: &'a Target,
     /// Its code.
     pub(crate) program: &'a Program<'m>,
-    /// How its unwinders are told.
+    /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
-    /// What its modules' files say, by the module's place in the image.
+    /// The code in its modules' files, by the module's index in the image.
     pub(crate) files: FxHashMap<usize, FileText>,
-    /// When to break off.
+    /// Ends the work early.
     pub(crate) interrupt: Interrupt,
 }
 
-/// What a generation is made of.
+/// The input of one generation.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// The functions, with the orders of their blocks.
     pub(crate) chosen: &'a [Candidate],
     /// Functions of earlier generations: their direct calls lead to clones, too.
     pub(crate) callers: &'a [Candidate],
-    /// How they are laid out.
+    /// The layout.
     pub(crate) style: Style,
-    /// Where its clones only count: the offsets at which they do.
+    /// For counting clones: the offsets of their counters.
     pub(crate) counters: Option<Offsets>,
-    /// What the next whet should know.
+    /// Returns notes for a later whet.
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
 
-/// A generation in place.
+/// An installed generation.
 pub(crate) struct Placed {
     pub(crate) built: Built,
     pub(crate) caches: Vec<CachePlan>,
@@ -57,10 +57,11 @@ pub(crate) struct Placed {
     pub(crate) report: InstallReport,
 }
 
-/// Makes the stop by which no later one is felt, in a process that no whet has touched.
+/// Makes the first stop in a process that no whet has touched. It installs the routines that let calls
+/// interrupted by later stops finish unnoticed.
 ///
 /// # Errors
-/// [`Error`]; the process is as it was then, but for mappings that nothing refers to.
+/// Returns [`Error`]; the process is then unchanged, except for mappings that nothing refers to.
 pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -> Result<(), Error> {
     let holes = caches::holes(&target.maps);
     let near = [image.main().extent];
@@ -73,15 +74,17 @@ pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -
 }
 
 impl Installer<'_, '_> {
-    /// Builds clones for the address space as it is now, and installs them. `target` is the process as it is now.
+    /// Builds clones for the current address space, and installs them. `target` is the process in its present
+    /// state.
     ///
     /// # Errors
-    /// [`Error`]; what was not installed leaves nothing.
+    /// Returns [`Error`]; a failed installation leaves nothing behind.
     pub(crate) fn install(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
         let mut again = None;
         for _ in 0..PLACES {
             match self.install_once(again.as_ref().unwrap_or(target), wanted) {
-                // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor may be there by now.
+                // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor
+                // may exist by now.
                 Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {
                     again = Some(Target::open(target.process.pid())?);
                 }
@@ -106,7 +109,8 @@ impl Installer<'_, '_> {
         let noted = |mut built: Built| {
             let notes = notes(&built);
             match &counters {
-                // What says how to end counting is there already, unless nothing counts.
+                // A cache with counters already has the list by which counting ends; the round's data follow
+                // it.
                 Some(offsets) => {
                     for (i, cache) in built.caches.iter_mut().enumerate() {
                         if cache.notes.is_empty() {
@@ -127,7 +131,7 @@ impl Installer<'_, '_> {
             return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
         }
         if !built.fits() {
-            // What is noted of other clones may be somewhat more.
+            // Notes about the new clones may be somewhat longer.
             let notes = built.caches.first().map_or(0, |first| first.notes.len() as u64);
             built = noted(build(notes.saturating_mul(2))?);
             if !built.fits() {
@@ -145,14 +149,14 @@ impl Installer<'_, '_> {
         let anchor_at = Self::place_anchor(&built)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
         let caches = std::mem::take(&mut built.caches);
-        // What is to go again soon is not worth a huge page.
+        // Clones that are soon removed are not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
         let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
         Ok(Placed { built, caches: plan.caches, mapped, report })
     }
 
-    /// The place of a new anchor: near the first cache.
+    /// Returns the place of a new anchor: near the first cache.
     fn place_anchor(built: &Built) -> Result<Avma, Error> {
         let near = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
         let request = splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false };

@@ -1,10 +1,12 @@
-//! How a target's unwinders learn of clones: which of them there are, what they ask, and what can be led to the anchor.
+//! How a target's unwinders find clones: which unwinders there are, which functions they call, which calls
+//! can be redirected to the anchor.
 //!
-//! libgcc from GCC 12 on glibc 2.35 or later asks `_dl_find_object`, which costs the target a pointer. All others walk the
-//! list of modules by `dl_iterate_phdr`: the words by which modules with such an unwinder call it are led. Other modules
-//! call the original, so that programs that walk the list for reasons of their own see no module of whet's.
-//! Where a C library has no `_dl_find_object`, the address that it exports is led as well, for unwinders loaded later.
-//! Static programs call either function directly: see `direct`.
+//! libgcc from GCC 12 on glibc 2.35 or later calls `_dl_find_object`. To redirect it, one pointer of the
+//! target is changed. All other unwinders walk the list of modules by `dl_iterate_phdr`. For these, the words
+//! by which modules with such an unwinder call the function are redirected. Other modules call the original,
+//! so programs that walk the list for their own reasons see no module of whet's. If a C library has no
+//! `_dl_find_object`, the address that it exports for `dl_iterate_phdr` is redirected as well, for unwinders
+//! that are loaded later. Static programs call either function directly: see `direct`.
 
 use crate::build::direct::{self, DirectCalls};
 use crate::build::unwinder;
@@ -16,39 +18,40 @@ use std::collections::BTreeSet;
 
 const WALK: &str = "dl_iterate_phdr";
 const FIND_OBJECT: &str = "_dl_find_object";
-/// What only an unwinder defines (Itanium C++ ABI, exception handling, level I; libgcc; LLVM's libunwind). The last is
-/// `unw_step` of the nongnu one, whose header renames it; Debian builds that without the C++ names since 1.8.
+/// Names that only an unwinder defines (Itanium C++ ABI, exception handling, level I; libgcc; LLVM's
+/// libunwind). The last is `unw_step` of the nongnu libunwind, whose header renames it; since 1.8 Debian
+/// builds that library without the C++ names.
 const UNWINDER: [&str; 5] =
     ["_Unwind_RaiseException", "_Unwind_Backtrace", "_Unwind_Find_FDE", "unw_step", "_ULx86_64_step"];
 
-/// What is to be led through the anchor.
+/// The lookup functions that must be redirected to the anchor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lookup {
-    /// `_dl_find_object`, where an unwinder asks it.
+    /// `_dl_find_object`, if an unwinder calls it.
     pub find_object: Option<FindObject>,
-    /// The functions whose calls are led, which is done by `places` or was done by an older whet.
+    /// The functions whose calls are redirected, by `places` or already by an older whet.
     pub functions: Vec<Avma>,
-    /// What leads to them now and is to be changed.
+    /// The places that lead to these functions now and must be changed.
     pub places: Vec<Place>,
 }
 
 /// A place by which a function is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Where.
+    /// The address of the place.
     pub at: Avma,
-    /// How it holds an address.
+    /// How the place holds an address.
     pub form: Form,
     /// The function.
     pub function: Avma,
-    /// What answers in its place.
+    /// The routine of the anchor that replaces the function.
     pub routine: Routine,
 }
 
 /// How a place holds an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// A word of data, to which this is added.
+    /// A word of data; the bias is added to it.
     Word(Bias),
     /// The displacement of a direct call.
     Displacement,
@@ -57,9 +60,9 @@ pub enum Form {
 /// A routine of the anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Routine {
-    /// That for `_dl_find_object`.
+    /// The routine for `_dl_find_object`.
     FindObject,
-    /// That for `dl_iterate_phdr`.
+    /// The routine for `dl_iterate_phdr`.
     Walk,
 }
 
@@ -75,12 +78,12 @@ impl Routine {
 }
 
 impl Place {
-    /// A word by which `dl_iterate_phdr` is called.
+    /// Returns a word by which `dl_iterate_phdr` is called.
     fn word(at: Avma, bias: Bias, function: Avma) -> Self {
         Self { at, form: Form::Word(bias), function, routine: Routine::Walk }
     }
 
-    /// What is added to a word.
+    /// Returns the bias that is added to a word.
     fn bias(&self) -> Option<Bias> {
         match self.form {
             Form::Word(bias) => Some(bias),
@@ -88,7 +91,7 @@ impl Place {
         }
     }
 
-    /// The bytes that change.
+    /// Returns the range of bytes that change.
     #[must_use]
     pub fn range(&self) -> AvmaRange {
         let len = match self.form {
@@ -98,7 +101,8 @@ impl Place {
         AvmaRange::with_len(self.at, len)
     }
 
-    /// Returns its bytes where it leads to an address, and zeros behind them. `None` where the address is out of reach.
+    /// Returns the place's bytes when it leads to an address, padded with zeros. Returns `None` if the
+    /// address is out of reach.
     #[must_use]
     pub fn holding(&self, to: Avma) -> Option<[u8; 8]> {
         match self.form {
@@ -111,30 +115,31 @@ impl Place {
     }
 }
 
-/// What there is in a target.
+/// The lookup functions and unwinders of a target.
 #[derive(Clone, Debug)]
 struct Found {
-    /// `_dl_find_object` can be led through the anchor.
+    /// True if `_dl_find_object` can be redirected to the anchor.
     find_object: bool,
     /// A module with an unwinder that walks the list of modules.
     walker: Option<String>,
-    /// `dl_iterate_phdr` is libc's alone, or why it cannot be led.
+    /// The address of libc's `dl_iterate_phdr`, or why it cannot be redirected.
     walk: Result<Avma, &'static str>,
-    /// Some code in it may unwind, with or without names.
+    /// True if some code may unwind, with or without symbols.
     may_unwind: bool,
 }
 
-/// What of `dl_iterate_phdr` is led.
+/// Which callers of `dl_iterate_phdr` are redirected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Nothing,
     /// The words by which modules with an unwinder call it.
     Walkers(Avma),
-    /// These, and the address that the C library exports.
+    /// These words, and the address that the C library exports.
     All(Avma),
 }
 
-/// What is led beside `_dl_find_object`. An error is the reason why a target must be left alone.
+/// Returns what is redirected beside `_dl_find_object`. An error is the reason why the target must be left
+/// alone.
 fn way(found: &Found) -> Result<Way, String> {
     match (found.find_object, &found.walker, found.walk) {
         (true, None, _) => Ok(Way::Nothing),
@@ -148,10 +153,11 @@ fn way(found: &Found) -> Result<Way, String> {
     }
 }
 
-/// Looks for both ways, in a target that whet has not touched or has: an unwinder may have been loaded since.
+/// Finds both lookup functions. Also runs in targets that whet has optimized, since an unwinder may be loaded
+/// later.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where exceptions could not cross clones.
+/// Returns [`Error::Unsupported`] if exceptions could not pass through clones.
 pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
     let may_unwind = unwinder::may_unwind(image, &target.pristine());
     if image.main().static_exe && may_unwind {
@@ -162,7 +168,7 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
         Some(a) => a.slot.map(|slot| FindObject { slot: Some(slot), value: a.original }),
         None => find_object(target, image),
     };
-    // An older whet led the entry of the function itself, so all calls are led.
+    // An older whet redirected the entry of the function itself, so all its calls are redirected.
     if let Some(hook) = anchor.and_then(|a| a.hook.as_ref())
         && let Some(entry) = hook.records.iter().find(|r| r.kind == RedirectKind::Entry)
     {
@@ -194,11 +200,11 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
     Ok(Lookup { find_object, functions: vec![function], places })
 }
 
-/// The same in a static program that holds an unwinder.
+/// Finds both lookup functions in a static program that contains an unwinder.
 fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
     let asked = direct::asked(image, &target.pristine())?;
     let find_object = asked.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
-    // The routine leads on to what was there when the anchor was made.
+    // The anchor's routine continues to the function that was found when the anchor was created.
     let leads_on = target.installed.as_ref().map(|i| i.anchor.original);
     if leads_on.is_some_and(|original| original != find_object.map_or(0, |f| f.value)) {
         return Err("it was optimized before its unwinder was found".to_owned());
@@ -215,7 +221,7 @@ fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
     Ok(lookup)
 }
 
-/// The words by which modules call `dl_iterate_phdr`.
+/// Returns the words by which modules call `dl_iterate_phdr`.
 fn calls(walkers: &[&Module], function: Avma) -> Vec<Place> {
     let words = |m: &&Module| -> Vec<Avma> {
         let of_walk = |r: &&image::Reloc| r.addend == 0 && m.symbol_of(r) == Some(WALK);
@@ -224,21 +230,21 @@ fn calls(walkers: &[&Module], function: Avma) -> Vec<Place> {
     walkers.iter().flat_map(words).map(|at| Place::word(at, Bias(0), function)).collect()
 }
 
-/// The word by which modules that are loaded later find `dl_iterate_phdr`.
+/// Returns the word by which modules that are loaded later find `dl_iterate_phdr`.
 fn export(image: &Image, function: Avma) -> Option<Place> {
     image.modules().iter().find_map(|m| Some(Place::word(m.export_word(WALK)?, m.bias, function)))
 }
 
-/// The answer where `dl_iterate_phdr` would have to be led, and cannot be.
+/// Returns the error for a target whose `dl_iterate_phdr` must be redirected and cannot be.
 pub fn unsupported(target: &Target, why: String) -> Error {
     Error::Unsupported { pid: target.process.pid(), code: "no_unwind_lookup", why }
 }
 
-/// The pointer behind libc's `_dl_find_object`.
+/// Returns the pointer behind libc's `_dl_find_object`.
 fn find_object(target: &Target, image: &Image) -> Option<FindObject> {
     let stub = image.modules().iter().find_map(|m| m.symbols.exported(FIND_OBJECT))?;
     let found = splice::decode_stub(&target.process, stub)?;
-    // The pointer must lead into the loader's code; anything else is not what it was taken for.
+    // The pointer must lead into the loader's code; otherwise the stub was decoded wrongly.
     let in_code = image.mapping_of(Avma(found.value)).is_some_and(|m| m.perms.x);
     let in_loader = image.module_of(found.slot?).is_some_and(|m| {
         m.symbols.exported("_rtld_global_ro").is_some() || m.kind == ModuleKind::Interpreter
@@ -246,7 +252,7 @@ fn find_object(target: &Target, image: &Image) -> Option<FindObject> {
     (in_code && in_loader).then_some(found)
 }
 
-/// The C library's `dl_iterate_phdr`, if nobody else answers in its place.
+/// Returns the C library's `dl_iterate_phdr`, if no other module defines one.
 fn libc_walk(image: &Image) -> Result<Avma, &'static str> {
     if image.main().static_exe {
         return Err("it is statically linked");
@@ -260,28 +266,28 @@ fn libc_walk(image: &Image) -> Result<Avma, &'static str> {
     if is_library && libc.nodelete { Ok(at) } else { Err("dl_iterate_phdr is not its C library's") }
 }
 
-/// Whether a module holds an unwinder that walks the list of modules.
+/// Returns whether a module contains an unwinder that walks the list of modules.
 fn walks(module: &Module) -> bool {
     let module_of_a_program = matches!(module.kind, ModuleKind::Main | ModuleKind::Library);
     if !module_of_a_program || module.symbols.exported(WALK).is_some() {
         return false;
     }
     let names = imports(module);
-    // One that asks _dl_find_object takes its answer.
+    // An unwinder that calls `_dl_find_object` uses its result.
     if !names.contains(WALK) || names.contains(FIND_OBJECT) {
         return false;
     }
     if UNWINDER.iter().any(|name| module.symbols.named(name).next().is_some()) {
         return true;
     }
-    // A program without symbols may hold one all the same, unless it has somebody else unwind. Of a library that is only
-    // believed where it brings the rest of a language's exceptions along.
+    // A program without symbols may still contain an unwinder, unless it imports one. A library without
+    // symbols is assumed to contain one only if it also has its own personality routine for exceptions.
     let by_others = names.iter().any(|n| n.starts_with("_Unwind_"));
     let own = |f: &unwind::Fde| f.personality.is_some_and(|p| module.extent.contains(p));
     !by_others && (module.kind == ModuleKind::Main || module.frames.fdes().iter().any(own))
 }
 
-/// Names a module asks others for.
+/// Returns the names of unwinder and lookup functions that a module imports.
 fn imports(module: &Module) -> BTreeSet<&str> {
     let bound = module.relocations.iter().filter_map(|r| module.symbol_of(r));
     let slots = module.slots.iter().map(|s| s.name.as_str());
@@ -297,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_needed_is_led() {
+    fn only_needed_lookups_are_redirected() {
         let found = |find_object, walker: Option<&str>, walk, may_unwind| {
             way(&Found { find_object, walker: walker.map(str::to_owned), walk, may_unwind })
         };

@@ -1,12 +1,12 @@
 //! The address maps of a code cache as one block of bytes, kept in the target.
 //!
-//! A count, then for each clone the original's entry, the length of its map, and the map ([`emit::AddressMap`] has its
-//! own versioned form). Little-endian.
+//! A count, then for each clone the original's entry, the length of its map, and the map.
+//! [`emit::AddressMap`] has its own versioned form. Little-endian.
 
 use addr::Avma;
 use emit::{AddressMap, CloneInfo};
 
-/// The stored form.
+/// Returns the stored form.
 #[must_use]
 pub fn write(clones: &[CloneInfo]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -20,7 +20,7 @@ pub fn write(clones: &[CloneInfo]) -> Vec<u8> {
     out
 }
 
-/// Reads it back; what is cut off ends the list, and a map of an unknown version is passed by.
+/// Reads the stored form. Truncated data ends the list; a map of an unknown version is skipped.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Vec<(Avma, AddressMap)> {
     let Some((count, mut rest)) = bytes.split_first_chunk::<4>() else { return Vec::new() };
@@ -42,7 +42,7 @@ mod tests {
 
     /// The one-second form of the fuzz target: any bytes, no panic.
     #[test]
-    fn any_bytes_are_read_or_ended() {
+    fn any_bytes_are_read_or_end_the_list() {
         assert_eq!(read(&write(&[])).len(), 0);
         arbtest::arbtest(|u| {
             let junk: Vec<u8> = u.arbitrary()?;

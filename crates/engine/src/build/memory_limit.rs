@@ -1,8 +1,8 @@
-//! Whether a process has memory left for clones under the limits of its control groups.
+//! Checks that the limits of a process's control groups leave memory for clones.
 //!
-//! What is written into a process is its memory: pages of clones and tables, and patched pages of code, are charged to its control groups. At the
-//! limit of one, the kernel ends a process there, which would be the target. So there must be room before anything is
-//! written.
+//! Memory that whet writes in a process is charged to the process's control groups: pages of clones and
+//! tables, and patched pages of code. At a group's limit, the kernel kills a process of the group, which
+//! would be the target. So room must exist before anything is written.
 
 use crate::Error;
 use addr::Addr;
@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tracee::Pid;
 
-/// What is left to the process itself: whet takes nothing of the last bytes.
+/// Bytes that remain for the process itself; whet uses none of them.
 const SPARE: u64 = 8 << 20;
-/// From here on a limit of the first version means none.
+/// From this value on, a limit of the first version means no limit.
 const NONE: u64 = 1 << 60;
 
 /// The versions of control groups.
@@ -26,7 +26,8 @@ enum Version {
 }
 
 impl Version {
-    /// Files with limits, each with that of the usage it limits. At `memory.high` nothing is ended, but all stalls.
+    /// Returns the files with limits, each with the file of the limited usage. `memory.high` kills no
+    /// process, but stalls all.
     fn limits(self) -> [(&'static str, &'static str); 2] {
         match self {
             Self::One => [
@@ -37,7 +38,7 @@ impl Version {
         }
     }
 
-    /// Words of `memory.stat`: cached files that were not used lately, and those that were.
+    /// Returns words of `memory.stat`: cached files that were not used recently, and cached files that were.
     fn cached(self) -> [&'static str; 2] {
         match self {
             Self::One => ["total_inactive_file", "total_active_file"],
@@ -46,7 +47,8 @@ impl Version {
     }
 }
 
-/// Refuses where the groups of a process have no room for these caches. Where no limit can be seen there is none.
+/// Returns an error if the groups of a process have no room for these caches. A limit that cannot be seen
+/// counts as none.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`]
@@ -67,7 +69,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// At most so many bytes are charged to the target.
+/// Returns the most bytes that can be charged to the target.
 fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u64 {
     let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
     let patched: FxHashSet<u64> =
@@ -78,7 +80,8 @@ fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u6
     mapped.saturating_add(patched.len() as u64 * 4096).saturating_add(counted)
 }
 
-/// The folders of all memory groups over a process that can be seen from here, by `/proc/PID/cgroup` and our mounts.
+/// Returns the folders of all visible memory groups of a process, by `/proc/PID/cgroup` and whet's own
+/// mounts.
 fn groups(memberships: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     let mut found = Vec::new();
     for line in memberships.lines() {
@@ -92,7 +95,7 @@ fn groups(memberships: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
             _ => continue,
         };
         let Some((root, point)) = mounts.lines().find_map(|l| mount(l, version)) else { continue };
-        // Relative to what is mounted; a group outside of that cannot be seen.
+        // The path is relative to the mounted root; a group outside the root cannot be seen.
         let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
         if below.components().any(|c| c == std::path::Component::ParentDir) {
             continue;
@@ -103,7 +106,7 @@ fn groups(memberships: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     found
 }
 
-/// Of a line of `mountinfo` about memory groups: what is mounted, and where.
+/// Parses a line of `mountinfo` about memory groups: returns the mounted root and the mount point.
 fn mount(line: &str, version: Version) -> Option<(&str, &str)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(3);
@@ -117,8 +120,8 @@ fn mount(line: &str, version: Version) -> Option<(&str, &str)> {
     is.then_some((root, point))
 }
 
-/// Bytes that may yet be charged to a group; `None` where it has no limit. Half of the files in use count as taken: to
-/// drop them all would slow the process down.
+/// Returns the bytes that may still be charged to a group; `None` without a limit. Half of the files in use
+/// count as taken: dropping all of them would slow the process down.
 fn free(folder: &Path, version: Version) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn all_groups_above() {
+    fn all_parent_groups_are_found() {
         assert_eq!(
             paths("4:memory:/docker/7/a\n1:cpu,cpuacct:/x\n0::/b/c\n"),
             [
@@ -164,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_cannot_be_seen() {
+    fn invisible_groups_are_skipped() {
         assert_eq!(paths("4:memory:/docker/8\n0::/../b\nx\n::\n4:memory\n"), [] as [&str; 0]);
         assert!(groups("0::/b", "").is_empty());
         assert!(groups("0::/b", "a - \n - cgroup2\n1 2 3 - cgroup2 x").is_empty());
     }
 
-    /// A group's folder with these files.
+    /// Returns the free bytes of a group whose folder has these files.
     fn free_in(version: Version, files: &[(&str, &str)]) -> Option<u64> {
         let folder = std::env::temp_dir().join(format!(
             "whet-memory-limit-{}-{:?}",
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left() {
+    fn free_memory_of_groups() {
         let stat = ("memory.stat", "anon 700\nfile 300\ninactive_file 100\nactive_file 200\n");
         let current = ("memory.current", "1000\n");
         let two = |files: &[(&str, &str)]| free_in(Version::Two, files);

@@ -1,14 +1,15 @@
 //! Which modules share a code cache.
 //!
-//! A clone reaches its module's code and data by 32-bit displacements, so a cache lies near its modules. Modules close to
-//! each other (usually: all shared libraries) share one, which saves huge pages and ITLB entries.
+//! A clone reaches its module's code and data by 32-bit displacements, so a cache lies near its modules.
+//! Modules close to each other (usually all shared libraries) share a cache, which saves huge pages and ITLB
+//! entries.
 
 use addr::{Addr, AvmaRange};
 
 /// Modules further apart than this do not share a cache. Bytes.
 const SPREAD: u64 = 1 << 30;
 
-/// Groups module extents, given by rising address, so that each group fits one cache's reach.
+/// Groups module extents, given by ascending address, so that each group is within reach of one cache.
 #[must_use]
 pub fn group(extents: &[AvmaRange]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();

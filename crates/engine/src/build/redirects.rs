@@ -1,4 +1,4 @@
-//! Which places of the originals lead to clones, and with which bytes.
+//! Which places of the originals lead to clones, and which bytes they get.
 
 use crate::analyse::module_code::ModuleCode;
 use crate::analyse::program::{FuncId, Program};
@@ -14,14 +14,14 @@ const PAGE: u64 = 4096;
 /// Bytes of an address, and its alignment.
 const WORD: u64 = 8;
 
-/// Gives each candidate the places at which control can be led to a clone of the blocks it has now.
+/// Gives each candidate the places at which control can be redirected to a clone with its present blocks.
 pub fn choose_sites(program: &Program<'_>, chosen: &mut [Candidate]) {
     for c in chosen {
         c.sites = sites(program, c.id, &c.analysed.cfg, &c.order);
     }
 }
 
-/// Returns the places of a function at which control can be led to a clone with the blocks of `order`.
+/// Returns the places of a function at which control can be redirected to a clone with the blocks of `order`.
 fn sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, order: &[BlockId]) -> RedirectSites {
     let mut cloned = vec![false; cfg.blocks.len()];
     for b in order {
@@ -33,8 +33,9 @@ fn sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, order: &[BlockId]) -> Red
     code::redirect_sites(cfg, &is_cloned, &|range| is_free(program.module(id), range))
 }
 
-/// Returns those at which control can be led to a clone that counts: where counters can tell all. Where there is none, those that
-/// [`sites`] finds, but for a function to which all control comes by redirected calls (`only_called`).
+/// Returns the places at which control can be redirected to a counting clone so that counters determine all
+/// counts. If there are none, returns the places that [`sites`] finds, except for a function that only
+/// redirected calls enter (`only_called`).
 #[must_use]
 pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called: bool) -> RedirectSites {
     let found = code::countable_sites(cfg, &|range| is_free(program.module(id), range));
@@ -45,8 +46,8 @@ pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called
     found
 }
 
-/// Whether the bytes may change: nothing that is known leads into them. What is not known leads to the first byte of an
-/// instruction, and those do not change.
+/// Returns whether bytes may change: no known branch or address leads into them. Unknown ones lead to the
+/// first byte of an instruction, which never changes.
 fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
     range.start.align_down(PAGE) == range.end.sub(1).align_down(PAGE)
         && module.branches.jumps_into(range).len() == 0
@@ -59,7 +60,7 @@ fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
 #[must_use]
 pub fn leads_to(r: &Record, memory: &dyn ReadMemory) -> Option<Avma> {
     match r.kind {
-        // The last four bytes are a displacement from what follows.
+        // The last four bytes are a displacement from the next instruction.
         RedirectKind::Entry | RedirectKind::Call => {
             let (before, last) = r.new_bytes().split_last_chunk::<4>()?;
             let to = r.range().end.offset(i64::from(i32::from_le_bytes(*last)));
@@ -81,31 +82,31 @@ pub struct Words {
 }
 
 impl Words {
-    /// None yet; the first will lie behind a cache's other data, which ends at `end`.
+    /// Creates an empty list. The first word will lie behind a cache's other data, which ends at `end`.
     #[must_use]
     pub fn behind(end: Avma) -> Self {
         let padding = end.0.next_multiple_of(WORD) - end.0;
         Self { at: end, bytes: vec![0; usize::try_from(padding).unwrap_or(0)] }
     }
 
-    /// Adds a word that holds an address, and returns where it lies.
+    /// Adds a word that holds an address, and returns the word's address.
     fn hold(&mut self, to: Avma) -> Avma {
         let at = self.at.add(self.bytes.len() as u64);
         self.bytes.extend(to.0.to_le_bytes());
         at
     }
 
-    /// Their bytes, with those that align the first.
+    /// Returns the bytes of all words, including the padding before the first.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// The redirects of a function to its clone.
+/// Returns the redirects of a function to its clone.
 ///
 /// # Errors
-/// [`Refusal`] where there is none; the clone is still reached by redirected calls.
+/// Returns [`Refusal`] if there is no such place; redirected calls still reach the clone.
 pub fn entries(
     cfg: &Cfg,
     sites: &RedirectSites,
@@ -140,8 +141,8 @@ pub fn entries(
     if records.is_empty() { Err(Refusal::OutOfReach) } else { Ok(records) }
 }
 
-/// The direct calls of original code, and its jumps to other functions, that can go straight to clones. `taken` are bytes
-/// other redirects use.
+/// Returns the direct calls of original code, and its jumps to other functions, that can lead directly to
+/// clones. `taken` are bytes of other redirects.
 #[must_use]
 pub fn calls<'a>(
     callers: impl Iterator<Item = &'a Candidate>,
@@ -178,8 +179,8 @@ pub fn calls<'a>(
     records
 }
 
-/// Words that hold the address of a cloned function and are only ever called through: slots of virtual tables, and bound
-/// slots of procedure linkage tables.
+/// Returns words that hold the address of a cloned function and are only used for calls: slots of virtual
+/// tables, and bound slots of procedure linkage tables.
 #[must_use]
 pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Record> {
     let redirect = |kind, at: Avma, function: Avma| {
@@ -200,15 +201,15 @@ pub fn words(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>) -> Vec<Recor
     records
 }
 
-/// Drops records of places that may outlive what they lead to, and gives those in modules that may be unloaded their marks.
-/// `clones` has the clones' entries by the originals'.
+/// Drops records at places that may outlive their destinations. Adds marks to records in modules that may be
+/// unloaded. `clones` has the clones' entries by the originals'.
 #[must_use]
 pub fn lasting(program: &Program<'_>, clones: &FxHashMap<Avma, Avma>, records: Vec<Record>) -> Vec<Record> {
     let originals: FxHashMap<Avma, Avma> =
         clones.iter().map(|(&original, &clone)| (clone, original)).collect();
     let lasts = |r: &Record| {
         let original = leads_to(r, program.memory()).and_then(|to| originals.get(&to).copied());
-        // An entry's redirect leads from a function to its own clone, perhaps behind the clone's start.
+        // An entry's redirect leads from a function to its own clone, possibly behind the clone's start.
         original.map_or(r.kind == RedirectKind::Entry, |at| program.lasts_for(r.at, at))
     };
     let marked = |r: Record| Record { mark: program.mark_of(r.at), ..r };

@@ -1,47 +1,47 @@
-//! What the clones of a round of counting say of themselves, so that they can count again: where they count, and how each
-//! function's counts follow from its counters. It lies behind the places that count; the first cache of a round has the
-//! functions. Little-endian:
+//! The data of a counting round, stored in its caches so that its clones can count again: where they count,
+//! and how each function's counts follow from its counters. The data follow the list of counting
+//! instructions. The first cache of a round has the functions. Little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4, 4, 4 | offsets of the round: from, the first of what is kept of registers, to |
+//! | 4, 4, 4 | offsets of the round: first counter, first recorded register, end |
 //! | 4 | how many functions follow |
-//! | 8, 8 | of each: its entry, the hash of its graph |
-//! | 4, 4 | its first counter's offset, and that of what is kept of registers |
-//! | 4 | 1 where all that runs of it is counted, else 0 |
+//! | 8, 8 | for each function: its entry, the hash of its graph |
+//! | 4, 4 | the offsets of its first counter and of its first recorded register |
+//! | 4 | 1 if the counters cover all of its executions, else 0 |
 //! | 4, 4 each | how many links of its graph are counted, and which |
 
 use addr::Avma;
 use std::ops::Range;
 
-/// Offsets that all rounds of a target may take: the part of a thread is as large. Bytes.
+/// The offsets that all rounds of a target together may use; each thread's area has this size. Bytes.
 pub(crate) const MOST_OFFSETS: u32 = 16 << 20;
 
-/// How one function counts.
+/// How one function is counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FunctionPlan {
-    /// Of the original.
+    /// Entry of the original.
     pub(crate) entry: Avma,
-    /// Of its graph.
+    /// Hash of its graph.
     pub(crate) hash: u64,
     /// The offset of its first counter.
     pub(crate) first: u32,
-    /// The offset of the first register that is kept.
+    /// The offset of its first recorded register.
     pub(crate) watched: u32,
-    /// Whether all that runs of it is counted.
+    /// True if the counters cover all of its executions.
     pub(crate) whole: bool,
     /// The counted links of its graph.
     pub(crate) links: Vec<u32>,
 }
 
-/// The offsets at which a round counts.
+/// The counter offsets of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Offsets {
-    /// The first counter's.
+    /// Offset of the first counter.
     pub(crate) from: u32,
-    /// The first of what is kept of registers.
+    /// Offset of the first recorded register.
     pub(crate) watched: u32,
-    /// The end of all.
+    /// End of all offsets.
     pub(crate) to: u32,
 }
 
@@ -51,7 +51,7 @@ impl Offsets {
     }
 }
 
-/// Returns what is kept in a cache of a round.
+/// Returns the bytes that a cache of a round stores.
 pub(crate) fn write(offsets: Offsets, plans: &[FunctionPlan]) -> Vec<u8> {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut out = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn write(offsets: Offsets, plans: &[FunctionPlan]) -> Vec<u8> {
     out
 }
 
-/// Reads it back; `None` for bytes that no whet has written.
+/// Reads the stored bytes; `None` for bytes that no whet has written.
 pub(crate) fn read(bytes: &[u8]) -> Option<(Offsets, Vec<FunctionPlan>)> {
     let mut rest = bytes;
     let mut word = || {

@@ -1,13 +1,13 @@
-//! Whether the address space that clones may take has room for more of them.
+//! Checks whether the address space for clones has room for more of them.
 
 use crate::base::options::MEMORY_CAP;
 use crate::{Error, OptimizeOptions};
 use splice::{Cache, Installed, MOST_REGIONS};
 
-/// Of the places for code caches, and of the address space for clones, counting may take one part in so many.
+/// Counting may use 1/`FOR_COUNTING` of the places for code caches, and of the address space for clones.
 const FOR_COUNTING: usize = 2;
 
-/// Whether a generation as large as those before may find no room.
+/// Returns whether a generation as large as the earlier ones may find no room.
 pub(crate) fn is_full(installed: &Installed, options: &OptimizeOptions) -> bool {
     let sizes = installed.whole_generations().into_iter().map(|(_, caches)| (bytes(&caches), caches.len()));
     let (largest, caches) = sizes.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
@@ -16,13 +16,13 @@ pub(crate) fn is_full(installed: &Installed, options: &OptimizeOptions) -> bool 
     caches > 0 && (room < largest + largest / 4 || !installed.anchor.has_room_for(caches))
 }
 
-/// Whether clones that count have taken their part of the room.
+/// Returns whether counting clones have used their share of the room.
 pub(crate) fn is_full_of_counting(installed: &Installed) -> bool {
     let counting: Vec<&Cache> = installed.caches.iter().filter(|c| c.header.counting).collect();
     bytes(&counting) >= MEMORY_CAP / FOR_COUNTING as u64 || counting.len() >= MOST_REGIONS / FOR_COUNTING
 }
 
-/// Whether a failure means that there is no room.
+/// Returns whether an error means that there is no room.
 pub(crate) fn no_room(e: &Error) -> bool {
     matches!(e, Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)))
 }

@@ -1,8 +1,8 @@
-//! Modules that may be unloaded while the process lives: those that `dlopen` brought.
+//! Modules that may be unloaded while the process lives: `dlopen` loaded them.
 //!
-//! Their clones are entered through redirects in their own pages, which vanish with them, and stay mapped. So unloading needs
-//! no notice, as long as
-//! - nothing outside of such a module leads into it or its clones, and no code outside relies on what is in it
+//! Their clones are entered through redirects in their own pages, which vanish with the modules. The clones
+//! stay mapped. So unloading needs no notification under two conditions:
+//! - nothing outside of such a module leads into it or its clones, and no code outside relies on its contents
 //!   ([`Program::lasts_for`]);
 //! - nothing is written to its addresses once it is gone ([`splice::mark_modules`]).
 
@@ -13,15 +13,17 @@ use crate::build::installer;
 use crate::build::lookup::Lookup;
 use image::{Image, Mapping, Module};
 
-/// Marks all modules that may be unloaded. Returns those that could not be, by their places in the image: they are left alone.
+/// Marks all modules that may be unloaded. Returns the modules that could not be marked, by their indices in
+/// the image; they are left alone.
 ///
-/// What the image was read from was there before the mark: where the mappings of a module are not what they were then, another one
-/// has come.
+/// The image was read before the mark was set. If the mappings of a module have changed since, another module
+/// has taken its place.
 pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize> {
     let modules: Vec<(usize, &Module)> =
         image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
     if !modules.is_empty() && target.installed.is_none() {
-        // The stop that marks is not the first one. Where that fails it is felt, and the installation says why.
+        // The stop that marks must not be the first. If the first stop fails here, the installation reports
+        // the reason.
         let _ = installer::make_first_stop(target, image, lookup);
     }
     let pages: Vec<_> = modules.iter().map(|(_, m)| m.extent.start).collect();
@@ -36,7 +38,7 @@ pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize
     modules.into_iter().enumerate().filter(|(i, (_, m))| !marked(*i, m)).map(|(_, (at, _))| at).collect()
 }
 
-/// The mappings of a module, by address.
+/// Returns the mappings of a module, by address.
 fn mappings<'a>(maps: &'a [Mapping], module: &'a Module) -> impl Iterator<Item = &'a Mapping> {
     maps.iter().filter(|m| m.range.overlaps(&module.extent))
 }

@@ -1,4 +1,4 @@
-//! Leading unwinders' questions through the anchor, by the words and displacements by which they call.
+//! Redirects unwinders' lookups to the anchor, by the words and displacements of their calls.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::build::lookup::{self, Form, Lookup, Routine};
@@ -8,15 +8,16 @@ use addr::Avma;
 use rustc_hash::FxHashSet;
 use splice::{Anchor, Hook, Record, RedirectKind};
 
-/// Returns the functions that must run as they are. A slot that leads to the clone of a led function could not be told from a
-/// led one, and the clone of a function that makes a led call would not be led.
+/// Returns the functions that must run as originals. A slot that leads to the clone of a redirected function
+/// could not be told from a redirected slot. The clone of a function that makes a redirected call would not
+/// be redirected.
 #[must_use]
 pub fn kept(program: &Program<'_>, lookup: &Lookup) -> FxHashSet<FuncId> {
     let calls = lookup.places.iter().filter(|p| p.form == Form::Displacement).map(|p| p.at);
     lookup.functions.iter().copied().chain(calls).filter_map(|at| program.find(at)).collect()
 }
 
-/// Takes the functions that must run as they are from what may be rebuilt.
+/// Moves the functions that must run as originals to the refused ones.
 pub fn take(program: &Program<'_>, lookup: &Lookup, candidates: &mut Candidates) {
     let kept = kept(program, lookup);
     for c in candidates.chosen.extract_if(.., |c| kept.contains(&c.id)) {
@@ -24,14 +25,16 @@ pub fn take(program: &Program<'_>, lookup: &Lookup, candidates: &mut Candidates)
     }
 }
 
-/// All that is led, with what earlier generations led: given where a new anchor would be.
+/// Returns all redirected places, including those of earlier generations. `anchor_at` is the place of a new
+/// anchor.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there are more words than an anchor has room for.
+/// Returns [`Error::Unsupported`] if there are more words than an anchor has room for.
 pub fn hook(target: &Target, lookup: &Lookup, anchor_at: Avma) -> Result<Option<Hook>, Error> {
     let anchor = target.installed.as_ref().map(|i| &i.anchor);
     let earlier = anchor.and_then(|a| a.hook.clone());
-    // The routine for `dl_iterate_phdr` leads on to this one; that for `_dl_find_object` has an address of its own.
+    // The routine for `dl_iterate_phdr` continues to this function; the routine for `_dl_find_object` has its
+    // own address.
     let walk = lookup.places.iter().find(|p| p.routine == Routine::Walk);
     let Some(function) =
         walk.or(lookup.places.first()).map(|p| p.function).or(lookup.functions.first().copied())

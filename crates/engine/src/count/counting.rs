@@ -1,8 +1,9 @@
-//! Exact counts without a PMU: hot functions run for a moment as clones that count.
+//! Exact counts without a PMU: hot functions run for a moment as clones with counters.
 //!
-//! Each candidate is cloned whole, in its own block order, with counters on the edges outside a maximum spanning tree;
-//! the clones are installed, run, and taken out again; all other counts follow from the counters. Functions that the
-//! counted code calls often though no sample fell into them are candidates of the next round.
+//! Each candidate is cloned whole, in its own block order, with counters on the edges outside a maximum
+//! spanning tree. The clones are installed, run, and undone. All other counts follow from the counters.
+//! Functions that the counted code calls often, though no sample fell into them, are candidates of the next
+//! round.
 
 use crate::analyse::gs::GsUse;
 use crate::analyse::program::{FuncId, Program};
@@ -38,39 +39,41 @@ use splice::{CounterArea, Policy};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
-/// Rounds with new clones at most: the second takes in what samples missed, the third what only those call.
+/// The largest number of rounds with new clones. The second counts callees that samples missed; the third
+/// counts the callees of those functions.
 const NEW_ROUNDS: usize = 3;
-/// Rounds at most, those with clones of before among them.
+/// The largest number of rounds, including rounds that reuse earlier clones.
 const ROUNDS: usize = 4;
-/// Clones of before count where they have at least one part in so many of what is to be counted.
+/// Earlier clones are reused if they have at least 1/`HELD` of the candidates' weight ([`Round::weigh`]).
 const HELD: u64 = 2;
-/// What they leave over is inferred where it is less than one part in so many.
+/// If earlier clones miss less than 1/`LEFT_OVER` of this weight, the rest is inferred, not counted.
 const LEFT_OVER: u64 = 20;
-/// A callee that was not sampled is counted too if it is called this often in a second.
+/// A callee without samples is counted too if it is called at least this often per second.
 const OFTEN: u64 = 20;
-/// No round takes in more functions than this.
+/// The largest number of callees that a round adds.
 const MOST_CALLEES: usize = 6000;
 
 /// Bytes of a counter.
 const COUNTER: u32 = 8;
 
-/// What counting came to.
+/// The result of counting.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct CountingReport {
-    /// How often clones with counters were installed.
+    /// How often counting clones were installed.
     pub rounds: usize,
     /// Functions whose counts are known.
     pub functions: usize,
-    /// Those of them that were counted by clones of before.
+    /// The functions among them that earlier clones counted.
     #[serde(default)]
     pub again: usize,
-    /// Counters in them.
+    /// Counters in these functions.
     pub counters: usize,
-    /// Functions whose counters contradict each other a little: threads were inside when they came and went.
+    /// Functions whose counters contradict each other a little: threads were inside when counting began or
+    /// ended.
     pub inexact: usize,
-    /// Time for which they counted.
+    /// How long the clones counted.
     pub seconds: f64,
-    /// Why nothing was counted, so that counts were inferred from samples.
+    /// Why nothing was counted and the counts were inferred from samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
@@ -82,25 +85,27 @@ impl CountingReport {
     }
 }
 
-/// What was counted in one function.
+/// The counts of one function.
 #[derive(Clone, Debug)]
 pub struct CountedFunction {
-    /// Name, or module and stated address.
+    /// Its name, or its module and SVMA.
     pub name: String,
     /// Its graph.
     pub cfg: Cfg,
     /// How often its blocks and edges ran.
     pub counts: Counts,
-    /// Whether its counters determine all counts and contradict nothing, and all of it ran in its clone.
+    /// True if the counters determine all counts without contradiction, and all of the function ran in its
+    /// clone.
     pub exact: bool,
 }
 
-/// Counts what a process does while `work` runs, and leaves it as [`crate::undo`] does. For tests: `work` is called once a
-/// round, with the clones that count in force. Functions are chosen as [`crate::optimize`] chooses them; of its options the
-/// time of counting has no meaning here.
+/// Counts what a process does while `work` runs, then undoes the clones as [`crate::undo`] does.
+///
+/// For tests: `work` is called once a round, while the counting clones are in force. Functions are chosen as
+/// [`crate::optimize`] chooses them. The option for the time of counting has no effect here.
 ///
 /// # Errors
-/// Those of [`crate::optimize`].
+/// Returns the errors of [`crate::optimize`].
 pub fn count_during(
     pid: Pid,
     options: &OptimizeOptions,
@@ -130,12 +135,12 @@ pub fn count_during(
     restore::or_restore(&target, false, counted)
 }
 
-/// Lets a target run while its clones count, and calls what it is given now and then.
+/// Lets a target run while its clones count, and calls the given function now and then.
 pub(crate) type Run<'a> = dyn FnMut(&mut Look<'_>) + 'a;
-/// Looks at a target whose clones count; `false` where that is to end.
+/// Observes a target whose clones count; returns `false` when counting must end.
 pub(crate) type Look<'a> = dyn FnMut() -> bool + 'a;
 
-/// Lets a target run for a while.
+/// Lets a target run for `time`, or until `look` returns `false`, the target ends or the user interrupts.
 pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut Look<'_>) {
     let begun = Instant::now();
     let goes_on = || process.is_alive() && !interrupt.is_wanted();
@@ -147,11 +152,11 @@ pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, loo
     }
 }
 
-/// Counts what the candidates do while `run` lets them, in rounds of `time`, and adds the functions that they call often.
-/// With a seed the clones that count lie in random order.
+/// Counts the candidates in rounds of `time` while `run` lets the target run. Adds the functions that they
+/// call often. With a seed, the blocks of counting clones are in random order.
 ///
 /// # Errors
-/// Those of an installation and of taking it out.
+/// Returns the errors of installation and of undo.
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
     candidates: &mut Candidates,
@@ -209,7 +214,8 @@ pub(crate) fn count(
         let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
         let callees = callees(installer.program, &candidates.chosen[from..], &is_new, time);
         from = match again {
-            // What the clones of before have not is for the next round, unless it is little.
+            // Candidates that the earlier clones did not count go to the next round, unless their weight is
+            // small.
             Some(again) => {
                 let (held, all) = again.weigh(&candidates.chosen[from..]);
                 candidates.chosen[from..].sort_by_key(|c| !c.counted);
@@ -235,14 +241,15 @@ pub(crate) fn count(
             break;
         }
     }
-    // What only counting brought in has no samples.
+    // Functions that only counting added have no samples; keep them only if they were counted.
     candidates.chosen.retain(|c| c.counted || sampled.contains(&c.id));
-    // A profile keeps no order.
+    // The order of functions must not depend on the profile's order: sort by id.
     candidates.chosen.sort_by_key(|c| c.id);
     Ok(report)
 }
 
-/// What code may do to its thread's GS base that came since the program was read, or is of no module.
+/// Returns a use of the GS base in code that appeared after the program was read, or that belongs to no
+/// module.
 fn before(installer: &Installer<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse> {
     if let Some(installed) = &installer.target.installed {
         watch.leave(installed.anchor.regions.iter().map(|r| r.text));
@@ -250,7 +257,7 @@ fn before(installer: &Installer<'_, '_>, watch: &mut Watch<'_>) -> Option<GsUse>
     watch.look()
 }
 
-/// Whether nothing can be counted for this reason, so that counts are inferred.
+/// Returns whether an error means that counting is impossible here, so that counts are inferred instead.
 fn is_reason(e: &Error) -> bool {
     use splice::Error as E;
     let by_splice = |e: &E| {
@@ -262,7 +269,8 @@ fn is_reason(e: &Error) -> bool {
     space::no_room(e) || matches!(e, Error::Splice(e) if by_splice(e))
 }
 
-/// Chooses the round of before that has most of what is to be counted, and enough of it; `any` takes what there is.
+/// Chooses the earlier round with most of the candidates' weight, if it has enough of it. With `any`, any
+/// share suffices.
 fn choose_round(
     rounds: &mut Vec<Round>,
     todo: &[Candidate],
@@ -271,7 +279,7 @@ fn choose_round(
 ) -> Result<Option<Round>, Error> {
     loop {
         let weighed = rounds.iter().enumerate().map(|(i, r)| (r.weigh(todo), i));
-        // Of equals the newest.
+        // Of equal rounds, choose the newest.
         let Some(((held, all), i)) = weighed.max_by_key(|&((held, _), i)| (held, i)) else { return Ok(None) };
         if held == 0 || (!any && held * HELD < all) {
             return Ok(None);
@@ -283,32 +291,32 @@ fn choose_round(
     }
 }
 
-/// How one candidate counts in a round.
+/// How one candidate is counted in a round.
 struct Own {
-    /// Its place among those of the round.
+    /// Its index among the candidates of the round.
     at: usize,
     plan: CounterPlan,
     /// The offset of its first counter.
     first: u32,
-    /// Its indirect calls that are watched.
+    /// Its watched indirect calls.
     sites: Vec<Site>,
-    /// Whether all that runs of it is counted.
+    /// True if the counters cover all of its executions.
     whole: bool,
 }
 
-/// Clones that count, in force.
+/// Counting clones that are in force.
 struct Counting<'a> {
     target: &'a Target,
     area: CounterArea,
     offsets: Offsets,
-    /// The functions of which there are clones.
+    /// The functions that have counting clones.
     owns: Vec<Own>,
-    /// The clones, each with the entry of its original.
+    /// The entry of each clone, with the entry of its original.
     originals: FxHashMap<Avma, Avma>,
 }
 
-/// Has clones of before count once for those candidates that they have. Returns what code may do to its thread's GS base that
-/// came meanwhile.
+/// Counts once more with earlier clones, for the candidates that have such clones. Returns a use of the GS
+/// base in code that appeared meanwhile.
 fn count_again(
     installer: &Installer<'_, '_>,
     target: &Target,
@@ -340,8 +348,8 @@ fn count_again(
     counting.run(installer, chosen, watch, run, report)
 }
 
-/// Counts these candidates once in new clones; `callers` are those of earlier rounds. Returns what code may do to its thread's GS
-/// base that came meanwhile.
+/// Counts the candidates once in new clones; `callers` are the candidates of earlier rounds. Returns a use of
+/// the GS base in code that appeared meanwhile.
 #[allow(clippy::too_many_arguments, reason = "all of one round")]
 fn count_new(
     installer: &Installer<'_, '_>,
@@ -387,12 +395,13 @@ fn count_new(
         });
     }
     if let Some(seed) = style.shuffle {
-        // Other orders than those that come after it.
+        // Use other orders than the clones that are installed after counting.
         let mut rng = Rng::new(seed ^ 0xc0);
         chosen.iter_mut().filter_map(|c| c.order.get_mut(1..)).for_each(|rest| rng.shuffle(rest));
     }
     let offsets = Offsets { from, watched, to: offset };
-    // All that leads into clones, whatever is left out afterwards: what does not come in is not counted.
+    // Install all kinds of redirects, whatever passes are off: calls that do not enter a clone are not
+    // counted.
     let style = Style { passes: Passes::default(), ..style };
     let wanted =
         Wanted { chosen, callers, style, counters: Some(offsets), notes: &|_| round::write(offsets, &plans) };
@@ -406,7 +415,7 @@ fn count_new(
 }
 
 impl Counting<'_> {
-    /// Lets the target run, ends counting, and gives the candidates their counts.
+    /// Lets the target run, ends counting, and stores the counts in the candidates.
     fn run(
         &self,
         installer: &Installer<'_, '_>,
@@ -424,7 +433,7 @@ impl Counting<'_> {
         let (counters, watched) = (offsets.from..offsets.watched, offsets.watched..offsets.to);
         let mut seen = Seen::default();
         run(&mut || {
-            // A look that fails is one less.
+            // Ignore a failed read; the others suffice.
             for words in splice::counter_words(&target.process, area, watched.clone()).into_iter().flatten() {
                 seen.take(&all_sites, offsets.watched, &words, &target.process);
             }
@@ -442,7 +451,7 @@ impl Counting<'_> {
             return Err(Error::UndoIncomplete { pid, left });
         }
         if let Some(since) = since {
-            // A tick may have been over when the first of them was born.
+            // Clock ticks are rounded: the first child may show an earlier tick than `since`.
             forked::end_counting(pid, installed.anchor.at, since.saturating_sub(2));
         }
         let values = splice::counters(&target.process, area, counters)?;
@@ -450,7 +459,7 @@ impl Counting<'_> {
         if let Some((tid, base)) = own_base {
             return Err(splice::Error::GsBaseInUse { tid, base }.into());
         }
-        // A virtual table leads to the clones that count.
+        // A virtual table leads to counting clones, so map these targets to the originals.
         let original = |at| originals.get(&at).copied().unwrap_or(at);
         let mut seen = seen.sites();
         for own in owns {
@@ -486,12 +495,12 @@ impl Counting<'_> {
     }
 }
 
-/// Gives a candidate all its blocks, those first that ran by what is known so far, and its counters.
+/// Gives a candidate its counters and all its blocks. Blocks that ran, as far as is known, come first.
 fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: &mut u32) -> CounterPlan {
     let cfg = &c.analysed.cfg;
     let liveness = Liveness::compute(cfg);
     let leaves = leaves(cfg);
-    // Redirects lead into the middle of a clone: what control has passed before is counted behind that.
+    // Redirects lead into the middle of a clone, so executions before a redirect are counted behind it.
     c.sites = redirects::countable_sites(program, c.id, cfg, only_called);
     let countable = |point| c.sites.countable(point, cfg, &liveness);
     let plan = if leaves.is_empty() {
@@ -508,15 +517,15 @@ fn prepare(program: &Program<'_>, c: &mut Candidate, only_called: bool, offset: 
     plan
 }
 
-/// The graph that is counted: where a block leaves a clone for good control goes no further.
+/// Returns the graph that is counted. Control flow ends at blocks that leave a clone for good.
 fn counted_part(cfg: &Cfg) -> Cfg {
     let mut left = cfg.clone();
     leaves(cfg).iter().for_each(|b| left.blocks[b.index()].term = Term::Indirect);
     left
 }
 
-/// Whether a function is entered by nothing but direct calls of the functions that were `met`, as far as its module shows. Those
-/// are redirected; direct jumps from other functions are not.
+/// Returns whether only direct calls in the functions of `met` enter a function, as far as its module shows.
+/// Such calls are redirected; direct jumps from other functions are not.
 fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) -> bool {
     let (module, entry) = (program.module(id), program.extent(id).entry);
     let here = AvmaRange::with_len(entry, 1);
@@ -527,15 +536,15 @@ fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) ->
         && module.branches.jumps_into(here).all(|(from, _)| program.find(from) == Some(id))
 }
 
-/// Has a candidate keep where its indirect calls go.
+/// Marks a candidate's indirect calls so that the clone records their targets.
 fn watch_calls(c: &mut Candidate, offset: &mut u32) -> Vec<Site> {
     let sites = targets::sites(&c.analysed.cfg, offset);
     c.watches = sites.iter().flat_map(targets::watches).collect();
     sites
 }
 
-/// The blocks that leave a clone for good: they jump through a table that cannot be cloned, into the original. What is
-/// counted behind them is what runs in clones.
+/// Returns the blocks that leave a clone for good: they jump into the original through a table that cannot be
+/// cloned. The counts behind them are only those of executions in clones.
 fn leaves(cfg: &Cfg) -> Vec<BlockId> {
     let through_original = |t: u32| cfg.tables.get(t as usize).is_none_or(|t| t.cloneable.is_none());
     cfg.block_ids()
@@ -545,7 +554,7 @@ fn leaves(cfg: &Cfg) -> Vec<BlockId> {
         .collect()
 }
 
-/// The new functions that the counted ones called often, the most called first.
+/// Returns the new functions that the counted functions called often, the most called first.
 fn callees(
     program: &Program<'_>,
     counted: &[Candidate],

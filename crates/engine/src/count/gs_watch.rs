@@ -1,33 +1,34 @@
-//! Notices code that may change the GS base and that comes while functions are counted.
+//! Detects new code that may change the GS base while functions are counted.
 
 use crate::analyse::gs::{GsUse, RUN_UP, in_code};
 use addr::{Addr, AvmaRange, ReadMemory};
 use image::{Image, Mapping};
 use tracee::Process;
 
-/// Notices code that comes while functions are counted.
+/// Detects new code while functions are counted.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     process: &'a Process,
-    /// Executable mappings that were looked at.
+    /// Executable mappings that were already searched.
     known: Vec<Mapping>,
-    /// Where code of whet's own is.
+    /// The ranges of whet's own code.
     ours: Vec<AvmaRange>,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins with the mappings that are known, of which those of modules were looked at.
+    /// Starts with the known mappings. The mappings of modules have been searched already.
     pub(crate) fn new(process: &'a Process, image: &Image) -> Self {
         let is_known = |m: &&Mapping| m.perms.x && image.module_of(m.range.start).is_some();
         Self { process, known: image.maps().iter().filter(is_known).cloned().collect(), ours: Vec::new() }
     }
 
-    /// Leaves out what whet has put there.
+    /// Excludes whet's own code from the search.
     pub(crate) fn leave(&mut self, ours: impl IntoIterator<Item = AvmaRange>) {
         self.ours.extend(ours);
     }
 
-    /// What executable mappings may do that were not looked at yet. One that cannot be read, as it is going, does nothing.
+    /// Returns a use of the GS base in new executable mappings. A mapping that cannot be read is being
+    /// unmapped and is ignored.
     pub(crate) fn look(&mut self) -> Option<GsUse> {
         let maps = image::maps::parse(&self.process.maps_text().ok()?).ok()?;
         let is_known = |m: &Mapping| {

@@ -1,4 +1,4 @@
-//! How often code runs: samples, and clones that count.
+//! How often code runs: samples, and counting clones.
 
 pub(crate) mod counting;
 pub(crate) mod forked;

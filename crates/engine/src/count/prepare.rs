@@ -1,4 +1,4 @@
-//! From a process to what can be cloned of it.
+//! Finds what can be cloned in a process.
 
 use crate::analyse::program::Program;
 use crate::base::options::MEMORY_CAP;
@@ -20,10 +20,10 @@ use image::Image;
 use rustc_hash::FxHashMap;
 use tracee::Pid;
 
-/// Finds out what there is to clone, and does something with it. The target is untouched until then.
+/// Finds the candidates of a target and passes them to `then`. The target is untouched until then.
 ///
 /// # Errors
-/// [`Error`]
+/// Returns [`Error`].
 pub(crate) fn with_installer<R>(
     target: &Target,
     options: &OptimizeOptions,
@@ -96,7 +96,7 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
     }
 }
 
-/// Refuses what whet leaves alone as a whole.
+/// Refuses programs that whet leaves alone as a whole.
 fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
     if let Some(runtime) = image::runtime::detect(image, memory) {
         return Err(Error::Unsupported {
@@ -111,13 +111,13 @@ fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(),
     Ok(())
 }
 
-/// The file text of every module that has a file.
+/// Opens the file of every module that has one.
 fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
     let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
     image.modules().iter().enumerate().filter_map(load).collect()
 }
 
-/// The address maps of clones that may be running now.
+/// Returns the address maps of clones that may be running now.
 fn earlier_maps(target: &Target) -> Vec<AddressMap> {
     target
         .installed
@@ -129,7 +129,7 @@ fn earlier_maps(target: &Target) -> Vec<AddressMap> {
         .collect()
 }
 
-/// Takes out what somebody else has patched: whose code it is then is not for whet to say.
+/// Removes functions that another program has patched: whet must not decide which code is right.
 fn leave_foreign_changes(
     program: &Program<'_>,
     files: &FxHashMap<usize, FileText>,

@@ -1,7 +1,8 @@
-//! Rounds of counting of before, to be run again: which clones are there, what they count, and which of them to take.
+//! Earlier rounds of counting that can be run again: their clones, what they count, and which round to
+//! choose.
 //!
-//! No clone is ever unmapped, so clones that count are kept for good and used again. Offsets of rounds never overlap, so any of
-//! them can be run in a counter area of its own.
+//! No clone is ever unmapped, so counting clones are kept for good and reused. Offsets of rounds never
+//! overlap, so any of them can be run in a counter area of its own.
 
 use crate::build::map_store;
 use crate::build::round::{FunctionPlan, Offsets, read};
@@ -18,30 +19,32 @@ pub(crate) struct Round {
     pub(crate) offsets: Offsets,
     /// The journals of its caches.
     pub(crate) journals: Vec<Avma>,
-    /// How its functions count, by their entries.
+    /// How its functions are counted, by their entries.
     pub(crate) plans: FxHashMap<Avma, FunctionPlan>,
     /// Its clones, each with the entry of its original.
     pub(crate) clones: FxHashMap<Avma, Avma>,
 }
 
 impl Round {
-    /// Whether a candidate is the function that the round has a clone of.
+    /// Returns whether the round has a clone of a candidate's function.
     pub(crate) fn has(&self, c: &Candidate) -> bool {
         let plan = self.plans.get(&c.analysed.cfg.entry);
         plan.is_some_and(|p| p.hash == profile::hash(&c.analysed.cfg))
     }
 
-    /// How much of some candidates it has, and how much there is: samples, and one each.
+    /// Returns the weight of the candidates that the round has, and of all: samples, and one for each
+    /// candidate.
     pub(crate) fn weigh(&self, todo: &[Candidate]) -> (u64, u64) {
         let weight = |c: &Candidate| c.samples + 1;
         let held = todo.iter().filter(|c| self.has(c)).map(weight).sum();
         (held, todo.iter().map(weight).sum())
     }
 
-    /// Whether its clones still stand for what their originals are, all of which are there, and nothing that leads unwinders is among their redirects.
+    /// Returns whether its clones still match their originals, none of which is missing or changed. No
+    /// redirect of the round may overlap a redirect of unwinders.
     ///
     /// # Errors
-    /// Where the target cannot be read.
+    /// Returns an error if the target cannot be read.
     pub(crate) fn is_usable(&self, target: &Target) -> Result<bool, Error> {
         let Some(installed) = &target.installed else { return Ok(false) };
         let caches: Vec<&Cache> =
@@ -55,7 +58,7 @@ impl Round {
     }
 }
 
-/// Reads the rounds of a target that can be run again, and the offset from which a new one may count.
+/// Reads the rounds of a target that can be run again, and the first free offset for a new round.
 pub(crate) fn rounds(target: &Target) -> (Vec<Round>, u32) {
     let mut rounds: Vec<(Round, u32)> = Vec::new();
     let mut free = 0;
@@ -76,7 +79,7 @@ pub(crate) fn rounds(target: &Target) -> (Vec<Round>, u32) {
             round.clones.extend(clones);
         }
     }
-    // One that whet died over may not be there whole.
+    // A round during which a whet died may be incomplete.
     rounds.retain(|(r, caches)| r.journals.len() == *caches as usize);
     let whole = rounds.into_iter().map(|(mut r, _)| {
         let Round { plans, clones, .. } = &mut r;

@@ -11,7 +11,7 @@ use tracee::Process;
 /// Samples all threads for as long as the options say.
 ///
 /// # Errors
-/// [`Error::Perf`] where sampling is not permitted, [`Error::Tracee`] where the target ends,
+/// Returns [`Error::Perf`] if sampling is not permitted, [`Error::Tracee`] if the target ends,
 /// [`Error::Interrupted`].
 pub fn take(
     process: &Process,
@@ -42,15 +42,15 @@ pub fn take(
     Ok(samples)
 }
 
-/// Adds what the kernel has recorded.
+/// Adds one sample of the kernel.
 fn add(samples: &mut Samples, sample: &Sample<'_>) {
     samples.ips.push(sample.ip);
-    // What was undone never ran, and of an aborted transaction nothing says how far it had come.
+    // Wrong-path branches never ran. For an aborted transaction, no record shows how far it came.
     let ran = sample.branches.filter(|b| !b.wrong_path);
     samples.stacks.add(ran.map(|b| (!b.aborted).then_some(Taken { from: b.from, to: b.to })));
 }
 
-/// The stable name of what samples are taken by.
+/// Returns the stable name of the sampled event.
 fn name(source: Source) -> &'static str {
     match source {
         Source::Cycles => "cycles",

@@ -1,26 +1,26 @@
-//! Where the counts that clones are laid out by come from. Decided here, and nowhere else.
+//! Chooses the source of the counts by which clones are laid out. Only this module decides.
 
 use crate::OptimizeOptions;
 use crate::plan::samples::Samples;
 use std::time::Duration;
 
-/// Where they come from, the best first.
+/// The source of counts, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountSource {
     /// A file that an earlier run wrote.
     Profile,
-    /// The CPU's records of taken branches: edges as they are, at no cost.
+    /// The CPU's records of taken branches: measured edges, at no cost.
     BranchStacks,
-    /// Clones that count, for so long a round: edges exactly, for a moment's slower running.
+    /// Counting clones, for so long a round: exact edges, while the target briefly runs slower.
     Counters(Duration),
-    /// Chance decides, and nothing is counted.
+    /// None: the layout is random, and nothing is counted.
     Chance,
-    /// Samples of where threads were: edges are inferred.
+    /// Samples of program counters: edges are inferred.
     Samples,
 }
 
 impl CountSource {
-    /// The best there is.
+    /// Returns the best available source.
     #[must_use]
     pub fn decide(options: &OptimizeOptions, samples: &Samples) -> Self {
         match *options {
@@ -32,7 +32,7 @@ impl CountSource {
         }
     }
 
-    /// The stable name of where a profile came from.
+    /// Returns the stable name of a profile's source.
     #[must_use]
     pub fn name(self, samples: &Samples) -> &'static str {
         match (self, samples.source) {
@@ -52,7 +52,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_best_there_is() {
+    fn the_best_available_source_is_chosen() {
         let plain = OptimizeOptions::default();
         let counting = OptimizeOptions { counting: Some(Duration::from_secs(1)), ..plain.clone() };
         let shuffle = OptimizeOptions { shuffle: Some(1), ..plain.clone() };
@@ -65,7 +65,7 @@ mod tests {
         };
         assert_eq!(of(&plain, &by_clock), (CountSource::Samples, "cpu-clock"));
         assert_eq!(of(&counting, &by_clock), (CountSource::Counters(Duration::from_secs(1)), "cpu-clock"));
-        // A sampler that came with no stack at all is as good as one that promised none.
+        // A sampler that delivered no stack counts as one without stacks.
         assert_eq!(of(&counting, &stacks).1, "cycles");
         stacks.stacks.add_run(Run { first: Avma(1), last: Avma(2) }, 1);
         assert_eq!(of(&counting, &stacks), (CountSource::BranchStacks, "branch-stacks"));

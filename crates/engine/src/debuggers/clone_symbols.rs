@@ -1,4 +1,4 @@
-//! What debuggers and profilers have to know of clones, read from the target's memory, or a core of it, alone.
+//! Facts about clones for debuggers and profilers, read from the target's memory, or a core of it, alone.
 
 use crate::build::map_store;
 use crate::records::notes::Notes;
@@ -11,7 +11,7 @@ use unwind::{CloneFrame, FrameTable};
 /// The form of an `.eh_frame_hdr` as `unwind` writes it: version 1, then the encodings of its three parts.
 const HDR_FORM: u32 = 0x3b03_1b01;
 
-/// All code that whet brought into a target, with its names.
+/// Returns all code that whet brought into a target, with its names.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
@@ -47,24 +47,24 @@ pub(crate) fn fragments(mem: &dyn ReadMemory, installed: &Installed) -> Result<V
     Ok(out)
 }
 
-/// The names of the functions that were ever cloned, by their originals' entries.
+/// Returns the names of all functions that were ever cloned, by their originals' entries.
 fn names(mem: &dyn ReadMemory, installed: &Installed) -> Result<FxHashMap<Avma, String>, Error> {
     let mut names = FxHashMap::default();
     for cache in &installed.caches {
         let notes = Notes::read(&cache.notes(mem)?).unwrap_or_default();
         names.extend(notes.functions.into_iter().map(|f| (Avma(f.at), f.name)));
     }
-    // An older whet cloned it for its unwinders' sake.
+    // An older whet cloned this function for its unwinders.
     for entry in installed.anchor.led().iter().filter(|r| r.kind == splice::RedirectKind::Entry) {
         names.entry(entry.at).or_insert_with(|| "dl_iterate_phdr".to_owned());
     }
     Ok(names)
 }
 
-/// The code's mappings, as far as code goes, and how it unwinds.
+/// The ranges of the code, and its unwind rows.
 #[derive(Debug, Default)]
 pub(crate) struct CloneFrames {
-    /// Rising.
+    /// Ascending.
     pub(crate) texts: Vec<AvmaRange>,
     pub(crate) frames: Vec<CloneFrame>,
     /// Frames that could not be read.

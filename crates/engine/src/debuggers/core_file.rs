@@ -1,7 +1,7 @@
-//! A core dump as the memory of a process that is gone.
+//! A core dump as the memory of a process that has ended.
 //!
-//! Format: System V ABI, "Object Files" and "Program Loading"; what Linux writes is in its `fs/binfmt_elf.c`. Nothing is
-//! trusted: a core may be cut off, and a server's is too large to be read whole.
+//! Format: System V ABI, "Object Files" and "Program Loading"; `fs/binfmt_elf.c` of Linux shows what is
+//! written. Nothing is trusted: a core may be truncated, and a server's core is too large to be read whole.
 
 use crate::Error;
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
@@ -15,16 +15,16 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
-/// The count of program headers is in the first section header (`sh_info`), as there are too many.
+/// The count of program headers is too large for its field and is in the first section header (`sh_info`).
 const PN_XNUM: u16 = 0xffff;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
-/// More mappings than any kernel lets a process have by default, by far.
+/// Far more mappings than any kernel permits by default.
 const MAX_HEADERS: u64 = 1 << 22;
-/// Registers of tens of thousands of threads.
+/// Room for the registers of tens of thousands of threads.
 const MAX_NOTES: u64 = 256 << 20;
 
-/// A mapping, as far as the core has its bytes.
+/// A mapping whose bytes are in the core.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     range: AvmaRange,
@@ -37,7 +37,7 @@ struct Load {
 pub(crate) struct CoreFile {
     path: PathBuf,
     file: File,
-    /// By rising address.
+    /// By ascending address.
     loads: Vec<Load>,
     notes: Vec<u8>,
 }
@@ -92,25 +92,25 @@ impl CoreFile {
         Ok(Self { path: path.to_owned(), file, loads, notes })
     }
 
-    /// Its path.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where an anchor may be: what could be neither written nor run.
+    /// Returns the ranges that may hold an anchor: neither writable nor executable.
     pub(crate) fn journal_candidates(&self) -> Vec<AvmaRange> {
         self.loads.iter().filter(|l| l.flags & (PF_W | PF_X) == 0).map(|l| l.range).collect()
     }
 
-    /// The path of the program, where the core tells it.
+    /// Returns the path of the program, if the core has it.
     pub(crate) fn exe(&self) -> Option<String> {
         let auxv = self.note(NT_AUXV)?;
         let headers = image::auxv::parse(auxv).at_phdr?.0;
         let files = self.note(NT_FILE)?;
-        // A count and the size of a page; then for each file start, end, page offset; then their paths.
+        // A count and the size of a page; then start, end and page offset of each file; then the paths.
         let count = usize::try_from(long_at(files, 0)?).ok()?;
         let names = 16usize.checked_add(count.checked_mul(24)?)?;
-        // Bounded by what is there, whatever the count says.
+        // The file's size limits the search, whatever the count is.
         let i = files.get(16..names)?.as_chunks::<24>().0.iter().position(|f| {
             let (start, end) = (long(f, 0), long(f, 8));
             (start..end).contains(&headers)
@@ -119,7 +119,7 @@ impl CoreFile {
         Some(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// What the first note of a kind says.
+    /// Returns the content of the first note of a kind.
     fn note(&self, wanted: u32) -> Option<&[u8]> {
         let mut rest = self.notes.as_slice();
         loop {
@@ -168,7 +168,7 @@ fn word_at(b: &[u8], at: usize) -> Option<u32> {
     array_at(b, at).map(u32::from_le_bytes)
 }
 
-/// As [`long_at`], in a header whose size is known.
+/// Same as [`long_at`], in a header of known size.
 fn long(b: &[u8], at: usize) -> u64 {
     long_at(b, at).unwrap_or(0)
 }
@@ -185,7 +185,8 @@ fn half(b: &[u8], at: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// A core with eight bytes at 0x5000, the program headers of `/bin/it` at 0x40 of it, mapped at 0x4000.
+    /// Returns a core with eight bytes at 0x5000, and the program headers of `/bin/it` at 0x40 of the file,
+    /// mapped at 0x4000.
     fn core() -> Vec<u8> {
         let words = |w: &[u64]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
         let note = |kind: u32, content: &[u8]| {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read() {
+    fn a_whole_core_is_read() {
         let core = opened(&core()).unwrap();
         assert_eq!(core.bytes(AvmaRange::with_len(Avma(0x5001), 7)).unwrap(), b"ontents");
         assert!(core.u64(Avma(0x5001)).is_err() && core.u32(Avma(0x4fff)).is_err());
@@ -238,9 +239,9 @@ mod tests {
         assert_eq!(core.exe().unwrap(), "/bin/it");
     }
 
-    /// So many files could be looked through for years.
+    /// A search through so many files would take years.
     #[test]
-    fn no_more_files_than_there_is_room_for() {
+    fn the_file_count_is_bounded_by_the_note() {
         let mut b = core();
         let count = b.windows(16).position(|w| w == [2u64, 4096].map(u64::to_le_bytes).concat()).unwrap();
         b[count..count + 8].copy_from_slice(&(1u64 << 58).to_le_bytes());

@@ -1,4 +1,4 @@
-//! `gdb`: the symbol file by which a debugger knows clones, of a live process or of a core.
+//! `gdb`: the symbol file of clones for debuggers, of a live process or of a core.
 
 use crate::base::private;
 use crate::debuggers::clone_symbols;
@@ -13,10 +13,10 @@ use tracee::Pid;
 /// The answer of `gdb`.
 #[derive(Clone, Debug, Serialize)]
 pub struct GdbReport {
-    /// The process; absent where a core was read.
+    /// The process; absent for a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// The core; absent where a process was read.
+    /// The core; absent for a process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<String>,
     /// Its program.
@@ -25,17 +25,17 @@ pub struct GdbReport {
     pub file: String,
     /// Names in it.
     pub symbols: usize,
-    /// Functions and fragments of which it tells how they unwind.
+    /// Functions and fragments with unwind information in it.
     pub frames: usize,
-    /// Those of which it could not be found out; 0 unless the target's memory was changed by somebody else.
+    /// Functions and fragments without it; 0 unless another program changed the target's memory.
     pub unknown_frames: usize,
-    /// What to type first where breakpoints are to stop in rebuilt functions, for a shell: they lie in originals, and clones pass
-    /// them by. Absent where a core was read.
+    /// The command to type first if breakpoints must stop in rebuilt functions, for a shell: breakpoints are
+    /// in originals, and clones bypass them. Absent for a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before_breakpoints: Option<String>,
-    /// What to type, for a shell.
+    /// The command to type, for a shell.
     pub command: String,
-    /// What to type in a debugger that runs already.
+    /// The command to type in a running debugger.
     pub add: String,
 }
 
@@ -60,10 +60,11 @@ pub fn gdb(pid: Pid, output: Option<&Path>) -> Result<GdbReport, Error> {
     })
 }
 
-/// Writes the symbol file of a core. `exe` is its program, where that is not where the core says.
+/// Writes the symbol file of a core. `exe` is its program, if the core has the wrong path.
 ///
 /// # Errors
-/// [`Error::Core`] for what is no core or lacks clones' memory, [`Error::NotInCore`] where whet had not touched the process.
+/// Returns [`Error::Core`] for a file that is no core or lacks clones' memory, [`Error::NotInCore`] if whet
+/// had not touched the process.
 pub fn gdb_core(core: &Path, exe: Option<&Path>, output: Option<&Path>) -> Result<GdbReport, Error> {
     let core = CoreFile::open(core)?;
     let lacking = |e| match e {
@@ -91,7 +92,7 @@ pub fn gdb_core(core: &Path, exe: Option<&Path>, output: Option<&Path>) -> Resul
     })
 }
 
-/// What is in a symbol file.
+/// Numbers of items in a symbol file.
 struct Counts {
     symbols: usize,
     frames: usize,
@@ -126,7 +127,7 @@ fn write(
     let debug_frame = unwind::write_debug_frame(&known.frames).map_err(splice::Error::from)?;
     let bytes = symbols::symbol_file(&known.texts, &fragments, &debug_frame);
     let path = match output {
-        // The command is to work from any folder.
+        // The command must work from any folder.
         Some(path) => {
             std::path::absolute(path).map_err(|source| Error::File { path: path.to_owned(), source })?
         }
@@ -137,7 +138,7 @@ fn write(
     Ok((path, counts))
 }
 
-/// gdb's own command. It takes words apart as a shell does.
+/// Returns gdb's own command. gdb splits words as a shell does.
 fn add_command(file: &Path) -> String {
     let quoted: String = file
         .display()
@@ -148,12 +149,12 @@ fn add_command(file: &Path) -> String {
     format!("add-symbol-file \"{quoted}\"")
 }
 
-/// The arguments that have a debugger do it without a question.
+/// Returns the arguments that make a debugger add the file without a question.
 fn quiet(add: &str) -> String {
     format!("-ex 'set confirm off' -ex {} -ex 'set confirm on'", shell(add))
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stay_words() {
+    fn quoting_keeps_words_whole() {
         assert_eq!(shell("/run/whet/7.debug"), "/run/whet/7.debug");
         assert_eq!(shell("it's"), "'it'\\''s'");
         assert_eq!(shell(""), "''");

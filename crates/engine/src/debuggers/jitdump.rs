@@ -1,7 +1,9 @@
-//! `perf`: what the profiler of that name has to know of clones, as a map, and on request as a jitdump with their code.
+//! `perf`: writes the facts about clones for the profiler perf, as a map, and optionally a jitdump with their
+//! code.
 //!
-//! `perf inject --jit` finds a jitdump by a record that the process has mapped it. So one thread of the target is stopped for a
-//! moment and made to map the file's first page; nothing reads or runs it. The mapping and the file are all that is left.
+//! `perf inject --jit` finds a jitdump by the record that the process has mapped it. So one thread of the
+//! target is stopped for a moment and maps the file's first page; nothing reads or executes the page. Only
+//! the mapping and the file remain.
 
 use crate::debuggers::clone_symbols;
 use crate::debuggers::perf_map::{self, PerfMap};
@@ -26,16 +28,16 @@ pub struct PerfReport {
     pub exe: String,
     /// The perf map.
     pub perf_map: PerfMap,
-    /// The jitdump's path, as the target sees it; absent where none was wanted.
+    /// The jitdump's path in the target's view; absent if none was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitdump: Option<String>,
 }
 
-/// Writes the perf map of a target anew, and with `dump` its jitdump.
+/// Rewrites the perf map of a target, and with `dump` its jitdump.
 ///
 /// # Errors
-/// [`Error::NotInstalled`]; with `dump` also [`Error::File`] where it cannot be written or the target cannot map it, and those
-/// of stopping a thread.
+/// Returns [`Error::NotInstalled`]. With `dump`, also returns [`Error::File`] if the dump cannot be written
+/// or the target cannot map it, and the errors of stopping a thread.
 pub fn perf(pid: Pid, dump: bool) -> Result<PerfReport, Error> {
     let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
@@ -52,7 +54,7 @@ fn write(target: &Target, installed: &Installed) -> Result<String, Error> {
     let process = &target.process;
     let io = |path: &str, source| Error::File { path: PathBuf::from(path), source };
     let mut fragments = clone_symbols::fragments(process, installed)?;
-    // What tells whose file it is comes first.
+    // The record that identifies the dump's process comes first.
     fragments.sort_by_key(|f| f.part != Part::Routine);
     let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let behind = u64::try_from(real).unwrap_or(u64::MAX).saturating_sub(perf::monotonic_ns());
@@ -77,18 +79,18 @@ fn write(target: &Target, installed: &Installed) -> Result<String, Error> {
     Ok(path)
 }
 
-/// What only dumps of one process have in them: where whet's routine lies, and its name.
+/// Returns bytes that only dumps of one process contain: the address of whet's routine, and its name.
 fn own(l: &Loaded<'_>) -> Vec<u8> {
     let at = l.fragment.range.start.0.to_le_bytes();
     [&at[..], &at].concat()
 }
 
-/// Whether a mapping is of an earlier dump, whose name a later one has taken.
+/// Returns whether a mapping is of an earlier dump, whose name a later dump may have taken.
 fn is_of(mapped: Option<&str>, path: &str) -> bool {
     mapped.is_some_and(|m| m == path || m.strip_suffix(" (deleted)") == Some(path))
 }
 
-/// Has the target map the first page of a file; the inner error is what its kernel said.
+/// Makes the target map the first page of a file; the inner error is the error of its kernel.
 fn map_in_target(process: &Process, path: &str, stale: &[AvmaRange]) -> Result<io::Result<()>, Error> {
     const PAGE: u64 = 4096;
     let text = [path.as_bytes(), b"\0"].concat();

@@ -1,4 +1,4 @@
-//! What debuggers and profilers learn of clones.
+//! Files about clones for debuggers and profilers.
 
 pub(crate) mod clone_symbols;
 pub(crate) mod core_file;

@@ -1,4 +1,5 @@
-//! The perf map: `/tmp/perf-PID.map`, by which `perf` and its kin name code in memory of no file.
+//! The perf map: `/tmp/perf-PID.map`, from which `perf` and similar tools take names of code in anonymous
+//! memory.
 
 use crate::Target;
 use crate::debuggers::clone_symbols;
@@ -9,20 +10,20 @@ use std::io;
 use symbols::{Fragment, Part};
 use tracee::{Pid, Process};
 
-/// What became of the perf map.
+/// The result of writing the perf map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerfMap {
-    /// Its path, as the target sees it; empty where that could not be found out.
+    /// Its path in the target's view; empty if the path could not be determined.
     pub file: String,
     /// Names in it.
     pub symbols: usize,
-    /// Why it was not written; absent where it was.
+    /// Why it was not written; absent if it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
 
-/// Writes the map of a process as it is now. That it could not be written is part of the answer, not an error: the target runs
-/// as well without.
+/// Writes the map of a process in its present state. A failure is part of the answer, not an error: the
+/// target runs as well without the map.
 #[must_use]
 pub(crate) fn refresh(pid: Pid) -> PerfMap {
     match Target::open(pid) {
@@ -32,7 +33,7 @@ pub(crate) fn refresh(pid: Pid) -> PerfMap {
     }
 }
 
-/// The same for an opened one.
+/// Writes the map of an opened process.
 #[must_use]
 pub(crate) fn of(process: &Process, installed: &Installed) -> PerfMap {
     let mut answer = PerfMap::default();
@@ -50,7 +51,8 @@ fn write(process: &Process, installed: &Installed, answer: &mut PerfMap) -> io::
     place.put(&name, symbols::perf_map(&fragments).as_bytes(), &own_lines(&fragments))
 }
 
-/// The lines of whet's own routines: all maps of one process have them, and no map of another.
+/// Returns the lines of whet's own routines: all maps of one process have them, and no map of another
+/// process.
 fn own_lines(fragments: &[Fragment]) -> Vec<Vec<u8>> {
     let own = fragments.iter().filter(|f| f.part == Part::Routine);
     own.map(|f| symbols::perf_map(std::slice::from_ref(f)).into_bytes()).collect()

@@ -1,13 +1,14 @@
-//! Where profilers look for what they are to be told of a process, and how files come there.
+//! Where profilers look for files about a process, and how files are put there.
 //!
-//! What `perf` (6.1, `util/map.c`, `util/symbol.c`, `util/dso.c`, `util/jitdump.c`) does: it looks in the `/tmp` of the process's
-//! mount namespace, where that is another one than its own, for a file with the id that the process has in its own pid
-//! namespace; else in its own `/tmp` for one with the plain id. It takes only files of root's or of its own user's: so they
-//! belong to whoever runs whet.
+//! What `perf` (6.1, `util/map.c`, `util/symbol.c`, `util/dso.c`, `util/jitdump.c`) does: if the process has
+//! another mount namespace, perf looks in the process's `/tmp`. The file's name there has the id in the
+//! process's own pid namespace. Otherwise perf looks in its own `/tmp` for a file with the plain id. It
+//! accepts only files of root or of its own user, so the files belong to the user that runs whet.
 //!
-//! Anybody may write in `/tmp`, and in a container's everything may be arranged to lead elsewhere. So the folder is opened
-//! once, as a folder and no link; a file is made new in it, and takes its name's place by a rename, which follows nothing. What
-//! somebody else keeps there for the process (a runtime with a compiler of its own) is left alone.
+//! Any user may write in `/tmp`, and inside a container every path may lead elsewhere. So the folder is
+//! opened once, as a folder and not as a link. A new file is created in it and takes its name by a rename,
+//! which follows no links. A file that another program keeps there for the process (a runtime with its own
+//! compiler) is left alone.
 
 use crate::base::private;
 use std::fs::{self, File, OpenOptions};
@@ -17,17 +18,17 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tracee::Process;
 
-/// More than any file of whet's there.
+/// Larger than any file of whet in this folder.
 const MAX_FILE: u64 = 256 << 20;
 
 /// An opened folder.
 pub(crate) struct Place {
     folder: File,
-    /// The process's id as its profilers know it.
+    /// The process's id as its profilers see it.
     pub(crate) pid: i32,
     /// When the process was started, in seconds of the Unix epoch.
     started: i64,
-    /// Its group.
+    /// The process's group.
     group: u32,
 }
 
@@ -35,7 +36,8 @@ impl Place {
     /// Opens the folder where profilers look.
     ///
     /// # Errors
-    /// The system's; also where the folder is a link in a file system that others arrange.
+    /// Returns the system's errors; also an error if the folder is a link in a file system that others
+    /// control.
     pub(crate) fn open(process: &Process) -> io::Result<Self> {
         let other = |e: tracee::Error| io::Error::other(e.to_string());
         let (pid, path, flags) = if process.shares_mounts() {
@@ -50,12 +52,13 @@ impl Place {
         Ok(Self { folder, pid, started, group })
     }
 
-    /// Puts a file there, whole, for its owner and the process's group to read. `own` tells what only whet's files of this process have in them.
+    /// Puts a complete file there, readable by its owner and the process's group. `own` are contents that
+    /// only whet's files of this process have.
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::AlreadyExists`] where there is one that is not whet's.
+    /// Returns the system's errors; [`io::ErrorKind::AlreadyExists`] if there is a file that is not whet's.
     pub(crate) fn put(&self, name: &str, bytes: &[u8], own: &[Vec<u8>]) -> io::Result<()> {
-        // Through the open folder, wherever its name may lead by now.
+        // Use the open folder, wherever its name may lead by now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd())).join(name);
         if !is_free(&path, own, self.started)? {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is one that is not whet's"));
@@ -64,19 +67,19 @@ impl Place {
     }
 }
 
-/// The id that a process has in its own pid namespace.
+/// Returns the id of a process in its own pid namespace.
 fn inner_pid(process: &Process) -> Result<i32, tracee::Error> {
     Ok(process.status()?.ns_pid.last().copied().unwrap_or(process.pid().0))
 }
 
-/// Whether a file may be put at `path`: there is none, or one with something of `own` in it, or one of a process that had the
-/// same id before.
+/// Returns whether a file may be put at `path`: there is none, or it contains something of `own`, or it is of
+/// an earlier process with the same id.
 fn is_free(path: &Path, own: &[Vec<u8>], started: i64) -> io::Result<bool> {
     let meta = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
         meta => meta?,
     };
-    // Whole seconds, and the host's clock may have been set a little since.
+    // Times are in whole seconds, and the host's clock may have been adjusted a little since.
     const SLACK: i64 = 2;
     if meta.mtime() < started - SLACK {
         return Ok(true);
@@ -89,7 +92,8 @@ fn is_free(path: &Path, own: &[Vec<u8>], started: i64) -> io::Result<bool> {
     Ok(own.iter().any(|o| bytes.windows(o.len().max(1)).any(|w| w == o)))
 }
 
-/// When a process was started, in seconds of the Unix epoch, from what `/proc/PID/stat` says: ticks since the host was.
+/// Returns when a process was started, in seconds of the Unix epoch. `ticks`, from `/proc/PID/stat`, counts
+/// from the host's start.
 fn started(ticks: u64) -> io::Result<i64> {
     /// `USER_HZ` of x86.
     const TICKS: u64 = 100;
@@ -105,7 +109,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn only_what_is_whets_or_nobodys_is_replaced() {
+    fn only_files_of_whet_or_of_ended_processes_are_replaced() {
         let folder = std::env::temp_dir().join(format!("whet-perf-place-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("perf-7.map");
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_was_started_lately() {
+    fn the_start_of_this_process_is_recent() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let ticks = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

@@ -1,4 +1,4 @@
-//! `undo` and `redo`: milliseconds, exact, by the journal alone.
+//! `undo` and `redo`: take milliseconds, are exact, and use the journal alone.
 
 use crate::debuggers::perf_map;
 use crate::session::claim::Claim;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Raised};
 
-/// How long an undo that goes on without the lock tries again.
+/// How long an undo without the lock tries again.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -23,21 +23,23 @@ pub struct ToggleAnswer {
     pub pid: i32,
     /// Its state now.
     pub state: TargetState,
-    /// Redirects now as wanted, by kind.
+    /// Redirects in the requested state, by kind.
     pub redirects: BTreeMap<String, usize>,
-    /// Redirects left as they were.
+    /// Redirects that were left unchanged.
     pub skipped_redirects: usize,
     /// Stops of the whole target.
     pub stop_ms: StopMs,
-    /// What became of the perf map; absent after undo, which leaves it, as threads may run in clones yet.
+    /// The result of writing the perf map. Absent after undo, which keeps the map because threads may still
+    /// run in clones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perf_map: Option<crate::PerfMap>,
 }
 
-/// Takes every redirect of every generation away.
+/// Removes every redirect of every generation.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] for a process whet never touched, [`Error::UndoIncomplete`] where redirects are left.
+/// Returns [`Error::NotInstalled`] for a process that whet never touched, [`Error::UndoIncomplete`] if
+/// redirects remain.
 pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
     let _favoured = Raised::favoured();
     let (process, lock) = TargetLock::force(pid)?;
@@ -45,7 +47,7 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
     let begun = Instant::now();
     loop {
         match undo_once(pid, &lock) {
-            // Another whet is in the midst of a stop, or has just put something in force.
+            // Another whet is stopping the target, or has just put something in force.
             Err(e) if !lock.is_held() && passes(&e) && begun.elapsed() < PATIENCE => {
                 std::thread::sleep(PAUSE);
             }
@@ -54,7 +56,8 @@ pub fn undo(pid: Pid) -> Result<ToggleAnswer, Error> {
     }
 }
 
-/// Whoever works on the target: from the announcement on nothing comes into force, so what is found then is all there is.
+/// Undoes once, even while another whet works on the target. After the announcement nothing comes into force,
+/// so the redirects that are found then are all there are.
 fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
     let target = Target::open_of_any_version(pid)?;
     let Some(installed) = &target.installed else {
@@ -67,15 +70,15 @@ fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
     if lock.is_held() {
         return Ok(answer);
     }
-    // The other one may have marked as in force what was taken out in between.
+    // The other whet may have marked removed redirects as in force meanwhile.
     match Target::open_of_any_version(pid)?.installed.as_ref().map(state_of) {
         Some(TargetState::Undone) | None => Ok(answer),
         Some(_) => Err(Error::Changed { pid }),
     }
 }
 
-/// Whether an error may pass as soon as another whet has ended its stop. One in another pid namespace has no name here: its tracing
-/// looks like a want of permission.
+/// Returns whether an error may pass as soon as another whet has ended its stop. A tracer in another pid
+/// namespace has no name here; it looks like a missing permission.
 fn passes(e: &Error) -> bool {
     use tracee::Error as T;
     let passes = |e: &T| match e {
@@ -98,28 +101,28 @@ fn passes(e: &Error) -> bool {
 /// Puts the redirects of the newest generation back.
 ///
 /// # Errors
-/// As [`undo`]; redirects that could not be put back are counted in the answer.
+/// Same as [`undo`]; the answer counts redirects that could not be put back.
 pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
     let _favoured = Raised::favoured();
     // The lock comes first: another whet may be about to add a generation.
     let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let target = Target::open(pid)?;
-    // What only counted is nothing to put back.
+    // Generation 0 only counted, so it has nothing to put back.
     let usable = |i: &&Installed| i.generation() > 0;
     let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
     let answer = locked_toggle(&target, installed, TargetState::Optimized)?;
     drop(lock);
-    // Others need not wait for it.
+    // Other commands need not wait for the perf map.
     Ok(ToggleAnswer { perf_map: Some(perf_map::refresh(pid)), ..answer })
 }
 
-/// Brings a target back in order in which a whet died: clones that count are taken out and the generation before put back; an
-/// installation that did not come to its end is taken away. What is in order is left as it is. The state then; `None` for
-/// a process whet never touched.
+/// Repairs a target in which a whet died. Counting clones are undone and the generation before is put back.
+/// An installation that did not finish is undone. A target in order is left as it is. Returns the state
+/// afterwards, `None` for a process that whet never touched.
 ///
 /// # Errors
-/// As [`undo`]; [`Error::Locked`] where the other whet is at work yet.
+/// Same as [`undo`]; returns [`Error::Locked`] if the other whet is still at work.
 pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
     let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
@@ -135,7 +138,7 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
                 return Err(Error::UndoIncomplete { pid, left });
             }
         }
-        // The latter two are what whets say of themselves, not journals.
+        // Running whets report the last two states; journals never have them.
         TargetState::Optimized | TargetState::Undone | TargetState::Profiling | TargetState::Optimizing => {}
     }
     Ok(Target::open(pid)?.installed.as_ref().map(state_of))

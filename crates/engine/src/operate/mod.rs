@@ -1,4 +1,4 @@
-//! What is in a target now, and taking it out or putting it in force again.
+//! What a target holds now; undo and redo.
 
 pub(crate) mod control;
 pub(crate) mod status;

@@ -1,4 +1,4 @@
-//! What `status` tells of a process that carries a journal, or on which a whet works.
+//! What `status` reports of a process that holds a journal, or on which a whet works.
 
 use crate::base::date;
 use crate::build::space;
@@ -19,9 +19,9 @@ pub struct TargetStatus {
     pub exe: String,
     /// Its state.
     pub state: TargetState,
-    /// The newest generation; 0 where there is none yet.
+    /// The newest generation; 0 if there is none yet.
     pub generation: u32,
-    /// When that was installed, or the work on a first one begun: RFC 3339, UTC.
+    /// When the generation was installed, or when work on the first one began: RFC 3339, UTC.
     pub since: String,
     /// Redirects of that generation.
     pub redirects: usize,
@@ -31,44 +31,48 @@ pub struct TargetStatus {
     pub mapped_bytes: u64,
     /// Functions that have a clone.
     pub cloned: usize,
-    /// Functions that were wanted and left alone.
+    /// Functions that were hot but left alone.
     pub refused: usize,
-    /// Why functions, or entries, were left alone: reason to count.
+    /// Why functions, or entries, were left alone: number for each reason.
     pub refusals: BTreeMap<String, usize>,
-    /// Share of the user samples that fell in cloned functions; `None` where no samples were taken.
+    /// Share of the user samples that fell in cloned functions; `None` without samples.
     pub coverage: Option<f64>,
-    /// The same for the main program.
+    /// The same share for the main program.
     pub coverage_main: Option<f64>,
-    /// Where all of the user time goes, by the same samples; absent where none were taken.
+    /// How all user time is distributed, by the same samples; absent without samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_time: Option<crate::UserTime>,
-    /// How long the world stood still at most in the last install, undo or redo; `None` where nobody wrote it down.
+    /// The longest stop in the last install, undo or redo; `None` if it was not recorded.
     pub stop_ms: Option<f64>,
     /// CPU time it has used so far. Seconds.
     pub cpu_seconds: Option<f64>,
-    /// The version of the journal, where a newer whet wrote it: this one can undo it and nothing else.
+    /// The version of the journal if a newer whet wrote it. This whet can only undo it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_journal: Option<u32>,
-    /// Rebuilt functions whose originals somebody else has changed since (a probe, a breakpoint, a hook): without effect while clones run.
+    /// Rebuilt functions whose originals another program has changed since (a probe, a breakpoint, a hook).
+    /// Such changes have no effect while clones run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_originals: Vec<String>,
-    /// Whether the memory cap, or the list of code caches, has no room for new clones: rebuilds use earlier ones.
+    /// True if the memory cap, or the list of code caches, has no room for new clones: rebuilds use earlier
+    /// ones.
     #[serde(default)]
     pub is_full: bool,
-    /// The whet that works on it just now: its process id. While that one compares, `state` is the one that it found and restores.
+    /// The process id of the whet that works on the target now. During a comparison, `state` is the state
+    /// that is restored.
     pub worked_on_by: Option<i32>,
 }
 
 /// The answer of `status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Every process that carries a journal.
+    /// Every process that holds a journal.
     pub targets: Vec<TargetStatus>,
-    /// Processes that could not be looked at for want of permission.
+    /// Processes that could not be read for lack of permission.
     pub unreadable: usize,
 }
 
-/// What a target's journal and notes say; `None` where there is nothing of whet's in force or to come back.
+/// Summarizes a target's journal and notes. Returns `None` if no generation was installed and nothing
+/// counts.
 pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus> {
     let installed = target.installed.as_ref()?;
     let generation = installed.generation();
@@ -105,7 +109,7 @@ pub(crate) fn of(target: &Target, notes: Option<&Notes>) -> Option<TargetStatus>
     })
 }
 
-/// A target on which a whet has just begun to work.
+/// Returns the status of a target on which a whet has just begun to work.
 pub(crate) fn begun(target: &Target, work: &Work) -> TargetStatus {
     TargetStatus {
         pid: target.process.pid().0,
@@ -135,10 +139,10 @@ fn cpu_seconds(target: &Target) -> Option<f64> {
     target.process.cpu_time_ns().ok().map(|ns| (ns as f64 / 1e6).round() / 1e3)
 }
 
-/// Makes sure that an id still is the process that started then: clock ticks since boot.
+/// Checks that a process id still denotes the process that started at `start`: clock ticks since boot.
 ///
 /// # Errors
-/// [`Error::Tracee`] where it has ended, or may not be looked at.
+/// Returns [`Error::Tracee`] if the process has ended, or may not be read.
 pub fn is_still(pid: Pid, start: u64) -> Result<(), Error> {
     let is = tracee::Process::open(pid)?.start_time()? == start;
     if is { Ok(()) } else { Err(tracee::Error::Gone(pid).into()) }

@@ -1,5 +1,5 @@
-//! Between with and without, many times, for a comparison: as `undo` and `redo`, but only while nobody else has a hand in
-//! it. An operator who says `whet undo` in the midst of a comparison is not overruled.
+//! Switches a target on and off many times, for a comparison. Works as `undo` and `redo` do, but only while
+//! no other command changes the target. `whet undo` by an operator during a comparison is respected.
 
 use crate::operate::control::{self, ToggleAnswer};
 use crate::session::claim::Claim;
@@ -9,26 +9,27 @@ use crate::{Error, Target};
 use splice::Installed;
 use tracee::{Pid, Process};
 
-/// One optimized target that is switched back and forth. Undo, redo and optimize by anybody else end that: every later
-/// switch then says [`Error::Changed`], and the target is left as they have it.
+/// An optimized target that is switched back and forth. Undo, redo and optimize by another command end this.
+/// Every later switch then returns [`Error::Changed`] and leaves the target unchanged.
 #[derive(Debug)]
 pub struct Switch {
     process: Process,
     claim: Claim,
     generation: u32,
     found: TargetState,
-    /// How often it had been undone by hand then; one that stands in for another takes it as it is.
+    /// The number of operator's undos when the target was opened. `None` for a stand-in, which accepts any
+    /// number.
     undos: Option<u64>,
-    /// None after a switch that was broken off.
+    /// The current state; `None` after a failed switch.
     now: Option<TargetState>,
 }
 
 impl Switch {
-    /// Looks at a target and lays claim to it; changes nothing in it.
+    /// Opens a target and creates the claim; changes nothing in the target.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] where there is nothing to switch: never optimized, or an installation broken off.
-    /// [`Error::Locked`] where another comparison is being made.
+    /// Returns [`Error::NotInstalled`] if there is nothing to switch: the target was never optimized, or its
+    /// installation did not finish. Returns [`Error::Locked`] during another comparison.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let (process, _lock) = TargetLock::open(pid)?;
         let mut claim = Claim::stake(&process)?;
@@ -44,44 +45,45 @@ impl Switch {
         }
     }
 
-    /// For a process that is to restore the target after the death of the one that opened it: stands in for that one.
+    /// Stands in for the process that opened the switch, to restore the target after that process's death.
     ///
     /// # Errors
-    /// [`Error::Changed`] where no comparison is being made.
+    /// Returns [`Error::Changed`] if there is no comparison.
     pub fn stand_in(pid: Pid, generation: u32, found: TargetState) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let claim = Claim::witness(&process)?;
         Ok(Self { process, claim, generation, found, undos: None, now: None })
     }
 
-    /// The target, held by handles that cannot come to mean another process.
+    /// Returns the target; its handles never come to denote another process.
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// The state in which it was found.
+    /// Returns the state in which it was found.
     #[must_use]
     pub fn found(&self) -> TargetState {
         self.found
     }
 
-    /// The generation that is switched.
+    /// Returns the generation that is switched.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether nobody else has had a hand in it, or is about to.
+    /// Returns whether no other command has changed the target or is about to.
     #[must_use]
     pub fn stands(&self) -> bool {
         self.claim.stands()
     }
 
-    /// Brings the target to a state; `None` where it is in that state by our doing already.
+    /// Switches the target to a state. Returns `None` if this switch has brought it to that state already.
     ///
     /// # Errors
-    /// Those of `undo` and `redo`; [`Error::Changed`] where somebody else has changed it.
+    /// Returns the errors of `undo` and `redo`, and [`Error::Changed`] if another command has changed the
+    /// target.
     pub fn to(&mut self, state: TargetState) -> Result<Option<ToggleAnswer>, Error> {
         if self.now == Some(state) {
             return Ok(None);
@@ -101,7 +103,7 @@ impl Switch {
             return Err(Error::Changed { pid });
         }
         let _lock = TargetLock::take(&self.process).map_err(|e| match e {
-            // They have only just begun.
+            // The other command has only just begun.
             Error::Locked { .. } if !self.stands() => Error::Changed { pid },
             e => e,
         })?;
@@ -116,15 +118,15 @@ impl Switch {
         Ok(answer)
     }
 
-    /// Brings the target back to the state in which it was found, and ends the claim.
+    /// Switches the target back to the state in which it was found.
     ///
     /// # Errors
-    /// As [`Switch::to`]; it can be tried again.
+    /// Same as [`Switch::to`]; the call can be repeated.
     pub fn restore(&mut self) -> Result<(), Error> {
         self.to(self.found).map(drop)
     }
 
-    /// Ends the claim, as the target is again as it was found.
+    /// Ends the claim. The target must be in the state in which it was found.
     pub fn close(self) {
         self.claim.give_up();
     }

@@ -1,4 +1,5 @@
-//! `verify`: the process's code against its files; what is changed must be exactly what the journal says.
+//! `verify`: compares the process's code with its files. Differences must be exactly the redirects in the
+//! journal.
 
 use crate::build::file_text::FileText;
 use crate::session::state::{TargetState, state_of};
@@ -10,10 +11,10 @@ use splice::{Installed, Record, RedirectKind};
 use std::collections::BTreeMap;
 use tracee::Pid;
 
-/// How often a process is looked at whose libraries come and go meanwhile.
+/// How often the comparison is repeated while libraries are loaded or unloaded.
 const ATTEMPTS: u32 = 5;
 
-/// A run of bytes that differs from the file for no reason the journal knows.
+/// A range of bytes that differs from the file and is in no journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unexpected {
     /// The module.
@@ -22,7 +23,7 @@ pub struct Unexpected {
     pub at: String,
     /// How many bytes.
     pub len: u64,
-    /// What it means.
+    /// Explanation of the difference.
     pub what: String,
 }
 
@@ -31,27 +32,27 @@ pub struct Unexpected {
 pub struct VerifyReport {
     /// The target.
     pub pid: i32,
-    /// Original text equals the file outside live redirects.
+    /// True if the original text equals the file outside live redirects.
     pub identical: bool,
-    /// Where it does not.
+    /// The differences.
     pub unexpected: Vec<Unexpected>,
     /// Its state.
     pub state: Option<TargetState>,
     /// Live redirects found.
     pub live_redirects: usize,
-    /// Live redirects that undo leaves, as unwinders may meet frames of clones yet: words by which they call
-    /// `dl_iterate_phdr`.
+    /// Live redirects that undo keeps, because unwinders may still meet frames of clones: words by which they
+    /// call `dl_iterate_phdr`.
     pub kept_redirects: usize,
     /// Bytes compared.
     pub compared_bytes: u64,
-    /// Modules whose file could not be had for comparing.
+    /// Modules without a file to compare with.
     pub uncompared: Vec<String>,
 }
 
 /// Compares all executable bytes of all modules.
 ///
 /// # Errors
-/// [`Error`] where the target cannot be read.
+/// Returns [`Error`] if the target cannot be read.
 pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
     for _ in 1..ATTEMPTS {
         let target = Target::open(pid)?;
@@ -100,7 +101,7 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
             report.live_redirects += take_out(&sites, range, &mut live, &wanted);
             let differences = differences(&live, &wanted);
             if !differences.is_empty() && !module.nodelete && target.has_other_code() {
-                // Another library has come meanwhile.
+                // Another library was mapped here meanwhile.
                 report.uncompared.push(name.clone());
                 continue;
             }
@@ -124,13 +125,13 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
     Ok(report)
 }
 
-/// Redirects that are words of data, not code: each holds what it held before, or what a journal says.
+/// Checks redirects that are words of data, not code: each holds its old value, or a value of the journal.
 fn words(
     target: &Target,
     sites: &BTreeMap<(Avma, u8), Vec<Record>>,
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
-    // A led slot may also hold what it held before it was bound.
+    // A redirected slot may also hold its value from before it was bound.
     let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
     let of_caches = |rs: &&Vec<Record>| rs.iter().all(|r| is_word(r) && !led.contains(r));
     let places: Vec<&Vec<Record>> = sites.values().filter(of_caches).collect();
@@ -155,7 +156,7 @@ fn is_word(r: &Record) -> bool {
     matches!(r.kind, RedirectKind::Vtable | RedirectKind::Slot)
 }
 
-/// What may stand at each place by the journals.
+/// Returns the redirects that the journals list for each place.
 fn sites(target: &Target) -> BTreeMap<(Avma, u8), Vec<Record>> {
     let mut sites: BTreeMap<(Avma, u8), Vec<Record>> = BTreeMap::new();
     for r in target.installed.iter().flat_map(Installed::records) {
@@ -164,7 +165,8 @@ fn sites(target: &Target) -> BTreeMap<(Avma, u8), Vec<Record>> {
     sites
 }
 
-/// Puts the file's bytes where a live redirect stands, byte for byte as journalled; returns how many there were.
+/// Puts the file's bytes where a live redirect matches the journal byte for byte. Returns how many there
+/// were.
 fn take_out(
     sites: &BTreeMap<(Avma, u8), Vec<Record>>,
     range: AvmaRange,
@@ -178,14 +180,14 @@ fn take_out(
         let (Some(now), Some(was)) = (live.get_mut(span.clone()), wanted.get(span)) else { continue };
         if records.iter().any(|r| now == r.new_bytes() && was == r.old_bytes()) {
             now.copy_from_slice(was);
-            // Where words of data lie in an executable mapping `words` counts them.
+            // Words of data in an executable mapping are counted by `words`.
             found += usize::from(!records.iter().all(is_word));
         }
     }
     found
 }
 
-/// Runs of differing bytes as (offset, length), at most a hundred.
+/// Returns ranges of differing bytes as (offset, length), at most a hundred.
 fn differences(live: &[u8], wanted: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     if live == wanted {

@@ -1,7 +1,7 @@
-//! `status`, once or again and again at little cost: found by looking, without any daemon.
+//! `status`, once or repeatedly at little cost, by reading processes; no daemon is needed.
 //!
-//! A process without a journal is rarely asked again, and the notes of one with a journal, which may be megabytes, are read once
-//! for each generation.
+//! A process without a journal is rarely read again. The notes of a process with a journal, which may be
+//! megabytes, are read once for each generation.
 
 use crate::operate::status::{self, StatusReport, TargetStatus};
 use crate::records::notes::Notes;
@@ -13,33 +13,33 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use tracee::Pid;
 
-/// In one look of so many each process without a journal is looked at again.
+/// Every `LOOKS_PER_CHECK`-th look reads processes without a journal again.
 const LOOKS_PER_CHECK: u64 = 16;
 
-/// Looks at one process, or at all.
+/// Reads one process, or all.
 ///
 /// # Errors
-/// That of the one process; what cannot be looked at among all is counted.
+/// Returns the error of the one process. Among all processes, unreadable ones are counted.
 pub fn status(pid: Option<Pid>) -> Result<StatusReport, Error> {
     Watcher::new(pid).look()
 }
 
-/// Looks at one process, or at all, as often as it is asked.
+/// Reads one process, or all, repeatedly.
 #[derive(Debug)]
 pub struct Watcher {
     only: Option<Pid>,
     looks: u64,
-    /// What the last look found without a journal.
+    /// Processes without a journal in the last look.
     plain: BTreeSet<Pid>,
-    /// Those of these that could not be looked at for want of permission.
+    /// Processes among them that could not be read for lack of permission.
     unreadable: BTreeSet<Pid>,
-    /// What the notes say, and the originals of what is rebuilt: by process, for a generation of which the newest cache was installed
-    /// then.
+    /// Per process: the generation, when its newest cache was installed, its notes, and the originals of its
+    /// rebuilt functions.
     notes: FxHashMap<Pid, (u32, u64, Notes, Originals)>,
 }
 
 impl Watcher {
-    /// Of one process, or of all.
+    /// Creates a watcher of one process, or of all.
     #[must_use]
     pub fn new(only: Option<Pid>) -> Self {
         Self {
@@ -51,10 +51,10 @@ impl Watcher {
         }
     }
 
-    /// Who carries a journal now, or is being worked on.
+    /// Returns the processes that hold a journal now, or are being worked on.
     ///
     /// # Errors
-    /// That of the one process; what cannot be looked at among all is counted.
+    /// Returns the error of the one process. Among all processes, unreadable ones are counted.
     pub fn look(&mut self) -> Result<StatusReport, Error> {
         let work = sign::work();
         if let Some(pid) = self.only {
@@ -65,7 +65,7 @@ impl Watcher {
         let round = self.looks % LOOKS_PER_CHECK;
         self.looks = self.looks.wrapping_add(1);
         let is_due = |p: &Pid| u64::from(p.0.unsigned_abs()) % LOOKS_PER_CHECK == round;
-        // A number may name another process by now.
+        // A process id may denote another process by now.
         self.plain.retain(|p| !is_due(p) && pids.contains(p) && !work.contains_key(p));
         self.notes.retain(|p, _| pids.contains(p));
         let plain = &self.plain;
@@ -83,7 +83,8 @@ impl Watcher {
                 Err(Error::Tracee(tracee::Error::NoPermission { .. })) => {
                     self.unreadable.insert(pid);
                 }
-                // Gone meanwhile, a kernel thread, whet itself, one that whet never touched: nothing to tell.
+                // The process has ended, is a kernel thread, is whet itself, or was never touched: nothing to
+                // report.
                 Ok(None) | Err(_) => {}
             }
             self.plain.insert(pid);
@@ -114,7 +115,7 @@ impl Watcher {
         let is_known = self.notes.get(&pid).is_some_and(|(g, s, ..)| (*g, *s) == (generation, since));
         if !is_known {
             let mut notes = Notes::of(&target.process, installed)?;
-            // Of no use here, and large.
+            // The profile is large and not needed here.
             notes.profile = String::new();
             let originals = Originals::of(target, Some(&notes));
             self.notes.insert(pid, (generation, since, notes, originals));

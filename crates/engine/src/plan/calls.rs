@@ -1,4 +1,4 @@
-//! Whom does a function call, and how often?
+//! The callees of a function, and how often it calls them.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::candidate::{Candidate, SiteTargets};
@@ -6,8 +6,8 @@ use addr::Avma;
 use iced_x86::{FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
-/// Tells of each call and tail call of a function that is known to run: the callee, also behind a stub or a slot of the
-/// procedure linkage table that is bound, and how often. Those of an indirect call are as far as they were seen.
+/// Reports the callee and number of executions of each call and tail call that ran. Follows stubs, and bound
+/// slots of the procedure linkage table. For an indirect call, reports the observed callees.
 pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64)) {
     let cfg = &c.analysed.cfg;
     let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
@@ -26,12 +26,12 @@ pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64
     }
 }
 
-/// The function at whose entry a call or jump leads, if that is plain from it and from slots that are bound.
+/// Returns the function at whose entry a call or jump leads, if the instruction and bound slots determine it.
 pub fn callee(program: &Program<'_>, i: &Instruction) -> Option<FuncId> {
     program.entered_at(leads_to(program, i)?)
 }
 
-/// Where a call or jump leads, if that is plain from it and from slots that are bound.
+/// Returns the destination of a call or jump, if the instruction and bound slots determine it.
 fn leads_to(program: &Program<'_>, i: &Instruction) -> Option<Avma> {
     match i.flow_control() {
         FlowControl::Call | FlowControl::UnconditionalBranch if i.op0_kind() == OpKind::NearBranch64 => {

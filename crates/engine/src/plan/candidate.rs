@@ -1,4 +1,4 @@
-//! A function to be cloned, with all that is known and decided of it.
+//! A function to be cloned, with all facts and decisions about it.
 
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
@@ -9,66 +9,68 @@ use profile::Counts;
 /// One function to be cloned.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Which.
+    /// Identifies the function.
     pub id: FuncId,
-    /// Its code.
+    /// Its analysed code.
     pub analysed: Analysed,
     /// Samples in it.
     pub samples: u64,
-    /// Samples in each of its blocks; empty where there is none.
+    /// Samples in each of its blocks; empty without samples.
     pub hits: Vec<u64>,
     /// How often its blocks and edges ran, up to a factor common to all functions.
     pub counts: Counts,
-    /// Whether they were counted, not inferred.
+    /// True if the counts were counted, false if they were inferred.
     pub counted: bool,
-    /// Whether its counters determined all counts and contradicted nothing, and all of it ran in its clone.
+    /// True if the counters determined all counts without contradiction, and all of the function ran in its
+    /// clone.
     pub exact: bool,
     /// The blocks that are cloned, in their new order.
     pub order: Vec<BlockId>,
-    /// How many of these lie among the hot code; all others lie behind it.
+    /// How many blocks of `order` are hot; the others lie behind them.
     pub hot: usize,
     /// Counters in its clone.
     pub counters: Vec<Counter>,
-    /// What its clone keeps of registers.
+    /// Registers whose values its clone records.
     pub watches: Vec<Watch>,
-    /// Where indirect calls and jumps of it led, as far as it was seen.
+    /// Observed targets of its indirect calls and jumps.
     pub targets: Vec<SiteTargets>,
-    /// The way through it that can run in place of calls of it, if there is one.
+    /// The path through it that can be inlined for calls of it, if there is one.
     pub way: Option<Vec<BlockId>>,
-    /// Calls of it that go by the redirect that is in force when they run, by their places in [`code::Cfg::insts`], rising.
+    /// Its calls through redirects: a redirect that is in force at run time leads them. Indices into
+    /// [`code::Cfg::insts`], ascending.
     pub through_redirects: Vec<u32>,
-    /// Calls of it that are made more direct.
+    /// Its calls that are inlined or guarded.
     pub inline_sites: Vec<InlineSite>,
-    /// Loops that lie in its clone several times.
+    /// Loops that are unrolled in its clone.
     pub unrolls: Vec<Unroll>,
-    /// Where control in its original is led to its clone.
+    /// Where redirects in its original lead to its clone.
     pub sites: RedirectSites,
 }
 
-/// Where an indirect call or jump led.
+/// The targets of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct SiteTargets {
-    /// Which, by its place in [`code::Cfg::insts`].
+    /// The index of the call or jump in [`code::Cfg::insts`].
     pub inst: u32,
-    /// The destinations and how often each was seen, the most frequent first. Originals, never clones.
+    /// The destinations with the number of observations, the most frequent first. Originals, never clones.
     pub callees: Vec<(Avma, u64)>,
-    /// Where its address comes from one register, what that held; as above.
+    /// If its address comes from one register, the register's values; in the same form.
     pub bases: Vec<(Avma, u64)>,
-    /// How often each of both was something that is not listed.
+    /// How many observations of both are not listed.
     pub others: Others,
 }
 
-/// What was seen and is not known any more.
+/// Observations without a known value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Others {
     /// Destinations.
     pub callees: u64,
-    /// Contents of registers.
+    /// Values of registers.
     pub bases: u64,
 }
 
 impl SiteTargets {
-    /// The destinations, each with its part of what ran `count` times, in whole thousandths of that.
+    /// Returns the destinations, each with its share of `count` executions, in whole thousandths.
     pub fn parts(&self, count: u64) -> impl Iterator<Item = (Avma, u64)> {
         let all: u128 =
             self.callees.iter().map(|s| u128::from(s.1)).sum::<u128>() + u128::from(self.others.callees);
@@ -80,7 +82,7 @@ impl SiteTargets {
 }
 
 impl Candidate {
-    /// One of which nothing but samples is known yet.
+    /// Creates a candidate of which only the samples are known.
     #[must_use]
     pub fn new(id: FuncId, analysed: Analysed, samples: u64) -> Self {
         Self {
@@ -104,7 +106,7 @@ impl Candidate {
         }
     }
 
-    /// The blocks that lie where the clone is entered: the hot ones, where there are any.
+    /// Returns the blocks of the fragment where the clone is entered: the hot blocks, if there are any.
     #[must_use]
     pub fn first_fragment(&self) -> &[BlockId] {
         match self.hot {
@@ -117,12 +119,12 @@ impl Candidate {
 /// A call to replace, by (partial) inlining, by guarded devirtualization, or by both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InlineSite {
-    /// The call, by its place in [`code::Cfg::insts`].
+    /// The index of the call in [`code::Cfg::insts`].
     pub call: u32,
     /// The entry of the function that it calls.
     pub callee: Avma,
-    /// Whether its path is inlined.
+    /// True if the callee's path is inlined.
     pub inlined: bool,
-    /// What has to hold.
+    /// The condition that must hold.
     pub guard: Option<Guard>,
 }

@@ -1,4 +1,4 @@
-//! Which functions are cloned, with which of their blocks, and in which order the blocks lie.
+//! Which functions are cloned, which of their blocks, and in which order.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
@@ -18,22 +18,22 @@ use layout::{Edge, EdgeKind, Graph};
 use profile::{BlockIndex, BlockSamples, Counts, Coverage, Rejected};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// So many functions are analysed before it is asked whether they are enough.
+/// This many functions are analysed before a check whether they are enough.
 pub(crate) const AT_ONCE: usize = 1024;
-/// Code that a shuffle takes on at once. Bytes. To clone one byte takes some 200 bytes of memory, and clones with all that belongs
-/// to them take three times the room of their originals.
+/// The largest amount of code that a shuffle clones at once. Bytes. Cloning one byte takes some 200 bytes of
+/// memory. Clones with their tables take three times the room of their originals.
 const SHUFFLED: u64 = 16 << 20;
 
-/// What branch stacks came to.
+/// What branch stacks contributed.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct StacksReport {
-    /// How many told of anything.
+    /// Branch stacks with usable records.
     pub stacks: u64,
-    /// Functions that they were put on.
+    /// Functions that have counts from them.
     pub functions: usize,
-    /// Runs of code that could not be and were left out, as records were lost or code was changed.
+    /// Runs of code that were left out: records were lost or the code had changed.
     pub rejected_runs: u64,
-    /// Branches of the same kind.
+    /// Branches that were left out for the same reasons.
     pub rejected_branches: u64,
 }
 
@@ -45,12 +45,12 @@ impl StacksReport {
     }
 }
 
-/// All that was looked at.
+/// The result of choosing.
 #[derive(Debug, Default)]
 pub struct Candidates {
-    /// To be cloned, in the fixed order of the program.
+    /// The functions to be cloned, sorted by id.
     pub chosen: Vec<Candidate>,
-    /// Wanted and refused.
+    /// Hot functions that are left alone, with their samples and the reason.
     pub refused: Vec<(FuncId, u64, Refusal)>,
     /// Samples by function, for all functions with any.
     pub samples: FxHashMap<FuncId, u64>,
@@ -72,10 +72,10 @@ pub fn by_function(program: &Program<'_>, samples: &Samples) -> FxHashMap<FuncId
     by
 }
 
-/// The functions named on the command line: by symbol, or by an address (of the process) inside them.
+/// Returns the functions named on the command line: by symbol, or by a process address inside them.
 ///
 /// # Errors
-/// The name of which there is no function.
+/// Returns the name for which there is no function.
 pub fn named<'a>(program: &Program<'_>, names: &'a [String]) -> Result<FxHashSet<FuncId>, &'a str> {
     let mut found = FxHashSet::default();
     for name in names {
@@ -91,12 +91,13 @@ pub fn named<'a>(program: &Program<'_>, names: &'a [String]) -> Result<FxHashSet
     Ok(found)
 }
 
-/// Whether a function may be rebuilt at all.
+/// Returns whether the options allow the rebuild of a function.
 pub(crate) fn may_be_rebuilt(program: &Program<'_>, f: FuncId, options: &OptimizeOptions) -> bool {
     options.passes.has(Pass::Libraries) || program.module_image(f).kind == image::ModuleKind::Main
 }
 
-/// Chooses by samples, or takes everything where the order is to be random; with `only`, among these functions.
+/// Chooses functions by samples, or all functions when shuffling. With `only`, chooses among the given
+/// functions.
 ///
 /// # Errors
 /// [`Error::Interrupted`].
@@ -139,7 +140,7 @@ pub fn choose(
 }
 
 impl Candidates {
-    /// Gives each candidate counts, by inference from samples.
+    /// Gives each candidate counts, inferred from samples.
     pub fn infer(&mut self, samples: &Samples) {
         let hits = hits(&self.chosen, samples);
         for (i, c) in self.chosen.iter_mut().enumerate() {
@@ -148,8 +149,8 @@ impl Candidates {
         }
     }
 
-    /// Gives each candidate counts, by the CPU's records of taken branches. Where a function has none of those samples say
-    /// how its blocks compare.
+    /// Gives each candidate counts from the CPU's records of taken branches. A function without such records
+    /// gets counts from samples.
     pub fn count_by_stacks(&mut self, samples: &Samples) -> StacksReport {
         let (cfgs, got) = {
             let cfgs: Vec<&Cfg> = self.chosen.iter().map(|c| &c.analysed.cfg).collect();
@@ -182,9 +183,9 @@ impl Candidates {
         StacksReport::new(samples.stacks.stacks(), cfgs, &got.rejected)
     }
 
-    /// Gives each candidate the order of its blocks, and says which of them are hot: by its counts, or at random.
+    /// Chooses the order of each candidate's blocks and which of them are hot: by counts, or at random.
     pub fn order(&mut self, samples: &Samples, style: Style) {
-        // Left by counting, which may have been given up in the middle.
+        // Leftovers of counting, which may have ended early.
         for c in &mut self.chosen {
             c.counters.clear();
             c.watches.clear();
@@ -205,7 +206,7 @@ impl Candidates {
     }
 }
 
-/// Keeps as many as have so many bytes in all, drawn by the seed.
+/// Keeps items with at most `most` bytes in all; the seed draws them.
 fn draw<T: Ord>(all: &mut Vec<T>, seed: u64, most: u64, size: impl Fn(&T) -> u64) {
     all.sort_unstable();
     if all.iter().map(&size).fold(0, u64::saturating_add) <= most {
@@ -221,8 +222,8 @@ fn draw<T: Ord>(all: &mut Vec<T>, seed: u64, most: u64, size: impl Fn(&T) -> u64
     all.truncate(kept);
 }
 
-/// Every function with a sample: the cold ones among them cost little room and make calls direct.
-/// And every one that is known to have run besides.
+/// Returns the functions with samples: the cold ones take little room and their clones make calls direct.
+/// Adds the functions that are known to have run otherwise.
 fn hot(by: &FxHashMap<FuncId, u64>, ran: FxHashSet<FuncId>) -> Vec<FuncId> {
     let mut ids: Vec<FuncId> = by.keys().copied().collect();
     ids.sort_unstable();
@@ -232,14 +233,14 @@ fn hot(by: &FxHashMap<FuncId, u64>, ran: FxHashSet<FuncId>) -> Vec<FuncId> {
     sampled.chain(ran.into_iter().filter(|f| !by.contains_key(f))).collect()
 }
 
-/// The functions that branches led to.
+/// Returns the functions that recorded branches led to.
 fn led_to(program: &Program<'_>, samples: &Samples) -> FxHashSet<FuncId> {
     let firsts = samples.stacks.runs().into_iter().map(|(run, _)| samples.original(run.first));
     firsts.filter_map(|at| program.find(at)).filter(|&f| program.module(f).refused.is_none()).collect()
 }
 
-/// The entry first, then any order, with some blocks left out so that edges to the original are taken too, and cut in two
-/// anywhere or nowhere.
+/// Orders blocks at random behind the entry. Some blocks are left out, so that edges to the original are
+/// taken too. A random number of blocks is hot, possibly none or all.
 fn random_orders(chosen: &mut [Candidate], seed: u64) {
     let mut rng = Rng::new(seed);
     for c in chosen {
@@ -251,7 +252,7 @@ fn random_orders(chosen: &mut [Candidate], seed: u64) {
     }
 }
 
-/// Samples by candidate and block.
+/// Returns samples by candidate and block.
 fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
     let index = BlockIndex::new(&chosen.iter().map(|c| &c.analysed.cfg).collect::<Vec<_>>());
     let mut hits = BlockSamples::new(&index);
@@ -261,7 +262,7 @@ fn hits(chosen: &[Candidate], samples: &Samples) -> BlockSamples {
     hits
 }
 
-/// The blocks that run, by how control goes or as they were.
+/// Orders the blocks that run, by counts or as in the original.
 fn measured_orders(chosen: &mut [Candidate], by_counts: bool) {
     for c in chosen {
         let cfg = &c.analysed.cfg;
@@ -272,20 +273,20 @@ fn measured_orders(chosen: &mut [Candidate], by_counts: bool) {
     }
 }
 
-/// Which blocks were seen to run.
+/// Returns for each block whether a count or a sample shows that it ran.
 fn ran(counts: &Counts, samples: &[u64]) -> Vec<bool> {
     let sampled = |b| samples.get(b).is_some_and(|&s: &u64| s > 0);
     counts.blocks.iter().enumerate().map(|(b, &n)| b == 0 || n > 0 || sampled(b)).collect()
 }
 
-/// Which blocks may run, going by inference from few samples.
+/// Returns for each block whether it may run, judged by inference from few samples.
 fn perhaps_hot(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
     let rare = rare::rare_blocks(cfg);
     profile::hot_blocks(cfg, counts, samples).into_iter().zip(rare).map(|(hot, rare)| hot || !rare).collect()
 }
 
-/// All blocks, and how many of them are hot: those that ran, in their best order, before those that did not. Where nothing is
-/// known all are, as they were.
+/// Returns all blocks, and how many of them are hot. Blocks that ran come first, in their best order. If no
+/// block but the entry is known to have run, all blocks are hot, in the original order.
 pub fn all_blocks(cfg: &Cfg, counts: &Counts) -> (Vec<BlockId>, usize) {
     let (mut order, cold): (Vec<BlockId>, Vec<BlockId>) =
         order_blocks(cfg, counts).into_iter().partition(|&b| b == BlockId(0) || counts.block(b) > 0);
@@ -297,7 +298,7 @@ pub fn all_blocks(cfg: &Cfg, counts: &Counts) -> (Vec<BlockId>, usize) {
     (order, hot)
 }
 
-/// All blocks in ext-TSP order.
+/// Returns all blocks in ext-TSP order.
 fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
     let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
     let mut edges = Vec::new();
@@ -326,7 +327,7 @@ mod tests {
     use crate::plan::test_candidate::candidate;
 
     #[test]
-    fn those_that_ran_come_first_and_all_are_there() {
+    fn blocks_that_ran_come_first_and_none_is_missing() {
         let mut c = candidate(1, &[], &[100_000, 1, 99_999, 0], true, 9);
         c.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
         let ids = |(order, hot): (Vec<BlockId>, usize)| (order.iter().map(|b| b.0).collect::<Vec<_>>(), hot);
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_keeps_to_its_room_and_is_the_seeds() {
+    fn a_draw_respects_its_limit_and_depends_on_the_seed() {
         let drawn = |seed, most| {
             let mut all: Vec<u64> = (1..=100).collect();
             draw(&mut all, seed, most, |n| *n);

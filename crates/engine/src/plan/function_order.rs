@@ -1,4 +1,4 @@
-//! In which order the functions of a code cache lie.
+//! The order of the functions in a code cache.
 
 use crate::base::passes::{Pass, Style};
 use crate::plan::candidate::{Candidate, SiteTargets};
@@ -8,7 +8,7 @@ use iced_x86::{FlowControl, OpKind};
 use layout::{CallEdge, FuncNode};
 use rustc_hash::FxHashMap;
 
-/// Those with hot code first, by the call graph or by address; or all at random.
+/// Orders functions: those with hot code first, by the call graph or by address; or all at random.
 pub(crate) fn function_order(members: &[&Candidate], style: Style) -> Vec<usize> {
     let mut all: Vec<usize> = (0..members.len()).collect();
     if let Some(seed) = style.shuffle {
@@ -26,11 +26,11 @@ pub(crate) fn function_order(members: &[&Candidate], style: Style) -> Vec<usize>
     [order(hot), order(warm)].concat()
 }
 
-/// By the call graph of the blocks that lie where the functions are entered.
+/// Orders functions by the call graph between their first fragments.
 fn call_order(members: &[&Candidate]) -> Vec<usize> {
     let index: FxHashMap<Avma, usize> =
         members.iter().enumerate().map(|(i, c)| (c.analysed.cfg.entry, i)).collect();
-    // Counts that were inferred are in another unit than counted ones; samples are on one scale for all.
+    // Inferred counts have another unit than exact counts; samples have the same unit for all functions.
     let one_scale = members.windows(2).all(|w| w[0].counted == w[1].counted);
     let nodes: Vec<FuncNode> = members
         .iter()
@@ -79,14 +79,14 @@ mod tests {
     use crate::plan::test_candidate::candidate;
 
     #[test]
-    fn those_without_hot_code_come_last() {
+    fn functions_without_hot_code_come_last() {
         let with = |index, hot, samples| Candidate {
             hot,
             ..candidate(index, &[0, 1], &[samples; 4], true, samples)
         };
         let all = [with(0, 0, 90), with(1, 2, 10), with(2, 0, 99), with(3, 1, 20)];
         let members: Vec<&Candidate> = all.iter().collect();
-        // Each of the two by executions per byte of what lies where it is entered.
+        // Each of the two has its place by executions per byte of its first fragment.
         assert_eq!(function_order(&members, Style::default()), [3, 1, 2, 0]);
         let passes = Passes::without(&[Pass::Functions]);
         assert_eq!(function_order(&members, Style { passes, ..Style::default() }), [1, 3, 0, 2]);

@@ -1,8 +1,9 @@
-//! Which calls get where they mostly go more directly?
+//! Chooses which calls are inlined or devirtualized.
 //!
-//! A direct call of a function through which control nearly always goes by the same short way is answered in place. A call
-//! through a virtual table is led by the table that was seen there, if it was nearly always the same one and never changes: to
-//! the function it leads to, in place if that is such a one.
+//! A direct call is (partially) inlined if control nearly always takes the same short path through its
+//! callee. A call through a virtual table gets a guard on the observed table (guarded devirtualization). The
+//! table must nearly always be the same and must never change. The call then leads to the table's function
+//! directly, inlined if the function qualifies.
 
 use crate::analyse::program::Program;
 use crate::base::passes::{Pass, Style};
@@ -13,19 +14,21 @@ use emit::{Body, Guard};
 use iced_x86::{Code, OpKind};
 use rustc_hash::FxHashMap;
 
-/// Of all calls that ran, one in so many has to be at a call that is made longer.
+/// A call that gets longer must make at least one in `WORTH` of all calls.
 const WORTH: u64 = 20_000;
-/// A table has to be seen in so many thousandths of all looks,
+/// A table must be seen in this share of all observations. Thousandths.
 const MOSTLY: u64 = 900;
-/// of which there have to be so many.
+/// The smallest number of observations for such a decision.
 const LOOKS: u64 = 8;
 
-/// Of so many calls at most one goes off the way that runs in place; so many are what says so.
+/// At most one in `CALLS_PER_EXIT` calls leaves the inlined path. At least as many calls must have been
+/// counted.
 const CALLS_PER_EXIT: u64 = 33;
-/// A way has no more blocks than this.
+/// The largest number of blocks in an inlined path.
 const MOST_BLOCKS: usize = 12;
 
-/// Gives each candidate its inline sites: where the layout is random whatever can be had, whether or not it pays.
+/// Gives each candidate its inline sites. With a random layout, chooses every possible site, whether or not
+/// it pays.
 pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {
     let Style { shuffle, passes } = style;
     let all = shuffle.is_some();
@@ -53,20 +56,21 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
-        // What runs in place is no clone's that could have been taken back.
+        // A call through a redirect must not call a clone directly, so it gets no guard alone. An inlined
+        // callee is allowed: undo has no clone of it to remove.
         let lasts = |s: &InlineSite| s.inlined || c.through_redirects.binary_search(&s.call).is_err();
         c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }
 }
 
-/// The way through a function that is to run in place of calls.
+/// Returns the path through a function that is to be inlined for calls.
 fn wanted_way(c: &Candidate, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
     let straight = |path: &Vec<BlockId>| !branches(&c.analysed.cfg, path);
     way(c, shuffle.is_some())
         .filter(|path| passes.has(Pass::InPlace) && (passes.has(Pass::SideExits) || straight(path)))
 }
 
-/// The way through a function that can run in place of calls, if it is mostly the one.
+/// Returns the path through a function that can be inlined for calls, if control mostly takes it.
 fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
     let cfg: &Cfg = &c.analysed.cfg;
     let lsda = c.analysed.lsda.as_ref();
@@ -95,7 +99,7 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
             _ => return None,
         }
     }
-    // Who comes to the middle of it has left the way where it runs in place.
+    // Control that enters the middle of a function has left the inlined path elsewhere.
     let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
     let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
     let mostly =
@@ -104,12 +108,12 @@ fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
     ((all || mostly) && fits()).then_some(path)
 }
 
-/// Whether a way can be left.
+/// Returns whether control can leave a path.
 fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
     path.iter().any(|b| matches!(cfg.blocks[b.index()].term, Term::Cond { .. }))
 }
 
-/// How often functions run in place of calls, by their entries, where all guards hold.
+/// Returns how often functions run inlined, by their entries, if all guards hold.
 pub(crate) fn inlined_runs(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
     let mut inlined: FxHashMap<Avma, u64> = FxHashMap::default();
     for c in chosen {
@@ -123,18 +127,18 @@ pub(crate) fn inlined_runs(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
     inlined
 }
 
-/// A call of a function, direct or not.
+/// A call of a function, direct or indirect.
 pub(crate) struct Call<'a> {
-    /// Where it stands.
+    /// The block that contains it.
     pub(crate) block: BlockId,
-    /// Its place in [`Cfg::insts`].
+    /// Its index in [`Cfg::insts`].
     pub(crate) place: u32,
     pub(crate) inst: &'a Inst,
     /// How often it ran.
     pub(crate) count: u64,
 }
 
-/// All calls of a function.
+/// Returns all calls of a function.
 pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
     let cfg: &Cfg = &c.analysed.cfg;
     cfg.block_ids().zip(&cfg.blocks).flat_map(move |(block, b)| {
@@ -146,12 +150,12 @@ pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
     })
 }
 
-/// How many calls all functions made.
+/// Returns how many calls all functions made.
 pub(crate) fn made(chosen: &[Candidate]) -> u64 {
     chosen.iter().flat_map(calls).fold(0, |sum, call| sum.saturating_add(call.count))
 }
 
-/// Whom a direct call calls.
+/// Returns the callee of a direct call.
 fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
     let i = &inst.decoded;
     let plain = i.code() == Code::Call_rel32_64 && i.op0_kind() == OpKind::NearBranch64;
@@ -159,8 +163,9 @@ fn direct(program: &Program<'_>, inst: &Inst) -> Option<Avma> {
     (plain && program.entered_at(to).is_some()).then_some(to)
 }
 
-/// Whom a call through a table calls by the table that was seen most, and what says so. Neither the table nor the callee may be
-/// in a module that can be unloaded while the caller is there: another one's table may come to the same address.
+/// Returns the callee that the most frequent table gives for a call, and the guard on it. Neither the table
+/// nor the callee may be in a module that can be unloaded before the caller. Otherwise another module's table
+/// may get the same address.
 fn table(program: &Program<'_>, caller: Avma, site: &SiteTargets, inst: &Inst) -> Option<(Avma, Guard)> {
     let (register, displacement) = emit::table_call(&inst.decoded)?;
     let &(table, _) = site.bases.first()?;
@@ -169,7 +174,7 @@ fn table(program: &Program<'_>, caller: Avma, site: &SiteTargets, inst: &Inst) -
     lasts.then_some((callee, Guard { register, table }))
 }
 
-/// Whether nearly always the same table was seen.
+/// Returns whether nearly all observations show the same table.
 fn is_one_way(site: &SiteTargets) -> bool {
     let looks = site.bases.iter().map(|b| b.1).sum::<u64>() + site.others.bases;
     let most = site.bases.first().map_or(0, |b| b.1);
@@ -201,7 +206,7 @@ block b3 0x1008
   return
 ";
 
-    /// How often the two branches went: to b2 or b1, and to a place outside or b3.
+    /// Returns a candidate with counts of its two branches: to b2 or b1, and to a place outside or b3.
     fn gone(first: [u64; 2], second: [u64; 2]) -> Candidate {
         let entered = first[0] + first[1];
         let mut c = candidate(1, &[0], &[entered, first[1], first[0], second[1]], true, 0);
@@ -210,13 +215,13 @@ block b3 0x1008
         c
     }
 
-    /// The way by that.
+    /// Returns the inlined path for these counts.
     fn by(first: [u64; 2], second: [u64; 2], all: bool) -> Option<Vec<u32>> {
         way(&gone(first, second), all).map(|path| path.iter().map(|b| b.0).collect())
     }
 
     #[test]
-    fn ways_are_left_out() {
+    fn paths_can_be_left_out() {
         let mut straight = gone([0, 99], [0, 0]);
         straight.analysed.cfg = code::parse(
             "function 0x1000\npart 0x1000..0x1004\nblock b0 0x1000\n  48 89 f8\n  c3\n  return\n",
@@ -233,7 +238,7 @@ block b3 0x1008
     }
 
     #[test]
-    fn the_way_that_is_nearly_always_taken() {
+    fn the_path_that_is_nearly_always_taken_is_inlined() {
         assert_eq!(by([3, 97], [0, 3], false), Some(vec![0, 1]));
         assert_eq!(by([97, 3], [0, 97], false), Some(vec![0, 2, 3]));
         assert_eq!(by([4, 96], [0, 4], false), None, "too often another one");

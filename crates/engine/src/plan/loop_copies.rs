@@ -1,36 +1,37 @@
 //! How often each copy of an unrolled loop runs.
 //!
-//! Known is how often the loop was entered and how often it went round, not where it was left. It is taken to go on or to leave
-//! each time with the same chance, whatever it has done before: so what is said of copies is a model's.
+//! The counts show how often a loop was entered and how often it iterated, but not where it was left. The
+//! model assumes the same chance of a further iteration each time, independent of earlier iterations. So
+//! figures of single copies are modelled.
 
 use addr::Avma;
 use emit::{AddressMap, Link};
 use rustc_hash::FxHashMap;
 
-/// How often control went where in the original; blocks go by their starts.
+/// Execution counts of the original; blocks are identified by their starts.
 pub(crate) trait Flows {
-    /// The block in which an instruction is.
+    /// Returns the block that contains an instruction.
     fn block_of(&self, at: Avma) -> Option<Avma>;
-    /// How often a block ran.
+    /// Returns how often a block ran.
     fn ran(&self, block: Avma) -> u64;
-    /// How often one block went to another.
+    /// Returns how often control went from one block to another.
     fn goes(&self, from: Avma, to: Avma) -> u64;
 }
 
-/// The loops of a clone, gone through from first to last.
+/// The loops of a clone, visited from first to last.
 #[derive(Debug, Default)]
 pub(crate) struct LoopCopies {
-    /// By address of an original instruction which copy of it comes next.
+    /// For each address of an original instruction, the copy that comes next.
     copies: FxHashMap<Avma, LoopCopy>,
 }
 
 /// One copy of a loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct LoopCopy {
-    /// From 0.
+    /// The index of the copy, from 0.
     copy: u32,
     of: u32,
-    /// The chance that it goes round once more.
+    /// The chance of a further iteration.
     on: f64,
 }
 
@@ -51,7 +52,8 @@ impl LoopCopies {
         loops
     }
 
-    /// The copy of a loop in which the next copy of an original instruction is; `None` where it is in none.
+    /// Returns the copy of a loop that contains the next copy of an original instruction; `None` outside of
+    /// loops.
     pub(crate) fn next(&mut self, original: Avma) -> Option<LoopCopy> {
         let next = self.copies.get_mut(&original)?;
         next.copy += 1;
@@ -59,7 +61,7 @@ impl LoopCopies {
     }
 }
 
-/// How likely a loop of these blocks, in so many copies, is to go round once more.
+/// Returns the chance of a further iteration for a loop with these copies of its blocks.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 fn chance(copies: &[Avma], flows: &dyn Flows) -> f64 {
     let again = copies.iter().skip(1).position(|b| Some(b) == copies.first());
@@ -68,8 +70,10 @@ fn chance(copies: &[Avma], flows: &dyn Flows) -> f64 {
     round as f64 / round.saturating_add(entered).max(1) as f64
 }
 
-/// How often a loop of these blocks, which lie in this order, goes round, and how often it is come to otherwise: whatever goes
-/// not on to the next block, or from the last to the first, comes to the first copy, be it from the loop itself.
+/// Returns how often a loop with these blocks, in this order, iterates, and how often it is entered.
+///
+/// Every transfer other than to the next block, or from the last block to the first, enters the first copy.
+/// This includes transfers from within the loop.
 pub(crate) fn loop_trips<B: Copy>(
     blocks: &[B],
     ran: impl Fn(B) -> u64,
@@ -83,12 +87,12 @@ pub(crate) fn loop_trips<B: Copy>(
 }
 
 impl LoopCopy {
-    /// How much of what the loop does so often falls on this copy; of all copies together it is all of it.
+    /// Returns this copy's part of `of` executions. The parts of all copies sum up to `of`.
     pub(crate) fn part(self, of: u64) -> u64 {
         self.before(self.copy + 1, of) - self.before(self.copy, of)
     }
 
-    /// How much falls on the first `n` copies.
+    /// Returns how many executions fall on the first `n` copies.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_round_inside_comes_to_the_first_copy() {
+    fn inner_iterations_enter_the_first_copy() {
         let ran = |b: usize| [100u64, 500, 100][b];
         let goes = |from: usize, to: usize| [[0u64, 100, 0], [0, 400, 100], [90, 0, 0]][from][to];
         assert_eq!(loop_trips(&[0, 1, 2], ran, goes), (90, 10 + 400));

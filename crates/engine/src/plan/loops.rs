@@ -1,7 +1,8 @@
-//! Which loops lie in their clones several times, so that they go round as often between two jumps back?
+//! Chooses which loops are unrolled in clones.
 //!
-//! A loop takes a branch each time it goes round, however its blocks are ordered: in loads that go over strings or rows
-//! most of the branches that are still taken are of this kind.
+//! A loop takes a branch in each iteration, whatever the order of its blocks. In loads that iterate over
+//! strings or rows, most of the remaining taken branches are of this kind. Unrolling makes the back edge
+//! rarer.
 
 use crate::analyse::program::FuncId;
 use crate::base::passes::{Pass, Style};
@@ -12,18 +13,18 @@ use code::{BlockId, Dest};
 use emit::Unroll;
 use std::cmp::Reverse;
 
-/// So many turns it has to make once it is entered, on the average: it may be left behind any of its copies, by a branch that is
-/// taken then.
+/// The smallest average number of iterations per entry. Control may leave the loop behind any copy, by a
+/// branch that is then taken.
 const MIN_TRIPS: u64 = 8;
-/// No loop has more copies,
+/// The largest number of copies.
 const MOST_COPIES: u32 = 4;
-/// nor more bytes with all of them.
+/// The largest size of all copies together.
 const MOST_BYTES: u64 = 256;
-/// A branch that is short in the original may be long where it leaves the loop.
+/// Bytes by which a short branch of the original grows if it leaves the loop.
 const LONGER: u64 = 4;
 
-/// Gives each candidate its loops: where the layout is random as many copies as chance has it. Of loops that share blocks that
-/// which goes round the most.
+/// Gives each candidate its loops. With a random layout, the number of copies is random. Of loops that share
+/// blocks, chooses the loop with the most iterations.
 pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, passes }: Style) {
     for c in chosen.iter_mut().filter(|_| passes.has(Pass::Loops)) {
         let mut found: Vec<(u64, Unroll)> = emit::loops(&c.analysed.cfg, &c.order)
@@ -46,14 +47,15 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, passes }: Style)
     }
 }
 
-/// By what is the same in each process: addresses are not.
+/// Uses only facts that are the same in each process; addresses are not.
 fn by_chance(seed: u64, of: FuncId, b: BlockId) -> u32 {
     let which = u64::from(of.module) << 48 ^ u64::from(of.index) << 20 ^ u64::from(b.0);
     let copies = Rng::new(Rng::new(seed).next() ^ which).below(MOST_COPIES as usize) + 1;
     u32::try_from(copies).unwrap_or(1)
 }
 
-/// How often a loop goes round, and how many copies of it are wanted. What was inferred from samples says that it does, not how often.
+/// Returns how often a loop iterates, and how many copies it gets. Counts inferred from samples show that a
+/// loop iterates, but not how often; it then gets one copy.
 fn wanted(c: &Candidate, r: Unroll) -> (u64, Unroll) {
     let blocks = &c.order[r.first..r.first + r.blocks];
     let cfg = &c.analysed.cfg;
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_that_go_round_often() {
+    fn loops_with_many_iterations_are_unrolled() {
         let style = Style::default();
         assert_eq!(chosen(70, 10, 2, style), [(0, 4)]);
         assert_eq!(chosen(69, 10, 2, style), [], "too rarely");
@@ -147,7 +149,7 @@ block b3 0x1009
     }
 
     #[test]
-    fn any_number_by_chance() {
+    fn random_layouts_have_any_number_of_copies() {
         let by = |seed| chosen(0, 0, 2, Style { shuffle: Some(seed), ..Style::default() });
         let all: std::collections::BTreeSet<_> = (0..40).map(by).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [vec![], vec![(0, 2)], vec![(0, 3)], vec![(0, 4)]]);

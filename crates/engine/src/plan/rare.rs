@@ -1,9 +1,10 @@
-//! Blocks that a compiler itself takes for rarely run: they need no place in a clone unless samples say otherwise.
+//! Blocks that the compiler itself treats as rarely executed. They are not cloned unless samples show that
+//! they run.
 
 use code::{BlockId, Cfg, Dest, Term};
 
-/// Which blocks are so: those of `.cold` fragments, those that only exceptions reach, and those from which control
-/// only gets to calls that do not return.
+/// Returns for each block whether it is rare. Rare blocks are in `.cold` fragments, are reached only by
+/// exceptions, or lead only to calls that do not return.
 #[must_use]
 pub fn rare_blocks(cfg: &Cfg) -> Vec<bool> {
     let n = cfg.blocks.len();
@@ -25,7 +26,7 @@ pub fn rare_blocks(cfg: &Cfg) -> Vec<bool> {
         .zip(&leaves)
         .map(|(b, &leaves)| leaves || matches!(b.term, Term::Return | Term::Indirect | Term::Switch { .. }))
         .collect();
-    // A loop that neither ends nor stops is as good as any code.
+    // A loop without an end that calls no such function is not rare.
     let (to_end, to_stop) = (reaching(&successors, ends), reaching(&successors, stops));
     (0..n)
         .map(|b| {
@@ -35,7 +36,7 @@ pub fn rare_blocks(cfg: &Cfg) -> Vec<bool> {
         .collect()
 }
 
-/// From where control can get to one of `goals`.
+/// Returns for each block whether control can get from it to one of `goals`.
 fn reaching(successors: &[Vec<usize>], goals: Vec<bool>) -> Vec<bool> {
     let mut can = goals;
     let mut changed = true;
@@ -51,7 +52,7 @@ fn reaching(successors: &[Vec<usize>], goals: Vec<bool>) -> Vec<bool> {
     can
 }
 
-/// What is reached from the entry without an exception.
+/// Returns for each block whether control reaches it from the entry without an exception.
 fn reached(successors: &[Vec<usize>]) -> Vec<bool> {
     let mut seen = vec![false; successors.len()];
     let mut todo = vec![0];
@@ -68,8 +69,8 @@ fn reached(successors: &[Vec<usize>]) -> Vec<bool> {
 mod tests {
     use super::*;
 
-    /// 0: a branch to 2 or on to 1; 1: a call that does not return; 2: a branch to 4 or on to 3; 3: ret; 4: a loop
-    /// without end; 5: a landing pad; 6: a cold fragment, which 3 would jump to.
+    /// 0: a branch to 2 or on to 1; 1: a call that does not return; 2: a branch to 4 or on to 3; 3: ret; 4:
+    /// an endless loop; 5: a landing pad; 6: a cold fragment, to which 3 would jump.
     const FUNCTION: &str = "\
 function 0x1000
 part 0x1000..0x1020
@@ -98,7 +99,7 @@ block b6 0x2000
 ";
 
     #[test]
-    fn the_compilers_own_word() {
+    fn blocks_that_the_compiler_treats_as_rare_are_found() {
         let cfg = code::parse(FUNCTION).unwrap();
         assert_eq!(rare_blocks(&cfg), [false, true, false, false, false, true, true]);
     }

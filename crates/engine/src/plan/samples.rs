@@ -1,4 +1,4 @@
-//! Where the target's user time goes, by program counter, and by which branches it came there.
+//! The target's user time by program counter, and the branches taken before each sample.
 
 use addr::Avma;
 use emit::AddressMap;
@@ -7,26 +7,27 @@ use profile::BranchStacks;
 /// User-mode samples of a whole process.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// Program counters in original code (samples in clones are carried back).
+    /// Program counters in original code (samples in clones are translated).
     pub ips: Vec<Avma>,
-    /// Samples the kernel dropped.
+    /// Samples that the kernel dropped.
     pub lost: u64,
-    /// The stable name of what they were taken by; `None` where none were taken.
+    /// The stable name of the sampled event; `None` without sampling.
     pub source: Option<&'static str>,
-    /// The branches that were taken before them, where the CPU records those: where they were, be it in clones.
+    /// The branches taken before the samples, if the CPU records them. Addresses may be in clones.
     pub stacks: BranchStacks,
-    /// Clones that may have run meanwhile.
+    /// Clones that may have run during sampling.
     pub clones: Vec<AddressMap>,
 }
 
 impl Samples {
-    /// An address of original code, for one in a clone.
+    /// Returns the original address for an address in a clone.
     #[must_use]
     pub fn original(&self, at: Avma) -> Avma {
         self.clones.iter().find_map(|m| m.original_of_interior(at)).unwrap_or(at)
     }
 
-    /// Carries samples in clones back to original code. A process that was rebuilt often has clones by the hundred thousand.
+    /// Translates samples in clones to original code. A process that was rebuilt often has hundreds of
+    /// thousands of clones.
     pub(crate) fn carry_back(&mut self) {
         let ranges = |m| -> Vec<_> { AddressMap::fragments(m).ranges().map(|r| (r, m)).collect() };
         let mut places: Vec<_> = self.clones.iter().flat_map(ranges).collect();

@@ -1,9 +1,10 @@
-//! Which blocks of clones lie among the hot code.
+//! Which blocks of clones are hot.
 //!
-//! The first-level instruction cache holds less than what a server runs in a second, and each line of it that holds code
-//! that runs rarely is one line less for code that runs often. Rule, as in compilers' profile summaries: the blocks of all
-//! functions, the most run ones first, are hot until they hold 99.5% of all executed instructions. The others, *warm*, lie
-//! behind all hot ones. A function's entry is warm only where all of its blocks are.
+//! The first-level instruction cache holds less code than a server runs in a second. Each line with rarely
+//! executed code is lost for frequently executed code. Rule, as in compilers' profile summaries: take the
+//! blocks of all functions, the most executed first. They are hot until they hold 99.5% of all executed
+//! instructions. The others, *warm*, lie behind all hot blocks. A function's entry is warm only if all its
+//! blocks are.
 
 use crate::plan::candidate::Candidate;
 use code::BlockId;
@@ -11,10 +12,10 @@ use code::BlockId;
 /// The share of executed instructions that hot blocks hold.
 const HOT_PER_10K: u128 = 9950;
 
-/// Puts the hot blocks of each function before the warm ones, with no other change of their order, and tells how many they
-/// are.
+/// Moves the hot blocks of each function before the warm ones, otherwise in the same order, and stores their
+/// number.
 pub(crate) fn split(chosen: &mut [Candidate]) {
-    // Inferred counts are in another unit than counted ones.
+    // Inferred counts have another unit than exact counts.
     for counted in [true, false] {
         let blocks = chosen.iter().filter(|c| c.counted == counted).flat_map(executed).collect();
         let least = least_hot(blocks);
@@ -22,12 +23,12 @@ pub(crate) fn split(chosen: &mut [Candidate]) {
     }
 }
 
-/// By cloned block how often it ran, and its instructions.
+/// Returns for each cloned block how often it ran, and its number of instructions.
 fn executed(c: &Candidate) -> impl Iterator<Item = (u64, usize)> {
     c.order.iter().map(|&b| (c.counts.block(b), c.analysed.cfg.insts_of(b).len()))
 }
 
-/// The count of the last block that is hot, of blocks with their instructions; 0 where none ran.
+/// Returns the count of the last hot block, given counts and numbers of instructions; 0 if no block ran.
 fn least_hot(mut blocks: Vec<(u64, usize)>) -> u64 {
     blocks.sort_unstable_by(|a, b| b.cmp(a));
     let weight = |&(count, insts): &(u64, usize)| u128::from(count) * insts as u128;
@@ -43,7 +44,8 @@ fn least_hot(mut blocks: Vec<(u64, usize)>) -> u64 {
 fn partition(c: &mut Candidate, least: u64) {
     let ran = c.order.iter().any(|&b| c.counts.block(b) > 0);
     if !ran && c.samples > 0 {
-        // Threads that had entered it before and stayed were sampled, but not counted: all that is cloned was sampled.
+        // Threads that entered the function earlier and stayed were sampled but not counted: treat all cloned
+        // blocks as hot.
         c.hot = c.order.len();
         return;
     }

@@ -10,7 +10,7 @@ fn after(mut chosen: Vec<Candidate>) -> Vec<(Vec<u32>, usize)> {
 fn the_most_run_blocks_of_all_functions_are_hot() {
     let got = after(vec![
         candidate(0, &[0, 3, 2, 1], &[100_000, 50_000, 300, 90_000], true, 0),
-        // The entry of a function of which some is hot; the others keep their order.
+        // The entry of a function with hot blocks is hot; the others keep their order.
         candidate(1, &[0, 3, 1, 2], &[1, 3, 80_000, 2], true, 0),
         candidate(2, &[0, 2, 1, 3], &[4, 4, 4, 4], true, 0),
     ]);
@@ -19,8 +19,8 @@ fn the_most_run_blocks_of_all_functions_are_hot() {
 }
 
 #[test]
-fn a_blocks_weight_is_its_instructions() {
-    // 99 * 1 are less than 99.5% of 99 * 1 + 1 * 1, 199 * 2 are not less than that of 199 * 2 + 2 * 1.
+fn blocks_are_weighted_by_instructions() {
+    // 99 * 1 is less than 99.5% of 99 * 1 + 1 * 1; 199 * 2 is not less than 99.5% of 199 * 2 + 2 * 1.
     assert_eq!(least_hot(vec![(1, 1), (99, 1)]), 1);
     assert_eq!(least_hot(vec![(2, 1), (199, 2)]), 199);
     assert_eq!(least_hot(vec![(5, 0), (0, 9)]), 5);
@@ -29,7 +29,7 @@ fn a_blocks_weight_is_its_instructions() {
 }
 
 #[test]
-fn inferred_counts_are_on_a_scale_of_their_own() {
+fn inferred_counts_are_split_separately() {
     let got = after(vec![
         candidate(0, &[0, 1], &[1_000_000, 1_000_000, 0, 0], true, 9),
         candidate(1, &[0, 1, 3], &[30, 20, 0, 0], false, 1),
@@ -38,7 +38,7 @@ fn inferred_counts_are_on_a_scale_of_their_own() {
 }
 
 #[test]
-fn what_was_sampled_but_never_entered_is_hot() {
+fn sampled_functions_that_were_never_entered_are_hot() {
     let busy = candidate(0, &[0, 1], &[1000, 1000, 0, 0], true, 9);
     let stayed = candidate(1, &[0, 3], &[0, 0, 0, 0], true, 5);
     let idle = candidate(2, &[0, 3], &[0, 0, 0, 0], true, 0);

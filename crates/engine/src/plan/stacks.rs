@@ -1,9 +1,9 @@
-//! Branch stacks of a process that runs clones, carried back to the originals.
+//! Branch stacks of a process that runs clones, translated to the originals.
 //!
-//! Clones lie in another order, so what a clone falls into may be where its original jumps to, and the other way round. A
-//! run in a clone is taken apart where the original goes on elsewhere: each such place is a branch that the original takes.
-//! Jumps that only the clone has stand for what comes before them. A redirect stands for nothing: the run in the original that ends
-//! there goes on in the clone.
+//! Clones have another block order, so a fall-through in a clone may be a jump in its original, and the other
+//! way round. A run in a clone is split wherever the original continues elsewhere: each such place is a
+//! branch that the original takes. Jumps that only the clone has stand for the instruction before them. A
+//! redirect stands for nothing: the run in the original that ends there continues in the clone.
 
 use addr::{Addr, Avma, AvmaRange};
 use code::{Cfg, Dest, Term};
@@ -11,17 +11,17 @@ use emit::{AddressMap, Entry, Link};
 use profile::{BranchStacks, Run, Taken};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What is known of the instructions of originals.
+/// Facts about the instructions of originals.
 #[derive(Debug, Default)]
 pub struct Originals {
     /// The end of each instruction.
     ends: FxHashMap<Avma, Avma>,
-    /// For the start of each block the instruction from which control falls into it, if there is one.
+    /// For the start of each block, the instruction from which control falls into it, if there is one.
     starts: FxHashMap<Avma, Option<Avma>>,
 }
 
 impl Originals {
-    /// Reads those of some functions.
+    /// Collects the facts about some functions.
     #[must_use]
     pub fn of(cfgs: &[&Cfg]) -> Self {
         let mut all = Self::default();
@@ -48,8 +48,8 @@ impl Originals {
     }
 }
 
-/// What the stacks would say if there were no clones. `originals` has the functions that matter; what ran of other functions'
-/// clones is left out.
+/// Returns the stacks as they would be without clones. `originals` contains the functions of interest.
+/// Records from other functions' clones are left out.
 #[must_use]
 pub fn carried_back(stacks: &BranchStacks, clones: &[AddressMap], originals: &Originals) -> BranchStacks {
     let clones = Clones::new(clones);
@@ -60,10 +60,11 @@ pub fn carried_back(stacks: &BranchStacks, clones: &[AddressMap], originals: &Or
         if from == Some(to) && clones.of(taken.from).is_none() {
             redirects.insert(taken.from);
         } else if clones.is_within(taken.to) || clones.is_way_back(taken.from) {
-            // Inside of what is done for a call; or back from one, which the jump from there tells, or from the rest of a callee
-            // that ran in place so far, whose return has told it.
+            // This branch lies within the code that replaces a call, or returns from such code. In the latter
+            // case the jump from there shows the return, or the return of the callee's rest has already shown
+            // it.
         } else if clones.is_within(taken.from) && from.and_then(|at| originals.end_of(at)) == Some(to) {
-            // Where it comes from is in no function's code, as for any return of a function that is not known.
+            // The source is in no function's code, as for any return of an unknown function.
             out.add_taken(Taken { from: taken.from, to }, n);
         } else if let Some(from) = from {
             out.add_taken(Taken { from, to }, n);
@@ -79,8 +80,8 @@ pub fn carried_back(stacks: &BranchStacks, clones: &[AddressMap], originals: &Or
     out
 }
 
-/// Adds a run in an original that ends at a redirect, as far as it is no part of the run in the clone that follows. A run counts the
-/// blocks of which it passes the first instruction.
+/// Adds a run in an original that ends at a redirect. Leaves out the part that belongs to the run in the
+/// clone behind it. A run counts the blocks whose first instruction it passes.
 fn to_redirect(run: Run, n: u64, originals: &Originals, out: &mut BranchStacks) {
     match originals.starts.get(&run.last) {
         None => out.add_run(run, n),
@@ -92,7 +93,7 @@ fn to_redirect(run: Run, n: u64, originals: &Originals, out: &mut BranchStacks) 
     }
 }
 
-/// Takes a run in a clone apart.
+/// Splits a run in a clone into runs of the original.
 fn in_clone(map: &AddressMap, run: Run, n: u64, originals: &Originals, out: &mut BranchStacks) {
     let fragments = map.fragments();
     let (Some(first), Some(last)) = (fragments.position(run.first), fragments.position(run.last)) else {
@@ -104,7 +105,8 @@ fn in_clone(map: &AddressMap, run: Run, n: u64, originals: &Originals, out: &mut
     }
     let from = map.entries().partition_point(|e| e.at < first);
     let here = &map.entries()[from..];
-    // A jump that was dropped where the run begins belongs to what lies before it; not so a call for which something runs in place.
+    // A dropped jump where the run begins belongs to the code before the run. A call that is inlined there
+    // belongs to the run.
     let begins = |e: &Entry| {
         here.iter().take_while(|w| w.at == first).any(|w| w.link == Link::Within && w.original == e.original)
     };
@@ -118,7 +120,7 @@ fn in_clone(map: &AddressMap, run: Run, n: u64, originals: &Originals, out: &mut
     let mut begin = at.original;
     for next in passed {
         let Some(end) = originals.end_of(at.original) else { return };
-        // A jump is one also where it leads to what follows it.
+        // A jump counts as a branch even if it leads to the next instruction.
         if at.link == Link::Dropped || end != next.original {
             out.add_run(Run { first: begin, last: at.original }, n);
             out.add_taken(Taken { from: at.original, to: next.original }, n);
@@ -146,19 +148,19 @@ impl<'a> Clones<'a> {
         range.contains(at).then_some(*map)
     }
 
-    /// Where something leads in originals.
+    /// Returns the original address of a destination.
     fn original(&self, at: Avma) -> Avma {
         self.of(at).and_then(|m| m.original_of_interior(at)).unwrap_or(at)
     }
 
-    /// Whether it is in the middle of what is done for one instruction of the original.
+    /// Returns whether an address is in the middle of the code for one original instruction.
     fn is_within(&self, at: Avma) -> bool {
         let entries = self.of(at).map(|m| m.entries_at(at)).unwrap_or_default();
-        // Where a call is dropped what runs in place of it begins.
+        // Where a call is dropped, its inlined callee begins.
         matches!(entries, [Entry { link: Link::Within, .. }])
     }
 
-    /// Whether it is the jump behind the call of a callee's rest.
+    /// Returns whether an address is the jump behind the call of a callee's rest.
     fn is_way_back(&self, at: Avma) -> bool {
         let Some((map, n)) = self.of(at).and_then(|map| Some((map, upto(map, at)?))) else { return false };
         let is_extra =
@@ -166,7 +168,8 @@ impl<'a> Clones<'a> {
         is_extra && n.checked_sub(2).is_some_and(|i| map.is_aside(i))
     }
 
-    /// Which instruction of an original a branch is one of; for a jump that only the clone has the one before it.
+    /// Returns the original instruction of a branch. For a jump that only the clone has, returns the
+    /// instruction before it.
     fn source(&self, at: Avma) -> Option<Avma> {
         let Some(map) = self.of(at) else { return Some(at) };
         let n = upto(map, at)?;
@@ -178,7 +181,7 @@ impl<'a> Clones<'a> {
     }
 }
 
-/// How many entries there are up to the one at `at`.
+/// Returns how many entries there are up to the entry at `at`.
 fn upto(map: &AddressMap, at: Avma) -> Option<usize> {
     let position = map.fragments().position(at)?;
     Some(map.entries().partition_point(|e| e.at <= position))

@@ -10,13 +10,13 @@ use std::fmt::Write;
 
 const ENTRY: u64 = 0x1000;
 const TEXT: Avma = Avma(0x10_0000);
-/// Where the function is called from and returns to.
+/// The caller of the function.
 const HOME: Avma = Avma(0x8000);
-/// A function of which nothing is known.
+/// An unknown function.
 const OTHER: Avma = Avma(0x9000);
 const DEPTH: usize = 32;
 
-/// A function of some blocks: nops, perhaps a call, and any end.
+/// Returns a function of some blocks: nops, perhaps a call, and a random end.
 fn random(rng: &mut Rng) -> Cfg {
     let n = 2 + rng.below(7);
     let blocks: Vec<(usize, bool, usize, usize)> =
@@ -47,7 +47,7 @@ fn random(rng: &mut Rng) -> Cfg {
             let _ = writeln!(t, "{}\n90", relative("e8", starts[b] + nops as u64 + 5, OTHER.0));
         }
         let (next, ends) = (b + 1, starts[b + 1]);
-        // Not both ways to one place: nobody can tell those apart.
+        // Avoid two edges to one place: they cannot be told apart.
         let to = if to == next { b } else { to };
         let forward = b + 1 + to % (n - b - 1).max(1);
         let _ = match end {
@@ -61,7 +61,7 @@ fn random(rng: &mut Rng) -> Cfg {
     code::parse(&t).unwrap()
 }
 
-/// The way through the original: which conditional branches were taken, and how often it passed what.
+/// Walks through the original. Returns which conditional branches were taken, and the counts.
 fn walk(cfg: &Cfg, rng: &mut Rng, entries: usize) -> (VecDeque<bool>, Counts) {
     let (mut ways, mut counts, mut left) = (VecDeque::new(), Counts::zero(cfg), 500);
     for _ in 0..entries {
@@ -93,14 +93,14 @@ fn walk(cfg: &Cfg, rng: &mut Rng, entries: usize) -> (VecDeque<bool>, Counts) {
     (ways, counts)
 }
 
-/// The same with clones: the branches that are taken.
+/// A walk with clones, recording the taken branches.
 struct Clone<'a> {
     cfg: &'a Cfg,
     map: &'a AddressMap,
     text: &'a [u8],
     ways: VecDeque<bool>,
     taken: Vec<Taken>,
-    /// The instruction of the original that is a jump to its copy.
+    /// The original instruction that is replaced by a jump to its copy.
     site: Avma,
 }
 
@@ -146,7 +146,7 @@ impl Clone<'_> {
         }
     }
 
-    /// Whether the branch at `at` to `to` is taken where the original goes the next of its ways.
+    /// Returns whether the branch at `at` to `to` is taken, given the original's next decision.
     fn takes(&mut self, at: Avma, to: Avma) -> bool {
         let original = self.map.to_original(at).unwrap_or(at);
         let taken = self.ways.pop_front().unwrap();
@@ -160,7 +160,7 @@ impl Clone<'_> {
 }
 
 #[test]
-fn clones_tell_what_their_originals_would() {
+fn stacks_of_clones_give_the_originals_counts() {
     let (mut ran, mut differ, mut further, mut in_mid_block) = (0, 0, 0, 0);
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
@@ -177,7 +177,7 @@ fn clones_tell_what_their_originals_would() {
         let maps = [out.clones[0].map.clone()];
         let (ways, exact) = walk(&cfg, &mut rng, 20);
         let outside = Taken { from: Avma(0x7000), to: HOME };
-        // Any instruction that the clone has.
+        // Choose any instruction that the clone has.
         let copied: Vec<Avma> =
             cfg.insts.iter().map(|i| i.at).filter(|&at| maps[0].to_clone(at).is_some()).collect();
         let site = copied[rng.below(copied.len())];
@@ -197,7 +197,7 @@ fn clones_tell_what_their_originals_would() {
         assert_eq!(got.rejected, Rejected { elsewhere, ..Rejected::default() }, "seed {seed}\n{cfg}");
         assert_eq!(got.functions, std::slice::from_ref(&exact), "seed {seed}\n{cfg}");
         ran += exact.blocks.iter().sum::<u64>();
-        // As they stand the stacks would not do.
+        // Without translation, the stacks would give wrong counts.
         differ += u32::from(stacks.counts(&[&cfg]).functions != [exact]);
     }
     assert!(ran > 5_000 && differ > 200 && further > 10, "{ran} {differ} {further}");
@@ -205,7 +205,7 @@ fn clones_tell_what_their_originals_would() {
 }
 
 #[test]
-fn the_rest_of_a_callee_is_called_where_its_caller_calls_it() {
+fn a_call_of_a_callees_rest_counts_as_the_original_call() {
     let (cfgs, out) = cloned_inlined(TEXT);
     let maps: Vec<AddressMap> = out.clones.iter().map(|c| c.map.clone()).collect();
     let [caller, callee] = &maps[..] else { panic!("two clones") };

@@ -1,9 +1,10 @@
-//! Whom do indirect calls call?
+//! The observed targets of indirect calls.
 //!
-//! A clone that counts keeps, before each indirect call or jump, the registers that tell where it goes: the register
-//! itself, or those that make up the address of the pointer. whet looks at them now and then while the target runs. What
-//! it reads of memory may be gone or other by then, and what it finds is weighted by time, not by calls: a hint, never a
-//! fact. Whatever is made of it has to ask again when it runs.
+//! Before each indirect call or jump, a counting clone records the registers that determine its destination.
+//! These are the register of the destination, or the registers of the pointer's address. whet reads the
+//! records from time to time while the target runs. The memory that it reads then may have changed. Its
+//! findings are weighted by time, not by calls. So they are a hint, never a fact: code that uses them must
+//! check again at run time.
 
 use addr::{Avma, ReadMemory};
 use code::{Cfg, Inst, Term};
@@ -11,27 +12,27 @@ use emit::Watch;
 use iced_x86::{FlowControl, Instruction, OpKind, Register};
 use rustc_hash::FxHashMap;
 
-/// Bytes of what is kept of a register.
+/// Bytes recorded per register.
 const WORD: u32 = 8;
-/// More registers than these never make up an address.
+/// The largest number of registers in an address.
 const MOST_REGISTERS: usize = 2;
 
-/// One indirect call or jump that is watched.
+/// A watched indirect call or jump.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
-    /// Which, by its place in [`Cfg::insts`].
+    /// Its index in [`Cfg::insts`].
     pub(crate) inst: u32,
-    /// How its destination comes from what is kept, which begins at this offset. Bytes.
+    /// The offset of its recorded registers, and how the destination follows from them. Bytes.
     offset: u32,
     form: Form,
 }
 
-/// Where an indirect call goes.
+/// How the destination of an indirect call is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
-    /// To what a register holds.
+    /// The value of a register.
     Register(u8),
-    /// To what memory holds at base + index * scale + displacement.
+    /// The word of memory at base + index * scale + displacement.
     Memory { base: Option<u8>, index: Option<(u8, u64)>, displacement: u64 },
 }
 
@@ -44,7 +45,7 @@ impl Form {
                 let part = |r: Register| if r == Register::None { Some(None) } else { register(r).map(Some) };
                 let (base, index) = (part(i.memory_base())?, part(i.memory_index())?);
                 let index = index.map(|r| (r, u64::from(i.memory_index_scale())));
-                // What lies on the stack is something else a moment later.
+                // A pointer on the stack changes a moment later.
                 let lasts = base != Some(4) && (base.is_some() || index.is_some());
                 (plain && lasts).then_some(Form::Memory {
                     base,
@@ -56,7 +57,7 @@ impl Form {
         }
     }
 
-    /// The registers to keep, in the order in which they are kept.
+    /// Returns the registers to record, in the order of recording.
     fn registers(self) -> impl Iterator<Item = u8> {
         let (a, b) = match self {
             Form::Register(r) => (Some(r), None),
@@ -65,12 +66,12 @@ impl Form {
         a.into_iter().chain(b)
     }
 
-    /// The address in a register, that of a virtual table perhaps, from which the destination's is not far.
+    /// Returns the address in the only register, for example of a virtual table that holds the destination.
     fn base(self, kept: [u64; MOST_REGISTERS]) -> Option<Avma> {
         matches!(self, Form::Memory { base: Some(_), index: None, .. }).then_some(Avma(kept[0]))
     }
 
-    /// The destination, from what was kept.
+    /// Computes the destination from the recorded registers.
     fn destination(self, kept: [u64; MOST_REGISTERS], memory: &dyn ReadMemory) -> Option<Avma> {
         match self {
             Form::Register(_) => Some(Avma(kept[0])),
@@ -87,12 +88,12 @@ impl Form {
     }
 }
 
-/// The number of a general register that is named in full.
+/// Returns the number of a general register that is used in full width.
 fn register(r: Register) -> Option<u8> {
     r.is_gpr64().then(|| u8::try_from(r.number()).ok()).flatten()
 }
 
-/// The sites of a function; what is kept for them takes offsets from `offset` on, which is moved on.
+/// Returns the sites of a function. Their records begin at `offset`, which is advanced.
 pub(crate) fn sites(cfg: &Cfg, offset: &mut u32) -> Vec<Site> {
     let leaves = cfg
         .blocks
@@ -117,7 +118,7 @@ pub(crate) fn sites(cfg: &Cfg, offset: &mut u32) -> Vec<Site> {
         .collect()
 }
 
-/// What a clone has to keep for a site.
+/// Returns the records that a clone must write for a site.
 pub(crate) fn watches(site: &Site) -> impl Iterator<Item = Watch> {
     let Site { inst, offset, form } = *site;
     (0u32..).zip(form.registers()).map(move |(n, register)| Watch {
@@ -127,25 +128,25 @@ pub(crate) fn watches(site: &Site) -> impl Iterator<Item = Watch> {
     })
 }
 
-/// What was seen of one site, with how often of all looks.
+/// Observations of one site, with their numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenSite {
-    /// Where it led.
+    /// Destinations.
     pub(crate) targets: FxHashMap<Avma, u64>,
-    /// What the register held that is all there is to it.
+    /// Values of the register, if the address consists of a single register.
     pub(crate) bases: FxHashMap<Avma, u64>,
 }
 
-/// What was seen of some sites.
+/// Observations of several sites.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     sites: Vec<SeenSite>,
-    /// What memory said of registers that were kept.
+    /// Destinations computed so far from recorded registers and memory.
     known: FxHashMap<(usize, [u64; MOST_REGISTERS]), Option<Avma>>,
 }
 
 impl Seen {
-    /// Takes in what one thread kept, in words from the offset `from` on.
+    /// Adds the records of one thread: words from the offset `from` on.
     pub(crate) fn take(&mut self, sites: &[Site], from: u32, words: &[u64], memory: &dyn ReadMemory) {
         self.sites.resize_with(sites.len(), SeenSite::default);
         for (n, (site, found)) in sites.iter().zip(&mut self.sites).enumerate() {
@@ -154,7 +155,7 @@ impl Seen {
             let count = site.form.registers().count();
             let Some(own) = words.get(at..at + count) else { continue };
             kept[..count].copy_from_slice(own);
-            // Nothing came by yet.
+            // The thread has not passed the site yet.
             if own.iter().all(|&w| w == 0) {
                 continue;
             }
@@ -168,13 +169,13 @@ impl Seen {
         }
     }
 
-    /// Of each site what was seen.
+    /// Returns the observations of each site.
     pub(crate) fn sites(self) -> impl Iterator<Item = SeenSite> {
         self.sites.into_iter()
     }
 }
 
-/// The most frequent first.
+/// Sorts observations, the most frequent first.
 pub(crate) fn ranked(seen: impl IntoIterator<Item = (Avma, u64)>) -> Vec<(Avma, u64)> {
     let mut seen: Vec<(Avma, u64)> = seen.into_iter().collect();
     seen.sort_unstable_by_key(|&(at, n)| (std::cmp::Reverse(n), at));

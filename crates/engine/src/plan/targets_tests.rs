@@ -17,7 +17,7 @@ fn form(bytes: &[u8]) -> Option<Form> {
 }
 
 #[test]
-fn a_destination_is_told_by_the_registers_that_make_it_up() {
+fn destinations_follow_from_the_recorded_registers() {
     let memory = Words([(0x1038, 0xaaaa), (0x5010, 0xbbbb), (0x7000, 0xcccc)].into_iter().collect());
     let goes = |bytes: &[u8], kept| form(bytes).unwrap().destination(kept, &memory);
     // call *%r11
@@ -32,7 +32,7 @@ fn a_destination_is_told_by_the_registers_that_make_it_up() {
 }
 
 #[test]
-fn what_does_not_last_or_is_elsewhere_is_not_watched() {
+fn calls_through_the_stack_or_fixed_places_are_not_watched() {
     // call *8(%rsp), call *0x10(%rip), call *%fs:0x10(%rax), call *0x1000
     for bytes in [
         &[0xff, 0x54, 0x24, 8][..],
@@ -45,7 +45,7 @@ fn what_does_not_last_or_is_elsewhere_is_not_watched() {
 }
 
 #[test]
-fn what_was_seen_most_comes_first() {
+fn the_most_frequent_target_comes_first() {
     let memory = Words([(0x1038, 0xaaaa), (0x2038, 0xbbbb)].into_iter().collect());
     let site = |inst, offset, bytes: &[u8]| Site { inst, offset, form: form(bytes).unwrap() };
     let sites = [site(3, 0x100, &[0x41, 0xff, 0xd3]), site(9, 0x108, &[0xff, 0x50, 0x38])];
@@ -54,7 +54,7 @@ fn what_was_seen_most_comes_first() {
         [(3, 11, 0x100), (9, 0, 0x108)]
     );
     let mut seen = Seen::default();
-    // A thread that came by neither site, one that came by both, one that came by the second; a part that is too short.
+    // The threads passed neither site, both, the second, and the second; the last part is too short.
     for words in [&[0, 0][..], &[0x77, 0x2000], &[0, 0x1000], &[0, 0x2000], &[0]] {
         seen.take(&sites, 0x100, words, &memory);
     }

@@ -27,7 +27,7 @@ block b3 0x1006
   return
 ";
 
-/// One with these of its blocks, which ran so often; entered at its index times 0x1000.
+/// Returns a candidate with these blocks and counts. Its entry is its index times 0x1000.
 pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool, samples: u64) -> Candidate {
     let mut cfg = code::parse(FUNCTION).unwrap();
     cfg.entry = Avma(u64::from(index) * 0x1000);
@@ -59,12 +59,13 @@ block b1 0x1005
   return
 ";
 
-/// A clone of these blocks of a function in one part, the first `hot` of them apart from the others.
+/// Returns a clone with these blocks of a function without cold fragments; the first `hot` blocks lie apart
+/// from the others.
 pub(crate) fn cloned(cfg: &Cfg, order: Vec<BlockId>, hot: usize, text_at: Avma) -> Output {
     cloned_again(cfg, order, hot, &[], text_at)
 }
 
-/// The same with these loops several times.
+/// Returns the same with these loops unrolled.
 pub(crate) fn cloned_again(
     cfg: &Cfg,
     order: Vec<BlockId>,
@@ -77,7 +78,7 @@ pub(crate) fn cloned_again(
     emitted(vec![Function { hot, align: 16, unrolls, ..Function::new(cfg, order, &rows) }], text_at)
 }
 
-/// A clone of all of a function whose entry is redirected, with these calls going by redirects.
+/// Returns a clone of a whole function whose entry is redirected, with these calls through redirects.
 pub(crate) fn cloned_through_redirects(cfg: &Cfg, through_redirects: Vec<u32>, text_at: Avma) -> Output {
     let rows = rows(cfg);
     let order = cfg.block_ids().collect();
@@ -128,7 +129,7 @@ block b2 0x2008
   return
 ";
 
-/// A caller, its callee, and clones of both: all of the callee runs in place of the call, but where its branch is taken.
+/// Returns a caller, its callee, and clones of both. The callee is inlined, except behind its taken branch.
 pub(crate) fn cloned_inlined(text_at: Avma) -> ([Cfg; 2], Output) {
     let cfgs = [CALLER, CALLEE].map(|text| code::parse(text).unwrap());
     let rows = cfgs.each_ref().map(rows);

@@ -1,26 +1,28 @@
-//! Which calls go by the redirect that is in force when they run?
+//! Chooses the calls of clones that go through the redirect at the callee's original entry.
 //!
-//! Clones call clones, and who is in a clone goes on with it whatever is undone. A thread may stay in one function as long as it
-//! lives, in the loop that serves a connection or takes jobs off a queue: it would go on in clones that were taken back, that count for
-//! nobody any more, or that were laid out for another load. So what such a loop calls it calls by the original's entry: one jump more,
-//! and an undo, a redo or a rebuild is in force for the thread with the loop's next turn.
+//! Clones call clones, so a thread in a clone continues there whatever is undone. A thread may stay in one
+//! function as long as it lives, in the loop that serves a connection or takes jobs off a queue. It would
+//! continue in clones that were undone, that count for nobody any more, or that were laid out for another
+//! load. So such a loop calls the originals' entries. This costs one more jump, and an undo, a redo or a
+//! rebuild takes effect for the thread with the loop's next iteration.
 //!
-//! How long a thread stays is not known, but how often a loop goes round. One that makes many of all calls is not slowed down: who is
-//! in it calls clones until it is left.
+//! The analysis cannot show how long a thread stays, but it shows how often a loop iterates. A loop that
+//! makes many of all calls must not become slower: a thread in it calls clones until it leaves the loop.
 
 use crate::base::passes::Style;
 use crate::plan::candidate::Candidate;
 use crate::plan::inlining::{calls, made};
 use crate::plan::shuffle::Rng;
 
-/// A call is made so often at least by one who comes into the function, on the average,
+/// The smallest average number of executions of such a call per entry of its function.
 const MIN_CALLS_PER_ENTRY: u64 = 32;
-/// and is at most one in so many of all calls.
+/// A call that makes more than one in `FEW` of all calls goes to the clone directly.
 const FEW: u64 = 500;
-/// Of so many samples at most one is in such a function.
+/// At most one in `FEW_SAMPLES` samples may be in such a function while it counts.
 const FEW_SAMPLES: u64 = 2000;
 
-/// Gives each candidate those of its calls. Where the layout is random and nothing was counted chance says who stays.
+/// Gives each candidate its calls through redirects. With a random layout and without counts, the choice is
+/// random.
 pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
     let mut chance = shuffle.map(|seed| Rng::new(seed ^ 0x1a));
     let all = made(chosen);
@@ -29,7 +31,7 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
         let entered = c.counts.entry;
         let stays = |n: u64| match coin {
             Some(coin) if !c.counted => coin,
-            // Who is in it came before it counted.
+            // The threads in this function entered it before counting began.
             _ if c.counted && entered == 0 => true,
             _ => n / MIN_CALLS_PER_ENTRY >= entered.max(1) && n <= all / FEW,
         };
@@ -37,14 +39,14 @@ pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
     }
 }
 
-/// The same for a clone that counts: how often its loops go round is not known yet, but that a function makes few calls in which
-/// hardly one of `samples` fell.
+/// Returns the same for a counting clone, before the counts of its loops are known. A function with hardly
+/// any of `samples` makes few calls.
 pub(crate) fn while_it_counts(c: &Candidate, samples: u64) -> Vec<u32> {
     if c.samples <= samples / FEW_SAMPLES { in_loops(c, |_| true) } else { Vec::new() }
 }
 
-/// The calls that a function can make again and again without being left and that are `wanted` by how often they ran: by their
-/// places in [`code::Cfg::insts`], rising.
+/// Returns the calls that a function can repeat without being left, if their counts are `wanted`. As indices
+/// into [`code::Cfg::insts`], ascending.
 fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
     let mut wanted = calls(c).filter(|call| wanted(call.count)).peekable();
     if wanted.peek().is_none() {
@@ -88,7 +90,7 @@ block b2 0x100f
         c
     }
 
-    /// Beside one that makes so many calls.
+    /// Chooses beside a function with `others` calls.
     fn chosen(serves: Candidate, others: u64) -> Vec<u32> {
         let mut all = [serves, self::serves(others, 0, true)];
         choose(&mut all, Style::default());
@@ -97,7 +99,7 @@ block b2 0x100f
     }
 
     #[test]
-    fn what_loops_call_that_go_round_often_and_call_little() {
+    fn calls_in_long_loops_with_few_calls_go_through_redirects() {
         for counted in [true, false] {
             let through = |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, counted), 1_000_000);
             assert_eq!((through(10, 320), through(10, 319)), (vec![1], vec![]));
@@ -106,20 +108,20 @@ block b2 0x100f
     }
 
     #[test]
-    fn what_loops_call_in_which_threads_are_that_came_before() {
+    fn calls_in_loops_entered_before_counting_go_through_redirects() {
         assert_eq!(chosen(serves(0, 0, true), 10), [1]);
         assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
         assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
     }
 
     #[test]
-    fn what_loops_call_that_were_hardly_sampled_while_they_count() {
+    fn calls_in_rarely_sampled_counting_loops_go_through_redirects() {
         let through = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
         assert_eq!((through(5), through(6)), (vec![1], vec![]));
     }
 
     #[test]
-    fn by_chance_both_ways() {
+    fn random_layouts_choose_both_ways() {
         let through = |seed| {
             let mut all = [serves(0, 0, false)];
             choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });

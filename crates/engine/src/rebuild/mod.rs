@@ -1,4 +1,4 @@
-//! `optimize`: all of it in order.
+//! `optimize`: all steps in order.
 
 pub(crate) mod optimize;
 pub(crate) mod report;

@@ -34,10 +34,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Raised};
 
-/// Profiles a process, rebuilds its hot functions and puts them in place.
+/// Profiles a process, rebuilds its hot functions and installs them.
 ///
 /// # Errors
-/// [`Error`]; until the installation begins the target is untouched.
+/// Returns [`Error`]; the target is untouched until the installation begins.
 pub fn optimize(
     pid: Pid,
     options: &OptimizeOptions,
@@ -56,12 +56,12 @@ pub fn optimize(
     };
     let outcome = rebuild_or_reuse(&target, options, &mut told);
     let report = restore::or_restore(&target, was_optimized, outcome)?;
-    // A file system of the target's that hangs is not to keep an undo out.
+    // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
     Ok(OptimizeReport { perf_map: options.perf_map.then(|| perf_map::refresh(pid)), ..report })
 }
 
-/// Where there is no room for new clones, an earlier generation does.
+/// Rebuilds, or uses an earlier generation if there is no room for new clones.
 fn rebuild_or_reuse(
     target: &Target,
     options: &OptimizeOptions,
@@ -77,7 +77,7 @@ fn rebuild_or_reuse(
     }
     match rebuild(target, options, progress) {
         Err(e) if may_reuse && space::no_room(&e) => {
-            // Clones that counted have left their traces since.
+            // Counting clones have changed the target since it was opened.
             let target = Target::open(target.process.pid())?;
             reuse::reuse(&target, options, progress)?.ok_or(e)
         }
@@ -128,7 +128,7 @@ fn rebuild(
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));
         let taken = Taken { exe: target.exe(), samples, counted };
         let profile = profile_store::take_down(program, &candidates, options, &taken);
-        // Of the build that was installed, as the last one.
+        // The summary is of the last build, which is the installed one.
         let summary = Cell::new(Summary::default());
         let notes = |built: &Built| {
             let mut of_this = Summary::new(program, &candidates, built, &totals);
@@ -152,10 +152,10 @@ fn rebuild(
     })
 }
 
-/// The user samples that there were, in this optimization or in the profile.
+/// The user samples of this optimization, or of the profile that it uses.
 struct Totals {
     all: u64,
-    /// In the program itself.
+    /// Samples in the program itself.
     main: u64,
 }
 
@@ -165,7 +165,7 @@ impl Totals {
             Some(profile) => {
                 let main = program.image().main().build_id.as_deref().and_then(BuildId::new);
                 let known = main.and_then(|id| profile.modules.get(&id));
-                // Of the program a profile has only what was rebuilt.
+                // A profile has only the program's rebuilt functions.
                 let main =
                     known.map_or(0, |m| m.functions.values().map(|f| f.samples).fold(0, u64::saturating_add));
                 Self { all: profile.samples, main }
@@ -189,7 +189,7 @@ struct Summary {
     user_time: Option<UserTime>,
 }
 
-/// The share of user time in each row, after the build that is installed in `now`.
+/// Returns the share of user time in each category, after the build that is installed in `now`.
 fn user_time(
     program: &Program<'_>,
     candidates: &Candidates,
@@ -205,7 +205,7 @@ fn user_time(
     })
 }
 
-/// Where whet's code is in a target.
+/// Returns the address ranges of whet's code in a target.
 fn own_code(target: &Target) -> Vec<AvmaRange> {
     let Some(installed) = &target.installed else { return Vec::new() };
     let anchor = AvmaRange::new(installed.anchor.routine(), installed.anchor.at);

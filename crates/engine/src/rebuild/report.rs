@@ -9,20 +9,20 @@ fn is_none(n: &usize) -> bool {
     *n == 0
 }
 
-/// How many functions.
+/// Numbers of functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionCounts {
-    /// Chosen for cloning: by samples, or all of them when shuffling.
+    /// Functions chosen for cloning: by samples, or all of them when shuffling.
     pub hot: usize,
-    /// Cloned.
+    /// Functions that were cloned.
     pub cloned: usize,
-    /// Chosen and left alone.
+    /// Functions that were chosen and left alone.
     pub refused: usize,
-    /// The last function cloned, in the fixed order that `--max-functions` counts in.
+    /// The last cloned function, in the fixed order that `--max-functions` counts in.
     pub last: Option<String>,
 }
 
-/// The answer of `optimize` (and of `run` when it optimized).
+/// The answer of `optimize` (and of `run` if it optimized).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OptimizeReport {
     /// The target.
@@ -33,77 +33,79 @@ pub struct OptimizeReport {
     pub state: TargetState,
     /// The number of this rebuild.
     pub generation: u32,
-    /// The earlier generation whose clones are in force again under this number, as there is no room for new ones.
+    /// The earlier generation whose clones are in force again under this number, for lack of room for new
+    /// clones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<u32>,
-    /// Whether the memory cap, or the list of code caches, has no room for new clones.
+    /// True if the memory cap, or the list of code caches, has no room for new clones.
     #[serde(default)]
     pub is_full: bool,
     /// Wall time from start to end.
     pub seconds: f64,
     /// User samples taken of the target.
     pub samples: u64,
-    /// Samples the kernel had to drop.
+    /// Samples that the kernel dropped.
     pub lost_samples: u64,
-    /// Where the profile came from: `profile` (a file), `branch-stacks`, or what samples were taken by: `cycles`, `cpu-clock`,
-    /// `taken-branches`; `none` where chance decided.
+    /// The source of the profile: `profile` (a file), `branch-stacks`, or the event of the samples: `cycles`,
+    /// `cpu-clock`, `taken-branches`. `none` if the layout is random.
     pub source: String,
-    /// What was left out to be measured.
+    /// Passes that were left out, for measurements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
-    /// How many functions.
+    /// Numbers of functions.
     pub functions: FunctionCounts,
-    /// Functions that a shuffle left out, as there is more code than it takes on at once. The seed draws those that stay.
+    /// Functions that a shuffle left out: there is more code than it clones at once. The seed draws the
+    /// functions that stay.
     #[serde(default, skip_serializing_if = "is_none")]
     pub not_drawn: usize,
-    /// Why functions, or entries of cloned functions, were left alone: reason to count.
+    /// Why functions, or entries of cloned functions, were left alone: number for each reason.
     pub refusals: BTreeMap<String, usize>,
     /// Share of the user samples that fall in cloned functions.
     pub coverage: f64,
     /// The same for the main program alone.
     pub coverage_main: f64,
-    /// Where all of the user time goes; absent where no samples are known.
+    /// How all user time is distributed; absent without samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_time: Option<crate::UserTime>,
     /// Bytes of clones.
     pub code_bytes: u64,
     /// Bytes of address space mapped in the target for this generation.
     pub mapped_bytes: u64,
-    /// Whether all of the main program's code cache is backed by huge pages.
+    /// True if huge pages back all of the main program's code cache.
     pub huge_page: bool,
     /// Redirects in force by kind.
     pub redirects: BTreeMap<String, usize>,
-    /// Redirects left out since threads or somebody else stood in the way.
+    /// Redirects left out because of threads, or because another program had changed the place.
     pub skipped_redirects: usize,
-    /// Stops of the target: those of all threads, and that of one thread for mappings.
+    /// Stops of the target: stops of all threads, and the stop of one thread for mappings.
     pub stop_ms: StopMs,
-    /// What counting came to, where edges were counted.
+    /// The result of counting, if edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<crate::count::counting::CountingReport>,
-    /// What branch stacks came to, where the CPU records those.
+    /// What branch stacks contributed, if the CPU records them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<crate::StacksReport>,
-    /// What became of the profile, where one was used in place of sampling.
+    /// How the profile was used, if one replaced sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<crate::records::profile_store::ProfileUse>,
-    /// What the counted functions' layout makes the CPU do, where edges were counted.
+    /// Modelled executions of the counted functions' layout, if edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dyno: Option<crate::DynoReport>,
-    /// What became of the perf map.
+    /// The result of writing the perf map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perf_map: Option<crate::PerfMap>,
-    /// Stop of one thread for making mappings.
+    /// How long one thread was stopped to create mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.
     pub whet_peak_rss_mb: f64,
 }
 
-/// To four places.
+/// Rounds to four decimal places.
 pub(crate) fn round(v: f64) -> f64 {
     (v * 1e4).round() / 1e4
 }
 
-/// Peak resident memory of this program, in MB of 10^6 bytes.
+/// Returns the peak resident memory of this program, in MB of 10^6 bytes.
 pub(crate) fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status

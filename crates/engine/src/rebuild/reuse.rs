@@ -1,10 +1,11 @@
-//! Rebuilding by an earlier generation, which is put in force again.
+//! Rebuilds by an earlier generation, which is put in force again.
 //!
-//! No clone is ever unmapped, so the address space that clones may take, or the list of code caches, comes to an end. Each
-//! generation was laid out for the load of its time. Which fits best is told by the share of samples in hot parts of
-//! its clones, by which the daemon tells whether a layout fits. Where there is no room the best one is taken, whatever its
-//! share. Where there is room, and the caller asks for that, one is taken that holds nearly as many samples as a new layout
-//! would, and whose profile was much the same: so a load that goes to and fro takes room once for each of its kinds.
+//! No clone is ever unmapped, so the address space for clones, or the list of code caches, is used up at some
+//! time. Each generation was laid out for the load of its time. The share of samples in the hot fragments of
+//! its clones tells how well it fits; the daemon judges a layout by the same share. Without room for new
+//! clones, the best generation is used, whatever its share. With room, and if the caller requests it, an
+//! earlier generation is used on two conditions. It holds nearly as many samples as a new layout would, and
+//! its profile was much the same. So a load that alternates takes room once for each of its kinds.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::build::map_store;
@@ -24,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use splice::{Cache, Installed, Policy};
 use std::time::Instant;
 
-/// Whether an earlier generation may do for what is asked: the hot functions as they are sampled.
+/// Returns whether the options permit an earlier generation: they must request the hot functions as sampled.
 pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
     options.shuffle.is_none()
         && options.profile.is_none()
@@ -32,7 +33,7 @@ pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
         && options.max_functions.is_none()
 }
 
-/// How much of the samples is where in the clones of a generation.
+/// Samples in the clones of a generation, by kind of code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Shares {
     hot: u64,
@@ -40,13 +41,13 @@ struct Shares {
     main: u64,
 }
 
-/// Of the samples in functions that can be cloned so large a share in hot parts of an earlier generation is nearly as good as
-/// a new layout.
+/// An earlier generation is nearly as good as a new layout if its hot fragments hold this share of the
+/// samples in functions that can be cloned.
 const NEARLY: f64 = 0.95;
-/// An earlier generation was made for another load where so large a share of the profile lies in other functions.
+/// An earlier generation was made for another load if this share of the profile lies in other functions.
 const DRIFT: f64 = 0.2;
 
-/// What is asked for, and what was sampled.
+/// The request, and the samples.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) target: &'a Target,
@@ -60,16 +61,16 @@ pub(crate) struct Earlier {
     generation: u32,
     notes: Notes,
     shares: Shares,
-    /// The entries of the functions that it has clones of.
+    /// The entries of the functions that have clones in it.
     entries: Vec<Avma>,
-    /// Whether modules are gone that it has clones of.
+    /// True if a module with clones in it was unloaded.
     has_gone: bool,
 }
 
-/// Samples a target and puts the generation in force that fits best; `None` where none of them fits what is asked.
+/// Samples a target and puts the best-fitting generation in force. Returns `None` if none fits the options.
 ///
 /// # Errors
-/// Those of sampling and of [`splice::redo`].
+/// Returns the errors of sampling and of [`splice::redo`].
 pub(crate) fn reuse(
     target: &Target,
     options: &OptimizeOptions,
@@ -85,16 +86,17 @@ pub(crate) fn reuse(
         return Err(Error::NothingHot { pid: target.process.pid(), why });
     }
     let main = target.image()?.main().extent;
-    // Of equals the newest.
+    // Of equal generations, choose the newest.
     let best = all(target, &samples, options, main).max_by_key(|e| (e.shares, e.generation));
     let asked = Asked { target, samples: &samples, options, begun };
     best.map(|earlier| earlier.put_in_force(&asked, main, progress)).transpose()
 }
 
-/// Finds the earlier generation that fits best, where it serves the load of now nearly as well as a new one would.
+/// Finds the best-fitting earlier generation, if it serves the current load nearly as well as a new layout
+/// would.
 ///
 /// # Errors
-/// Where the target cannot be read.
+/// Returns an error if the target cannot be read.
 pub(crate) fn nearly_as_good(
     target: &Target,
     program: &Program<'_>,
@@ -104,7 +106,7 @@ pub(crate) fn nearly_as_good(
 ) -> Result<Option<Earlier>, Error> {
     let entry = |f: &FuncId| program.extent(*f).entry;
     let by_entry: FxHashMap<Avma, u64> = candidates.samples.iter().map(|(f, n)| (entry(f), *n)).collect();
-    // What is to be left alone now was cloned then: somebody has changed it.
+    // A function that was cloned then and must be left alone now has been changed by another program.
     let left_alone: FxHashSet<Avma> = candidates.refused.iter().map(|(f, ..)| entry(f)).collect();
     let clonable: u64 = candidates.chosen.iter().map(|c| c.samples).sum();
     let all_samples = samples.ips.len() as u64;
@@ -118,7 +120,7 @@ pub(crate) fn nearly_as_good(
     Ok(all(target, samples, options, main).filter(serves).max_by_key(|e| (e.shares, e.generation)))
 }
 
-/// The generations that fit what is asked, with what the samples make of them.
+/// Returns the generations that fit the options, with their shares of the samples.
 fn all<'a>(
     target: &'a Target,
     samples: &Samples,
@@ -142,10 +144,10 @@ fn all<'a>(
 }
 
 impl Earlier {
-    /// Puts it in force as the newest generation.
+    /// Puts the generation in force as the newest.
     ///
     /// # Errors
-    /// Those of [`splice::redo`].
+    /// Returns the errors of [`splice::redo`].
     pub(crate) fn put_in_force(
         self,
         asked: &Asked<'_>,
@@ -214,8 +216,8 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { report::round(part as f64 / whole as f64) }
 }
 
-/// The instructions that have copies in some clones, by their originals' addresses, and whether a copy is in a hot part: the first
-/// fragment of a clone, as in `fit`.
+/// Returns the originals' addresses of all cloned instructions, and whether each copy is in a hot fragment.
+/// The hot fragment is the first of a clone, as in `fit`.
 fn places<'a>(maps: impl Iterator<Item = &'a AddressMap>) -> impl Iterator<Item = (Avma, bool)> {
     maps.flat_map(|map| {
         let warm = map.fragments().with_positions().nth(1).map_or(u32::MAX, |(at, _)| at);
@@ -223,9 +225,9 @@ fn places<'a>(maps: impl Iterator<Item = &'a AddressMap>) -> impl Iterator<Item 
     })
 }
 
-/// Where samples, by their originals' addresses, are in clones that have these places.
+/// Distributes samples, given by their originals' addresses, over clones with these places.
 fn shares(places: impl Iterator<Item = (Avma, bool)>, ips: &FxHashMap<Avma, u64>, main: AvmaRange) -> Shares {
-    // Of what lies there more than once the hottest place counts.
+    // An instruction with several copies counts as hot if one copy is hot.
     let mut found: FxHashMap<Avma, bool> = FxHashMap::default();
     for (original, is_hot) in places.filter(|(original, _)| ips.contains_key(original)) {
         *found.entry(original).or_default() |= is_hot;
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_in_hot_parts_decide() {
+    fn samples_in_hot_fragments_decide() {
         let ips: FxHashMap<Avma, u64> =
             [(0x10, 70), (0x20, 20), (0x30, 10)].map(|(a, n)| (Avma(a), n)).into_iter().collect();
         let main = AvmaRange::new(Avma(0), Avma(0x18));

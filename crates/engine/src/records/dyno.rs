@@ -1,11 +1,12 @@
-//! What a layout makes the CPU do: how often the counted functions branch, jump, call, and how much code that takes.
+//! What a layout makes the CPU do: how often the counted functions branch, jump and call, and how much code
+//! they execute.
 //!
-//! From exact counts and the bytes as they lie, before and after; nothing is measured. Names as in BOLT's dyno-stats,
-//! where it has them: taken branches are conditional ones that are taken, and direct jumps; calls, returns and indirect
-//! jumps are told apart from them. The code of one function is gone through instruction by instruction in the order of
-//! addresses; each runs as often as the original instruction that it copies, an extra jump as often as the edge that it
-//! stands for. A block without a clone counts with what it does in the original. How the turns of a loop fall on its copies is
-//! a model's (`loop_copies`).
+//! The figures follow from exact counts and from the bytes before and after; nothing is measured. Names are
+//! those of BOLT's dyno-stats where BOLT has the figure. Taken branches are taken conditional branches and
+//! direct jumps; calls, returns and indirect jumps are counted separately. The instructions of a function are
+//! visited in the order of addresses. Each runs as often as the original instruction that it copies. An extra
+//! jump runs as often as the edge that it stands for. A block without a clone counts as it runs in the
+//! original. A model (`loop_copies`) distributes the iterations of an unrolled loop over its copies.
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
@@ -22,24 +23,24 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use splice::{CachePlan, RedirectKind};
 
-/// How often things happened. All but lines and pages are executions.
+/// How often events happened. All figures except lines and pages count executions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DynoStats {
-    /// Instructions.
+    /// Executed instructions.
     pub instructions: u64,
-    /// Bytes of them.
+    /// Bytes of these instructions.
     pub bytes: u64,
     /// Conditional branches.
     pub conditional_branches: u64,
-    /// Those that were taken.
+    /// Conditional branches that were taken.
     pub taken_conditional_branches: u64,
-    /// Those that were not.
+    /// Conditional branches that were not taken.
     pub non_taken_conditional_branches: u64,
-    /// Direct jumps, tail calls among them, and jumps through a slot at a fixed address.
+    /// Direct jumps, including tail calls, and jumps through a slot at a fixed address.
     pub unconditional_branches: u64,
     /// All direct branches.
     pub total_branches: u64,
-    /// Those that were taken: conditional ones and all jumps.
+    /// Direct branches that were taken: taken conditional branches and all jumps.
     pub taken_branches: u64,
     /// How often control went from one block to the next without a taken branch.
     pub fall_throughs: u64,
@@ -47,21 +48,21 @@ pub struct DynoStats {
     pub indirect_jumps: u64,
     /// Calls, direct and indirect.
     pub calls: u64,
-    /// Those by a pointer; a slot at a fixed address is none.
+    /// Calls through a pointer; a call through a slot at a fixed address is not counted here.
     pub indirect_calls: u64,
     /// Direct calls of stubs of the procedure linkage table.
     pub plt_calls: u64,
     /// Returns.
     pub returns: u64,
-    /// Jumps that only the clones have, and redirects at entries through which clones call.
+    /// Jumps that only the clones have, and redirects at entries that calls from clones pass.
     pub inserted_jumps: u64,
     /// Jumps that only the originals have.
     pub dropped_jumps: u64,
     /// How often control left a clone for its original in the middle of the function.
     pub exits_to_original: u64,
-    /// Cache lines of 64 bytes that hold any of it. Not executions.
+    /// Cache lines of 64 bytes that hold executed code. Not executions.
     pub lines: u64,
-    /// Pages of 4096 bytes that hold any of it. Not executions.
+    /// Pages of 4096 bytes that hold executed code. Not executions.
     pub pages: u64,
     /// The fewest cache lines that hold 99% of the executed bytes. Not executions.
     pub hot_lines: u64,
@@ -72,29 +73,29 @@ pub struct DynoStats {
 /// The same functions before and after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DynoReport {
-    /// How many functions: those that were counted and cloned.
+    /// How many functions were counted and cloned.
     pub functions: usize,
-    /// As the program has them.
+    /// The functions as the program has them.
     pub before: DynoStats,
-    /// As they are cloned.
+    /// The functions with their clones.
     pub after: DynoStats,
 }
 
-/// A function's counts, its clone's map, and the text that the clone is in.
+/// A function's counts, its clone's address map, and the text that holds the clone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'a> {
     pub(crate) cfg: &'a Cfg,
     pub(crate) counts: &'a Counts,
     pub(crate) map: &'a AddressMap,
     pub(crate) text: &'a [u8],
-    /// Where that starts.
+    /// The address where `text` starts.
     pub(crate) text_at: Avma,
-    /// How often the clones of callers run it in place, and by which way.
+    /// How often clones of callers run the function inlined, and the inlined path.
     pub(crate) inlined: (u64, &'a [BlockId]),
 }
 
 impl Counted<'_> {
-    /// The instruction of the clone at `at`.
+    /// Decodes the clone's instruction at `at`.
     fn decode(&self, at: Avma) -> Instruction {
         let from = at.since(self.text_at).and_then(|n| usize::try_from(n).ok());
         let bytes = from.and_then(|n| self.text.get(n..)).unwrap_or_default();
@@ -102,7 +103,8 @@ impl Counted<'_> {
     }
 }
 
-/// Of those of `chosen` that were counted and have a clone in `caches`; `None` where there is none.
+/// Computes the figures of the functions in `chosen` that were counted and have a clone in `caches`. Returns
+/// `None` if there is none.
 pub(crate) fn of_caches(
     program: &Program<'_>,
     chosen: &[Candidate],
@@ -136,7 +138,7 @@ pub(crate) fn of_caches(
     for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
         let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
         let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
-        // Where there are several, the one nearest to the entry stands for them.
+        // If there are several, use the jump nearest to the entry.
         let nearest = jumps.entry(program.extent(function).entry).or_insert(jump);
         if jump.ip() < nearest.ip() {
             *nearest = jump;
@@ -148,7 +150,7 @@ pub(crate) fn of_caches(
 /// The jump that leads from an original to its clone, by the original's entry.
 pub(crate) type Jumps = FxHashMap<Avma, Instruction>;
 
-/// Sums up all functions. `is_stub` tells the procedure linkage table's stubs.
+/// Sums up all functions. `is_stub` recognises the stubs of the procedure linkage table.
 pub(crate) fn dyno(functions: &[Counted<'_>], jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) -> DynoReport {
     let (mut before, mut after) = (Tally::default(), Tally::default());
     for f in functions {
@@ -164,11 +166,11 @@ struct Tally {
     spans: Vec<Span>,
 }
 
-/// Where a function's control goes, as often as was counted.
+/// The control flow of a function, with its counts.
 struct Flow<'a> {
     cfg: &'a Cfg,
     counts: &'a Counts,
-    /// How often it runs elsewhere, and by which way through it.
+    /// How often the function runs inlined in other clones, and its inlined path.
     less: (u64, &'a [BlockId]),
 }
 
@@ -178,7 +180,8 @@ impl Flow<'_> {
         self.counts.block(b).saturating_sub(less)
     }
 
-    /// A way out of a block, by its place among the block's and by its destination.
+    /// Returns how often an edge out of a block is taken, by its index among the block's edges and its
+    /// destination.
     fn edge(&self, b: BlockId, index: usize, dest: Dest) -> u64 {
         let all = self.all(b, index);
         let along = |w: &[BlockId]| w[0] == b && Dest::Block(w[1]) == dest;
@@ -186,12 +189,13 @@ impl Flow<'_> {
         all.saturating_sub(less)
     }
 
-    /// As [`Flow::edge`], with what runs elsewhere.
+    /// Same as [`Flow::edge`], including executions in other clones.
     fn all(&self, b: BlockId, index: usize) -> u64 {
         self.counts.edges.get(b.index()).and_then(|e| e.get(index)).copied().unwrap_or(0)
     }
 
-    /// How often a block's way out to the place that `is` it was taken; of two ways there the first.
+    /// Returns how often a block's edge to the place accepted by `is` was taken. If two edges lead there, the
+    /// first counts.
     fn to(&self, b: BlockId, is: impl Fn(Avma) -> bool) -> u64 {
         let (mut index, mut found) = (0, None);
         self.cfg.successors(b, |dest| {
@@ -212,8 +216,8 @@ impl Flow<'_> {
 }
 
 impl Tally {
-    /// Takes in an instruction at `at` that ran so often; how often control ran on behind it. `taken` is how often it
-    /// jumped, for a conditional branch.
+    /// Adds `n` executions of an instruction at `at`. `taken` is how often a conditional branch jumped.
+    /// Returns how often control continued behind the instruction.
     fn executed(
         &mut self,
         i: &Instruction,
@@ -243,7 +247,7 @@ impl Tally {
                 0
             }
             FlowControl::IndirectBranch => {
-                // Through a slot at a fixed address: where it leads is known.
+                // A jump through a slot at a fixed address: its destination is known.
                 add(
                     if i.is_ip_rel_memory_operand() {
                         &mut s.unconditional_branches
@@ -267,7 +271,7 @@ impl Tally {
             }
             FlowControl::IndirectCall => {
                 add(&mut s.calls, n);
-                // As above.
+                // Same as for jumps above.
                 if !i.is_ip_rel_memory_operand() {
                     add(&mut s.indirect_calls, n);
                 }
@@ -277,7 +281,7 @@ impl Tally {
         }
     }
 
-    /// The blocks of the original that `wanted` names.
+    /// Adds the blocks of the original that `wanted` accepts.
     fn original(
         &mut self,
         cfg: &Cfg,
@@ -304,7 +308,7 @@ impl Tally {
         }
     }
 
-    /// A clone, and what of its function ran without one.
+    /// Adds a clone, and the blocks of its function that ran without a clone.
     fn clone(&mut self, f: &Counted<'_>, jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) {
         let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.inlined };
         let places = Places::new(f.cfg, f.map);
@@ -317,12 +321,12 @@ impl Tally {
         let mut loops = LoopCopies::new(f.map, &Blocks { flow: &flow, places: &places });
         let mut copy = None;
         let mut cloned = vec![false; f.cfg.blocks.len()];
-        // The block that control is in, and how often it runs on to the next instruction.
+        // The current block, and how often control continues to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
         for (place, e) in f.map.entries().iter().enumerate() {
             let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
             if let Some(b) = own {
-                // Also from one copy of a loop to the next.
+                // This holds also from one copy of a loop to the next.
                 if b != block || e.link == Link::Again && places.starts(e.original) {
                     add(&mut self.stats.fall_throughs, through);
                 }
@@ -338,7 +342,8 @@ impl Tally {
                 }
                 continue;
             }
-            // Guards are taken to hold, and ways that run in place not to be left: what is kept for other cases does not run.
+            // Assume that guards hold and inlined paths are not left; then the code for other cases never
+            // runs.
             if f.map.is_aside(place) || e.link == Link::Copy && calls.contains(&e.original) {
                 break;
             }
@@ -404,24 +409,26 @@ fn target(i: &Instruction) -> Option<Avma> {
     (i.op0_kind() == OpKind::NearBranch64).then(|| Avma(i.near_branch64()))
 }
 
-/// How often a jump that only the clone has runs: as often as the edge for which it stands. `through` is how often control
-/// ran on to there, `part` what of all that a block does falls on its copy there.
+/// Returns how often a jump that only the clone has runs: as often as the edge for which it stands. `through`
+/// is how often control reached the jump by falling through. `part` scales the block's counts to the current
+/// copy of a loop.
 fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &dyn Fn(u64) -> u64) -> u64 {
     match flow.cfg.blocks.get(block.index()).map(|b| &b.term) {
-        // Before it stands the branch that did not go the other way.
+        // The jump follows the branch that was not taken.
         Some(Term::Cond { .. }) => through,
-        // Behind a short branch there may be two, one for each way; where both lead to one place there is no telling.
+        // A short branch may be followed by two jumps, one for each edge. If both lead to one place, they
+        // cannot be told apart.
         _ => part(flow.to(block, |start| start == to)),
     }
 }
 
-/// The blocks of a function by address, here and in its clone.
+/// The blocks of a function by address, in the original and in its clone.
 struct Places<'a> {
     map: &'a AddressMap,
     blocks: Vec<(Avma, Avma, BlockId)>,
 }
 
-/// What [`LoopCopies`] asks.
+/// The counts that [`LoopCopies`] reads.
 struct Blocks<'a> {
     flow: &'a Flow<'a>,
     places: &'a Places<'a>,
@@ -454,13 +461,13 @@ impl<'a> Places<'a> {
         self.blocks.get(after.checked_sub(1)?).filter(|p| at < p.1).map(|p| p.2)
     }
 
-    /// Whether a block of the original starts at `at`.
+    /// Returns whether a block of the original starts at `at`.
     fn starts(&self, at: Avma) -> bool {
         self.blocks.binary_search_by_key(&at, |p| p.0).is_ok()
     }
 
-    /// Whether the clone's branch to `to` stands for one to `start`: it may lead to a jump that was dropped, or to one that
-    /// leads there.
+    /// Returns whether the clone's branch to `to` stands for a branch to `start`. The branch may lead to a
+    /// dropped jump, or to a jump that leads there.
     fn is(&self, start: Avma, to: Avma) -> bool {
         if !self.map.fragments().contains(to) {
             return start == to;
@@ -468,7 +475,7 @@ impl<'a> Places<'a> {
         self.map.to_clone(start) == Some(to) || self.map.to_original(to) == Some(start)
     }
 
-    /// How often a jump through a table leads to the original.
+    /// Returns how often a jump through a table leads to the original.
     fn exits(&self, flow: &Flow<'_>, block: BlockId) -> u64 {
         let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else {
             return 0;

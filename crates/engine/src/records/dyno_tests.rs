@@ -78,7 +78,7 @@ block b2 0x1006
   return
 ";
 
-/// A call of a stub, one by pointer, one by a slot; then a tail call by pointer.
+/// A call of a stub, a call by pointer, a call by a slot; then a tail call by pointer.
 const CALLS: &str = "\
 function 0x1000
 part 0x1000..0x100f
@@ -118,7 +118,7 @@ fn run_less(
 }
 
 #[test]
-fn a_hot_way_that_was_taken_falls_through() {
+fn a_hot_taken_edge_becomes_a_fall_through() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let DynoReport { before, after, functions } = run(DIAMOND, &counts, &[0, 2, 1]);
     let wanted = DynoStats {
@@ -155,7 +155,7 @@ fn a_hot_way_that_was_taken_falls_through() {
 }
 
 #[test]
-fn a_call_by_a_redirect_is_a_jump_more() {
+fn a_call_through_a_redirect_adds_a_jump() {
     let counts = counts(&[10], &[&[]]);
     let cfg = code::parse(AGAIN).unwrap();
     let after = |through_redirects| {
@@ -183,8 +183,8 @@ fn a_call_by_a_redirect_is_a_jump_more() {
 }
 
 #[test]
-fn copies_of_a_loop_go_round_between_two_jumps_back() {
-    // Entered 8 times, 10 turns each.
+fn unrolling_takes_the_back_edge_less_often() {
+    // Entered 8 times, 10 iterations each.
     let counts = counts(&[8, 80, 8], &[&[0, 8], &[72, 8], &[]]);
     let cfg = code::parse(TURNING).unwrap();
     let stats = |copies| {
@@ -196,7 +196,7 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
     };
     let once = stats(1);
     assert_eq!((once.instructions, once.taken_branches, once.fall_throughs), (184, 72, 16));
-    // The first of two: 42 turns, of which 4 are the last; the second: 38, of which 34 go round.
+    // The first of two copies: 42 iterations, 4 of them the last; the second: 38, of which 34 continue.
     let twice = stats(2);
     assert_eq!(
         (twice.instructions, twice.conditional_branches),
@@ -204,36 +204,36 @@ fn copies_of_a_loop_go_round_between_two_jumps_back() {
     );
     assert_eq!((twice.taken_branches, twice.fall_throughs), (4 + 34, 8 + 38 + 4));
     let four = stats(4);
-    // 23, 21, 19 and 17 turns, of which 15 go round.
+    // 23, 21, 19 and 17 iterations; the last copy continues 15 times.
     assert_eq!((four.instructions, four.taken_branches), (once.instructions, 2 + 2 + 2 + 15));
 }
 
 #[test]
-fn a_second_fragment_is_jumped_to() {
+fn a_second_fragment_is_reached_by_a_jump() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let whole = run(DIAMOND, &counts, &[0, 2, 1]).after;
-    // test; jne b1; b2: ret, and b1: add; jmp b2 behind it: longer branches, no others.
+    // test; jne b1; b2: ret, and b1: add; jmp b2 behind it: longer branches, but the same ones.
     let split = run_split(DIAMOND, &counts, &[0, 2, 1], 2).after;
     assert_eq!(split, DynoStats { bytes: 550 + 4 * 100 + 3 * 10, ..whole });
-    // test; je b2 before the cut, b1: add; b2: ret behind it: what ran on jumps.
+    // test; je b2 before the cut, b1: add; b2: ret behind it: the fall-through becomes a jump.
     let cut = run_split(DIAMOND, &counts, &[0, 1, 2], 1).after;
     assert_eq!((cut.inserted_jumps, cut.taken_branches, cut.fall_throughs), (10, 100, 10));
     assert_eq!((cut.exits_to_original, cut.instructions), (0, 320));
 }
 
 #[test]
-fn what_leaves_for_the_original_is_taken() {
+fn exits_to_the_original_are_taken_branches() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let after = run(DIAMOND, &counts, &[0, 2]).after;
     assert_eq!((after.taken_branches, after.exits_to_original, after.inserted_jumps), (10, 10, 0));
-    // The block that was left out runs where it always was.
+    // The block without a clone runs at its original address.
     assert_eq!((after.instructions, after.lines, after.pages), (310, 2, 2));
     let both = run(DIAMOND, &counts, &[0]).after;
     assert_eq!((both.taken_branches, both.exits_to_original, both.inserted_jumps), (100, 100, 10));
 }
 
 #[test]
-fn dropped_jumps_are_fallen_through() {
+fn dropped_jumps_become_fall_throughs() {
     let counts = counts(&[7, 7, 7], &[&[7], &[], &[7]]);
     let DynoReport { before, after, .. } = run(JUMPS, &counts, &[0, 2, 1]);
     assert_eq!((before.taken_branches, before.fall_throughs, before.returns), (14, 0, 7));
@@ -258,7 +258,7 @@ fn calls_by_kind() {
 }
 
 #[test]
-fn what_ran_inlined_is_not_in_the_clone() {
+fn inlined_executions_are_not_counted_in_the_clone() {
     let counts = counts(&[100, 10, 100], &[&[90, 10], &[10], &[]]);
     let by = (90, &[BlockId(0), BlockId(2)][..]);
     let DynoReport { before, after, .. } = run_less(DIAMOND, &counts, &[0, 1, 2], 3, by);
@@ -267,7 +267,7 @@ fn what_ran_inlined_is_not_in_the_clone() {
 }
 
 #[test]
-fn what_is_inlined_is_in_the_caller_and_what_lies_aside_nowhere() {
+fn inlined_code_counts_in_the_caller_and_other_paths_nowhere() {
     let (cfgs, out) = cloned_inlined(TEXT);
     let counts = counts(&[100], &[&[]]);
     let inlined = (0, &[][..]);
@@ -282,7 +282,7 @@ fn what_is_inlined_is_in_the_caller_and_what_lies_aside_nowhere() {
 }
 
 #[test]
-fn what_never_ran_is_nowhere() {
+fn code_that_never_ran_is_not_counted() {
     let report = run(DIAMOND, &counts(&[0, 0, 0], &[&[0, 0], &[0], &[]]), &[0, 1, 2]);
     assert_eq!((report.before, report.after), (DynoStats::default(), DynoStats::default()));
 }

@@ -1,4 +1,4 @@
-//! What a rebuild writes down: its figures, the notes in the target, profiles in files.
+//! What a rebuild records: figures, notes in the target, profiles in files.
 
 pub(crate) mod dyno;
 pub(crate) mod notes;

@@ -1,4 +1,4 @@
-//! What an installation tells the next whet, kept in the target beside the journal (JSON, versioned).
+//! Notes of an installation for a later whet, kept in the target beside the journal (JSON, versioned).
 
 use crate::{DynoReport, UserTime};
 use serde::{Deserialize, Serialize};
@@ -6,76 +6,76 @@ use splice::Installed;
 use std::collections::BTreeMap;
 use tracee::Process;
 
-/// The version this whet writes.
+/// The version that this whet writes.
 const VERSION: u32 = 1;
 
-/// Everything `explain` needs without looking at the program again.
+/// All data that `explain` needs without reading the program again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Notes {
-    /// Of this format.
+    /// The version of this format.
     pub version: u32,
     /// The seed of a random layout.
     pub shuffle: Option<u64>,
-    /// What was left out of it to be measured.
+    /// Passes that were left out, for measurements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
-    /// User samples the choice was made from.
+    /// User samples by which functions were chosen.
     pub samples: u64,
-    /// Share of them in cloned functions.
+    /// The share of these samples in cloned functions.
     pub coverage: f64,
-    /// The same for the main program.
+    /// The same share for the main program.
     pub coverage_main: f64,
-    /// Where all of the user time goes; absent where no samples are known.
+    /// How all user time is distributed; absent without samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_time: Option<UserTime>,
-    /// Why functions, or entries, were left alone: reason to count.
+    /// Why functions, or entries, were left alone: number for each reason.
     pub refusals: BTreeMap<String, usize>,
-    /// The functions that were wanted.
+    /// The functions that were chosen for cloning.
     pub functions: Vec<NotedFunction>,
-    /// What their layout makes the CPU do, where that was counted.
+    /// Modelled executions of their layout, if edges were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dyno: Option<DynoReport>,
-    /// What they were laid out by, in the text form of profiles; empty where that was chance.
+    /// The profile of their layout, in the text form of profiles; empty for a random layout.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub profile: String,
 }
 
-/// One of them.
+/// A function of the notes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NotedFunction {
-    /// Name, or module and stated address.
+    /// Its name, or its module and SVMA.
     pub name: String,
     /// Process address of the original's entry.
     pub at: u64,
     /// Samples in it.
     pub samples: u64,
-    /// Where the clone is entered, and the size of its code there, in bytes.
+    /// The address of the clone's entry, and the size of the fragment there, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clone: Option<(u64, u64)>,
-    /// Where its blocks are that run rarely, if they lie apart, and their size in bytes.
+    /// The address of its warm blocks, if they lie apart, and their size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<(u64, u64)>,
-    /// Why it was left alone, or why only its entry was.
+    /// Why it was left alone, or why only its entry was left alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Notes {
-    /// The stored form.
+    /// Returns the stored form.
     #[must_use]
     pub fn write(mut self) -> Vec<u8> {
         self.version = VERSION;
         serde_json::to_vec(&self).unwrap_or_default()
     }
 
-    /// Those of the newest generation in a target.
+    /// Reads the notes of the newest generation in a target.
     #[must_use]
     pub fn of(process: &Process, installed: &Installed) -> Option<Self> {
         let caches = installed.of(installed.generation());
         caches.filter_map(|c| c.notes(process).ok()).find_map(|bytes| Self::read(&bytes))
     }
 
-    /// Reads them back; `None` for another version or other bytes.
+    /// Reads the stored form; `None` for another version or other bytes.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice::<Self>(bytes).ok().filter(|n| n.version == VERSION)

@@ -1,8 +1,9 @@
-//! Has somebody else changed the original of a rebuilt function: a probe, a breakpoint, a hook, the program itself?
+//! Detects changes of the originals of rebuilt functions by others: a probe, a breakpoint, a hook, the
+//! program itself.
 //!
-//! Such a change has no effect while a clone runs. Whoever makes it replaces the first byte of an instruction, which no redirect does, so
-//! it is enough to compare those bytes with the files. A function without them goes by the next rebuild, which leaves it alone
-//! ([`code::Refusal::ForeignChange`]).
+//! Such a change has no effect while a clone runs. It replaces the first byte of an instruction, which no
+//! redirect does. So comparing these bytes with the files is enough. The next rebuild leaves a changed
+//! function alone ([`code::Refusal::ForeignChange`]).
 
 use crate::build::map_store;
 use crate::records::notes::Notes;
@@ -13,7 +14,7 @@ use rustc_hash::FxHashMap;
 use splice::Cache;
 use tracee::{MappedFile, Pid};
 
-/// Instructions that lie no further apart than this are read together. Bytes.
+/// Instructions that are no further apart than this are read together. Bytes.
 const GAP: u64 = 64;
 
 /// First bytes of the instructions of rebuilt functions, as the files have them.
@@ -23,18 +24,19 @@ pub struct Originals {
     names: Vec<String>,
 }
 
-/// Some of one function.
+/// Some instructions of one function.
 #[derive(Clone, Debug)]
 struct Run {
     range: AvmaRange,
-    /// Offsets in the range, and what is there in the file.
+    /// Offsets in the range, with the file's bytes there.
     firsts: Vec<(usize, u8)>,
-    /// The function's place among the names.
+    /// The function's index in the names.
     function: usize,
 }
 
 impl Originals {
-    /// Reads those of the newest generation of a target. A function whose file cannot be had is left out.
+    /// Reads the originals of a target's newest generation. A function whose file is not available is left
+    /// out.
     #[must_use]
     pub fn of(target: &Target, notes: Option<&Notes>) -> Self {
         match target.installed.as_ref().filter(|i| i.generation() > 0) {
@@ -43,7 +45,7 @@ impl Originals {
         }
     }
 
-    /// Reads those of some code caches of a target.
+    /// Reads the originals of some code caches of a target.
     pub(crate) fn of_caches<'a>(
         target: &Target,
         caches: impl Iterator<Item = &'a Cache>,
@@ -63,10 +65,10 @@ impl Originals {
         all
     }
 
-    /// Returns the names of the functions that are not as their files have them now.
+    /// Returns the names of the functions that now differ from their files.
     ///
     /// # Errors
-    /// [`Error::Tracee`] where the target cannot be read.
+    /// Returns [`Error::Tracee`] if the target cannot be read.
     pub fn changed(&self, target: &Target) -> Result<Vec<String>, Error> {
         let ranges: Vec<AvmaRange> = self.runs.iter().map(|r| r.range).collect();
         let live = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
@@ -84,17 +86,17 @@ impl Originals {
     }
 }
 
-/// Returns the names of the rebuilt functions of a process whose originals somebody else has changed.
+/// Returns the names of a process's rebuilt functions whose originals another program has changed.
 ///
 /// # Errors
-/// [`Error`] where the target cannot be read.
+/// Returns [`Error`] if the target cannot be read.
 pub fn changed_originals(pid: Pid) -> Result<Vec<String>, Error> {
     let target = Target::open(pid)?;
     let notes = target.installed.as_ref().and_then(|i| Notes::of(&target.process, i));
     Originals::of(&target, notes.as_ref()).changed(&target)
 }
 
-/// The starts of the original's instructions, as runs without large gaps.
+/// Returns the starts of the original's instructions, as runs without large gaps.
 fn runs(map: &AddressMap) -> Vec<Vec<Avma>> {
     let own = map.entries().iter().filter(|e| matches!(e.link, Link::Copy | Link::Dropped));
     let mut starts: Vec<Avma> = own.map(|e| e.original).collect();

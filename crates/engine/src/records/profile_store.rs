@@ -1,4 +1,4 @@
-//! Profiles that outlive a process: taken down of what an optimization used, kept in the target beside its journal, and
+//! Profiles that outlive a process: recorded by an optimization, kept in the target beside its journal, and
 //! used again in place of sampling and counting.
 
 mod apply;
@@ -20,11 +20,11 @@ use profile::Profile;
 use std::path::{Path, PathBuf};
 use tracee::Pid;
 
-/// What the last optimization of a target used.
+/// Returns the profile that the last optimization of a target used.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] for a process that whet has not touched, [`Error::NoProfile`] where the clones lie in random order,
-/// [`Error::Tracee`].
+/// Returns [`Error::NotInstalled`] for a process that whet has not touched, [`Error::NoProfile`] if the
+/// layout is random, [`Error::Tracee`].
 pub fn export_profile(pid: Pid) -> Result<Profile, Error> {
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
@@ -32,7 +32,7 @@ pub fn export_profile(pid: Pid) -> Result<Profile, Error> {
     notes.profile.parse().map_err(|_| Error::NoProfile { pid })
 }
 
-/// The build-id of a process's program, as profiles have it; `None` where it has none or cannot be looked at.
+/// Returns the build id of a process's program, as in profiles; `None` if it has none or cannot be read.
 #[must_use]
 pub fn build_id(pid: Pid) -> Option<String> {
     let bytes = image::build_id_of(Path::new(&format!("/proc/{}/exe", pid.0)))?;
@@ -51,7 +51,7 @@ pub fn read_profile(path: &Path) -> Result<Profile, Error> {
 /// Reads profile files and adds them up.
 ///
 /// # Errors
-/// As [`read_profile`].
+/// Same as [`read_profile`].
 pub fn merge_profiles(paths: &[PathBuf]) -> Result<Profile, Error> {
     let mut sum = Profile::default();
     for path in paths {

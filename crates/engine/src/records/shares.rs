@@ -1,4 +1,4 @@
-//! A name for each share of the user time: every sample counts in exactly one row.
+//! Divides user time into named shares: every sample counts in exactly one row.
 
 use crate::analyse::program::{FuncId, Program};
 use crate::build::caches::Built;
@@ -10,38 +10,40 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Shares are whole multiples of one part in so many, so that they sum to exactly 1.
+/// Shares are whole multiples of 1/`PARTS`, so that they sum to exactly 1.
 const PARTS: u64 = 10_000;
-/// The reason for a mapped file that is no ELF module, or one that could not be read.
+/// The reason for a mapped file that is no ELF module, or could not be read.
 const NO_MODULE: &str = "no_module";
 /// The reason for a module that was loaded while samples were taken.
 const LOADED_LATER: &str = "loaded_later";
 
-/// Where the user time went, by the samples (or the profile) that the clones were made from. Shares of 1, which sum to 1.
+/// How user time is distributed, by the samples (or the profile) from which the clones were built. Shares sum
+/// to 1.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserTime {
     /// In blocks that now have clones.
     pub in_clones: f64,
-    /// In functions that cannot be cloned: reason to share.
+    /// In functions that cannot be cloned: share for each reason.
     pub refused: BTreeMap<String, f64>,
-    /// In modules that are left alone as a whole: reason to share.
+    /// In modules that are left alone as a whole: share for each reason.
     pub module_left_alone: BTreeMap<String, f64>,
-    /// In code of a module for which it has no unwind table.
+    /// In a module's code without unwind tables.
     pub no_unwind_tables: f64,
-    /// In executable memory of no module: anonymous, or of a file without a name (memfd, deleted).
+    /// In executable memory outside of modules: anonymous, or of a file without a name (memfd, deleted).
     pub generated_code: f64,
     /// In code that the kernel maps into every process.
     pub vdso: f64,
-    /// In functions, or blocks, that could have clones and have none: too few samples, or left out by an option.
+    /// In functions, or blocks, that could have clones and have none: too few samples, or excluded by an
+    /// option.
     pub not_rebuilt: f64,
-    /// In functions of which the profile used says nothing, or that are not what they were when it was made.
+    /// In functions that the profile lacks, or that have changed since the profile was taken.
     pub not_in_profile: f64,
-    /// At addresses that are no code any more, or in whet's own code.
+    /// At addresses that are no longer code, or in whet's own code.
     pub unknown: f64,
 }
 
-/// Where one sample belongs.
+/// The row of one sample.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Row {
     InClones,
@@ -56,7 +58,7 @@ pub(crate) enum Row {
 }
 
 impl UserTime {
-    /// The shares of some counts; `None` where there are no samples. The largest remainders are rounded up.
+    /// Computes shares from counts; `None` without samples. The largest remainders are rounded up.
     pub(crate) fn of(rows: &BTreeMap<Row, u64>) -> Option<Self> {
         let all: u128 = rows.values().map(|&n| u128::from(n)).sum();
         if all == 0 {
@@ -89,7 +91,7 @@ impl UserTime {
         }
     }
 
-    /// All rows above 0, the largest first: the name in JSON, the reason where there is one, the share.
+    /// Returns all rows above 0, the largest first: the name in JSON, the reason if any, the share.
     #[must_use]
     pub fn rows(&self) -> Vec<(&'static str, Option<&str>, f64)> {
         let plain = [
@@ -113,15 +115,15 @@ impl UserTime {
     }
 }
 
-/// What became of the functions of a program.
+/// The outcome for each function of a program.
 pub(crate) struct Fates {
-    /// The cloned blocks of cloned functions, by rising address.
+    /// The cloned blocks of cloned functions, by ascending address.
     cloned: FxHashMap<FuncId, Vec<AvmaRange>>,
     refused: FxHashMap<FuncId, Refusal>,
 }
 
 impl Fates {
-    /// Those of one rebuild.
+    /// Collects the outcomes of one rebuild.
     pub(crate) fn new(candidates: &Candidates, built: &Built) -> Self {
         let dropped = built.refused.iter().zip(&built.entry_only).filter(|(_, entry)| !**entry);
         let refused = candidates.refused.iter().map(|r| (r.0, r.2)).chain(dropped.map(|(r, _)| *r)).collect();
@@ -146,7 +148,8 @@ impl Fates {
     }
 }
 
-/// Counts the samples of each row. `own` is whet's code in the process; `later` is what was mapped once the samples were taken.
+/// Counts the samples of each row. `own` is whet's code in the process; `later` are mappings from after
+/// sampling.
 pub(crate) fn of_samples(
     program: &Program<'_>,
     fates: &Fates,
@@ -169,8 +172,8 @@ pub(crate) fn of_samples(
     rows
 }
 
-/// Counts the samples of each row where a profile took the place of samples; `all` is how many it was made of.
-/// `module` tells why the module of a function is left alone.
+/// Counts the samples of each row if a profile replaced sampling; `all` is its number of samples. `module`
+/// returns why the module of a function is left alone.
 pub(crate) fn of_profile(
     candidates: &Candidates,
     fates: &Fates,
@@ -195,7 +198,7 @@ pub(crate) fn of_profile(
     rows
 }
 
-/// The row of an address in the code of a module.
+/// Returns the row of an address in the code of a module.
 fn in_module(program: &Program<'_>, fates: &Fates, at: Avma) -> Option<Row> {
     let image = program.image();
     let module = image.module_of(at)?;
@@ -213,7 +216,7 @@ fn in_module(program: &Program<'_>, fates: &Fates, at: Avma) -> Option<Row> {
     Some(program.find(at).map_or(Row::NoUnwindTables, |f| fates.row(f, at)))
 }
 
-/// The row of an address in no module's code, by what is mapped there: as the program was read, or afterwards.
+/// Returns the row of an address outside of modules, by its mapping when the program was read, or afterwards.
 fn outside(image: &Image, at: Avma, later: &[Mapping]) -> Row {
     let early = image.mapping_of(at).filter(|m| m.perms.x);
     let mapping = early.or_else(|| later.iter().find(|m| m.range.contains(at) && m.perms.x));
@@ -230,7 +233,8 @@ fn of_kernel(path: &str) -> bool {
     ["[vdso]", "[vsyscall]", "[uprobes]"].contains(&path)
 }
 
-/// Whether no file with a name holds what is mapped: memory of its own, or that of a memfd, which the kernel shows as deleted.
+/// Returns whether mapped code is of no named file: anonymous memory, or a memfd, which the kernel shows as
+/// deleted.
 fn is_generated(m: &Mapping) -> bool {
     m.file().is_none() || m.deleted
 }

@@ -16,7 +16,7 @@ const ROWS: [Row; 11] = [
     Row::Unknown,
 ];
 
-/// The sum of all shares, each of which is a whole number of parts.
+/// Returns the sum of all shares in `PARTS`; each share is a whole number of parts.
 fn parts(t: &UserTime) -> f64 {
     t.rows().iter().map(|r| (r.2 * PARTS as f64).round()).sum()
 }
@@ -49,7 +49,7 @@ fn shares_of_any_counts_sum_to_one() {
             let exact: f64 = exact.map(|r| rows[r] as f64 / all).sum();
             assert!((share - exact).abs() <= 1.0 / PARTS as f64 + 1e-9, "{name} {reason:?}: {share} {exact}");
         }
-        // As they come back from a target's notes.
+        // The form in which a target's notes store them.
         let text = serde_json::to_string(&shares).unwrap();
         assert_eq!(serde_json::from_str::<UserTime>(&text).unwrap(), shares);
         Ok(())
@@ -64,7 +64,7 @@ fn no_samples_have_no_shares() {
 }
 
 #[test]
-fn the_largest_comes_first_and_each_reason_is_a_row() {
+fn rows_are_sorted_and_each_reason_has_its_own() {
     let rows = BTreeMap::from([
         (Row::Vdso, 10),
         (Row::InClones, 700),
@@ -84,12 +84,13 @@ fn the_largest_comes_first_and_each_reason_is_a_row() {
 }
 
 #[test]
-fn notes_without_a_row_have_zero_there() {
+fn a_row_missing_in_notes_reads_as_zero() {
     let t: UserTime = serde_json::from_str(r#"{"in_clones": 0.5, "a_row_of_later": 0.5}"#).unwrap();
     assert_eq!(t, UserTime { in_clones: 0.5, ..UserTime::default() });
 }
 
-/// A function whose first and third blocks (of four) have clones, one that was dropped while it was emitted, one refused.
+/// Returns the fates of three functions. The first has clones of its first and third blocks (of four), the
+/// second was dropped while it was emitted, the third was refused.
 fn fates() -> (Candidates, Fates) {
     let chosen =
         vec![candidate(1, &[2, 0], &[1, 0, 1, 0], true, 60), candidate(2, &[0], &[1, 0, 0, 0], true, 20)];
@@ -119,7 +120,7 @@ fn a_block_without_a_clone_is_not_in_clones() {
 }
 
 #[test]
-fn what_a_profile_does_not_tell_of_has_a_row_too() {
+fn functions_missing_in_the_profile_have_a_row() {
     let (candidates, fates) = fates();
     let rows = |all| of_profile(&candidates, &fates, all, |_| None);
     assert_eq!(
@@ -134,6 +135,6 @@ fn what_a_profile_does_not_tell_of_has_a_row_too() {
     let left_alone = |id: FuncId| (id.index == 3).then_some(Refusal::ModuleMayUnload);
     let rows_of_module = of_profile(&candidates, &fates, 100, left_alone);
     assert_eq!(rows_of_module[&Row::ModuleLeftAlone("module_may_unload")], 15);
-    // A profile of another hand may claim fewer than its functions have.
+    // A profile from another tool may claim fewer samples than its functions have.
     assert_eq!(rows(70).values().sum::<u64>(), 70);
 }

@@ -1,4 +1,4 @@
-//! One comparison at a time on a target, until somebody else has a hand in it.
+//! One comparison at a time on a target; any other command ends it.
 
 use crate::Error;
 use crate::session::sign::{self, Sign};
@@ -8,25 +8,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use tracee::Process;
 
-/// The kind of its file.
+/// The kind of the claim's file.
 const KIND: &str = "claim";
 
-/// What a comparison, which goes back and forth for a minute, holds instead of the lock: it keeps other comparisons out, but
-/// whoever undoes, redoes or optimizes takes it away, and the comparison ends. The file is the claim: it stands while that
-/// exists.
+/// Replaces the lock during a comparison, which switches the target for a minute.
+///
+/// A claim excludes other comparisons. Undo, redo and optimize remove the claim, and the comparison ends. The
+/// file is the claim: the claim stands as long as the file exists.
 #[derive(Debug)]
 pub struct Claim {
     file: File,
     path: PathBuf,
-    /// Locked against other comparisons; its drop removes the file.
+    /// The lock against other comparisons; its drop removes the file.
     held: Option<Sign>,
 }
 
 impl Claim {
-    /// Stakes it.
+    /// Creates the claim.
     ///
     /// # Errors
-    /// [`Error::Locked`] where another comparison is being made, [`Error::LockFile`] where no file can be made.
+    /// Returns [`Error::Locked`] during another comparison, [`Error::LockFile`] if no file can be created.
     pub fn stake(process: &Process) -> Result<Self, Error> {
         let held = Sign::put(process, KIND)?;
         let path = held.path().to_owned();
@@ -35,17 +36,17 @@ impl Claim {
         Ok(Self { file, path, held: Some(held) })
     }
 
-    /// Says for `status` which state the comparison found, and restores.
+    /// Writes into the file, for `status`, which state the comparison found and restores.
     pub fn say(&mut self, found: TargetState) {
         if let Some(held) = &mut self.held {
             held.say(found);
         }
     }
 
-    /// The claim that another process has staked on behalf of this one, to give it up after that process's death.
+    /// Opens the claim of another process, on whose behalf this one gives it up after the other one's death.
     ///
     /// # Errors
-    /// [`Error::Changed`] where none stands.
+    /// Returns [`Error::Changed`] if there is no claim.
     pub fn witness(process: &Process) -> Result<Self, Error> {
         let name = sign::file_name(process, KIND)?;
         let found =
@@ -54,19 +55,19 @@ impl Claim {
         Ok(Self { file, path, held: None })
     }
 
-    /// Whether nobody has taken it away.
+    /// Returns whether the claim still stands.
     pub fn stands(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.nlink() > 0)
     }
 
-    /// Ends it, whoever staked it.
+    /// Ends the claim, whichever process created it.
     pub fn give_up(mut self) {
         if self.held.take().is_none() && self.stands() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// Takes away whatever claim there is on a target whose lock is held.
+    /// Removes any claim on a target whose lock is held.
     pub fn overrule(process: &Process) {
         let Ok(name) = sign::file_name(process, KIND) else { return };
         for folder in sign::folders() {

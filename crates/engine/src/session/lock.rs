@@ -6,40 +6,41 @@ use crate::session::sign::Sign;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
-/// A comparison or an `undo` is done with a target in milliseconds: nobody is sent away for those.
+/// A switch of a comparison, or an `undo`, takes milliseconds: other commands wait for it.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is asked again.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Held while a target is worked on, whoever works on it: its owner and root see the same one. The kernel lets go of it when
-/// its holder dies, however it dies.
+/// The lock of a target, held during work on it. The owner of the target and root use the same lock. The
+/// kernel releases it when its holder dies, for whatever reason.
 #[derive(Debug)]
 pub struct TargetLock {
-    /// What tells others of the work; where no such file can be made they are not told. Gone before others may begin.
+    /// The file that informs others of the work, if one can be created. Dropped before the lock is released.
     sign: Option<Sign>,
-    /// None where somebody kept it from an undo, which goes on without.
+    /// `None` if another whet held the lock and an undo went on without it.
     lock: Option<tracee::Lock>,
 }
 
 impl TargetLock {
-    /// Opens a process that can be worked on, and takes its lock.
+    /// Opens a process that can be worked on, and acquires its lock.
     ///
     /// # Errors
-    /// As [`TargetLock::take`].
+    /// Same as [`TargetLock::take`].
     pub fn open(pid: Pid) -> Result<(Process, Self), Error> {
         Self::open_by(pid, false)
     }
 
-    /// The same for an operator's undo, which nobody keeps away for long: it goes on without the lock then.
+    /// Same as [`TargetLock::open`] for an operator's undo: if another whet keeps the lock, goes on without
+    /// it.
     ///
     /// # Errors
-    /// As [`TargetLock::open`], but for [`Error::Locked`].
+    /// Same as [`TargetLock::open`], except [`Error::Locked`].
     pub fn force(pid: Pid) -> Result<(Process, Self), Error> {
         Self::open_by(pid, true)
     }
 
     fn open_by(pid: Pid, by_force: bool) -> Result<(Process, Self), Error> {
-        // What is wrong with it is told before that it cannot be opened.
+        // Errors of the preflight check come before the error that the process cannot be opened.
         let sound = is_sound(pid)?;
         let process = match Process::open(pid) {
             Ok(process) => process,
@@ -49,16 +50,16 @@ impl TargetLock {
         Ok((process, lock))
     }
 
-    /// Takes the lock of a process, if that can be worked on.
+    /// Acquires the lock of a process, if the process can be worked on.
     ///
     /// # Errors
-    /// [`Error::Locked`] where another whet has it and keeps it; as [`tracee::preflight`]; as [`Process::lock`] where there is
-    /// none to be had.
+    /// Returns [`Error::Locked`] if another whet keeps the lock, the errors of [`tracee::preflight`], and the
+    /// errors of [`Process::lock`] if no lock is available.
     pub fn take(process: &Process) -> Result<Self, Error> {
         Self::hold(process, is_sound(process.pid())?, false)
     }
 
-    /// Whether it is held; not so where an undo had to go on without.
+    /// Returns whether the lock is held; false if an undo had to go on without it.
     pub fn is_held(&self) -> bool {
         self.lock.is_some()
     }
@@ -75,7 +76,7 @@ impl TargetLock {
             }
             sound = false;
         };
-        // Whoever had it may have left a tracer that makes way in a moment.
+        // The former holder may have left a tracer that detaches in a moment.
         while !sound {
             match is_sound(pid)? {
                 true => sound = true,
@@ -86,7 +87,7 @@ impl TargetLock {
         Ok(Self { sign: Sign::put(process, "lock").ok(), lock })
     }
 
-    /// Says what is being done, for `status`.
+    /// Writes the current work into the file, for `status`.
     pub fn tell(&mut self, progress: &Progress) {
         if let Some(sign) = &mut self.sign {
             sign.tell(progress);
@@ -94,7 +95,8 @@ impl TargetLock {
     }
 }
 
-/// Whether a process can be worked on; not so while another whet traces it, which is a matter of moments.
+/// Returns whether a process can be worked on. Returns false while another whet traces it, which takes
+/// moments.
 fn is_sound(pid: Pid) -> Result<bool, Error> {
     match tracee::preflight(pid) {
         Ok(_) => Ok(true),

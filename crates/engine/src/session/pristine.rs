@@ -1,18 +1,19 @@
-//! A target's memory as it was before whet: redirects of earlier generations taken out of what is read.
+//! A target's memory as it was before whet: redirects of earlier generations are replaced by the original
+//! bytes.
 
 use addr::{Addr, Avma, ReadMemory, Unreadable};
 use splice::{Installed, Record};
 
-/// Reads through another memory and puts original bytes where redirects stand.
+/// Reads other memory and puts original bytes where redirects are.
 #[derive(Debug)]
 pub struct Pristine<'a, M: ReadMemory> {
     under: &'a M,
-    /// Sorted by address, one per place.
+    /// Redirects, sorted by address.
     records: Vec<Record>,
 }
 
 impl<'a, M: ReadMemory> Pristine<'a, M> {
-    /// The view without what `installed` lists.
+    /// Creates a view without the redirects that `installed` lists.
     pub fn new(under: &'a M, installed: Option<&Installed>) -> Self {
         let mut records: Vec<Record> = installed.into_iter().flat_map(Installed::records).collect();
         records.sort_by_key(|r| (r.at, r.len));
@@ -32,7 +33,7 @@ impl<M: ReadMemory> ReadMemory for Pristine<'_, M> {
     }
 }
 
-/// Puts one redirect's original bytes over the part of `buf` (read from `at`) that it covers.
+/// Puts one redirect's original bytes over the bytes of `buf` (read from `at`) that it covers.
 fn put_back(r: &Record, at: Avma, buf: &mut [u8]) {
     for (i, &b) in r.old_bytes().iter().enumerate() {
         let o = r.at.add(i as u64).since(at).and_then(|o| usize::try_from(o).ok());
@@ -48,7 +49,7 @@ mod tests {
     use splice::RedirectKind;
 
     #[test]
-    fn any_overlap_is_put_back() {
+    fn any_overlap_reads_the_original_bytes() {
         let bytes = [0xe9u8; 32];
         let under = (Avma(0x1000), &bytes[..]);
         let record = Record {

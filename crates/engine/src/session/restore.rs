@@ -1,18 +1,19 @@
-//! Bringing a target back to what it was before work on it failed.
+//! Restores a target to its state before work on it failed.
 
 use crate::{Error, Target};
 use splice::{Policy, State};
 use tracee::Pid;
 
-/// Whether an earlier generation is in force.
+/// Returns whether an earlier generation is in force.
 pub(crate) fn is_optimized(target: &Target) -> bool {
     target.installed.as_ref().is_some_and(|i| i.generation() > 0 && i.state() == State::Applied)
 }
 
-/// Takes clones that count out, and where nobody has undone it since, puts the earlier generation back if it was in force, and pays what is owed.
+/// Undoes counting clones, puts the earlier generation back if it was in force, and recovers interrupted
+/// operations.
 ///
 /// # Errors
-/// Those of undo and redo, after more patience than usual.
+/// Returns the errors of undo and redo, after more attempts than usual.
 pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
     let policy = Policy { attempts: 100, ..Policy::default() };
     let target = Target::open(pid)?;
@@ -30,10 +31,10 @@ pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends counting where a whet died over it.
+/// Ends counting that a whet left behind when it died.
 ///
 /// # Errors
-/// Those of undo.
+/// Returns the errors of undo.
 pub(crate) fn end_counting(pid: Pid) -> Result<(), Error> {
     let target = Target::open(pid)?;
     match target.installed.as_ref().filter(|i| i.is_counting()) {
@@ -45,7 +46,7 @@ pub(crate) fn end_counting(pid: Pid) -> Result<(), Error> {
     }
 }
 
-/// Marks what this work has brought as taken out, for an undo that did not know of it.
+/// Undoes the changes of this work, after an undo by another command that did not include them.
 fn take_out(pid: Pid) -> Result<(), Error> {
     let target = Target::open(pid)?;
     let Some(installed) = &target.installed else { return Ok(()) };
@@ -55,10 +56,10 @@ fn take_out(pid: Pid) -> Result<(), Error> {
     Ok(splice::recover_pending(&target.process, &installed.anchor)?)
 }
 
-/// The outcome of work on a target; where that failed, after the target was brought back.
+/// Returns the outcome of work on a target. If the work failed, restores the target first.
 ///
 /// # Errors
-/// That of the work, or that of bringing the target back, which is worse to have.
+/// Returns the error of the work, or the error of restoring the target, which is more serious.
 pub(crate) fn or_restore<R>(
     target: &Target,
     was_optimized: bool,
@@ -68,7 +69,7 @@ pub(crate) fn or_restore<R>(
     let pid = target.process.pid();
     let overruled = || Target::open(pid).is_ok_and(|now| now.undos() != target.undos());
     let restored = match overruled() {
-        // Nothing of this work is to be in force, and nothing of before.
+        // An operator's undo came meanwhile: neither this work nor the earlier generation may be in force.
         true => take_out(pid),
         false => restore(pid, was_optimized),
     };

@@ -1,4 +1,4 @@
-//! Files that say who is at work on which target. They keep nobody from anything but from putting up the same sign.
+//! Files that name the whet at work on a target. A file excludes nothing but a second file of the same name.
 
 use crate::Error;
 use crate::base::progress::Progress;
@@ -10,20 +10,21 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tracee::{Pid, Process};
 
-/// A file that is locked as long as its maker lives, and goes with it unless that was killed.
+/// A file that is locked as long as its creator lives. It is removed with the creator, except after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Sign {
     file: File,
     path: PathBuf,
-    /// What it says now.
+    /// The state that it names now.
     said: Option<TargetState>,
 }
 
 impl Sign {
-    /// Puts one up.
+    /// Creates a file.
     ///
     /// # Errors
-    /// [`Error::Locked`] where another process has put up the same, [`Error::LockFile`] where no file can be made.
+    /// Returns [`Error::Locked`] if another process holds the same file, [`Error::LockFile`] if no file can
+    /// be created.
     pub(crate) fn put(process: &Process, kind: &str) -> Result<Self, Error> {
         let name = file_name(process, kind)?;
         let mut failed = None;
@@ -41,11 +42,11 @@ impl Sign {
         loop {
             let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
             match file.try_lock() {
-                // A file that its last holder removed after we opened it is seen by nobody.
+                // No other process sees a file that its last holder removed after this process opened it.
                 Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
                 Ok(()) => {
                     let sign = Self { file, path, said: None };
-                    // What one that was killed had said.
+                    // Remove what a killed creator had written.
                     if sign.is_private() {
                         let _ = sign.file.set_len(0);
                     }
@@ -57,17 +58,17 @@ impl Sign {
         }
     }
 
-    /// Its file.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Says what is being done. Only in a folder of one's own; should it not work, nobody is told.
+    /// Writes the current work. Only in a private folder; if writing fails, `status` shows nothing.
     pub(crate) fn tell(&mut self, progress: &Progress) {
         let state = match progress {
             Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
@@ -77,7 +78,7 @@ impl Sign {
         self.say(state);
     }
 
-    /// Says which state the target is in for others. As [`Sign::tell`].
+    /// Writes the state of the target that others should see. Same limits as [`Sign::tell`].
     pub(crate) fn say(&mut self, state: TargetState) {
         if self.is_private() && self.said != Some(state) {
             self.said = Some(state);
@@ -92,7 +93,8 @@ impl Sign {
 
 impl Drop for Sign {
     fn drop(&mut self) {
-        // Still locked. Should it not work, the file is left. One that was taken away may have another in its place.
+        // The file is still locked. If removal fails, the file remains. If it was removed before, another
+        // file may have its path.
         if self.file.metadata().is_ok_and(|m| m.nlink() > 0) {
             let _ = fs::remove_file(&self.path);
         }
@@ -101,19 +103,22 @@ impl Drop for Sign {
 
 /// Root's own folder.
 const OWN: &str = "/run/whet";
-/// Bytes of the word that such a file says.
+/// Bytes of the word in such a file.
 const WORD: usize = 12;
 
-/// The name of one about a target: no other process had its id at that time.
+/// Returns the name of a target's file. The start time makes it unique: no other process had this id at that
+/// time.
 ///
 /// # Errors
-/// Those of [`Process::start_time`].
+/// Returns the errors of [`Process::start_time`].
 pub(crate) fn file_name(process: &Process, kind: &str) -> Result<String, Error> {
     Ok(format!("whet-{}-{}.{kind}", process.pid().0, process.start_time()?))
 }
 
-/// Where such files may lie, best first. Not where anybody may write: who holds the lock of one keeps others from putting it
-/// up, so root's lies in a folder of its own.
+/// Returns the folders for such files, best first.
+///
+/// World-writable folders are not safe for root: a process that holds a file's lock prevents others from
+/// locking it. So root's files lie in a folder of their own.
 pub(crate) fn folders() -> Vec<PathBuf> {
     let own = Path::new(OWN);
     let made = DirBuilder::new().mode(0o700).create(own);
@@ -122,33 +127,35 @@ pub(crate) fn folders() -> Vec<PathBuf> {
     private.chain([std::env::temp_dir()]).collect()
 }
 
-/// Those where nobody else may write.
+/// Returns the folders where no other user may write.
 fn private_folders() -> impl Iterator<Item = PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|f| f.is_absolute());
     std::iter::once(PathBuf::from(OWN)).chain(runtime)
 }
 
-/// What a whet is doing to a target just now.
+/// The current work of a whet on a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Work {
-    /// The target, with its process id: when it started, in clock ticks since boot.
+    /// When the target started, in clock ticks since boot. With the process id it identifies the target.
     pub(crate) start_time: u64,
-    /// The whet's process id.
+    /// The process id of the whet.
     pub(crate) by: i32,
-    /// Since when: seconds of the Unix epoch.
+    /// When the work began: seconds of the Unix epoch.
     pub(crate) since: u64,
-    /// What it said that it does; of a comparison the state that it restores. Undo and redo, which take milliseconds, say nothing.
+    /// The state in the file; for a comparison, the state that it restores. Undo and redo, which take
+    /// milliseconds, write none.
     pub(crate) state: Option<TargetState>,
 }
 
 impl Work {
-    /// Two at once: a comparison has the lock as well while it switches.
+    /// Joins two works: a comparison also holds the lock while it switches.
     fn and(self, other: &Self) -> Self {
         Self { state: self.state.or(other.state), since: self.since.min(other.since), ..self }
     }
 }
 
-/// Who is being worked on, by these files and the kernel's list of locks. Nobody is kept from anything by asking.
+/// Returns the targets with work in progress, by these files and the kernel's list of locks. Blocks no other
+/// process.
 pub(crate) fn work() -> FxHashMap<Pid, Work> {
     let entries = private_folders().filter_map(|f| fs::read_dir(f).ok()).flatten().flatten();
     let files: Vec<(PathBuf, Pid, u64)> = entries
@@ -174,7 +181,7 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
     all
 }
 
-/// What one of the files says, if its maker is alive.
+/// Reads one of the files, if its creator is alive.
 fn said(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<Work> {
     let mut file = File::open(path).ok()?;
     let about = file.metadata().ok()?;
@@ -185,7 +192,7 @@ fn said(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<W
     Some(Work { start_time, by, since, state })
 }
 
-/// The target of which a file of such a name tells.
+/// Returns the target that a file's name denotes.
 fn target_of(name: &str) -> Option<(Pid, u64)> {
     let rest = name.strip_prefix("whet-")?;
     let rest = rest.strip_suffix(".lock").or_else(|| rest.strip_suffix(".claim"))?;
@@ -193,7 +200,7 @@ fn target_of(name: &str) -> Option<(Pid, u64)> {
     Some((Pid(pid.parse().ok()?), start_time.parse().ok()?))
 }
 
-/// What such a file may say.
+/// The states that such a file may contain.
 const SAID: [TargetState; 5] = [
     TargetState::Profiling,
     TargetState::Counting,
@@ -212,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_lock_file() {
+    fn lock_file_names_are_parsed() {
         assert_eq!(target_of("whet-12-3456.lock"), Some((Pid(12), 3456)));
         assert_eq!(target_of("whet-12-3456.claim"), Some((Pid(12), 3456)));
         for name in ["whet-12.lock", "whet-x-1.lock", "whet-1-2", "1-2.lock", ""] {
@@ -221,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says() {
+    fn states_in_the_file_are_parsed() {
         for state in SAID {
             let said = format!("{:<WORD$}\n", state.word());
             assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));

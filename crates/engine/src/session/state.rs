@@ -1,28 +1,28 @@
-//! The state of a target, and for how long it stood still.
+//! The state of a target, and how long it was stopped.
 
 use serde::{Deserialize, Serialize};
 use splice::{Installed, State};
 
-/// A target's state in words of the contract.
+/// A target's state, in the words of the JSON interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetState {
     /// Redirects are in force.
     Optimized,
-    /// Clones that count are in force; where no whet is at work on the target, one died there: undo takes them out.
+    /// Counting clones are in force. If no whet is at work on the target, one died there; undo removes them.
     Counting,
-    /// They were taken away.
+    /// Redirects were removed.
     Undone,
-    /// An installation was begun and did not come to its end.
+    /// An installation began and did not finish.
     Interrupted,
-    /// A whet reads it and takes samples of it. Nothing is in force yet.
+    /// A whet reads the target and samples it. Nothing is in force yet.
     Profiling,
-    /// A whet builds clones for it, or puts them in place.
+    /// A whet builds clones for the target, or installs them.
     Optimizing,
 }
 
 impl TargetState {
-    /// The word used in JSON.
+    /// Returns the word used in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -36,17 +36,17 @@ impl TargetState {
     }
 }
 
-/// Milliseconds for which the world stood still, over the stops of one command.
+/// How long the target was stopped, over the stops of one command. Milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct StopMs {
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The longest.
+    /// The longest stop.
     pub max: f64,
 }
 
 impl StopMs {
-    /// Of some durations; zeros for none.
+    /// Summarizes durations; zeros for none.
     #[must_use]
     pub fn of(stops: &[std::time::Duration]) -> Self {
         let mut ms: Vec<f64> = stops.iter().map(|d| d.as_secs_f64() * 1e3).collect();
@@ -61,7 +61,7 @@ impl StopMs {
     }
 }
 
-/// The journal's word in the contract's.
+/// Returns the JSON interface's word for the journal's state.
 #[must_use]
 pub fn state_of(installed: &Installed) -> TargetState {
     if installed.is_counting() {
@@ -80,7 +80,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn stops_are_summed_up() {
+    fn stops_are_summarized() {
         let d = |ms| Duration::from_millis(ms);
         assert_eq!(StopMs::of(&[]), StopMs { median: 0.0, max: 0.0 });
         assert_eq!(StopMs::of(&[d(3), d(1), d(2)]), StopMs { median: 2.0, max: 3.0 });

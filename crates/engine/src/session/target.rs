@@ -1,4 +1,4 @@
-//! A process that is about to be worked on: opened, checked, with what whet did to it before.
+//! A process to be worked on: opened and checked, with the earlier changes of whet.
 
 use crate::{Error, Pristine};
 use addr::{AvmaRange, ReadMemory};
@@ -13,15 +13,16 @@ pub struct Target {
     pub process: Process,
     /// Its mappings when it was opened.
     pub maps: Vec<Mapping>,
-    /// What an earlier whet left in it.
+    /// What an earlier whet installed in it.
     pub installed: Option<Installed>,
 }
 
 impl Target {
-    /// Opens a process for reading what is there.
+    /// Opens a process and reads its mappings and journal.
     ///
     /// # Errors
-    /// [`Error::Tracee`] where it is not there or not permitted, [`Error::Splice`] for a journal of another version.
+    /// Returns [`Error::Tracee`] if the process does not exist or access is not permitted, [`Error::Splice`]
+    /// for a journal of another version.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let target = Self::open_of_any_version(pid)?;
         if let Some(installed) = &target.installed {
@@ -33,10 +34,10 @@ impl Target {
         Ok(target)
     }
 
-    /// The same, to show or undo what perhaps a later whet has installed.
+    /// Same as [`Target::open`], to show or undo changes that a later whet may have made.
     ///
     /// # Errors
-    /// As [`Target::open`], but for a later version that has the part of the format which never changes.
+    /// Same as [`Target::open`], but accepts a later version with the part of the format that never changes.
     pub fn open_of_any_version(pid: Pid) -> Result<Self, Error> {
         let process = Process::open(pid)?;
         let maps = image::maps::parse(&process.maps_text()?)?;
@@ -47,14 +48,15 @@ impl Target {
         Ok(Self { process, maps, installed })
     }
 
-    /// The cause behind a failure: where the process has ended or become another program meanwhile, it is that.
+    /// Returns the cause of a failure: if the process has ended or executed another program meanwhile,
+    /// returns that instead.
     #[must_use]
     pub fn cause(&self, e: Error) -> Error {
         let pid = self.process.pid();
         if !self.process.is_alive() {
             return tracee::Error::Gone(pid).into();
         }
-        // What was opened before an exec is the memory of then: nothing can be read from it any more.
+        // Handles from before an exec refer to the old memory, from which nothing can be read any more.
         let code = self.maps.iter().find(|m| m.perms.x && m.perms.r && m.inode != 0);
         match code.map(|m| self.process.read(m.range.start, &mut [0])) {
             Some(Err(_)) => tracee::Error::Exec(pid).into(),
@@ -62,35 +64,35 @@ impl Target {
         }
     }
 
-    /// How often an operator's undo had begun when it was opened.
+    /// Returns how many undos by an operator had begun when the target was opened.
     #[must_use]
     pub fn undos(&self) -> u64 {
         self.installed.as_ref().map_or(0, |i| i.anchor.undos)
     }
 
-    /// The path of its program.
+    /// Returns the path of its program.
     #[must_use]
     pub fn exe(&self) -> String {
         self.process.exe().map(|p| p.display().to_string()).unwrap_or_default()
     }
 
-    /// Its memory without redirects.
+    /// Returns its memory without redirects.
     #[must_use]
     pub fn pristine(&self) -> Pristine<'_, Process> {
         Pristine::new(&self.process, self.installed.as_ref())
     }
 
-    /// Its modules.
+    /// Loads its modules.
     ///
     /// # Errors
-    /// [`Error::Image`].
+    /// Returns [`Error::Image`].
     pub fn image(&self) -> Result<Image, Error> {
         let mut hint: MainHint = image::auxv::parse(&self.process.auxv()?);
         hint.exe_path = Some(self.exe());
         Ok(Image::load(&self.maps, &self.pristine(), &self.files(), &hint)?)
     }
 
-    /// Whether other files are mapped as code than when it was opened.
+    /// Returns whether other files are mapped as code now than when the target was opened.
     pub(crate) fn has_other_code(&self) -> bool {
         let now = self.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
         let code = |m: &&Mapping| m.perms.x && m.inode != 0;
@@ -102,7 +104,7 @@ impl Target {
     }
 }
 
-/// Where an anchor may be: private, anonymous, readable and nothing else.
+/// Returns the mappings that may hold an anchor: private, anonymous, and only readable.
 fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
     maps.iter()
         .filter(|m| {
@@ -112,7 +114,7 @@ fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
         .collect()
 }
 
-/// The files a process has mapped, as it sees them.
+/// The files that a process has mapped, under its own view of the file system.
 struct ProcessFiles<'a>(&'a Process);
 
 impl Files for ProcessFiles<'_> {

@@ -1,7 +1,7 @@
-//! One function taken apart: its graph with counts, original and clone side by side.
+//! One function in detail: its graph with counts, original and clone side by side.
 //!
-//! The original is analysed anew, from memory without redirects; what its clone is made of is told by the address map in the
-//! target, and how often its blocks ran by the profile there. So this can be asked long after, and by another whet.
+//! The original is analysed anew, from memory without redirects. The address map in the target describes the
+//! clone. The profile in the target has the counts of its blocks. So a later whet can show a function too.
 
 mod listing;
 mod look;
@@ -11,36 +11,36 @@ pub(crate) use look::{Question, take_apart};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What became of a function.
+/// The state of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It has a clone.
+    /// The function has a clone.
     Cloned,
-    /// It was wanted and left alone.
+    /// The function was hot but was left alone.
     Refused,
-    /// It was not wanted: it ran too rarely while the profile was taken.
+    /// The function was not hot: it ran too rarely while the profile was taken.
     NotHot,
 }
 
 /// One function in full.
 #[derive(Clone, Debug, Serialize)]
 pub struct Anatomy {
-    /// The name as the source has it, where the symbol is a mangled one.
+    /// The name in the source, if the symbol is mangled.
     pub demangled: Option<String>,
     /// Its module's file name.
     pub module: String,
-    /// Stated address of its entry, as other tools name it in that file.
+    /// SVMA of its entry, as other tools name it in the module's file.
     pub stated: String,
-    /// Where its original lies: the main fragment, then the cold ones.
+    /// The ranges of its original: the main fragment, then the cold ones.
     pub original: Vec<Stretch>,
-    /// Where its clone lies: the blocks that run often, then those that run rarely.
+    /// The ranges of its clone: the hot blocks, then the warm ones.
     pub clone: Vec<Stretch>,
-    /// What became of it.
+    /// Its state.
     pub standing: Standing,
-    /// Why, in a sentence.
+    /// The reason for its state, in a sentence.
     pub why: String,
-    /// Whether its edges were counted, not inferred from samples; `None` where no counts are known.
+    /// True if its edges were counted, false if they were inferred from samples; `None` without counts.
     pub counted: Option<bool>,
     /// How often it was entered at its entry.
     pub entered: Option<u64>,
@@ -50,7 +50,7 @@ pub struct Anatomy {
     pub blocks: Vec<BlockAnatomy>,
 }
 
-/// A run of bytes.
+/// A range of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stretch {
     /// Process address.
@@ -63,16 +63,16 @@ pub struct Stretch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warmth {
-    /// In the clone, among what runs often.
+    /// In the clone, among the hot blocks.
     Hot,
-    /// In the clone, behind what runs often.
+    /// In the clone, behind the hot blocks.
     Warm,
     /// In the original: it did not run, or there is no clone.
     Original,
 }
 
 impl Warmth {
-    /// The word used in JSON.
+    /// Returns the word used in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -96,36 +96,36 @@ pub struct BlockAnatomy {
     pub runs: Warmth,
     /// Process address of its clone.
     pub clone: Option<String>,
-    /// How often it ran; `None` where no counts are known.
+    /// How often it ran; `None` without counts.
     pub count: Option<u64>,
-    /// Whether exceptions come here.
+    /// True if it is a landing pad of exceptions.
     pub landing_pad: bool,
     /// How it ends: `fall`, `jump`, `cond`, `loop`, `switch`, `indirect`, `return`, `noreturn` or `trap`.
     pub ends: &'static str,
-    /// Where it leads.
+    /// Its outgoing edges.
     pub edges: Vec<EdgeAnatomy>,
     /// Its instructions, the original's beside the clone's.
     pub code: Vec<Row>,
 }
 
-/// A way from one block to another.
+/// An edge from one block to another.
 #[derive(Clone, Debug, Serialize)]
 pub struct EdgeAnatomy {
-    /// `taken` or `fall` of a branch, else `next`.
+    /// `taken` or `fall` for a branch, else `next`.
     pub way: &'static str,
-    /// The block it leads to; `None`: out of the function.
+    /// The destination block; `None` if the edge leaves the function.
     pub block: Option<u32>,
-    /// Process address in the original.
+    /// Process address of the destination in the original.
     pub to: String,
-    /// Whether it leads from the clone to the original.
+    /// True if the edge leads from the clone to the original.
     pub leaves_clone: bool,
     /// How often it was taken.
     pub count: Option<u64>,
-    /// That as a share of all ways out of the block.
+    /// `count` as a share of all edges out of the block.
     pub probability: Option<f64>,
 }
 
-/// How the two sides of a row belong together.
+/// How the two sides of a row correspond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {
@@ -133,13 +133,14 @@ pub enum Pairing {
     Original,
     /// The clone's instruction is the copy of the original's.
     Copy,
-    /// Another copy of an instruction of a loop, of which there are several one behind the other.
+    /// A further copy of an instruction in an unrolled loop; the copies follow each other.
     Again,
-    /// A jump or nop of the clone only.
+    /// A jump or nop that only the clone has.
     Extra,
-    /// A jump of the original that the clone needs not, or a call that gets where it goes more directly.
+    /// A jump of the original that the clone does not need, or a call that the clone replaces by a more
+    /// direct one.
     Dropped,
-    /// A part of what is done in place of the call before it.
+    /// An instruction of a callee that is inlined for the call before it.
     #[serde(rename = "shortcut")]
     Inlined,
 }
@@ -147,12 +148,12 @@ pub enum Pairing {
 /// An instruction of the original, of the clone, or of both.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// How they belong together.
+    /// How the two sides correspond.
     pub pairing: Pairing,
-    /// The original's.
+    /// The original's instruction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<Asm>,
-    /// The clone's.
+    /// The clone's instruction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clone: Option<Asm>,
 }
@@ -162,9 +163,10 @@ pub struct Row {
 pub struct Asm {
     /// Process address.
     pub at: String,
-    /// In AT&T syntax.
+    /// Text in AT&T syntax.
     pub text: String,
-    /// Where a direct branch or call leads, where that has a name: of a function, or `clone of` one.
+    /// The name of a direct branch's or call's destination, if it has one: a function, or `clone of` a
+    /// function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }

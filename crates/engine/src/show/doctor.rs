@@ -1,4 +1,4 @@
-//! `doctor`: what this host offers, and how to mend what is missing.
+//! `doctor`: what this host offers, and how to fix what is missing.
 
 use serde::Serialize;
 use std::fs;
@@ -6,28 +6,28 @@ use std::fs;
 /// The answer of `doctor`.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoctorReport {
-    /// Whether everything whet needs is there.
+    /// True if everything that whet needs is there.
     pub ok: bool,
-    /// One by one.
+    /// The single checks.
     pub checks: Vec<Check>,
 }
 
-/// One thing looked at.
+/// One check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What.
+    /// Its name.
     pub name: &'static str,
-    /// Whether it is as whet likes it.
+    /// True if the state is as required.
     pub ok: bool,
-    /// Whether whet cannot work without.
+    /// True if whet cannot work without it.
     pub needed: bool,
     /// What was found.
     pub found: String,
-    /// How to mend it; empty where nothing is to be mended.
+    /// How to fix it; empty if nothing must be fixed.
     pub mend: String,
 }
 
-/// Looks at the host.
+/// Checks the host.
 #[must_use]
 pub fn doctor() -> DoctorReport {
     let mut checks = vec![kernel(), ptrace(), capabilities(), own_filter()];
@@ -66,8 +66,8 @@ fn ptrace() -> Check {
     Check { name: "ptrace", ok, needed: true, found, mend: mend.to_owned() }
 }
 
-/// `CAP_SYS_PTRACE` (19) and `CAP_DAC_OVERRIDE` (1) reach other users' processes, `CAP_SYS_ADMIN` (21) those under seccomp
-/// filters, `CAP_SYS_NICE` (23) keeps stops short.
+/// Checks capabilities. `CAP_SYS_PTRACE` (19) and `CAP_DAC_OVERRIDE` (1) reach other users' processes.
+/// `CAP_SYS_ADMIN` (21) reaches processes under seccomp filters. `CAP_SYS_NICE` (23) keeps stops short.
 fn capabilities() -> Check {
     let effective = own_status("CapEff:").and_then(|v| u64::from_str_radix(&v, 16).ok()).unwrap_or(0);
     let wanted =
@@ -91,13 +91,13 @@ fn capabilities() -> Check {
     }
 }
 
-/// What the kernel says of whet itself under a word.
+/// Returns a value of whet's own `/proc/self/status`.
 fn own_status(word: &str) -> Option<String> {
     let status = read("/proc/self/status")?;
     status.lines().find_map(|l| l.strip_prefix(word)).map(|v| v.trim().to_owned())
 }
 
-/// Who is under a seccomp filter cannot suspend that of a target.
+/// Checks for a seccomp filter on whet: under a filter, whet cannot suspend a target's filter.
 fn own_filter() -> Check {
     let filtered = own_status("Seccomp:").is_some_and(|mode| mode != "0");
     Check {

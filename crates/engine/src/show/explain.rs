@@ -1,4 +1,4 @@
-//! `explain`: what was done to a process, and why the rest was left alone.
+//! `explain`: what whet did to a process, and why it left the rest alone.
 
 use crate::records::notes::{NotedFunction, Notes};
 use crate::session::state::{TargetState, state_of};
@@ -23,51 +23,53 @@ pub struct ExplainReport {
     pub generation: u32,
     /// The seed of a random layout.
     pub shuffle: Option<u64>,
-    /// What was left out of it to be measured.
+    /// Passes that were left out, for measurements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
-    /// User samples the choice was made from.
+    /// User samples by which functions were chosen.
     pub samples: u64,
-    /// Share of them in cloned functions.
+    /// The share of these samples in cloned functions.
     pub coverage: f64,
-    /// The same for the main program.
+    /// The same share for the main program.
     pub coverage_main: f64,
-    /// Where all of the user time goes; absent where no samples are known.
+    /// How all user time is distributed; absent without samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_time: Option<UserTime>,
-    /// Why functions, or entries, were left alone: reason to count.
+    /// Why functions, or entries, were left alone: number for each reason.
     pub refusals: BTreeMap<String, usize>,
-    /// What the counted functions make the CPU do, before and after; `None` where edges were not counted.
+    /// Modelled executions of the counted functions, before and after; `None` if edges were not counted.
     pub dyno: Option<DynoReport>,
-    /// The functions, hottest first; with a function named, only that one.
+    /// The functions, hottest first. If a function was named, only that function.
     pub functions: Vec<FunctionReport>,
 }
 
 /// One function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionReport {
-    /// Name, or module and stated address.
+    /// Its name, or its module and SVMA.
     pub name: String,
     /// Process address of the original.
     pub at: String,
     /// Samples in it.
     pub samples: u64,
-    /// Process address of the clone, where it is entered.
+    /// Process address of the clone's entry.
     pub clone: Option<String>,
-    /// Bytes of the clone there.
+    /// Bytes of the fragment there.
     pub clone_bytes: Option<u64>,
-    /// Process address of those of its blocks that run rarely, where they lie apart, behind all code that runs often.
+    /// Process address of its warm blocks, if they lie apart, behind all hot code.
     pub warm: Option<String>,
-    /// Bytes of them.
+    /// Bytes of the warm blocks.
     pub warm_bytes: Option<u64>,
-    /// Why it was left alone; for a cloned function, why only its entry was; `not_hot` where it was never wanted.
+    /// Why it was left alone; for a cloned function, why its entry was left alone; `not_hot` if it was never
+    /// chosen.
     pub reason: Option<String>,
-    /// Its graph with counts, original and clone side by side: where one function was asked for.
+    /// Its graph with counts, original and clone side by side, if a single function was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anatomy: Option<Anatomy>,
 }
 
-/// Explains a target from the notes in it; a function, named or given by an address of its original or its clone, in full.
+/// Explains a target from the notes in it. A function is explained in full; it is named, or given by an
+/// address of its original or its clone.
 ///
 /// # Errors
 /// [`Error::NotInstalled`], [`Error::NoSuchFunction`], [`Error::SeveralFunctions`].
@@ -89,7 +91,7 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
     Ok(of(&target, installed, &notes, functions))
 }
 
-/// The answer about a target with some of its functions.
+/// Builds the answer about a target with some of its functions.
 pub(crate) fn of(
     target: &Target,
     installed: &Installed,

@@ -1,9 +1,10 @@
-//! What a model of a named CPU's front end makes of a target, with its clones and without.
+//! What a model of a named CPU's instruction fetch predicts for a target, with and without its clones.
 //!
-//! For hosts that show no performance counters. Nothing is done to the target, which is not even stopped: to record what a thread
-//! executes it would have to be stepped, a thousand times slower than it runs, with whatever locks it holds. So the path is
-//! drawn from the exact counts that the clones are laid out by ([`fetch_model::DrawnPath`]), and led through the originals, and through
-//! clones and redirects as they lie in the target ([`fetch_model::Follower`]): both sides are of the same path.
+//! For hosts without performance counters. The target is not changed, and not even stopped. To record what a
+//! thread executes, whet would have to single-step it, a thousand times slower than it runs, with whatever
+//! locks it holds. So the path is drawn from the exact counts by which the clones are laid out
+//! ([`fetch_model::DrawnPath`]). The path is then followed through the originals, and through clones and
+//! redirects in the target ([`fetch_model::Follower`]). Both sides follow the same path.
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
@@ -26,48 +27,51 @@ use serde::{Deserialize, Serialize};
 use splice::{Installed, RedirectKind};
 use tracee::Pid;
 
-/// Instructions of the path that fill the model's caches, and those whose events are counted. A transaction of a database server is
-/// some hundred thousand.
+/// Instructions of the path that fill the model's caches, and instructions whose events are counted. A
+/// transaction of a database server takes some hundred thousand.
 const WARM_UP: u64 = 2_000_000;
 const COUNTED: u64 = 8_000_000;
-/// What the path is drawn by.
+/// The seed for drawing the path.
 const SEED: u64 = 1;
-/// Instructions of a stub, at most.
+/// The largest number of instructions in a stub.
 const LONGEST_STUB: usize = 4;
 
 /// Modelled events, of the same path through originals and through clones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FetchReport {
-    /// Whose front end it is.
+    /// The CPU whose fetch is modelled.
     pub cpu: String,
     /// Instructions of the path, as the originals execute it.
     pub path: u64,
-    /// Functions that it can go through.
+    /// Functions that the path can enter.
     pub functions: usize,
-    /// Their share of the user samples that the clones are laid out by. All else that the process does is not in the figures.
+    /// Their share of the user samples by which the clones are laid out. The figures contain no other work of
+    /// the process.
     pub coverage: f64,
-    /// How often it was not clear where the path goes on with clones in force.
+    /// How often the follower could not tell where the path continues in the clones.
     pub lost: u64,
-    /// By the originals.
+    /// Events of the originals.
     pub without: Events,
-    /// By the clones, and by what is left to originals.
+    /// Events of the clones, and of code that still runs in originals.
     pub with: Events,
 }
 
-/// Models a target by what lies in it; `None` where it was not laid out by counts, or none of them fits any more.
+/// Models a target from its memory. Returns `None` if its layout has no counts, or if no counts fit its code
+/// any more.
 ///
 /// # Errors
-/// [`Error::NotInstalled`], those of reading the target.
+/// Returns [`Error::NotInstalled`], or the errors of reading the target.
 pub fn fetch_report(pid: Pid) -> Result<Option<FetchReport>, Error> {
     let target = Target::open(pid)?;
     model(&target).map_err(|e| target.cause(e))
 }
 
-/// Leads a recorded path through a target's clones, and tells of each instruction that is executed then; how often it was lost, and
-/// `None` as for [`fetch_report`]. For tests, which can compare that with what is.
+/// Follows a recorded path through a target's clones and reports each instruction that is executed then.
+/// Returns how often the follower lost the path, and `None` as [`fetch_report`] does. For tests, which
+/// compare this with the execution.
 ///
 /// # Errors
-/// As [`fetch_report`].
+/// Same as [`fetch_report`].
 pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Result<Option<u64>, Error> {
     let target = Target::open(pid)?;
     let followed = on_scene(&target, |scene| {
@@ -93,7 +97,7 @@ fn model(target: &Target) -> Result<Option<FetchReport>, Error> {
     })
 }
 
-/// What a path is drawn from and led through.
+/// The data from which a path is drawn and by which it is followed.
 struct Scene<'a> {
     installed: &'a Installed,
     program: &'a Program<'a>,
@@ -116,7 +120,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
             Err(Error::ProfileUnfit { .. }) => return Ok(None),
             Err(e) => return Err(e),
         };
-    // Inferred counts are in another unit than counted ones.
+    // Inferred counts have another unit than exact counts.
     let ran = |c: &Candidate| c.counts.blocks.first().is_some_and(|&n| n > 0);
     let counted = chosen.iter().any(|c| c.counted && ran(c));
     let maps = maps(target, installed);
@@ -149,7 +153,7 @@ struct Run {
     lost: u64,
 }
 
-/// Leads one path through both sides.
+/// Follows one path on both sides.
 fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     let chosen = scene.chosen;
     let leads: Vec<Vec<Leads>> = chosen.iter().map(leads).collect();
@@ -174,7 +178,7 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     Some(Run { without: without.events(), with: with.events(), lost: follower.lost() })
 }
 
-/// Jumps through tables that a clone has of its own.
+/// Returns the jumps through tables that a clone has copies of.
 fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
     cfg.blocks.iter().filter_map(|block| {
         let Term::Switch { table } = block.term else { return None };
@@ -191,7 +195,7 @@ fn leads(c: &Candidate) -> Vec<Leads> {
         .collect()
 }
 
-/// Whom indirect calls call most.
+/// Returns the most frequent target of each indirect call.
 fn mostly(chosen: &[Candidate]) -> FxHashMap<Avma, Avma> {
     let sites = chosen.iter().flat_map(|c| c.targets.iter().map(move |s| (c, s)));
     sites
@@ -199,7 +203,7 @@ fn mostly(chosen: &[Candidate]) -> FxHashMap<Avma, Avma> {
         .collect()
 }
 
-/// What is executed from a stub of the procedure linkage table to where it leads.
+/// Returns the instructions that run from a stub of the procedure linkage table to its destination.
 fn stub(program: &Program<'_>, at: Avma) -> Vec<Step> {
     let module = program.image().module_of(at);
     let Some(range) = module.and_then(|m| m.stub_at(at)).map(|s| s.range).filter(|r| r.start == at) else {
@@ -221,7 +225,8 @@ fn stub(program: &Program<'_>, at: Avma) -> Vec<Step> {
     Vec::new()
 }
 
-/// The address maps of the newest generation's clones, as far as they are about what lies in its text, and no more of it than there is.
+/// Returns the address maps of the newest generation's clones. Keeps only maps that lie in their cache's
+/// text, up to the text's size in all.
 fn maps(target: &Target, installed: &Installed) -> Vec<AddressMap> {
     let mut all = Vec::new();
     for cache in installed.of(installed.generation()) {
@@ -243,13 +248,13 @@ fn code<'a>(memory: &dyn ReadMemory, map: &'a AddressMap) -> CloneCode<'a> {
     CloneCode { map, bytes }
 }
 
-/// The newest generation's redirects, whether or not they are in force.
+/// Returns the newest generation's redirects, whether or not they are in force.
 fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     let mut out = Redirects::default();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
         let Some(to) = redirects::leads_to(r, &target.process) else { continue };
         match r.kind {
-            // What is longer than a displacement is a jump behind the first byte of its instruction.
+            // A redirect longer than a displacement is a jump behind the first byte of its instruction.
             RedirectKind::Entry if u64::from(r.len) > SiteForm::Displacement.changed_bytes() => {
                 out.entries.insert(r.at.sub(1), to)
             }
@@ -262,7 +267,7 @@ fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     out
 }
 
-/// What of the newest clones is in huge pages.
+/// Returns the ranges of the newest clones that lie on huge pages.
 fn huge(target: &Target, installed: &Installed) -> Vec<AvmaRange> {
     let newest = installed.of(installed.generation());
     newest.flat_map(|c| target.process.huge_pages(c.header.text).unwrap_or_default()).collect()

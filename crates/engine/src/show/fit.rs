@@ -1,4 +1,5 @@
-//! Whether a layout still fits the load: a few samples, held against what the clones were built by.
+//! Checks whether a layout still fits the load: compares a few samples with the data from which the clones
+//! were built.
 
 use crate::records::notes::{NotedFunction, Notes};
 use crate::session::claim::Claim;
@@ -11,26 +12,27 @@ use splice::{Installed, State};
 use std::time::{Duration, Instant};
 use tracee::Pid;
 
-/// Functions that the profile is compared by: the heaviest. All others count as one, since a few hundred samples know little of each.
+/// The number of heaviest functions that are compared. All others count as one: a few hundred samples show
+/// little about each.
 const HEAVIEST: usize = 24;
 
-/// How a layout fits.
+/// The fit of a layout.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Fit {
-    /// User samples it is told by.
+    /// The number of user samples.
     pub samples: u64,
-    /// Share of them in the hot parts of clones.
+    /// Their share in hot fragments of clones.
     pub hot: f64,
-    /// Share of them in any part of a clone.
+    /// Their share in any fragment of a clone.
     pub cloned: f64,
-    /// Share of the profile that lies in other functions than then: half the sum of differences over the heaviest functions and
-    /// all others as one, less what chance alone makes of it with so few samples. 0 is the same profile, 1 has nothing in common
-    /// with it.
+    /// The share of the profile that now lies in other functions. It is half the sum of differences over the
+    /// heaviest functions and all others as one, less the difference that so few samples show by chance. 0 is
+    /// the same profile, 1 has nothing in common with it.
     pub drift: f64,
 }
 
-/// Samples a target for a moment, at a low rate, and holds that against its newest generation. Where somebody changed that
-/// meanwhile, it is told by no samples.
+/// Samples a target for a moment, at a low rate, and compares the samples with its newest generation. If
+/// another command changed the generation meanwhile, the answer has no samples.
 ///
 /// # Errors
 /// [`Error::NotInstalled`], [`Error::Perf`], [`Error::Tracee`], [`Error::Interrupted`].
@@ -39,7 +41,7 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
     let stands = |i: &Installed| i.generation() == installed.generation() && i.state() == State::Applied;
-    // Whoever compares with and without takes it out for moments.
+    // A comparison undoes the generation for moments.
     let is_claimed = Claim::witness(&target.process).is_ok_and(|claim| claim.stands());
     if !stands(installed) || is_claimed {
         return Ok(Fit::default());
@@ -58,7 +60,7 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     Ok(if still_stands { of(&notes.functions, &ips) } else { Fit::default() })
 }
 
-/// How samples fit functions.
+/// Computes how samples fit functions.
 fn of(functions: &[NotedFunction], ips: &[Avma]) -> Fit {
     let mut parts: Vec<(u64, u64, usize, bool)> = Vec::new();
     for (i, f) in functions.iter().enumerate() {
@@ -82,13 +84,13 @@ fn of(functions: &[NotedFunction], ips: &[Avma]) -> Fit {
     Fit { samples: all, hot: share(hot), cloned: share(cloned), drift: drift(functions, &now, all) }
 }
 
-/// The distance of two profiles, of which that of now has samples by functions' entries.
+/// Returns the distance of two profiles; the current one has samples by functions' entries.
 pub(crate) fn drift_by_entry(functions: &[NotedFunction], now: &FxHashMap<Avma, u64>, all: u64) -> f64 {
     let own = |(i, f): (usize, &NotedFunction)| now.get(&Avma(f.at)).map(|&n| (i, n));
     drift(functions, &functions.iter().enumerate().filter_map(own).collect(), all)
 }
 
-/// The distance of two profiles.
+/// Returns the distance of two profiles.
 fn drift(functions: &[NotedFunction], now: &FxHashMap<usize, u64>, all: u64) -> f64 {
     let before: u64 = functions.iter().map(|f| f.samples).fold(0, u64::saturating_add);
     if before == 0 || all == 0 {
@@ -139,10 +141,10 @@ mod tests {
         let functions = [function(1, 700, true), function(2, 300, false), function(3, 0, false)];
         let same = of(&functions, &[at(1050, 70), at(2000, 30)].concat());
         assert_eq!((same.samples, same.hot, same.cloned, same.drift), (100, 1.0, 1.0, 0.0));
-        // Another way through the same functions is seen by the warm parts.
+        // Warm fragments show another path through the same functions.
         let warm = of(&functions, &[at(1050, 20), at(1599, 50), at(2099, 30)].concat());
         assert_eq!((warm.hot, warm.cloned, warm.drift), (0.5, 1.0, 0.0));
-        // Other functions, and code that is not cloned.
+        // Other functions, and code without clones.
         let other = of(&functions, &[at(3000, 50), at(9, 25), at(2100, 25)].concat());
         assert_eq!((other.hot, other.cloned), (0.5, 0.5));
         assert!(other.drift > 0.9, "{other:?}");
@@ -153,7 +155,8 @@ mod tests {
     #[test]
     fn chance_is_no_drift() {
         let functions: Vec<_> = (1..=200).map(|i| function(i, 100, false)).collect();
-        // Each fifth sample two times, the others never: what a few samples of an even profile look like.
+        // One sample in every second function, none in the others: few samples of an even profile look like
+        // this.
         let few: Vec<Avma> = (1..=200).filter(|i| i % 2 == 0).map(|i| Avma(i * 1000)).collect();
         assert!(of(&functions, &few).drift < 0.1, "{:?}", of(&functions, &few));
     }

@@ -1,8 +1,10 @@
 //! Where in the address space code ran before, and where the same work runs now.
 //!
-//! From the counts kept in the target and the clones' address maps; nothing is measured. A block ran where its original lies;
-//! now each of its instructions runs where its copy lies, or, where it has none, where it did. A jump that only the clone has
-//! is taken to run as often as the way for which it stands; how the turns of a loop fall on its copies is a model's (`loop_copies`).
+//! The figures follow from the counts in the target and the clones' address maps; nothing is measured.
+//! Before, each block ran at its original address. Now each instruction runs at its clone's address if it was
+//! cloned, else at its original address. A jump that only the clone has is assumed to run as often as the
+//! edge for which it stands. A model (`loop_copies`) distributes the iterations of an unrolled loop over its
+//! copies.
 
 use crate::Target;
 use crate::plan::loop_copies::{Flows, LoopCopies};
@@ -16,31 +18,32 @@ use rustc_hash::FxHashMap;
 use splice::Installed;
 use std::collections::BTreeMap;
 
-/// Heat before and after, of the same executions.
+/// Heat before and after, for the same executions.
 #[derive(Clone, Debug)]
 pub struct Heat {
-    /// Of how many functions.
+    /// Functions that are included.
     pub functions: usize,
-    /// Functions that are not in it: their counts were inferred, which is another unit, or could not be placed.
+    /// Functions that are left out: their counts were inferred, which is another unit, or their blocks could
+    /// not be located.
     pub left_out: usize,
-    /// By the originals.
+    /// Heat of the originals.
     pub before: HeatSide,
-    /// By the clones, and by what is left to originals.
+    /// Heat of the clones, and of code that still runs in originals.
     pub after: HeatSide,
 }
 
-/// One side of it.
+/// Heat of one side.
 #[derive(Clone, Debug)]
 pub struct HeatSide {
-    /// Cache lines of 64 bytes that hold any of it.
+    /// Cache lines of 64 bytes that hold executed code.
     pub lines: u64,
-    /// Pages of 4096 bytes.
+    /// Pages of 4096 bytes that hold executed code.
     pub pages: u64,
     /// The fewest lines that hold 99% of the executed bytes.
     pub hot_lines: u64,
-    /// The fewest pages.
+    /// The fewest pages that hold 99% of the executed bytes.
     pub hot_pages: u64,
-    /// Where that is, by address.
+    /// The executed ranges, by address.
     pub spaces: Vec<Space>,
 }
 
@@ -49,24 +52,24 @@ pub struct HeatSide {
 pub struct Space {
     /// The module's file name, or what the cache holds.
     pub name: String,
-    /// Whether it is a code cache.
+    /// True if it is a code cache.
     pub clones: bool,
     /// Process address of the first page.
     pub at: String,
-    /// How many pages it has, with those that nothing of ran.
+    /// How many pages it has, including pages where nothing ran.
     pub pages: u64,
-    /// Lines that anything of ran, by rising number from the first page on: executed bytes.
+    /// Executed lines, by ascending number from the first page on: number and executed bytes.
     pub lines: Vec<(u64, u64)>,
 }
 
-/// What 99% is in ten-thousandths.
+/// 99% in ten-thousandths.
 const HOT_PER_10K: u64 = 9900;
-/// No block is longer; what says so is no profile of whet's.
+/// The largest size of a block. A larger block shows that whet did not write the profile.
 const LONGEST_BLOCK: u64 = 1 << 20;
-/// Nor is any space: beyond that a picture of it has no room.
+/// The largest size of a space. A picture has no room for a larger space.
 const LARGEST_SPACE: u64 = 4 << 30;
 
-/// By the profile in the target; `None` where it has no counts.
+/// Computes heat from the profile in the target. Returns `None` if the profile has no counts.
 pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profile: &Profile) -> Option<Heat> {
     let newest: Vec<_> = installed.of(installed.generation()).collect();
     let stored = newest.iter().filter_map(|c| c.map(&target.process).ok());
@@ -75,7 +78,7 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
     let mut tame = profile.clone();
     tame.tame();
     let all = || tame.modules.values().flat_map(|m| m.functions.values());
-    // Inferred counts are in another unit than counted ones.
+    // Inferred counts have another unit than exact counts.
     let counted = all().any(|f| f.origin == Origin::Counted);
     let (mut functions, mut left_out) = (0, 0);
     let (mut before, mut after) = (Vec::new(), Vec::new());
@@ -122,11 +125,11 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
 struct Ran {
     range: AvmaRange,
     count: u64,
-    /// Where the profile has it.
+    /// Its offset in the profile.
     from: i64,
 }
 
-/// A function's blocks; `None` where one of them lies outside its module, or is not to be read.
+/// Returns a function's blocks. Returns `None` if a block lies outside the module, or cannot be read.
 fn blocks(f: &FunctionProfile, entry: Avma, module: AvmaRange, memory: &dyn ReadMemory) -> Option<Vec<Ran>> {
     f.blocks
         .iter()
@@ -151,7 +154,7 @@ fn block_at(blocks: &[Ran], at: Avma) -> Option<&Ran> {
     blocks.get(after.checked_sub(1)?).filter(|b| b.range.contains(at))
 }
 
-/// What [`LoopCopies`] asks.
+/// The counts that [`LoopCopies`] reads.
 struct Known<'a> {
     blocks: &'a [Ran],
     f: &'a FunctionProfile,
@@ -173,7 +176,7 @@ impl Flows for Known<'_> {
     }
 }
 
-/// What a function's blocks come to with its clone.
+/// Returns where a function's blocks run with its clone.
 fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap>) -> Vec<Span> {
     let Some(map) = map else { return blocks.iter().map(|b| span(b.range, b.count)).collect() };
     let mut out = Vec::new();
@@ -186,7 +189,7 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
     for (e, end) in map.entries().iter().zip(ends.chain([size])) {
         let count = if e.link == Link::Extra {
             let way = |b: &Ran| f.blocks.get(&b.from)?.edges.get(&e.original.distance(entry)).copied();
-            // What only fills a gap runs as often as what is around it.
+            // A filler runs as often as the code around it.
             current.map_or(0, |b| way(b).unwrap_or(b.count))
         } else {
             current = block_at(blocks, e.original);
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_is_put_into_its_space() {
+    fn executed_ranges_are_assigned_to_their_spaces() {
         let spaces = [
             ("a".to_owned(), false, AvmaRange::new(Avma(0x1010), Avma(0x3000))),
             ("b".to_owned(), true, AvmaRange::new(Avma(0x8000), Avma(0x8100))),
@@ -262,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_a_clone_stays() {
+    fn a_function_without_a_clone_runs_in_the_original() {
         let f = FunctionProfile::default();
         let ran = [Ran { range: AvmaRange::with_len(Avma(0x1000), 8), count: 5, from: 0 }];
         assert_eq!(now(&ran, &f, Avma(0x1000), None), [span_of(0x1000, 8, 5)]);
     }
 
     #[test]
-    fn the_copies_of_a_loop_share_its_turns() {
+    fn the_copies_of_a_loop_share_its_iterations() {
         let cfg = code::parse(LOOP).unwrap();
         let twice = Unroll { first: 0, blocks: 1, copies: 2 };
         let out = cloned_again(&cfg, cfg.block_ids().collect(), 2, &[twice], Avma(0x10_0000));
@@ -278,12 +281,13 @@ mod tests {
         let mut f = FunctionProfile::default();
         f.blocks.insert(0, profile::BlockProfile { edges: [(0, 72), (5, 8)].into(), ..Default::default() });
         let spans = now(&ran, &f, Avma(0x1000), Some(&out.clones[0].map));
-        // Of ten times that it is come to nine go round: of 80 in both copies 42 in the first, 38 in the second.
+        // Nine of ten iterations continue: of 80 executions in both copies, 42 are in the first and 38 in the
+        // second.
         let wanted = [(0, 3, 42), (3, 2, 42), (5, 3, 38), (8, 2, 38), (10, 1, 8)];
         assert_eq!(spans, wanted.map(|(at, len, n)| span_of(0x10_0000 + at, len, n)));
     }
 
-    /// The one-second form of the fuzz target: offsets of any size are taken or left.
+    /// The one-second form of the fuzz target: a profile with offsets of any size is placed or left out.
     #[test]
     fn any_profile_is_placed_or_left() {
         arbtest::arbtest(|u| {

@@ -1,4 +1,4 @@
-//! What people are shown of a target.
+//! What is shown to people about a target.
 
 pub(crate) mod anatomy;
 pub(crate) mod doctor;

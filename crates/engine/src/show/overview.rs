@@ -1,4 +1,4 @@
-//! All that a report of one target tells.
+//! All data for a report of one target.
 
 use crate::base::date;
 use crate::operate::status;
@@ -9,36 +9,36 @@ use crate::{Error, ExplainReport, Heat, Target, TargetStatus};
 use profile::Profile;
 use tracee::Pid;
 
-/// One target, as it stands.
+/// The present state of one target.
 #[derive(Clone, Debug)]
 pub struct Overview {
-    /// As `status` has it.
+    /// The data of `status`.
     pub status: TargetStatus,
-    /// As `explain` has it, all functions.
+    /// The data of `explain`, for all functions.
     pub explained: ExplainReport,
-    /// What its layout was made from; `None` where that was chance.
+    /// The profile of its layout; `None` for a random layout.
     pub profile: Option<ProfileFacts>,
-    /// Where code ran before and runs now; `None` where no counts are known.
+    /// Where code ran before and runs now; `None` without counts.
     pub heat: Option<Heat>,
 }
 
-/// How a profile was come by.
+/// How a profile was taken.
 #[derive(Clone, Debug)]
 pub struct ProfileFacts {
-    /// When: RFC 3339, UTC.
+    /// When it was taken: RFC 3339, UTC.
     pub when: String,
     /// User samples.
     pub samples: u64,
-    /// For how long they were taken.
+    /// How long samples were taken.
     pub sampled_seconds: f64,
-    /// For how long edges were counted.
+    /// How long edges were counted.
     pub counted_seconds: f64,
 }
 
-/// Looks at a target. It is not stopped.
+/// Reads a target without stopping it.
 ///
 /// # Errors
-/// [`Error::NotInstalled`], those of reading it.
+/// Returns [`Error::NotInstalled`], and the errors of reading the target.
 pub fn overview(pid: Pid) -> Result<Overview, Error> {
     let target = Target::open(pid)?;
     of(&target).map_err(|e| target.cause(e))

@@ -1,4 +1,4 @@
-//! From a profile to candidates: no sample is taken, nothing is counted.
+//! Makes candidates from a profile, without sampling or counting.
 
 use super::loaded::{Loaded, loaded};
 use super::sites;
@@ -15,25 +15,27 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use tracee::Pid;
 
-/// What became of a profile that was used.
+/// How a profile was used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileUse {
     /// Functions whose counts were used.
     pub functions: usize,
-    /// Functions that are not what they were when the profile was taken: another whet reads them differently.
+    /// Functions that have changed since the profile was taken, or that another version of whet reads
+    /// differently.
     pub stale: usize,
-    /// Functions that are left alone now, for a reason of their own.
+    /// Functions that are now left alone for another reason.
     pub refused: usize,
     /// Functions of modules of another build, or of modules that are not loaded.
     pub foreign: usize,
-    /// These modules, with the build-id that the profile knows.
+    /// These modules, with the build id in the profile.
     pub foreign_modules: Vec<String>,
 }
 
-/// The profile's functions that are in the process as they were, with their counts; with `only`, those among them.
+/// Returns the profile's functions that are unchanged in the process, with their counts. With `only`, returns
+/// only the given ones.
 ///
 /// # Errors
-/// [`Error::ProfileUnfit`] where none is.
+/// Returns [`Error::ProfileUnfit`] if there is none.
 pub(crate) fn candidates(
     program: &Program<'_>,
     pid: Pid,
@@ -72,7 +74,7 @@ pub(crate) fn candidates(
                     out.samples.insert(id, c.samples);
                     out.chosen.push(c);
                 }
-                // Another whet cut it differently.
+                // Another version of whet divided it into other blocks.
                 Ok(None) => {}
                 Err(reason) => out.refused.push((id, samples, reason)),
             }
@@ -84,19 +86,20 @@ pub(crate) fn candidates(
     Ok(out)
 }
 
-/// A candidate with all that a profile knows of it.
+/// Returns a candidate with all data that a profile has about it.
 fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Candidate {
     let cfg = &c.analysed.cfg;
     let hits = |b: &Block| f.hits.get(&b.range.start.distance(cfg.entry)).copied().unwrap_or(0);
     let hits = cfg.blocks.iter().map(hits).collect();
-    // Of what threads stayed in the samples say what ran; the counts, in a unit of their own, are for other tools.
+    // For functions in which threads stayed, samples show what ran. Their counts have another unit and are
+    // for other tools.
     let counts = if f.origin == Origin::Stayed { Counts::zero(cfg) } else { f.counts(cfg) };
     let counted = f.origin >= Origin::Stayed;
     let targets = sites::of(program, loaded, &c, f);
     Candidate { counts, counted, hits, targets, ..c }
 }
 
-/// Every function of a profile with the function of the process that stands at its place in the same build.
+/// Returns every function of a profile, with the process's function at its place in the same build.
 fn each<'a>(
     program: &'a Program<'_>,
     profile: &'a Profile,
@@ -114,7 +117,7 @@ fn each<'a>(
     })
 }
 
-/// What became of each function of a profile.
+/// Counts how each function of a profile was used.
 pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> ProfileUse {
     let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
     let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
@@ -135,7 +138,7 @@ pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candid
     out
 }
 
-/// Why a profile is of no use to a process.
+/// Returns why a profile cannot be used for a process.
 fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> String {
     let used = used(program, profile, candidates);
     if used.foreign < profile.functions() {

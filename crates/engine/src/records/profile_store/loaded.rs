@@ -1,10 +1,10 @@
-//! The modules of a process by build-id.
+//! The modules of a process by build id.
 
 use crate::analyse::program::Program;
 use profile::BuildId;
 use rustc_hash::FxHashMap;
 
-/// Places of modules by build-id.
+/// Indices of modules by build id.
 pub(super) type Loaded = FxHashMap<BuildId, usize>;
 
 pub(super) fn loaded(program: &Program<'_>) -> Loaded {

@@ -1,4 +1,4 @@
-//! From the candidates of an optimization to a profile.
+//! Makes a profile from the candidates of an optimization.
 
 use super::sites;
 use crate::OptimizeOptions;
@@ -11,27 +11,27 @@ use addr::Addr;
 use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of text at most that are kept in a target; the least run functions are left out.
+/// The most bytes of profile text that are kept in a target; the least executed functions are left out.
 const MOST: usize = 2 << 20;
 
-/// The same for few functions: the text shares a mapping with tables, for all of which room is set aside by the number of
-/// functions.
+/// Returns the limit for few functions: the text shares a mapping with tables, whose room depends on the
+/// number of functions.
 fn room(functions: usize) -> usize {
     functions.saturating_mul(1024).saturating_add(512 << 10).min(MOST)
 }
 
-/// How the counts were come by.
+/// How the counts were obtained.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
     /// The program's path.
     pub(crate) exe: String,
     /// User samples of the process.
     pub(crate) samples: &'a Samples,
-    /// For how long edges were counted.
+    /// How long edges were counted.
     pub(crate) counted: Duration,
 }
 
-/// What the candidates' clones are laid out by, as it is kept in the target. Nothing where that is chance.
+/// Returns the profile of the candidates' layout, as it is kept in the target. Empty for a random layout.
 pub(crate) fn take_down(
     program: &Program<'_>,
     candidates: &Candidates,
@@ -72,21 +72,21 @@ fn head(options: &OptimizeOptions, taken: &Taken<'_>) -> Profile {
     }
 }
 
-/// The counts are still those of the runs that the profile is of.
+/// Returns the head of a profile that was used: its counts are still those of its own runs.
 fn head_of(used: &Profile) -> Profile {
     let &Profile { runs, when, sampled, counted, samples, .. } = used;
     Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
 }
 
-/// Reduces counts to what a profile records of them, so that a warm start from the profile makes the same clones.
+/// Reduces counts to what a profile records, so that a warm start from the profile makes the same clones.
 pub(crate) fn reduce_to_stored_counts(chosen: &mut [Candidate]) {
     for c in chosen.iter_mut().filter(|c| !c.counts.blocks.is_empty()) {
         c.counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
     }
 }
 
-/// Whether a function ran, by the samples, but was entered by nobody while it was counted: threads had entered it before and
-/// stayed, as in the loop that a server runs in.
+/// Returns whether samples show that a function ran, though no thread entered it while it was counted.
+/// Threads entered it before and stayed, as in the main loop of a server.
 fn has_stayed(c: &Candidate) -> bool {
     c.counted && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
 }
@@ -118,7 +118,7 @@ fn function(program: &Program<'_>, c: &Candidate) -> FunctionProfile {
             let module = program.module_image(callee);
             let Some(id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
             let at = module.bias.svma(program.extent(callee).entry);
-            // A loop's jump to the function's own start is an edge already.
+            // A loop's jump to the function's own start is already an edge.
             let loops = callee == c.id && !is_call(&inst.decoded);
             if !loops {
                 let module = (own != Some(id.bytes())).then_some(id);
@@ -133,7 +133,7 @@ fn is_call(i: &iced_x86::Instruction) -> bool {
     matches!(i.flow_control(), iced_x86::FlowControl::Call | iced_x86::FlowControl::IndirectCall)
 }
 
-/// The symbol at a function's entry.
+/// Returns the symbol at a function's entry.
 fn symbol(program: &Program<'_>, f: FuncId) -> (Binding, String) {
     let entry = program.extent(f).entry;
     let symbols = &program.module_image(f).symbols;

@@ -1,4 +1,4 @@
-//! A profile for readers.
+//! A profile in readable form.
 
 use profile::{FunctionKey, FunctionProfile, Looks, ModuleProfile, Place, Profile};
 use serde::Serialize;
@@ -7,19 +7,19 @@ use std::cmp::Reverse;
 /// The answer of `profile show`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShownProfile {
-    /// Programs it was taken of.
+    /// Programs from which it was taken.
     pub exes: Vec<String>,
-    /// How many optimizations are summed up.
+    /// How many optimizations it sums up.
     pub runs: u64,
-    /// The latest of them: RFC 3339, UTC.
+    /// The time of the latest optimization: RFC 3339, UTC.
     pub when: String,
-    /// For how long samples were taken.
+    /// How long samples were taken.
     pub sampled_seconds: f64,
-    /// For how long edges were counted.
+    /// How long edges were counted.
     pub counted_seconds: f64,
     /// User samples of the whole process.
     pub samples: u64,
-    /// Functions for which there was no room.
+    /// Functions that were left out for lack of room.
     pub left_out: u64,
     /// Its modules.
     pub modules: Vec<ShownModule>,
@@ -30,19 +30,19 @@ pub struct ShownProfile {
 pub struct ShownModule {
     /// Its file name.
     pub name: String,
-    /// Its build.
+    /// Its build id.
     pub build_id: String,
-    /// How many functions it has counts of.
+    /// How many of its functions have counts.
     pub functions: usize,
-    /// How many of those were counted, not inferred.
+    /// How many of these functions were counted, not inferred.
     pub counted: usize,
-    /// Samples in them.
+    /// Samples in these functions.
     pub samples: u64,
     /// Blocks that ran.
     pub blocks: usize,
     /// Edges that were taken.
     pub edges: usize,
-    /// Indirect calls and jumps of which it is known where they led.
+    /// Indirect calls and jumps with known targets.
     pub sites: usize,
     /// Its functions with most samples, then with most block executions.
     pub top: Vec<ShownFunction>,
@@ -51,19 +51,19 @@ pub struct ShownModule {
 /// One function.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShownFunction {
-    /// Its symbol's name; empty where it has none.
+    /// Its symbol's name; empty without a symbol.
     pub name: String,
-    /// Stated address.
+    /// SVMA of its entry.
     pub at: String,
-    /// Of its graph.
+    /// Hash of its graph.
     pub hash: String,
-    /// Whether its edges were counted, not inferred.
+    /// True if its edges were counted, false if they were inferred.
     pub counted: bool,
     /// How often it was entered.
     pub entered: u64,
     /// Samples in it.
     pub samples: u64,
-    /// How often its blocks ran, all together.
+    /// Sum of its blocks' executions.
     pub executed: u64,
     /// Blocks that ran.
     pub blocks: usize,
@@ -71,33 +71,33 @@ pub struct ShownFunction {
     pub edges: usize,
     /// Direct calls that ran.
     pub calls: usize,
-    /// Indirect calls and jumps of which it is known where they led.
+    /// Indirect calls and jumps with known targets.
     pub sites: Vec<ShownSite>,
 }
 
 /// An indirect call or jump.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShownSite {
-    /// How far it is behind the function's entry.
+    /// Its distance from the function's entry.
     pub at: String,
-    /// How often it was looked at.
+    /// How often it was observed.
     pub looks: u64,
-    /// Where it led, the most seen first.
+    /// Its targets, the most frequent first.
     pub callees: Vec<ShownPlace>,
-    /// By which virtual tables, the most seen first.
+    /// The virtual tables it used, the most frequent first.
     pub tables: Vec<ShownPlace>,
 }
 
-/// What was seen at one.
+/// A target or virtual table of an indirect call or jump.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShownPlace {
-    /// Its symbol's name, where the profile knows it; else the stated address, with its module where that is another one.
+    /// Its symbol's name if the profile has it, else its SVMA, with the module if that is another module.
     pub name: String,
-    /// The share of all looks that saw it.
+    /// Its share of all observations.
     pub share: f64,
 }
 
-/// Sums a profile up, with so many functions of each module.
+/// Summarizes a profile, with at most `top` functions of each module.
 #[must_use]
 pub fn show_profile(profile: &Profile, top: usize) -> ShownProfile {
     let seconds = |ms: u64| ms as f64 / 1e3;

@@ -1,4 +1,4 @@
-//! Where indirect calls led, from one process to another.
+//! The targets of indirect calls, carried from one process to another.
 
 use super::loaded::Loaded;
 use crate::analyse::program::Program;
@@ -9,11 +9,11 @@ use profile::{BuildId, FunctionProfile, Looks, Place, SiteProfile};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// So many of what was seen most are kept of each site; the others are only counted.
+/// The number of most frequent targets that are kept for each site; the others are only counted.
 const MOST: usize = 8;
 
-/// What was seen of a candidate's sites, as far as it outlives the process: entries of functions, and tables that never
-/// change.
+/// Records observations of a candidate's sites that remain valid after the process: entries of functions, and
+/// tables that never change.
 pub(super) fn take_down(program: &Program<'_>, c: &Candidate) -> BTreeMap<i64, SiteProfile> {
     let own = program.module_image(c.id).build_id.as_deref();
     let function = |at: Avma| program.entered_at(at).is_some();
@@ -50,7 +50,7 @@ fn looks(
     Looks { all, saw: kept.take(MOST).collect() }
 }
 
-/// What a profile knows of a candidate's sites.
+/// Returns a profile's observations of a candidate's sites.
 pub(super) fn of(
     program: &Program<'_>,
     loaded: &Loaded,

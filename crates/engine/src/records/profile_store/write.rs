@@ -1,4 +1,4 @@
-//! A profile in its own form, or in one that other tools read.
+//! Writes a profile in its own form, or in a form for other tools.
 
 use crate::Error;
 use layout::{CallEdge, FuncNode};
@@ -6,17 +6,17 @@ use profile::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Pla
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What to write.
+/// The form to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProfileForm {
-    /// whet's own: everything, for all modules.
+    /// whet's own form: everything, for all modules.
     #[default]
     Profile,
     /// For llvm-bolt `--data`: branches of one module by symbol.
     Fdata,
-    /// For a linker (lld `--symbol-ordering-file`; for gold's `--section-ordering-file` put `.text.` before each line): the
-    /// symbols of one module, those to lie together side by side, hot ones first.
+    /// For a linker (lld `--symbol-ordering-file`; for gold's `--section-ordering-file` put `.text.` before
+    /// each line): the symbols of one module, hot ones first. Symbols that belong together are side by side.
     Order,
 }
 
@@ -25,22 +25,23 @@ pub enum ProfileForm {
 pub struct ProfileText {
     /// The form.
     pub form: ProfileForm,
-    /// Of which module; all of them where absent.
+    /// The module; all modules if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// Functions in it.
     pub functions: usize,
-    /// Functions left out, since no symbol names them alone or there was no room.
+    /// Functions that were left out: no symbol names only them, or there was no room.
     pub left_out: u64,
-    /// Edges and calls left out of those that are in it, as they lead to such functions or to cold fragments.
+    /// Edges and calls of included functions that were left out: they lead to such functions or to cold
+    /// fragments.
     pub edges_left_out: usize,
-    /// The text itself; absent where it went to a file.
+    /// The text itself; absent if it was written to a file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
 
-/// Writes a profile. `module` (a file name or the beginning of a build-id) chooses for the forms that tell of one module only;
-/// without it that is the program.
+/// Writes a profile. `module` (a file name or the beginning of a build id) chooses the module for forms with
+/// one module; the default is the program.
 ///
 /// # Errors
 /// [`Error::NoSuchModule`].
@@ -88,10 +89,10 @@ fn choose<'p>(profile: &'p Profile, wanted: Option<&str>) -> Result<(&'p BuildId
     }
 }
 
-/// Names in the order in which functions are best laid out.
+/// Returns names in the best order of functions.
 fn order(module: &ModuleProfile) -> Vec<&str> {
     let functions: Vec<(&FunctionKey, &FunctionProfile)> = module.functions.iter().collect();
-    // Inferred counts are in another unit than counted ones; samples are on one scale for all.
+    // Inferred counts have another unit than exact counts; samples have the same unit for all functions.
     let all_counted = functions.iter().all(|(_, f)| f.is_counted());
     let nodes: Vec<FuncNode> = functions
         .iter()
@@ -156,7 +157,7 @@ end
     }
 
     #[test]
-    fn callers_lie_before_whom_they_call() {
+    fn callers_precede_their_callees() {
         let order = write(ProfileForm::Order, None).unwrap();
         assert!(order.text.contains("main\nhot\n") && order.text.contains("warm\n"), "{}", order.text);
         assert_eq!((order.functions, order.left_out, order.module.as_deref()), (3, 1, Some("a")));
@@ -178,7 +179,7 @@ end
     }
 
     #[test]
-    fn it_is_summed_up() {
+    fn profiles_are_summarized() {
         let shown = crate::show_profile(&TEXT.parse().unwrap(), 2);
         let module = &shown.modules[0];
         assert_eq!((module.functions, module.blocks, module.edges, module.counted), (4, 4, 0, 4));

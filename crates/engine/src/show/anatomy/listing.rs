@@ -1,4 +1,4 @@
-//! Graph, counts, address map and bytes as blocks and rows.
+//! Combines graph, counts, address map and bytes into blocks and rows.
 
 use super::{Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Warmth};
 use addr::{Addr, Avma, AvmaRange};
@@ -8,7 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, GasFormatter, In
 use profile::Counts;
 use rustc_hash::FxHashMap;
 
-/// A clone as it lies in the target.
+/// A clone in the target.
 #[derive(Debug)]
 pub(super) struct Clone<'a> {
     pub map: &'a AddressMap,
@@ -25,7 +25,7 @@ impl Clone<'_> {
         Decoder::with_ip(64, bytes.unwrap_or_default(), at.0, DecoderOptions::NONE).decode()
     }
 
-    /// In which of its fragments an address is.
+    /// Returns whether an address is in the hot or the warm fragment.
     fn warmth(&self, at: Avma) -> Warmth {
         match self.map.fragments().ranges().position(|r| r.contains(at)) {
             Some(0) => Warmth::Hot,
@@ -34,16 +34,16 @@ impl Clone<'_> {
     }
 }
 
-/// What is known of a function.
+/// The facts about a function.
 pub(super) struct Subject<'a> {
     pub cfg: &'a Cfg,
     pub counts: Option<&'a Counts>,
     pub clone: Option<Clone<'a>>,
-    /// The name of a place outside the function that code leads to.
+    /// Returns the name of a place outside the function to which code leads.
     pub name: &'a dyn Fn(Avma) -> Option<String>,
 }
 
-/// All blocks.
+/// Returns all blocks.
 pub(super) fn blocks(subject: &Subject<'_>) -> Vec<BlockAnatomy> {
     let cfg = subject.cfg;
     let mut printer = Printer::new(subject);
@@ -80,7 +80,7 @@ pub(super) fn blocks(subject: &Subject<'_>) -> Vec<BlockAnatomy> {
         .collect()
 }
 
-/// The rows of a clone in its order, each with its block.
+/// Returns the rows of a clone in its order, each with its block.
 fn paired(cfg: &Cfg, clone: &Clone<'_>, printer: &mut Printer<'_, '_>) -> Vec<(u32, Row)> {
     let mut by_address: Vec<(AvmaRange, u32)> = cfg.blocks.iter().map(|b| b.range).zip(0u32..).collect();
     by_address.sort_unstable_by_key(|(r, _)| r.start);
@@ -92,7 +92,7 @@ fn paired(cfg: &Cfg, clone: &Clone<'_>, printer: &mut Printer<'_, '_>) -> Vec<(u
     let mut current = 0;
     let mut rows = Vec::new();
     for e in clone.map.entries() {
-        // What is extra leads away from the block before it.
+        // An extra jump leads away from the block before it.
         if e.link != Link::Extra {
             current = block_at(e.original).unwrap_or(current);
         }
@@ -105,7 +105,7 @@ fn paired(cfg: &Cfg, clone: &Clone<'_>, printer: &mut Printer<'_, '_>) -> Vec<(u
             Link::Within => (Pairing::Inlined, None),
         };
         let here = clone.map.fragments().address(e.at);
-        // No bytes are there for what was dropped.
+        // A dropped instruction has no bytes.
         let copy = (e.link != Link::Dropped).then(|| printer.print(&clone.decode(here)));
         rows.push((current, Row { pairing, original, clone: copy }));
     }
@@ -190,7 +190,7 @@ struct Printer<'a, 's> {
 impl<'a, 's> Printer<'a, 's> {
     fn new(subject: &'a Subject<'s>) -> Self {
         let mut format = GasFormatter::new();
-        // As other tools write them, and as addresses stand beside them.
+        // The notation of other tools, with addresses beside the instructions.
         format.options_mut().set_uppercase_hex(false);
         format.options_mut().set_branch_leading_zeros(false);
         Self { format, subject }

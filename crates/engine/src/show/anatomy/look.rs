@@ -1,4 +1,4 @@
-//! Which function is meant, and where all that is known of it is to be had.
+//! Finds the requested function, and collects the facts about it.
 
 use super::listing::{self, Clone, Subject};
 use super::{Anatomy, Standing, Stretch};
@@ -16,23 +16,23 @@ use rustc_hash::FxHashMap;
 use splice::Installed;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many names are told where several are meant.
+/// How many names are listed if several functions match.
 const TOLD: usize = 12;
 
-/// What is asked of which target.
+/// The target and the requested function.
 #[derive(Debug)]
 pub(crate) struct Question<'a> {
     pub target: &'a Target,
     pub installed: &'a Installed,
     pub notes: &'a Notes,
-    /// A name, a part of one that is in no other, or an address in the original or the clone.
+    /// A name, a part of a single function's name, or an address in the original or the clone.
     pub wanted: &'a str,
 }
 
-/// The function that is meant, in full, with the notes on it if there are any.
+/// Returns the requested function in full, with the notes on it if there are any.
 ///
 /// # Errors
-/// [`Error::NoSuchFunction`], [`Error::SeveralFunctions`], those of reading the target.
+/// Returns [`Error::NoSuchFunction`], [`Error::SeveralFunctions`], and the errors of reading the target.
 pub(crate) fn take_apart(q: &Question<'_>) -> Result<(Option<NotedFunction>, String, Avma, Anatomy), Error> {
     let maps = maps(q.target, q.installed);
     let pristine = q.target.pristine();
@@ -44,7 +44,7 @@ pub(crate) fn take_apart(q: &Question<'_>) -> Result<(Option<NotedFunction>, Str
     Ok((noted, program.name(id), entry, anatomy))
 }
 
-/// The address maps of the newest generation's clones, by the originals' entries.
+/// Returns the address maps of the newest generation's clones, by the originals' entries.
 fn maps(target: &Target, installed: &Installed) -> FxHashMap<Avma, AddressMap> {
     let caches = installed.of(installed.generation());
     let maps = caches.filter_map(|c| c.map(&target.process).ok());
@@ -76,7 +76,7 @@ fn find(
     };
     let (noted, mut all) = (sort(&mut noted.into_iter()), None);
     for fit in Fit::ALL {
-        // Who asks for a part of a name means what was worked on, if that has it.
+        // For a part of a name, functions that whet worked on take precedence.
         let all = match noted.get(&fit) {
             Some(found) => found,
             None => match all.get_or_insert_with(|| sort(&mut program.functions())).get(&fit) {
@@ -91,7 +91,7 @@ fn find(
         let tell = |&id: &FuncId| {
             let name = program.name(id);
             let name = names::demangled(&name).unwrap_or(name);
-            // It stands in a message: nothing of it is for a terminal to obey.
+            // The name is part of a message: a terminal must not execute control characters.
             format!("{} {}", program.extent(id).entry, name.replace(char::is_control, "\u{fffd}"))
         };
         return Err(Error::SeveralFunctions {
@@ -153,12 +153,12 @@ fn anatomy(
     }
 }
 
-/// What a clone is made of now.
+/// Returns the present bytes of a clone.
 fn bytes(memory: &dyn ReadMemory, map: &AddressMap) -> Vec<(AvmaRange, Vec<u8>)> {
     map.fragments().ranges().filter_map(|r| Some((r, memory.bytes(r).ok()?))).collect()
 }
 
-/// What is at an address that code leads to; `None` inside the function itself.
+/// Returns the name of an address to which code leads; `None` inside the function itself.
 fn name_of(
     program: &Program<'_>,
     own: FuncId,
@@ -178,7 +178,7 @@ fn name_of(
     }
 }
 
-/// Places that lead into a clone, by kind.
+/// Counts the places that lead into a clone, by kind.
 fn redirects(memory: &dyn ReadMemory, installed: &Installed, map: &AddressMap) -> BTreeMap<String, usize> {
     let mut out = BTreeMap::new();
     for r in installed.of(installed.generation()).flat_map(|c| &c.records) {
