@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_whet_wrote_is_found_and_can_be_undone() {
+    fn changes_of_a_later_whet_are_found_and_can_be_undone() {
         for (anchor, journal) in [(9, 3), (3, 9), (9, 9), (3, 3)] {
             let found = look(&memory(anchor, journal, 1)).unwrap().unwrap();
             assert_eq!((found.generation(), found.state(), found.caches.len()), (7, State::Applied, 2));
@@ -177,7 +177,7 @@ mod tests {
 
     /// What this whet writes has the frozen part.
     #[test]
-    fn this_whet_writes_it() {
+    fn this_whet_writes_the_frozen_part() {
         let (_, data) = crate::Anchor::pages(Avma(ANCHOR), None, 0).unwrap();
         let at = usize::try_from(IN_ANCHOR).unwrap();
         assert_eq!(data[at..at + 8], u64::from(FROZEN).to_le_bytes());

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn short_displacement_and_endbr() {
+    fn stub_with_endbr64_and_short_displacement() {
         let mut mem = vec![0u8; 0x200];
         mem[..4].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
         mem[4..11].copy_from_slice(&[0x48, 0x8b, 0x05, 0xf5, 0, 0, 0]);

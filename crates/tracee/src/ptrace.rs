@@ -147,7 +147,7 @@ pub(crate) fn event_message(tid: Tid) -> io::Result<u64> {
     unsafe { fetch(PTRACE_GETEVENTMSG, tid, 0) }
 }
 
-/// `struct ptrace_rseq_configuration`: the address of the thread's rseq area, then its size, signature and flags.
+/// `struct ptrace_rseq_configuration`: the address of the thread's rseq area, then size, signature and flags.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Rseq {
