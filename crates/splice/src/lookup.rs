@@ -13,7 +13,8 @@ use addr::{Addr, Avma, ReadMemory};
 /// The unwinder's lookup, as found in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FindObject {
-    /// The pointer in the dynamic loader's data. `None` in a static program, whose unwinder calls the function directly.
+    /// The pointer in the dynamic loader's data. `None` in a static program, whose unwinder calls the
+    /// function itself.
     pub slot: Option<Avma>,
     /// The value of the pointer: the address of the function.
     pub value: u64,

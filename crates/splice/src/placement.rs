@@ -5,8 +5,8 @@ use addr::{Addr, Avma, AvmaRange};
 /// Code caches begin at the boundary of a huge page.
 pub const ALIGN: u64 = 2 << 20;
 
-/// A 32-bit displacement reaches 2 GiB either way; the rest is kept as margin for instruction lengths and bias of
-/// `displacement + operand offset` forms.
+/// A 32-bit displacement reaches 2 GiB either way; the rest is a margin for instruction lengths and the bias
+/// of `displacement + operand offset` forms.
 const REACH: u64 = (2 << 30) - (16 << 20);
 
 /// Room left above the program break: `brk` heaps grow upward, and glibc only changes to `mmap` when they cannot.
