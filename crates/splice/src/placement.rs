@@ -9,7 +9,8 @@ pub const ALIGN: u64 = 2 << 20;
 /// of `displacement + operand offset` forms.
 const REACH: u64 = (2 << 30) - (16 << 20);
 
-/// Room left above the program break: `brk` heaps grow upward, and glibc only changes to `mmap` when they cannot.
+/// Room left above the program break: `brk` heaps grow upward, and glibc changes to `mmap` only if they
+/// cannot.
 const BREAK_ROOM: u64 = 512 << 20;
 
 /// Room left below a stack mapping for its growth beyond what the mapping shows.

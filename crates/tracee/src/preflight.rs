@@ -84,7 +84,8 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
     if matches!(status.state, 'X' | 'x') {
         return Err(Error::Ending(pid));
     }
-    // A first thread that has ended looks like a zombie and has no memory, but its process may have other threads.
+    // A first thread that has ended looks like a zombie without memory, but its process may have other
+    // threads.
     if status.state == 'Z' {
         if fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2 {
             return Err(Error::Ending(pid));
