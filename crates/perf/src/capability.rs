@@ -16,7 +16,8 @@ pub struct Capability {
     pub branch_stacks: Option<Source>,
     /// Whether the kernel's CPU clock can be used. If not, no source can.
     pub cpu_clock: bool,
-    /// `kernel.perf_event_paranoid`: above 2, or above 1 on some kernels, only root and CAP_PERFMON may sample.
+    /// `kernel.perf_event_paranoid`: above 2, or above 1 on some kernels, only root and CAP_PERFMON can
+    /// sample.
     pub paranoid: Option<i32>,
     /// `kernel.perf_event_max_sample_rate`: the kernel throttles above this rate. Samples per second.
     pub max_rate: Option<u32>,

@@ -62,7 +62,8 @@ pub(crate) fn with_branches(mut attr: perf_event_attr) -> perf_event_attr {
 /// Opens an event for one thread (0: this one) on one CPU (-1: any).
 pub(crate) fn open(attr: &perf_event_attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let mut attr = *attr;
-    // SAFETY: `attr` is an initialized description of its stated size, and outlives the call; the event only measures.
+    // SAFETY: `attr` is an initialized description of its stated size and outlives the call; the event only
+    // measures.
     let fd =
         unsafe { sys::perf_event_open(&raw mut attr, tid, cpu, -1, bindings::PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {

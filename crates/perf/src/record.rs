@@ -1,6 +1,7 @@
-//! The kernel's event records, as bytes (`perf_event_open(2)`, "MMAP layout"; `include/uapi/linux/perf_event.h`).
+//! The kernel's event records, as bytes (`perf_event_open(2)`, "MMAP layout", and
+//! `include/uapi/linux/perf_event.h`).
 //!
-//! Pure: bytes in, records out. Any bytes are safe to parse.
+//! Pure: bytes in, records out. Arbitrary bytes are safe to parse.
 
 use addr::Avma;
 
@@ -285,7 +286,7 @@ fn parse_task(mut at: Cursor<'_>) -> Option<Task> {
     Some(Task { pid, tid, time: at.u64()? })
 }
 
-/// Reads little-endian numbers off the front.
+/// A reader of little-endian numbers from the front of a slice.
 #[derive(Clone, Copy)]
 struct Cursor<'a>(&'a [u8]);
 

@@ -33,7 +33,7 @@ pub(crate) const TARGET: u64 = 56;
 const COUNTERS: u64 = 96;
 /// Further records of the [`Hook`], each in its own place; zeros for none.
 const MORE: u64 = 368;
-/// The number of such places.
+/// How many further records of the hook have a place.
 const MAX_MORE: usize = 4;
 /// The name of regions when they are reported as modules.
 pub(crate) const NAME: u64 = 128;

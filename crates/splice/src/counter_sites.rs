@@ -7,7 +7,7 @@
 
 /// The first bytes of notes with the instructions' heads.
 const MAGIC: [u8; 8] = *b"whetgs02";
-/// The first bytes of notes without them.
+/// The first bytes of notes without heads.
 const WITHOUT_HEADS: [u8; 8] = *b"whetgs01";
 /// How many first bytes of an instruction are kept: all that the end of counting may change.
 pub(crate) const HEAD: usize = 5;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static FATAL: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Passes a point.
+/// Passes a numbered point; kills whet at the requested one.
 pub fn point() {
     let fatal = FATAL.get_or_init(|| std::env::var("WHET_FAULT").ok().and_then(|n| n.parse().ok()));
     if fatal.is_some_and(|n| PASSED.fetch_add(1, Ordering::Relaxed) + 1 == n) {

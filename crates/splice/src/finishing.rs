@@ -23,10 +23,10 @@ const TABLE: u64 = 2048;
 /// `DW_OP_addr`: pushes the word that follows.
 const OP_ADDR: u8 = 0x03;
 
-/// The generation in the journals of such regions.
+/// The generation in the journals of finishing code.
 pub(crate) const GENERATION: u32 = 0;
 
-/// Lists the target's code of that kind in the anchor, and lets stops use it if unwinders read the list.
+/// Lists the target's finishing code in the anchor, and lets stops use it if unwinders read the list.
 ///
 /// # Errors
 /// [`Error::Unwind`] if the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
@@ -53,7 +53,7 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
     Ok(())
 }
 
-/// Lets stops send threads into code of that kind that the anchor lists, if unwinders read the list. Writes
+/// Lets stops send threads into finishing code that the anchor lists, if unwinders read the list. Writes
 /// nothing.
 ///
 /// # Errors

@@ -25,8 +25,8 @@ pub struct FirstStop<'a> {
 }
 
 impl FirstStop<'_> {
-    /// Makes that stop. Returns the anchor, or `None` if no thread can run system calls at this moment: then
-    /// nothing was changed.
+    /// Makes the first stop. Returns the anchor, or `None` if no thread can run system calls at this moment:
+    /// then nothing was changed.
     ///
     /// # Errors
     /// As [`crate::install`]; at worst the process holds mappings that nothing refers to.

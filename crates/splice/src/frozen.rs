@@ -9,8 +9,8 @@
 //! | anchor + 0 | `whetanch` |
 //! | anchor + 8 | version of the anchor (8 bytes) |
 //! | anchor + 32 | how many regions the page lists (8) |
-//! | anchor + 40 | the switch of huge pages that is owed to the process (8) |
-//! | anchor + 48 | how often an operator's undo has begun (8) |
+//! | anchor + 40 | the process's setting of huge pages, while its recovery is pending (8) |
+//! | anchor + 48 | how many operator's undos have begun (8) |
 //! | anchor + 136 | the number of this frozen part (8) |
 //! | anchor + 504 | address of the next page of the list (8); 0 for none |
 //! | anchor + 512 | regions of 32 bytes: start and end of the clones, their `.eh_frame_hdr`, the journal |

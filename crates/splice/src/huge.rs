@@ -42,7 +42,7 @@ pub fn setting() -> Option<(&'static str, String)> {
     read(OF_SIZE).filter(|(_, set)| !set.contains("[inherit]")).or_else(|| read(OF_ALL))
 }
 
-/// Returns whether such a setting gives huge pages on request.
+/// Returns whether a host's setting gives huge pages on request.
 #[must_use]
 pub fn offered(setting: &str) -> bool {
     setting.contains("[always]") || setting.contains("[madvise]")

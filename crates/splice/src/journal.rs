@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 8] = *b"whetjrnl";
 pub const VERSION: u32 = 4;
 /// The version before: as the present one, but clones that have counted cannot count again.
 const COUNTS_ONCE: u32 = 3;
-/// The version before that: [`Header::counting`] is always 0.
+/// The version before [`COUNTS_ONCE`]: [`Header::counting`] is always 0.
 const WITHOUT_COUNTING: u32 = 2;
 /// The size of a header. Bytes.
 pub const HEADER_LEN: usize = 160;

@@ -44,7 +44,7 @@ pub fn span(sites: &[Site], here: &[usize], hook: Option<&Record>) -> AvmaRange 
     }
 }
 
-/// The bytes of a span.
+/// The bytes of a span, with its address.
 struct Bytes<'a> {
     start: Avma,
     bytes: &'a mut [u8],

@@ -13,7 +13,7 @@ const REACH: u64 = (2 << 30) - (16 << 20);
 /// cannot.
 const BREAK_ROOM: u64 = 512 << 20;
 
-/// Room left below a stack mapping for its growth beyond what the mapping shows.
+/// Room left below a stack mapping for its growth beyond the mapping.
 const STACK_ROOM: u64 = 256 << 20;
 
 /// The kind of mapping that limits a hole.

@@ -6,9 +6,9 @@
 //! page ends between these two, the opcode, which then begins the next page, becomes that of a nop.
 //!
 //! INVARIANT(boundaries): an instruction begins only where one began before, so a thread may be anywhere. A
-//! counter of three instructions may be cut short: no later instruction reads its register. INVARIANT(order):
-//! bases are reset only when nothing counts. So if whet dies in between, clones that still count have their
-//! own memory.
+//! counter of three instructions may be cut short: no later instruction reads its register.
+//! INVARIANT(order): bases are reset only when nothing counts. So if whet dies in between, clones that still
+//! count have their own memory.
 
 use crate::counter_sites::{CounterSites, HEAD};
 use crate::counters::{release_counters, take_back};

@@ -4,8 +4,9 @@
 //! stopped, after each of them got its base. A thread may be anywhere in such a clone, or return into it
 //! later: it counts or it does not. A thread inside a counter of three instructions stores the content of its
 //! register. No other instruction reads that register, and [`crate::counters`] omits values that no counter
-//! can reach. INVARIANT(listed): the journals list the caches as counting before any clone counts. So if whet
-//! dies, the next whet ends the counting.
+//! can reach.
+//! INVARIANT(listed): the journals list the caches as counting before any clone counts. So if whet dies, the
+//! next whet ends the counting.
 
 use crate::counter_sites::CounterSites;
 use crate::quiet;

@@ -1,10 +1,11 @@
 //! Writes and undoes redirects. The target is stopped only for these writes.
 //!
 //! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without a check
-//! for signals. So the death of whet leaves every redirect either old or new, never torn. INVARIANT(first
-//! byte): no redirect that is put in force covers a byte at which an instruction begins, and only the bytes
-//! of redirects are written. So no thread can be in the middle of a redirect. Probes and breakpoints of other
-//! tools replace the first byte of an instruction, so they can be set and removed at any time without harm.
+//! for signals. So the death of whet leaves every redirect either old or new, never torn.
+//! INVARIANT(first byte): no redirect that is put in force covers a byte at which an instruction begins, and
+//! only the bytes of redirects are written. So no thread can be in the middle of a redirect. Probes and
+//! breakpoints of other tools replace the first byte of an instruction, so they can be set and removed at any
+//! time without harm.
 
 use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::mark::Marks;
@@ -23,8 +24,8 @@ use tracee::{Patience, Process, Seized, StopError, Stopped};
 pub struct Policy {
     /// Longest wait for threads that are stuck in the kernel, after which all threads are released.
     pub deadline: Duration,
-    /// The same for threads that only wait for a CPU, at the first attempt; at the n-th attempt n times as
-    /// long.
+    /// Longest wait for threads that only wait for a CPU, at the first attempt; at the n-th attempt n times
+    /// as long.
     pub starved: Duration,
     /// How many stops to try in all, if threads do not stop in time or bind a redirected slot meanwhile.
     pub attempts: u32,
@@ -33,7 +34,7 @@ pub struct Policy {
     /// How many writes are made in one stop. The rest takes further stops, since every prefix of a change is
     /// sound. Code needs one write for each redirect, data one for each page.
     pub writes: usize,
-    /// Pause between such stops.
+    /// Pause between the stops that make the writes of one change.
     pub breath: Duration,
 }
 

@@ -79,7 +79,7 @@ const LEAVING: Duration = Duration::from_millis(5);
 /// wait, which most often waits for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long, and how often, the background thread looks at such threads.
+/// How long, and how often, the background thread looks at threads that were interrupted in vain.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
 /// How long a background tracer gets to detach.

@@ -1,5 +1,5 @@
-//! The lock that keeps whets from working on one process at the same time, whoever started them and wherever
-//! they run.
+//! The lock that keeps whets from working on one process at the same time, regardless of where and by whom
+//! they were started.
 //!
 //! Two files are locked, as neither alone is enough. `/proc/PID/mem` exists on every kernel, and only
 //! programs that may trace the process can open it. But each mount of `/proc` (a container's, its host's) has

@@ -36,7 +36,8 @@ pub(crate) struct Starvation {
 }
 
 impl Starvation {
-    /// Returns that time, `waited` after their interruption, when `late` have not stopped yet.
+    /// Returns how long the threads were held up by anything except the lack of a CPU. `waited` is the time
+    /// since their interruption; `late` are the threads that have not stopped yet.
     pub(crate) fn blocked_for(
         &mut self,
         process: &Process,

@@ -7,7 +7,7 @@ use addr::Avma;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 
-/// The options for every tracee. EXITKILL is never set: a target outlives its tracer.
+/// The options for every tracee. EXITKILL is not among them: a target outlives its tracer.
 pub(crate) const OPTIONS: usize = 1 /* TRACESYSGOOD */ | 0x10 /* TRACEEXEC */;
 /// New threads are seized from their start.
 pub(crate) const TRACE_CLONE: usize = 0x8;

@@ -33,7 +33,7 @@ pub(crate) struct Rest {
     regs: Regs,
 }
 
-/// A system call as a slot makes it.
+/// A system call in the form in which a slot makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Call {
     nr: i64,

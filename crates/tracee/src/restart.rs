@@ -27,7 +27,7 @@ pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
     if regs.result() != -i64::from(libc::EINTR) || !may_restart(process, nr, regs) {
         return None;
     }
-    // A 32-bit entry has other call numbers.
+    // A 32-bit entry has other call numbers, so only `syscall` is accepted.
     let mut insn = [0; 2];
     process.read(regs.ip().sub(2), &mut insn).ok()?;
     if insn != SYSCALL {

@@ -65,7 +65,7 @@ pub(crate) const PASS: u64 = 8;
 /// The program's own `syscall` instruction, if the call in the slot only waits until the program's call need
 /// not.
 pub(crate) const AGAIN: u64 = 16;
-/// The result if such a wait ends by timeout.
+/// The result if the call in the slot ends by timeout.
 pub(crate) const EXPIRED: u64 = 24;
 /// The address behind the program's own `syscall` instruction.
 pub(crate) const BACK: u64 = 32;

@@ -160,7 +160,7 @@ impl Twin {
         Ok(match told.map_err(os("singlestep", self.tid))? {
             Wait::Stopped(Stop::Signal(Sig(libc::SIGTRAP))) => Stepped::Done,
             Wait::Stopped(Stop::Signal(sig)) => Stepped::Signal(sig),
-            // Nothing else is possible without a system call.
+            // Without a system call no other stop is possible.
             Wait::Stopped(_) | Wait::Running => Stepped::Done,
             Wait::Ended | Wait::NotOurs => Stepped::Ended,
         })

@@ -48,7 +48,7 @@ impl Watchdog {
         Ok(Self { seen, _here: here })
     }
 
-    /// Waits for the process.
+    /// Runs a wait for the process.
     ///
     /// # Errors
     /// Errors of the wait; `TimedOut` if the process was killed because of it.

@@ -182,7 +182,7 @@ fn seccomp_filters_are_obeyed() {
     assert!(g.child.try_wait().unwrap().is_none(), "killed by its filter");
 }
 
-/// Cancels more threads than the areas have room for, which is 128.
+/// Cancels 400 threads, while the one area has room for 128.
 fn are_cancelled(g: &Guest) {
     prepared_for(g, 1);
     let since = std::time::Instant::now();
