@@ -25,8 +25,8 @@
 //!
 //! A journal of generation 0 has no records: its region is code of another kind, listed only for unwinders.
 //!
-//! An undo replaces the bytes with the redirect by the bytes without it, whatever the kind. A record whose
-//! place is no longer mapped has nothing to undo.
+//! If a redirect's bytes are found at its place, an undo writes the bytes without the redirect, whatever the
+//! kind. A record whose place is no longer mapped has nothing to undo.
 
 /// The number of this frozen part. Installations of earlier whets have 0 here.
 pub(crate) const FROZEN: u32 = 1;

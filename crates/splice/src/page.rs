@@ -3,7 +3,7 @@
 //! Sites of different generations may overlap. One generation may have redirected a function's entry; a later
 //! one that leaves this function alone may have redirected a call in its first bytes. So all redirects of the
 //! journals are removed first, the newest first, until no more can be removed. Only the bytes then left show
-//! whether another program has changed them. Then the intended redirects are put in. All of this happens in a
+//! whether something else has changed them. Then the intended redirects are put in. All of this happens in a
 //! copy of the page's bytes.
 
 use crate::{Record, RedirectKind};
@@ -28,7 +28,7 @@ pub struct Site {
 pub struct Outcome {
     /// The indices of sites that are as intended.
     pub done: Vec<usize>,
-    /// Addresses whose bytes another program has changed.
+    /// Addresses that hold neither the bytes of the journals nor the original's.
     pub foreign: Vec<Avma>,
 }
 

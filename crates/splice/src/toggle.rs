@@ -56,7 +56,7 @@ impl Default for Policy {
 pub struct ToggleReport {
     /// Redirects that are now as intended, by kind.
     pub done: BTreeMap<RedirectKind, usize>,
-    /// Redirects whose bytes another program has changed: left alone.
+    /// Addresses of redirects that hold neither whet's bytes nor the original's: left alone.
     pub foreign: Vec<Avma>,
     /// How long all threads were stopped, each time.
     pub stops: Vec<Duration>,
@@ -176,8 +176,8 @@ impl Word {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub word: Option<Word>,
-    /// Redirects of unwinders' calls of `dl_iterate_phdr`. No clone is entered before they are in force, and
-    /// they are never undone.
+    /// Redirects of unwinders' calls of `dl_iterate_phdr`. No other redirect is applied before they are in
+    /// force, and they are never undone.
     pub led: &'a [Record],
     /// The memory for the counters of the applied clones.
     pub counters: Option<&'a CounterArea>,

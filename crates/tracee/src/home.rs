@@ -28,7 +28,7 @@ const ROOM: u64 = 16 << 10;
 /// The red zone below the stack pointer, used by leaf functions (psABI 3.2.2). Bytes.
 const RED_ZONE: u64 = 128;
 const PAGE: u64 = 4096;
-/// How much of a stack is searched at most: no stack in practice is larger. Bytes.
+/// How much of a stack is searched at most: stacks are not used beyond that in practice. Bytes.
 const REACH: u64 = 16 << 20;
 
 impl Home {
