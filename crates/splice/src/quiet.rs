@@ -1,4 +1,4 @@
-//! The end of counting: clones that counted from then on only do what their originals do, and no thread has a
+//! The end of counting: from then on clones that counted only do what their originals do, and no thread has a
 //! GS base set by whet.
 //!
 //! In a clone that counts, only instructions of counters access memory behind the GS base. They have 9 bytes,
@@ -55,8 +55,8 @@ pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -
     Ok(Ended { report, own_base })
 }
 
-/// Returns the caches that count by their journals. If counters' memory is on record but no journal says so,
-/// all caches that ever counted may still count.
+/// Returns the caches that count according to their journals. If counters' memory is on record but no journal
+/// says so, all caches that ever counted may still count.
 fn counting(installed: &Installed) -> impl Iterator<Item = &Cache> {
     let all = !installed.is_counting();
     installed.caches.iter().filter(move |c| c.header.counting && (all || c.header.state != State::Undone))
