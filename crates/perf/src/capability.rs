@@ -1,4 +1,4 @@
-//! What this machine offers for sampling.
+//! The means of sampling on this machine.
 
 use crate::event::{self, Source};
 use crate::record::field;
@@ -6,23 +6,25 @@ use perf_event_open_sys::bindings::perf_event_attr;
 use std::fs;
 use std::str::FromStr;
 
-/// What sampling this process could do here, found by trying it on itself.
+/// The means by which this process can sample here, found by trying them on itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capability {
     /// Whether the CPU's cycle counter can be used.
     pub cycles: bool,
-    /// What the CPU's record of its last taken branches can be had with, if it can (Intel's LBR; AMD's BRS and LbrExtV2).
+    /// The source with which the CPU records its last taken branches, if it can (Intel's LBR; AMD's BRS and
+    /// LbrExtV2).
     pub branch_stacks: Option<Source>,
-    /// Whether the kernel's CPU clock can be used. If not, nothing can.
+    /// Whether the kernel's CPU clock can be used. If not, no source can.
     pub cpu_clock: bool,
-    /// `kernel.perf_event_paranoid`: above 2, or above 1 on some kernels, only root and CAP_PERFMON may sample.
+    /// `kernel.perf_event_paranoid`: above 2, or above 1 on some kernels, only root and CAP_PERFMON can
+    /// sample.
     pub paranoid: Option<i32>,
-    /// `kernel.perf_event_max_sample_rate`: the kernel throttles beyond. Samples per second.
+    /// `kernel.perf_event_max_sample_rate`: the kernel throttles above this rate. Samples per second.
     pub max_rate: Option<u32>,
 }
 
 impl Capability {
-    /// What samples would be taken by.
+    /// Returns the source of samples that would be used.
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         match (self.cycles, self.cpu_clock) {
@@ -33,7 +35,7 @@ impl Capability {
     }
 }
 
-/// Asks the kernel. Opens and closes a few events of this thread; costs well under a millisecond.
+/// Tries the kernel's events. Opens and closes a few events of this thread; takes well under a millisecond.
 #[must_use]
 pub fn capability() -> Capability {
     let attributes = |source| event::attributes(source, 1000, field::IP | field::TID, 1);
@@ -46,8 +48,8 @@ pub fn capability() -> Capability {
     }
 }
 
-/// The first source that comes with branch stacks; `attributes` describes its event without them. Where the CPU, or the
-/// hypervisor, has none the kernel says `EOPNOTSUPP`, and `ENOENT` where it does not know the source.
+/// Returns the first source with branch stacks; `attributes` describes its event without them. If the CPU or
+/// the hypervisor has none, the kernel returns `EOPNOTSUPP`; if the kernel lacks the source, `ENOENT`.
 pub(crate) fn with_branches(attributes: impl Fn(Source) -> perf_event_attr) -> Option<Source> {
     let sources = [Source::Cycles, Source::TakenBranches];
     sources.into_iter().find(|&source| opens(&event::with_branches(attributes(source))))

@@ -1,10 +1,10 @@
-//! The clock that `perf record -k mono` takes times from.
+//! The clock of `perf record -k mono`.
 
-/// `CLOCK_MONOTONIC`, nanoseconds; 0 where the kernel has none, which is nowhere.
+/// Returns `CLOCK_MONOTONIC`, nanoseconds; 0 if the kernel has no such clock, which does not happen.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the answer.
+    // SAFETY: a valid place for the result.
     if unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) } != 0 {
         return 0;
     }
@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on() {
+    fn the_clock_never_goes_back() {
         let first = monotonic_ns();
         assert!(first > 0 && monotonic_ns() >= first);
     }

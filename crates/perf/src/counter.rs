@@ -1,4 +1,4 @@
-//! Counting, without samples, what all threads of a process do.
+//! Counts events of all threads of a process, without samples.
 
 use crate::capability::paranoid;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::{fs::File, io};
 
-/// What can be counted. The CPU's events count user mode alone, and need a PMU.
+/// The events that can be counted. The CPU's events count only user mode, and need a PMU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Counted {
     /// System calls, by the kernel's tracepoint at their entry.
@@ -22,45 +22,46 @@ pub enum Counted {
     Cycles,
     /// Instructions that retired.
     Instructions,
-    /// Branches that went where the CPU had not expected.
+    /// Branches that the CPU predicted wrongly.
     BranchMisses,
     /// Fetches that the first-level instruction cache did not hold.
     InstructionCacheMisses,
     /// Fetches whose page the instruction TLB did not hold.
     InstructionTlbMisses,
-    /// Cycles in which the front end delivered nothing.
+    /// Cycles in which the fetch front end delivered no instruction.
     FrontEndStalls,
 }
 
-/// A count so far.
+/// A count up to now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
-    /// What was counted.
+    /// The number of events.
     pub counted: u64,
-    /// Nanoseconds of the threads' CPU time in which it was to be counted.
+    /// Nanoseconds of the threads' CPU time in which the event should have been counted.
     pub enabled_ns: u64,
-    /// Of those, in which it was: fewer where the CPU has not counters enough and they take turns.
+    /// The part of them in which it was counted: less if the CPU has too few counters and events take turns.
     pub running_ns: u64,
 }
 
-/// A running count of one process. Ends when dropped.
+/// A running count of one process. It ends when dropped.
 #[derive(Debug)]
 pub struct Counter {
     events: Vec<File>,
 }
 
-/// How often a listing of threads may change before it is taken as it is.
+/// How often a listing of threads may change before it is used as it is.
 const ATTEMPTS: u32 = 5;
 
 impl Counter {
-    /// Begins to count in all threads of process `pid`, present and future; its child processes are left out (before
-    /// Linux 5.13 they are counted as well).
+    /// Starts counting in all threads of process `pid`, present and future. Child processes are left out
+    /// (before Linux 5.13 they are counted as well).
     ///
-    /// It is exact where no thread was born while this call opened events, as it makes sure of in a few attempts. In a
-    /// process that never ceases to start threads, such a one may be left out; what is born later is counted.
+    /// The count is exact if no thread was created while this call opened events, which it ensures in a few
+    /// attempts. In a process that creates threads all the time, such a thread may be left out. Threads
+    /// created later are counted.
     ///
-    /// # Errors
-    /// Any of [`Error`]; nothing is left open then. [`Error::Unavailable`] where the CPU or the kernel has no such event.
+    /// # Errors Any of [`Error`]; no event stays open then. [`Error::Unavailable`] if the CPU or the kernel
+    /// has no such event.
     pub fn open(pid: i32, what: Counted) -> Result<Self, Error> {
         let _limit = RaisedFileLimit::raise()
             .map_err(|source| Error::Control { action: "raise the file limit for", source })?;
@@ -74,17 +75,18 @@ impl Counter {
             if is_complete {
                 return if counter.events.is_empty() { Err(Error::Gone { pid }) } else { Ok(counter) };
             }
-            // A thread is new: whether it has inherited an event nobody can tell, so all are opened anew.
+            // A thread is new. Whether it has inherited an event cannot be determined, so all are opened
+            // again.
             listed = now;
         }
         let events = open_all(&listed, &mut attr)?;
         if events.is_empty() { Err(Error::Gone { pid }) } else { Ok(Self { events }) }
     }
 
-    /// The count so far, of all threads together, those that have ended included.
+    /// Returns the count so far, of all threads together, including ended ones.
     ///
     /// # Errors
-    /// [`Error::Control`], should the kernel refuse.
+    /// [`Error::Control`] if the kernel refuses.
     pub fn read(&mut self) -> Result<Count, Error> {
         let mut sum = Count::default();
         for event in &mut self.events {
@@ -105,7 +107,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Opens an event for each thread. One that has ended meanwhile is no error.
+/// Opens an event for each thread. A thread that has ended meanwhile is no error.
 fn open_all(tids: &[i32], attr: &mut perf_event_attr) -> Result<Vec<File>, Error> {
     let mut events = Vec::new();
     for &tid in tids {
@@ -124,7 +126,7 @@ fn open_all(tids: &[i32], attr: &mut perf_event_attr) -> Result<Vec<File>, Error
 
 fn open_inherited(tid: i32, attr: &mut perf_event_attr) -> io::Result<OwnedFd> {
     match event::open(attr, tid, -1) {
-        // A kernel that does not know how to leave child processes out.
+        // The kernel cannot leave child processes out.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) && attr.inherit_thread() == 1 => {
             attr.set_inherit_thread(0);
             event::open(attr, tid, -1)
@@ -165,7 +167,7 @@ fn attributes(what: Counted) -> Result<perf_event_attr, Error> {
     };
     attr.set_inherit(1);
     attr.set_inherit_thread(1);
-    // A tracepoint lies in the kernel: without the kernel it would never be passed.
+    // A tracepoint lies in the kernel: without the kernel it would never be counted.
     if what != Counted::SystemCalls {
         attr.set_exclude_kernel(1);
         attr.set_exclude_hv(1);

@@ -1,14 +1,14 @@
-//! What can go wrong, and what to do about it.
+//! Errors of sampling and counting, with advice.
 
 use crate::record::Malformed;
 use std::io;
 use std::path::PathBuf;
 
-/// Why sampling is not possible.
+/// The reason why sampling is not possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel lets this user not look at the process.
+    /// The kernel forbids this user to observe the process.
     #[error(
         "not allowed to sample the process (kernel.perf_event_paranoid is {}): that takes CAP_PERFMON and \
          CAP_SYS_PTRACE, which root has; in a container the seccomp profile must allow perf_event_open",
@@ -17,7 +17,7 @@ pub enum Error {
     Denied {
         /// The value of `kernel.perf_event_paranoid`, if it could be read.
         paranoid: Option<i32>,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel has no such system call, or no clock event.
@@ -35,7 +35,7 @@ pub enum Error {
          (ulimit -Hn, LimitNOFILE= in the unit)"
     )]
     TooManyFiles {
-        /// How many events were wanted.
+        /// How many events were needed.
         needed: usize,
         /// The hard limit of this process.
         limit: u64,
@@ -47,35 +47,35 @@ pub enum Error {
         tid: i32,
         /// The CPU.
         cpu: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An event exists but cannot be used as it must be.
+    /// An event exists but cannot be used as needed.
     #[error("cannot {action} a sampling event")]
     Control {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No buffer could be mapped, not even of one page.
     #[error("cannot map a sample buffer: raise kernel.perf_event_mlock_kb or give whet CAP_IPC_LOCK")]
     Map(#[source] io::Error),
-    /// A file that says what there is to sample cannot be read.
+    /// A file that lists what can be sampled cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A rate outside of 1 to 100,000 samples per second.
     #[error("{hz} samples per second are out of range: choose 1 to 100000")]
     BadRate {
-        /// The rate asked for.
+        /// The requested rate.
         hz: u32,
     },
-    /// The kernel wrote what cannot be read. A bug on either side.
+    /// The kernel wrote records that cannot be read. A bug on either side.
     #[error("the kernel's sample buffer cannot be read")]
     BadRecord(#[from] Malformed),
 }

@@ -1,9 +1,8 @@
-//! Where does a process spend its user time, and how much of something does it do: the kernel's sampling and counting
-//! events.
+//! Samples where a process spends its user time, and counts its events, with the kernel's perf events.
 //!
-//! You give a process; it gives sampled instruction addresses by thread and time, from the CPU's cycle counter where
-//! there is one and from the kernel's CPU clock where there is not, without touching the process. The parser of the
-//! kernel's records is apart and pure ([`record`]). What is only counted comes as one number ([`Counter`]).
+//! A [`Sampler`] returns instruction addresses by thread and time, without changing the process. It uses the
+//! CPU's cycle counter if there is one, else the kernel's CPU clock. The parser of the kernel's records is
+//! separate and pure ([`record`]). A [`Counter`] returns one number for an event that is only counted.
 
 mod capability;
 mod clock;

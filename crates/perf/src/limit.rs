@@ -1,9 +1,9 @@
-//! The limit on open files, raised for a while.
+//! The limit on open files, raised temporarily.
 
 use std::io;
 
-/// While this lives, the soft limit on open files is the hard limit. The limit belongs to the whole of this process;
-/// what was opened meanwhile stays open when it falls again.
+/// While this value lives, the soft limit on open files is the hard limit. The limit is that of the whole
+/// process; files opened meanwhile stay open when it falls again.
 #[derive(Debug)]
 pub(crate) struct RaisedFileLimit {
     before: libc::rlimit,
@@ -12,7 +12,7 @@ pub(crate) struct RaisedFileLimit {
 impl RaisedFileLimit {
     pub(crate) fn raise() -> io::Result<Self> {
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the kernel writes one `rlimit` to the address, which is one of ours.
+        // SAFETY: the kernel writes one `rlimit` to the address of a local variable.
         if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -20,7 +20,7 @@ impl RaisedFileLimit {
         Ok(Self { before })
     }
 
-    /// The hard limit.
+    /// Returns the hard limit.
     pub(crate) fn hard(&self) -> u64 {
         self.before.rlim_max
     }
@@ -28,7 +28,7 @@ impl RaisedFileLimit {
 
 impl Drop for RaisedFileLimit {
     fn drop(&mut self) {
-        // Lowering one's own soft limit is always allowed.
+        // Lowering the own soft limit is always allowed.
         let _ = set(self.before);
     }
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_given_back() {
+    fn the_limit_is_restored() {
         let soft = || {
             let text = std::fs::read_to_string("/proc/self/limits").unwrap();
             let line = text.lines().find(|l| l.starts_with("Max open files")).unwrap().to_owned();

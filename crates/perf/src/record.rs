@@ -1,6 +1,7 @@
-//! The kernel's event records, as bytes (`perf_event_open(2)`, "MMAP layout"; `include/uapi/linux/perf_event.h`).
+//! The kernel's event records, as bytes (`perf_event_open(2)`, "MMAP layout", and
+//! `include/uapi/linux/perf_event.h`).
 //!
-//! Pure: bytes in, records out. Any bytes are safe to parse.
+//! Pure: bytes in, records out. Arbitrary bytes are safe to parse.
 
 use addr::Avma;
 
@@ -10,11 +11,11 @@ pub mod field {
     pub const IP: u64 = 1;
     /// Process and thread.
     pub const TID: u64 = 1 << 1;
-    /// When.
+    /// The time.
     pub const TIME: u64 = 1 << 2;
     /// The event that was opened (not the copy that a new thread inherited).
     pub const ID: u64 = 1 << 6;
-    /// How much of the event's unit since the last sample.
+    /// Units of the event since the last sample.
     pub const PERIOD: u64 = 1 << 8;
     /// The CPU's record of its last taken branches.
     pub const BRANCH_STACK: u64 = 1 << 11;
@@ -32,18 +33,18 @@ const LOST_SAMPLES: u32 = 13;
 /// `PERF_BR_SPEC_WRONG_PATH`.
 const WRONG_PATH: u64 = 1;
 
-/// Bytes that are not what the kernel writes.
+/// A defect in bytes that should be records of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Less than a header, or less than the header says.
+    /// Shorter than a header, or than the size in the header.
     #[error("a record is cut off: {have} bytes of {want}")]
     CutOff {
-        /// Bytes there are.
+        /// Bytes available.
         have: usize,
-        /// Bytes there should be.
+        /// Bytes expected.
         want: usize,
     },
-    /// A record too small for what its type must hold.
+    /// A record too short for its type.
     #[error("a record of type {kind} has only {size} bytes")]
     TooShort {
         /// `PERF_RECORD_*`.
@@ -51,15 +52,15 @@ pub enum Malformed {
         /// Its size with its header.
         size: usize,
     },
-    /// Sample fields that this parser does not know: without them nothing after them can be found.
+    /// Sample fields that this parser does not support: without their sizes no later field can be found.
     #[error("unknown sample fields {bits:#x}")]
     UnknownFields {
-        /// The bits not known.
+        /// The unsupported bits.
         bits: u64,
     },
 }
 
-/// What a sample consists of: must be what the event was opened with.
+/// The fields of a sample: must be those with which the event was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fields {
     bits: u64,
@@ -67,8 +68,8 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Samples with these [`field`] bits. `hw_index`: branch stacks begin with the index of the hardware's newest
-    /// entry (`PERF_SAMPLE_BRANCH_HW_INDEX`).
+    /// Describes samples with these [`field`] bits. `hw_index`: branch stacks begin with the index of the
+    /// hardware's newest entry (`PERF_SAMPLE_BRANCH_HW_INDEX`).
     ///
     /// # Errors
     /// [`Malformed::UnknownFields`] for other bits.
@@ -108,19 +109,19 @@ pub struct SampleRecord<'a> {
 pub struct Branch {
     /// The branch instruction.
     pub from: Avma,
-    /// Where it went.
+    /// The target of the branch.
     pub to: Avma,
-    /// Whether the CPU says that it had guessed wrong.
+    /// Whether the CPU reports a wrong prediction.
     pub mispredicted: bool,
-    /// Whether the CPU says that it had guessed right. Where it says nothing of the kind, both are false.
+    /// Whether the CPU reports a right prediction. If it reports neither, both are false.
     pub predicted: bool,
-    /// Whether it aborted a transaction: control went from the middle of one to where that fails to.
+    /// Whether it aborted a transaction: control went from inside the transaction to its abort handler.
     pub aborted: bool,
-    /// Whether the CPU says that it took the branch only by a wrong guess, and undid it.
+    /// Whether the CPU reports that it took the branch only on a wrong path, and undid it.
     pub wrong_path: bool,
-    /// Cycles since the branch before; 0 where the CPU does not say.
+    /// Cycles since the branch before; 0 if the CPU does not report them.
     pub cycles: u16,
-    /// `PERF_BR_*`: what kind of branch; 0 where the CPU does not say.
+    /// `PERF_BR_*`: the kind of branch; 0 if the CPU does not report it.
     pub kind: u8,
 }
 
@@ -152,7 +153,7 @@ impl Iterator for Branches<'_> {
 /// A thread that began or ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// The process it is of.
+    /// Its process.
     pub pid: i32,
     /// The thread.
     pub tid: i32,
@@ -165,15 +166,15 @@ pub struct Task {
 pub enum Record<'a> {
     /// A sample.
     Sample(SampleRecord<'a>),
-    /// So many records found no room in the buffer.
+    /// This many records found no room in the buffer.
     Lost(u64),
-    /// So many samples were dropped by the hardware's buffer.
+    /// The hardware's buffer dropped this many samples.
     LostSamples(u64),
-    /// Too many samples for the kernel's taste: none until [`Record::Unthrottle`].
+    /// The sampling rate was too high for the kernel: no samples until [`Record::Unthrottle`].
     Throttle,
-    /// Sampling goes on.
+    /// Sampling continues.
     Unthrottle,
-    /// A thread or a process was born.
+    /// A thread or a process started.
     Fork(Task),
     /// A thread ended.
     Exit(Task),
@@ -181,7 +182,7 @@ pub enum Record<'a> {
     Other(u32),
 }
 
-/// The records in a run of bytes. Stops after the first malformed one.
+/// An iterator over the records in a run of bytes. It stops after the first malformed record.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -189,7 +190,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records in `bytes`, which begin with a header.
+    /// Iterates over the records in `bytes`, which begin with a header.
     #[must_use]
     pub fn new(bytes: &'a [u8], fields: Fields) -> Self {
         Self { rest: bytes, fields }
@@ -212,12 +213,13 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Takes the first record off: its type and what follows its header.
+/// Splits off the first record. Returns its type and the bytes behind its header.
 fn split_record<'a>(rest: &mut &'a [u8]) -> Result<(u32, &'a [u8]), Malformed> {
     let mut header = Cursor(rest);
     let cut = Malformed::CutOff { have: rest.len(), want: HEADER };
     let kind = header.u32().ok_or(cut)?;
-    // The upper half is the size; the lower half tells the CPU mode, which the event's own filter makes constant.
+    // The upper half is the size. The lower half holds the CPU mode, which is constant by the event's own
+    // filter.
     let size = header.u32().map(|x| usize::from((x >> 16) as u16)).ok_or(cut)?;
     if size < HEADER {
         return Err(Malformed::TooShort { kind, size });
@@ -249,7 +251,7 @@ fn parse(kind: u32, body: &[u8], fields: Fields) -> Option<Record<'_>> {
     })
 }
 
-/// Fields in the kernel's fixed order.
+/// Parses the fields in the kernel's fixed order.
 fn parse_sample(mut at: Cursor<'_>, fields: Fields) -> Option<SampleRecord<'_>> {
     let mut sample = SampleRecord::default();
     if fields.has(field::IP) {
@@ -284,7 +286,7 @@ fn parse_task(mut at: Cursor<'_>) -> Option<Task> {
     Some(Task { pid, tid, time: at.u64()? })
 }
 
-/// Reads little-endian numbers off the front.
+/// A reader of little-endian numbers from the front of a slice.
 #[derive(Clone, Copy)]
 struct Cursor<'a>(&'a [u8]);
 

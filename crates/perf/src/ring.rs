@@ -1,4 +1,4 @@
-//! The buffer that the kernel writes records to and this process reads them from.
+//! The buffer into which the kernel writes records, and from which this process reads them.
 
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a small page on x86-64.
+/// The size of a small page on x86-64. Bytes.
 pub(crate) const PAGE: usize = 4096;
 
 /// A mapped buffer: one control page, then a power of two of data pages.
@@ -17,7 +17,7 @@ pub(crate) struct Ring {
     data_len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is no thread's in particular.
+// SAFETY: the mapping belongs to this value alone and to no particular thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -36,43 +36,46 @@ impl Ring {
         Ok(Self { base, data_len })
     }
 
-    /// Moves all records there are to the end of `out`, and gives their room back to the kernel.
+    /// Moves all available records to the end of `out`, and returns their space to the kernel.
     pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
         let page = self.base.as_ptr().cast::<perf_event_mmap_page>();
         // SAFETY: `page` is mapped and aligned to a page; only an address is computed.
         let head_at = unsafe { &raw mut (*page).data_head };
         // SAFETY: as above.
         let tail_at = unsafe { &raw mut (*page).data_tail };
-        // SAFETY: aligned, mapped as long as `self`, and accessed only as an atomic here; the kernel writes it whole.
+        // SAFETY: aligned, mapped as long as `self`, and only accessed atomically here; the kernel writes it
+        // in one store.
         let head = unsafe { AtomicU64::from_ptr(head_at) };
         // SAFETY: as above; only this side writes it.
         let tail = unsafe { AtomicU64::from_ptr(tail_at) };
-        // Records up to `head` are complete: the kernel stores it after them, this load keeps reads of them behind.
+        // Records up to `head` are complete: the kernel stores it after them, and this load orders their
+        // reads behind it.
         let upto = head.load(Ordering::Acquire);
         for part in parts(tail.load(Ordering::Relaxed), upto, self.data_len) {
             // SAFETY: `part` is within the data pages, which begin one page after `base`.
             let from = unsafe { self.base.as_ptr().add(PAGE + part.start) };
-            // SAFETY: mapped for `part.len()` bytes, initialized (zeroed) by the kernel, and not written by it until
-            // the tail has passed them.
+            // SAFETY: mapped for `part.len()` bytes and initialized (zeroed) by the kernel. The kernel does
+            // not write them until the tail has passed them.
             let bytes = unsafe { std::slice::from_raw_parts(from, part.len()) };
             out.extend_from_slice(bytes);
         }
-        // The kernel may overwrite what is before the tail: the copies must come first.
+        // The kernel may overwrite bytes before the tail: the copies must come first.
         tail.store(upto, Ordering::Release);
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; nothing borrowed from it is left.
+        // SAFETY: exactly the mapping made in `map`; no borrow of it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.data_len + PAGE) };
     }
 }
 
-/// Where in a buffer of `len` bytes the records between two ever-growing positions are: in one piece or in two.
+/// Returns the ranges of the records between two ever-growing positions in a buffer of `len` bytes: one part
+/// or two.
 fn parts(tail: u64, head: u64, len: usize) -> [Range<usize>; 2] {
     let used = usize::try_from(head.wrapping_sub(tail)).unwrap_or(usize::MAX);
-    // More than fits can only be a kernel's error; reading nothing skips it.
+    // More than fits can only be an error of the kernel; reading nothing skips it.
     if used > len || len == 0 {
         return [0..0, 0..0];
     }
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrapping() {
+    fn parts_wrap_at_the_end() {
         assert_eq!(parts(0, 0, 16), [0..0, 0..0]);
         assert_eq!(parts(16, 24, 16), [0..8, 0..0]);
         assert_eq!(parts(24, 40, 16), [8..16, 0..8]);
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn written_bytes_are_read_back() {
         arbtest::arbtest(|u| {
             let len = 8usize << u.int_in_range(0..=5)?;
             let mut ring = vec![0u8; len];

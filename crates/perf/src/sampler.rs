@@ -1,11 +1,12 @@
-//! Sampling all threads of one process.
+//! Sampling of all threads of one process.
 //!
-//! One event per thread and CPU, passed on to threads born later; one buffer per CPU. The kernel refuses buffers for
-//! inherited events that follow a thread over CPUs, hence the product.
+//! There is one event per thread and CPU, inherited by threads created later, and one buffer per CPU. The
+//! kernel refuses buffers for inherited events that follow a thread over CPUs, so there is an event for each
+//! pair.
 //!
-//! A thread that is born while events are being opened may be sampled twice: by the event inherited from its parent
-//! and by its own, if a later listing finds it. Samples name the *opened* event, so those of the inherited copy can be
-//! told apart and are dropped.
+//! A thread that is created while events are being opened may be sampled twice: by the event inherited from
+//! its parent and by its own, if a later listing finds it. Samples name the *opened* event, so samples of the
+//! inherited copy are recognized and dropped.
 
 use crate::capability::{self, paranoid};
 use crate::error::Error;
@@ -23,16 +24,16 @@ use std::{fs, io};
 
 const SAMPLE_TYPE: u64 = field::IP | field::TID | field::TIME | field::ID;
 
-/// How to sample.
+/// Options of a sampling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Samples per second of a thread's CPU time, 1 to 100,000.
     pub hz: u32,
-    /// Pages of 4 KiB of each CPU's buffer, rounded up to a power of two. Fewer are taken where the kernel does not
-    /// allow as many. 128 hold 13,000 samples, or 600 with branch stacks.
+    /// Pages of 4 KiB of each CPU's buffer, rounded up to a power of two. Fewer are used if the kernel does
+    /// not allow as many. 128 hold 13,000 samples, or 600 with branch stacks.
     pub pages: usize,
-    /// Whether samples are to come with the last taken branches of user code, where the CPU records those. Where it does
-    /// not ([`Sampler::has_branches`]) samples come without.
+    /// Whether samples should include the last taken branches of user code, if the CPU records them. If it
+    /// does not ([`Sampler::has_branches`]), samples come without.
     pub branches: bool,
 }
 
@@ -42,24 +43,24 @@ impl Default for Options {
     }
 }
 
-/// Where a thread was in user code.
+/// The position of a thread in user code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample<'a> {
     /// The instruction.
     pub ip: Avma,
     /// The thread.
     pub tid: i32,
-    /// CLOCK_MONOTONIC, nanoseconds. Samples of one CPU come in order, those of several do not.
+    /// CLOCK_MONOTONIC, nanoseconds. Samples of one CPU are in order, samples of several CPUs are not.
     pub time_ns: u64,
-    /// The last taken branches, newest first, as the CPU recorded them: also such as it undid, and from or to addresses
-    /// of the kernel where the CPU cannot leave those out.
+    /// The last taken branches, newest first, as the CPU recorded them. They include branches that it undid,
+    /// and addresses of the kernel if the CPU cannot leave them out.
     pub branches: Branches<'a>,
 }
 
-/// A running sampling of one process. Ends when dropped.
+/// A running sampling of one process. It ends when dropped.
 #[derive(Debug)]
 pub struct Sampler {
-    // Before the events: buffers are unmapped first.
+    // Declared before the events: buffers are unmapped first.
     rings: Vec<CpuRing>,
     events: Vec<OwnedFd>,
     pid: i32,
@@ -75,14 +76,14 @@ pub struct Sampler {
 #[derive(Debug)]
 struct CpuRing {
     cpu: i32,
-    /// Place of the event whose buffer it is.
+    /// Index of the event that owns the buffer.
     owner: usize,
     ring: Ring,
-    /// The owner's thread has ended: its descriptor would only ever report that.
+    /// The owner's thread has ended: its descriptor would report only that.
     hung_up: bool,
 }
 
-/// Threads that have an own event and perhaps an inherited one, with the numbers of their own.
+/// Threads with their own event and perhaps an inherited one, with the ids of their own events.
 #[derive(Debug, Default)]
 struct Doubled(BTreeMap<i32, Vec<u64>>);
 
@@ -93,11 +94,11 @@ impl Doubled {
 }
 
 impl Sampler {
-    /// Begins to sample the user code of all threads of process `pid`, present and future. Child processes, to which
-    /// the kernel passes events on as well, are left out when reading.
+    /// Starts sampling the user code of all threads of process `pid`, present and future. The kernel passes
+    /// events on to child processes as well; their samples are dropped when read.
     ///
     /// # Errors
-    /// Any of [`Error`]; nothing is left open then.
+    /// Any of [`Error`]; no event stays open then.
     pub fn open(pid: i32, options: &Options) -> Result<Self, Error> {
         if !(1..=100_000).contains(&options.hz) {
             return Err(Error::BadRate { hz: options.hz });
@@ -137,7 +138,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Opens events for all threads, until a listing shows no new one.
+    /// Opens events for all threads, until a listing shows no new thread.
     fn open_all(
         &mut self,
         pid: i32,
@@ -203,17 +204,17 @@ impl Sampler {
         Ok(())
     }
 
-    /// Waits until some buffer is half full, or for `timeout`; says whether one is. Samples may wait in the buffers in
-    /// either case.
+    /// Waits until a buffer is half full, or for `timeout`; returns whether one is. Buffers may hold samples
+    /// in either case.
     ///
     /// # Errors
-    /// [`Error::Control`], should the kernel refuse to wait.
+    /// [`Error::Control`] if the kernel refuses to wait.
     pub fn poll(&mut self, timeout: Duration) -> Result<bool, Error> {
         let mut waiting: Vec<libc::pollfd> = self
             .rings
             .iter()
             .map(|r| libc::pollfd {
-                // A negative descriptor is passed over.
+                // The kernel ignores a negative descriptor.
                 fd: if r.hung_up { -1 } else { self.events[r.owner].as_raw_fd() },
                 events: libc::POLLIN,
                 revents: 0,
@@ -237,7 +238,7 @@ impl Sampler {
         Ok(ready)
     }
 
-    /// Hands over all samples there are; how many.
+    /// Passes all available samples to `take`; returns their number.
     ///
     /// # Errors
     /// [`Error::BadRecord`]; the rest of that CPU's records is dropped.
@@ -271,47 +272,48 @@ impl Sampler {
         Ok(taken)
     }
 
-    /// Samples that found no room, as far as the kernel has said: it says so with the next sample that does.
+    /// Returns how many samples found no room, as reported so far: the kernel reports them with the next
+    /// sample that does.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How often the kernel held a thread's sampling back for a while, as there was too much of it.
+    /// Returns how often the kernel paused a thread's sampling because its rate was too high.
     #[must_use]
     pub fn throttled(&self) -> u64 {
         self.throttled
     }
 
-    /// What samples are taken by.
+    /// Returns the event that triggers samples.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether samples come with the last taken branches.
+    /// Returns whether samples include the last taken branches.
     #[must_use]
     pub fn has_branches(&self) -> bool {
         self.fields.has(field::BRANCH_STACK)
     }
 
-    /// Threads that were there at the start.
+    /// Returns the number of threads at the start.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Ends sampling. What is in the buffers can still be drained.
+    /// Ends sampling. The contents of the buffers can still be drained.
     ///
     /// # Errors
-    /// [`Error::Control`], should the kernel refuse; all events have been tried.
+    /// [`Error::Control`] if the kernel refuses; all events have been tried.
     pub fn stop(&mut self) -> Result<(), Error> {
         let failed = self.events.iter().fold(None, |failed, e| event::disable(e).err().or(failed));
         failed.map_or(Ok(()), |source| Err(Error::Control { action: "disable", source }))
     }
 }
 
-/// Maps as many pages as the limit on locked memory lets.
+/// Maps as many pages as the limit on locked memory allows.
 fn map_what_is_allowed(event: &OwnedFd, pages: usize) -> Result<Ring, Error> {
     let mut pages = pages;
     loop {
@@ -331,7 +333,7 @@ pub(crate) fn open_error(tid: i32, cpu: i32, source: io::Error) -> Error {
     }
 }
 
-/// The threads of a process, now.
+/// Returns the present threads of a process.
 pub(crate) fn threads(pid: i32) -> Result<Vec<i32>, Error> {
     let path = PathBuf::from(format!("/proc/{pid}/task"));
     let list = fs::read_dir(&path).and_then(|entries| {
@@ -346,7 +348,7 @@ pub(crate) fn threads(pid: i32) -> Result<Vec<i32>, Error> {
     })
 }
 
-/// The CPUs that are switched on.
+/// Returns the CPUs that are online.
 fn online_cpus() -> Result<Vec<i32>, Error> {
     let path = PathBuf::from("/sys/devices/system/cpu/online");
     let text = fs::read_to_string(&path);
@@ -354,7 +356,7 @@ fn online_cpus() -> Result<Vec<i32>, Error> {
         .map_err(|source| Error::Read { path, source })
 }
 
-/// A list like `0-3,8`.
+/// Parses a list like `0-3,8`.
 fn parse_cpus(text: &str) -> Option<Vec<i32>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_have_names() {
+    fn bad_requests_give_named_errors() {
         let bad = Options { hz: 0, ..Options::default() };
         assert!(matches!(Sampler::open(1, &bad), Err(Error::BadRate { hz: 0 })));
         assert!(matches!(Sampler::open(i32::MAX, &Options::default()), Err(Error::Gone { .. })));

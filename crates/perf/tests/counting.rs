@@ -1,4 +1,4 @@
-//! Counting what a live process does: this test program, started once more as a guest whose system calls are known.
+//! Counts events of a live process: this test program, started once more as a guest with known system calls.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,7 +17,7 @@ fn call() {
     }
 }
 
-/// Not a test by itself: what the guest runs.
+/// Not a test by itself: the guest's code.
 #[test]
 fn guest() {
     match std::env::var(GUEST).as_deref() {
@@ -41,7 +41,7 @@ fn guest() {
                 let mut child = Command::new(exe);
                 child.args(["--exact", "guest"]).env(GUEST, "child").stdin(Stdio::null());
                 assert!(child.stdout(Stdio::null()).status().unwrap().success());
-                // Past the harness, which holds the standard output of tests back.
+                // Written to standard error: the harness holds back the standard output of tests.
                 std::io::stderr().write_all(&byte).unwrap();
             }
         }
@@ -77,7 +77,7 @@ impl Drop for Guest {
 }
 
 #[test]
-fn system_calls_of_all_threads_and_of_no_child() {
+fn system_calls_of_threads_but_not_of_children_are_counted() {
     let mut guest = Guest::start();
     guest.work();
     let mut counter = match Counter::open(guest.pid(), Counted::SystemCalls) {
@@ -89,7 +89,8 @@ fn system_calls_of_all_threads_and_of_no_child() {
         guest.work();
         let after = counter.read().unwrap();
         let counted = after.counted - before.counted;
-        // What starting a thread and a process takes comes on top; the child's own would be as much again as a thread's.
+        // The start of a thread and a process adds some; the child's own calls would add as many as a
+        // thread's.
         assert!((3 * CALLS..3 * CALLS + CALLS / 10).contains(&counted), "{counted}");
     }
 }
@@ -107,9 +108,9 @@ fn the_clock_counts_cpu_time() {
 }
 
 #[test]
-fn what_is_not_there_has_a_name() {
+fn missing_processes_and_events_give_named_errors() {
     assert!(matches!(Counter::open(i32::MAX, Counted::TaskClock), Err(Error::Gone { .. })));
-    // Cycles are counted just where they can be sampled.
+    // Cycles can be counted exactly where they can be sampled.
     let cycles = Counter::open(Guest::start().pid(), Counted::Cycles);
     match cycles {
         Err(Error::Unavailable(_)) => assert!(!perf::capability().cycles),

@@ -1,4 +1,4 @@
-//! Sampling a live process: this test program, started once more as a guest that spins.
+//! Samples a live process: this test program, started once more as a guest that spins.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const GUEST: &str = "PERF_TEST_GUEST";
 
-/// Not a test by itself: what the guest runs. One thread spins, `births` more are born, one each 100 ms.
+/// Not a test by itself: the guest's code. One thread spins, and `births` more are created, one each 100 ms.
 #[test]
 fn guest() {
     let Ok(births) = std::env::var(GUEST) else { return };
@@ -38,7 +38,7 @@ impl Guest {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Until it runs its threads: the harness has one, the test another.
+        // Wait until its threads run: the harness has one, the test another.
         let guest = Self(child);
         let begun = Instant::now();
         while guest.tasks().len() < 2 && begun.elapsed() < Duration::from_secs(10) {
@@ -56,7 +56,7 @@ impl Guest {
         dir.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// CPU time of all its threads so far, in nanoseconds.
+    /// Returns the CPU time of all its threads so far, in nanoseconds.
     fn cpu_ns(&self) -> u64 {
         let read = |tid: String| {
             let text = fs::read_to_string(format!("/proc/{}/task/{tid}/schedstat", self.pid())).ok()?;
@@ -65,7 +65,7 @@ impl Guest {
         self.tasks().into_iter().filter_map(read).sum()
     }
 
-    /// All its threads on the first CPU this process may use.
+    /// Moves all its threads to the first CPU that this process may use.
     fn stay_on_one_cpu(&self) {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
@@ -78,7 +78,7 @@ impl Guest {
         assert!(done.success());
     }
 
-    /// Its executable mappings.
+    /// Returns its executable mappings.
     fn code(&self) -> Vec<(u64, u64)> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let executable = maps.lines().filter(|l| l.split(' ').nth(1).unwrap().contains('x'));
@@ -99,7 +99,7 @@ impl Drop for Guest {
     }
 }
 
-/// One that outlives the kernel's buffer: without branches.
+/// Returns a sample without branches, which outlives the kernel's buffer.
 fn kept(s: Sample<'_>) -> Sample<'static> {
     Sample { ip: s.ip, tid: s.tid, time_ns: s.time_ns, branches: Default::default() }
 }
@@ -130,13 +130,13 @@ fn threads_old_and_new_are_sampled() {
         *by_thread.entry(s.tid).or_default() += 1;
     }
     eprintln!("{by_thread:?} in {used} ns, {} threads at start", sampler.threads());
-    // Three born and the one that bore them; the harness's own thread sleeps.
+    // Three new threads and their creator; the harness's own thread sleeps.
     assert_eq!(by_thread.values().filter(|&&n| n > 20).count(), 4);
     assert_eq!(sampler.lost(), 0);
     if sampler.source() == Source::CpuClock {
         let expected = used / (1_000_000_000 / 2000);
         let got = samples.len() as u64;
-        // A host that takes our CPU away for a while is counted as use, but has one tick come for many.
+        // If the host takes the CPU away for a while, that counts as use, but many ticks arrive as one.
         assert!(got * 2 > expected, "{got} of {expected}");
         assert!(got * 100 < expected * 105, "{got} of {expected}");
     }
@@ -144,19 +144,19 @@ fn threads_old_and_new_are_sampled() {
     for s in &samples {
         assert!(code.iter().any(|&(a, b)| (a..b).contains(&s.ip.0)), "{:?}", s.ip);
     }
-    // Stopped means stopped.
+    // No samples arrive after the stop.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(sampler.drain(|_| {}).unwrap(), 0);
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn samples_without_room_are_counted() {
     let guest = Guest::start(0);
-    // Each CPU has a buffer of its own and tells of its losses when the guest is next sampled there.
+    // Each CPU has its own buffer and reports its losses when the guest is next sampled there.
     guest.stay_on_one_cpu();
     let options = Options { hz: 4000, pages: 1, ..Options::default() };
     let mut small = Sampler::open(guest.pid(), &options).unwrap();
-    // What a host that takes our CPU away keeps from happening, it keeps from both.
+    // If the host takes the CPU away, both samplers lose the same samples.
     let mut large = Sampler::open(guest.pid(), &Options { pages: 128, ..options }).unwrap();
     // 4 KiB hold 102 samples.
     let mut taken = 0;
@@ -167,7 +167,7 @@ fn what_finds_no_room_is_counted() {
     }
     let first = small.drain(|_| {}).unwrap();
     assert!((50..=102).contains(&first), "{first}");
-    // The next sample that finds room comes with the count of those that did not.
+    // The next sample that finds room comes with the count of lost samples.
     let mut kept = first;
     while small.lost() == 0 && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));
@@ -180,7 +180,7 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
-fn branches_come_where_there_are_any_and_samples_come_anyway() {
+fn branches_are_sampled_if_available() {
     let guest = Guest::start(0);
     let options = Options { branches: true, ..Options::default() };
     let mut sampler = Sampler::open(guest.pid(), &options).unwrap();
@@ -209,7 +209,7 @@ fn a_process_that_ends_is_no_error() {
     collect(&mut sampler, Duration::from_millis(200));
     guest.0.kill().unwrap();
     guest.0.wait().unwrap();
-    // Waiting is not turned into spinning by descriptors that have hung up.
+    // Descriptors that have hung up do not turn the wait into spinning.
     sampler.poll(Duration::from_millis(10)).unwrap();
     sampler.drain(|_| {}).unwrap();
     let begun = Instant::now();
@@ -221,8 +221,9 @@ fn a_process_that_ends_is_no_error() {
 }
 
 #[test]
-fn threads_born_while_opening_are_sampled_once() {
-    // Opened again and again while threads are born: no thread may have more samples than its CPU time allows.
+fn threads_created_while_opening_are_sampled_once() {
+    // Opened again and again while threads are created: no thread may have more samples than its CPU time
+    // allows.
     let guest = Guest::start(20);
     for _ in 0..8 {
         let mut sampler =

@@ -1,49 +1,54 @@
-//! The anchor: the one place in a target from which everything whet did is found.
+//! The anchor: the place in a target from which all changes by whet are found.
 //!
-//! Two pages, mapped once and never unmapped: a page of code (`r-x`) with the routines that answer unwinders, and after it
-//! a page of data (`r--`) with the list of regions they search. Each region is a code cache, with the address of its
-//! journal. Region 0 is the routines' own page, so that even they unwind.
+//! It has two pages, mapped once and never unmapped. The page of code (`r-x`) holds the routines that answer
+//! unwinders. The page of data (`r--`) behind it holds the list of regions that they search. Each region is a
+//! code cache, with the address of its journal. Region 0 is the routines' own page, so that they can be
+//! unwound as well.
 
 use crate::list::{self, Tail};
 use crate::{CounterArea, Error, Record, frozen, journal, lookup, module_list};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
-/// First bytes of the data page.
+/// The first bytes of the data page.
 pub const MAGIC: [u8; 8] = *b"whetanch";
 const VERSION: u64 = 4;
-/// The version before: its routines search the anchor's page alone.
+/// The version before: its routines search only the anchor's page.
 const WITHOUT_CHAIN: u64 = 3;
 /// Size of each of the two pages.
 pub const PAGE: u64 = 4096;
 const SLOT: u64 = 16;
 const ORIGINAL: u64 = 24;
 pub(crate) const COUNT: u64 = 32;
-/// What the process's switch of huge pages was (`PR_GET_THP_DISABLE`) while it is turned; 0 where nothing is owed.
+/// The process's setting of huge pages (`PR_GET_THP_DISABLE`) while whet has changed it; 0 if no recovery is
+/// pending.
 const OWED: u64 = 40;
-/// How often an operator's undo has begun: what was begun before one does not put anything in force after it.
+/// How many operator's undos have begun: a change that began before an undo puts nothing in force after it.
 const UNDOS: u64 = 48;
-/// The [`Hook`]: the address of the clone, and the record right after it, so that one write sets both.
+/// The [`Hook`]: the address of the original function (or its clone) with the first record right behind it,
+/// so that one write sets both.
 pub(crate) const TARGET: u64 = 56;
-/// The [`CounterArea`]: its start, its end, the bytes of a part, and these again for whets that count on behind; 0 for none.
+/// The [`CounterArea`]: its start, its end, the size of a part, and that size again for whets that expect it;
+/// 0 for none.
 const COUNTERS: u64 = 96;
-/// Further records of the [`Hook`], each in a place of its own; zeros for none.
+/// Further records of the [`Hook`], each in its own place; zeros for none.
 const MORE: u64 = 368;
-/// How many places of those there are.
+/// How many further records of the hook have a place.
 const MAX_MORE: usize = 4;
-/// What regions are called where they are shown as modules.
+/// The name of regions when they are reported as modules.
 pub(crate) const NAME: u64 = 128;
-/// How many regions all pages of the list hold. It is raised last.
+/// How many regions all pages of the list hold. It is increased last.
 pub(crate) const TOTAL: u64 = 144;
 pub(crate) const REGIONS: u64 = 512;
 pub(crate) const REGION_LEN: u64 = 32;
-/// The routines' own frame tables lie at the end of the page: an index of at most [`MAX_INDEX`] bytes, and its table.
+/// The routines' own frame tables lie at the end of the page: an index of at most [`MAX_INDEX`] bytes, and
+/// its table.
 const FRAMES: u64 = 3584;
 const MAX_INDEX: u64 = 64;
-/// How many regions the anchor's own page has room for.
+/// How many regions fit in the anchor's own page.
 pub const MAX_REGIONS: usize = 96;
 
-/// One code cache as the lookup routine sees it.
+/// One code cache as the lookup routines see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
     /// Its code.
@@ -60,17 +65,19 @@ const _: () = assert!(
     MORE + MAX_MORE as u64 * journal::RECORD_LEN as u64 <= REGIONS && module_list::HEADERS + 112 <= MORE
 );
 
-/// How calls of `dl_iterate_phdr` are led through the anchor: for good, as the caller may meet frames of clones at any time.
+/// The redirects of calls of `dl_iterate_phdr` to the anchor. They stay for ever, as a caller may meet frames
+/// of clones at any time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hook {
-    /// Words by which unwinders call it, or the displacements of their calls. An older whet's is the jump at its entry.
+    /// Words by which unwinders call it, or the displacements of their calls. An older whet wrote a jump at
+    /// its entry.
     pub records: Vec<Record>,
-    /// The function that does its work: itself. For an older whet's, a clone of it.
+    /// The function that does its work: the original itself, or a clone of it if an older whet made the hook.
     pub function: Avma,
 }
 
 impl Hook {
-    /// How many records a hook has room for.
+    /// How many records fit in a hook.
     pub const MOST: usize = 1 + MAX_MORE;
 }
 
@@ -79,19 +86,19 @@ impl Hook {
 pub struct Anchor {
     /// Its data page.
     pub at: Avma,
-    /// The pointer through which the unwinder asks; `None` where libc has none.
+    /// The pointer through which the unwinder calls; `None` if libc has none.
     pub slot: Option<Avma>,
-    /// What that pointer held before whet came.
+    /// The value of that pointer before whet changed it.
     pub original: u64,
-    /// How unwinders that walk the list of modules are answered, where there are any.
+    /// The redirects for unwinders that walk the list of modules, if there are any.
     pub hook: Option<Hook>,
-    /// The memory in which clones count, where some did.
+    /// The memory in which clones count, if some did.
     pub counters: Option<CounterArea>,
-    /// How often an operator's undo had begun when this was read.
+    /// How many operator's undos had begun when the anchor was read.
     pub undos: u64,
-    /// The version, where a later whet has made it: only the frozen part was read then.
+    /// The version, if a later whet made the anchor: then only the frozen part was read.
     pub newer: Option<u32>,
-    /// The regions, of all pages of the list.
+    /// The regions of all pages of the list.
     pub regions: Vec<Region>,
     /// Whether its routines search further pages of the list.
     pub(crate) chains: bool,
@@ -99,24 +106,25 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Where the routine is that answers in `_dl_find_object`'s place.
+    /// Returns the address of the routine that replaces `_dl_find_object`.
     #[must_use]
     pub fn routine(&self) -> Avma {
         self.at.sub(PAGE)
     }
 
-    /// Where the routine is that answers in `dl_iterate_phdr`'s place, for a code page at `code_at`.
+    /// Returns the address of the routine that replaces `dl_iterate_phdr`, for a code page at `code_at`.
     #[must_use]
     pub fn module_list_routine(code_at: Avma) -> Avma {
         code_at.add(module_list::AT)
     }
 
-    /// The regions that are code caches.
+    /// Returns the regions that are code caches.
     pub fn caches(&self) -> impl Iterator<Item = &Region> {
         self.regions.iter().filter(|r| r.journal != self.at)
     }
 
-    /// Where the hook's words go, and what they are: the further records first, since the first one makes a hook of all.
+    /// Returns the words of a hook with their addresses. Further records come first, since the first record
+    /// puts the whole hook on record.
     #[must_use]
     pub fn hook_words(&self, hook: &Hook) -> Vec<(Avma, Vec<u8>)> {
         let Some((first, more)) = hook.records.split_first() else { return Vec::new() };
@@ -129,46 +137,47 @@ impl Anchor {
         words
     }
 
-    /// What the hook changes; nothing where there is none.
+    /// Returns the redirects of the hook; empty if there is no hook.
     #[must_use]
     pub fn led(&self) -> &[Record] {
         self.hook.as_ref().map_or(&[], |h| &h.records)
     }
 
-    /// Where it is written what is owed to the target: see `huge`.
+    /// Returns the address of the word for pending recoveries: see `huge`.
     #[must_use]
     pub fn owed_at(&self) -> Avma {
         self.at.add(OWED)
     }
 
-    /// Where it is written how often an operator's undo has begun.
+    /// Returns the address of the count of operator's undos.
     #[must_use]
     pub fn undos_at(&self) -> Avma {
         self.at.add(UNDOS)
     }
 
-    /// Where the words of a counter area go, and what they are; those for none where this is `None`.
+    /// Returns the words of a counter area with their address; the words for none if `area` is `None`.
     pub(crate) fn counter_words(&self, area: Option<&CounterArea>) -> (Avma, Vec<u8>) {
         let words = area.map_or([0; 4], |a| [a.range.start.0, a.range.end.0, a.part, a.part]);
         (self.at.add(COUNTERS), words.iter().flat_map(|w| w.to_le_bytes()).collect())
     }
 
-    /// The counter area that is on record now.
+    /// Reads the counter area that is on record now.
     pub(crate) fn recorded_counters(&self, mem: &dyn ReadMemory) -> Result<Option<CounterArea>, Error> {
         read_counters(mem, self.at.add(COUNTERS))
     }
 
-    /// The bytes of a new anchor's code page and data page, the data page at `at`.
+    /// Returns the bytes of a new anchor's code page and data page, the data page at `at`.
     ///
     /// # Errors
-    /// [`Error::Unwind`] where the routine's frame table cannot be made.
+    /// [`Error::Unwind`] if the routine's frame table cannot be made.
     pub fn pages(at: Avma, slot: Option<Avma>, original: u64) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let code_at = at.sub(PAGE);
         let mut code = lookup::routine(at, original);
         resize(&mut code, module_list::AT, 0xcc);
         code.extend(module_list::routine());
         resize(&mut code, PAGE, 0xcc);
-        // The first routine is a leaf without a frame: at each of its instructions the return address is on top.
+        // The first routine is a leaf without a frame: at each instruction the return address is on top of
+        // the stack.
         let range = AvmaRange::with_len(code_at, module_list::AT);
         let row = Row {
             range,
@@ -204,7 +213,7 @@ impl Anchor {
         Ok((code, data))
     }
 
-    /// Reads the anchor whose data page is at `at`; `None` where there is none.
+    /// Reads the anchor whose data page is at `at`; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::Journal`] for an anchor of another version.
@@ -244,7 +253,7 @@ impl Anchor {
     }
 }
 
-/// A region's words.
+/// Reads a region's words.
 pub(crate) fn read_region(mem: &dyn ReadMemory, at: Avma) -> Result<Region, Error> {
     Ok(Region {
         text: AvmaRange::new(Avma(mem.u64(at)?), Avma(mem.u64(at.add(8))?)),
@@ -253,7 +262,7 @@ pub(crate) fn read_region(mem: &dyn ReadMemory, at: Avma) -> Result<Region, Erro
     })
 }
 
-/// The words of a counter area at `at`; `None` where there is none.
+/// Reads the words of a counter area at `at`; `None` if there is none.
 fn read_counters(mem: &dyn ReadMemory, at: Avma) -> Result<Option<CounterArea>, Error> {
     let (start, end, part) = (mem.u64(at)?, mem.u64(at.add(8))?, mem.u64(at.add(16))?);
     let range = AvmaRange::new(Avma(start), Avma(end));
@@ -268,7 +277,7 @@ fn resize(page: &mut Vec<u8>, len: u64, with: u8) {
     page.resize(usize::try_from(len).unwrap_or(0), with);
 }
 
-/// The hook of the anchor at `at`; `None` where its words were never written.
+/// Reads the hook of the anchor at `at`; `None` if its words were never written.
 fn read_hook(mem: &dyn ReadMemory, at: Avma) -> Result<Option<Hook>, Error> {
     let function = Avma(mem.u64(at.add(TARGET))?);
     if function == Avma(0) {
@@ -288,7 +297,7 @@ fn read_hook(mem: &dyn ReadMemory, at: Avma) -> Result<Option<Hook>, Error> {
     Ok(Some(Hook { records, function }))
 }
 
-/// A region's words.
+/// Returns a region's words.
 pub(crate) fn region_bytes(r: &Region) -> [u8; 32] {
     let mut b = [0; 32];
     for (i, w) in [r.text.start.0, r.text.end.0, r.eh_frame_hdr.0, r.journal.0].into_iter().enumerate() {
@@ -362,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_unwinds_itself() {
+    fn the_anchor_page_has_frames_for_its_routines() {
         let (_, data) = pages();
         let from = usize::try_from(FRAMES + MAX_INDEX).unwrap();
         let table = data[from..].to_vec();
@@ -380,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn others_pages_are_not_anchors() {
+    fn foreign_pages_are_not_anchors() {
         let page = [0u8; 4096];
         assert_eq!(Anchor::read(&(Avma(0x1000), &page[..]), Avma(0x1000)).unwrap(), None);
         let (_, mut data) = Anchor::pages(Avma(0x2000), None, 0).unwrap();

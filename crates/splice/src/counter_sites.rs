@@ -1,23 +1,25 @@
-//! The notes of a code cache that counts: where it touches counters' memory, and what stood there.
+//! The notes of a code cache that counts: its accesses to counters' memory, and the bytes of these
+//! instructions.
 //!
-//! Magic, how many places (4 bytes), for each the distance from the start of the text (4), for each the first bytes of its
-//! instruction ([`HEAD`]), then whatever the installer adds. Little-endian. Whets before kept magic and distances alone.
+//! Format: magic, number of places (4 bytes), for each place its distance from the start of the text (4), for
+//! each place the first bytes of its instruction ([`HEAD`]), then additions of the installer. Little-endian.
+//! Earlier whets wrote only magic and distances.
 
-/// First bytes of notes with the instructions' heads.
+/// The first bytes of notes with the instructions' heads.
 const MAGIC: [u8; 8] = *b"whetgs02";
-/// First bytes of notes without.
+/// The first bytes of notes without heads.
 const WITHOUT_HEADS: [u8; 8] = *b"whetgs01";
-/// First bytes of an instruction that are kept: all that the end of counting may change.
+/// How many first bytes of an instruction are kept: all that the end of counting may change.
 pub(crate) const HEAD: usize = 5;
 
 /// The places of a cache that counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CounterSites {
-    /// Bytes from the start of the text, rising.
+    /// Offsets from the start of the text, ascending. Bytes.
     pub(crate) places: Vec<u32>,
-    /// The instructions' first bytes; none in notes of an older whet.
+    /// The instructions' first bytes; empty in notes of an older whet.
     pub(crate) heads: Vec<[u8; HEAD]>,
-    /// What the installer has added.
+    /// The additions of the installer.
     pub added: Vec<u8>,
 }
 
@@ -32,7 +34,7 @@ impl CounterSites {
         Self { places: places.to_vec(), heads: places.iter().filter_map(head).collect(), added: Vec::new() }
     }
 
-    /// Returns their form in the target.
+    /// Returns its bytes in the target.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let count = u32::try_from(self.places.len()).unwrap_or(u32::MAX).to_le_bytes();
@@ -41,7 +43,7 @@ impl CounterSites {
         MAGIC.into_iter().chain(count).chain(places).chain(heads).chain(self.added.iter().copied()).collect()
     }
 
-    /// Reads what a whet of this version or an earlier one has written.
+    /// Reads notes that this version or an earlier version of whet has written.
     #[must_use]
     pub fn read(notes: &[u8]) -> Option<Self> {
         let words = |bytes: &[[u8; 4]]| bytes.iter().map(|w| u32::from_le_bytes(*w)).collect();
@@ -75,13 +77,13 @@ mod tests {
         let none = CounterSites::new(&[], &[]);
         assert_eq!(CounterSites::read(&none.write()), Some(none));
         assert_eq!(CounterSites::read(&[]), None);
-        // Of a whet before.
+        // Notes of an earlier whet.
         let old = CounterSites { places: vec![3], ..CounterSites::default() };
         assert_eq!(CounterSites::read(b"whetgs01\x03\0\0\0"), Some(old));
         assert_eq!(CounterSites::read(b"whetgs01\x03\0\0"), None);
     }
 
-    /// The one-second form of the fuzz target: any bytes, no panic.
+    /// The one-second form of the fuzz target: arbitrary bytes cause no panic.
     #[test]
     fn any_bytes_are_read_or_refused() {
         arbtest::arbtest(|u| {

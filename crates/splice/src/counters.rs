@@ -1,35 +1,35 @@
-//! Memory in which clones count, and how each thread gets a part of its own.
+//! The memory in which clones count, and its division among the threads.
 //!
-//! A counter is at an offset from the GS base of the thread that counts. User space on x86-64 Linux leaves that base 0
-//! (psABI 3.4.2 gives threads FS alone), so it can be lent to us: while the world stands still every thread is given the
-//! start of a part of the area. A thread that is born later has the part of the one that bore it; counts that
-//! two of them write at once may be lost.
+//! A counter is at an offset from the GS base of its thread. User space on x86-64 Linux leaves that base 0
+//! (psABI 3.4.2 assigns only FS to threads), so whet can use it. In a stop, every thread's base is set to the
+//! start of a part of the area. A thread created later uses the part of its creator; counts that two threads
+//! write at once may be lost.
 //!
-//! INVARIANT(lent): the area is there, and on record, before a base points into it, and goes only after no clone counts and
-//! no base points into it any more ([`crate::quiet`]).
+//! INVARIANT(lent): the area is mapped and on record before a base points into it. It is unmapped only after
+//! no clone counts and no base points into it any more ([`crate::quiet`]).
 
 use crate::{Anchor, Error, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
 use tracee::{Process, Stopped};
 
-/// The area of a target: parts of equal size, one after the other.
+/// The counter area of a target: parts of equal size, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterArea {
-    /// All of it.
+    /// The whole area.
     pub range: AvmaRange,
-    /// Bytes of a part.
+    /// The size of a part. Bytes.
     pub part: u64,
 }
 
-/// Parts at least, and for each thread there is: more will be born.
+/// The minimum number of parts, and the parts for each thread, as more threads will be created.
 const LEAST_PARTS: u64 = 16;
 const PARTS_PER_THREAD: u64 = 2;
-/// Address space that an area may take. Threads share parts where it is not enough. Bytes.
+/// The maximum size of an area. If it is too small, threads share parts. Bytes.
 const MOST: u64 = 256 << 20;
 
-/// What no counter comes to in a round, which would take an hour: a register of a thread that stood within a counter of three
-/// instructions when that began to count again.
+/// No counter reaches this value in a round: that would take an hour. A larger value is a register of a
+/// thread that was inside a counter of three instructions when this counter began to count again.
 const IMPOSSIBLE: u64 = 1 << 44;
 
 const PAGE: u64 = 4096;
@@ -53,14 +53,14 @@ impl CounterArea {
         self.range.start.add(part * self.part)
     }
 
-    /// The part that a GS base points to.
+    /// Returns the part that a GS base points to.
     fn part_of(&self, base: u64) -> Option<u64> {
         let offset = Avma(base).since(self.range.start).filter(|_| self.range.contains(Avma(base)))?;
         offset.is_multiple_of(self.part).then(|| offset / self.part)
     }
 }
 
-/// Maps an area with room for these offsets in each part, all zeros, and puts it on record.
+/// Maps an area with room for `offsets` in each part, all zeros, and puts it on record.
 ///
 /// # Errors
 /// [`Error::NoCounterMemory`]; [`Error::Tracee`].
@@ -80,17 +80,17 @@ pub(crate) fn provide(
     Ok(area)
 }
 
-/// Maps so many bytes. Where the target has all new memory locked (`mlockall(MCL_FUTURE)`), this is not: it would be there as a
-/// whole at once.
+/// Maps `len` bytes. Even if the target locks all new memory (`mlockall(MCL_FUTURE)`), this mapping is not
+/// locked: all of it would be allocated at once.
 fn map(process: &Process, len: u64) -> Result<AvmaRange, Error> {
     fault::point();
     let mapped = tracee::with_one_stopped(process, |remote| {
-        // Nothing can be put behind what nobody may touch.
+        // The kernel cannot allocate pages for an inaccessible mapping.
         let at = remote.syscall(MMAP, [0, len, 0, MAP_FLAGS, u64::MAX, 0])?;
         let range = [at.cast_unsigned(), len];
         let _ = remote.syscall(MUNLOCK, [range[0], range[1], 0, 0, 0, 0]);
-        // Of each part some pages are counted in: no huge page, wherever the system gives those unasked. A kernel that has none
-        // says so.
+        // Only some pages of each part are used. So no huge pages, even if the system gives them without a
+        // request. A kernel without huge pages returns an error.
         let _ = remote.syscall(MADVISE, [range[0], range[1], MADV_NOHUGEPAGE, 0, 0, 0]);
         match remote.syscall(MPROTECT, [range[0], range[1], READ_WRITE, 0, 0, 0]) {
             Ok(_) => Ok(at),
@@ -107,14 +107,15 @@ fn map(process: &Process, len: u64) -> Result<AvmaRange, Error> {
     Ok(AvmaRange::with_len(Avma(at.cast_unsigned()), len))
 }
 
-/// Takes the area off the record and unmaps it. No clone may count, and no base point into it, any more.
+/// Removes the area from the record and unmaps it. No clone may count, and no base may point into it, any
+/// more.
 ///
 /// # Errors
 /// [`Error::Tracee`], [`Error::WriteLost`].
 pub fn release_counters(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     let (at, none) = anchor.counter_words(None);
     let Some(area) = anchor.recorded_counters(process)? else { return Ok(()) };
-    // Off the record first: whoever dies in between leaves a mapping that nothing refers to.
+    // The record is removed first: if whet dies in between, a mapping remains that nothing refers to.
     fault::point();
     toggle::write_checked(process, at, &none)?;
     fault::point();
@@ -126,10 +127,10 @@ fn most_parts(part: u64) -> u64 {
     (MOST / part).max(1)
 }
 
-/// Gives every thread a part, each its own as far as there are enough.
+/// Assigns a part to every thread, each thread its own part as long as there are enough.
 ///
 /// # Errors
-/// [`Error::GsBaseInUse`] where a thread uses its GS base itself; then no base was changed.
+/// [`Error::GsBaseInUse`] if a thread uses its GS base itself; then no base was changed.
 pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<(), Error> {
     let mut taken = vec![false; usize::try_from(area.parts()).unwrap_or(0)];
     let mut without = Vec::new();
@@ -137,7 +138,7 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<
         let regs = stopped.regs(tid)?.0;
         let own = area.part_of(regs.gs_base).and_then(|p| taken.get_mut(usize::try_from(p).ok()?));
         match own {
-            // The stop before this one gave it out.
+            // An earlier stop assigned it.
             Some(taken) if !*taken => *taken = true,
             Some(_) => without.push(tid),
             None if regs.gs_base == 0 && regs.gs == 0 => without.push(tid),
@@ -155,7 +156,8 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<
     Ok(())
 }
 
-/// Takes the bases back: what pointed into the area is 0, as it was. The first thread that has one of its own.
+/// Resets the bases: a base that points into the area becomes 0 again. Returns the first thread with its own
+/// base.
 ///
 /// # Errors
 /// [`Error::Tracee`].
@@ -174,7 +176,7 @@ pub(crate) fn take_back(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result
     Ok(own)
 }
 
-/// The values of the counters at these offsets, each the sum over all threads.
+/// Returns the values of the counters at these offsets, each the sum over all threads.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
@@ -187,10 +189,11 @@ pub fn counters(process: &Process, area: &CounterArea, offsets: Range<u32>) -> R
     Ok(sums)
 }
 
-/// What each part holds at a range of offsets, in words of 8 bytes: with threads running, what was there at some instant.
+/// Returns the 8-byte words of each part at a range of offsets. If threads run, each word is from some
+/// instant of the read.
 ///
 /// # Errors
-/// [`Error::Unreadable`], also where a part has no such offsets.
+/// [`Error::Unreadable`], also if a part does not have these offsets.
 pub fn counter_words(
     process: &Process,
     area: &CounterArea,

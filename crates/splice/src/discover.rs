@@ -1,4 +1,4 @@
-//! Finding what an earlier whet left in a target.
+//! Finds the installations of earlier whets in a target.
 
 use crate::{Anchor, Error, Header, Record, State, finishing, journal};
 use addr::{AvmaRange, ReadMemory};
@@ -6,18 +6,18 @@ use addr::{AvmaRange, ReadMemory};
 /// One code cache with its journal.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// What the journal says of it.
+    /// Its header in the journal.
     pub header: Header,
     /// Its redirects.
     pub records: Vec<Record>,
-    /// Whether a module is gone that it has clones of: see [`crate::forget_unloaded`].
+    /// Whether one of the modules of its clones has been unloaded: see [`crate::forget_unloaded`].
     pub has_gone: bool,
-    /// The version of its journal, where a later whet has written it: see [`Installed::newer`].
+    /// The version of its journal, if a later whet has written it: see [`Installed::newer`].
     pub newer: Option<u32>,
 }
 
 impl Cache {
-    /// The address map as it was stored.
+    /// Returns the address map as it was stored.
     ///
     /// # Errors
     /// [`Error::Unreadable`].
@@ -25,7 +25,7 @@ impl Cache {
         Ok(mem.bytes(self.header.map)?)
     }
 
-    /// The installer's notes.
+    /// Returns the installer's notes.
     ///
     /// # Errors
     /// [`Error::Unreadable`].
@@ -34,7 +34,7 @@ impl Cache {
     }
 }
 
-/// All that whet did to a target.
+/// All changes of a target by whet.
 #[derive(Clone, Debug)]
 pub struct Installed {
     /// The anchor.
@@ -44,49 +44,51 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The newest generation's number, those that only counted aside; 0 where there is none.
+    /// Returns the newest generation's number, counting generations excluded; 0 if there is none.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.caches.iter().filter(|c| !c.header.counting).map(|c| c.header.generation).max().unwrap_or(0)
     }
 
-    /// The version of the format, where a later whet has been at work: what this one knows of the target is enough to undo it, and for
-    /// nothing else.
+    /// Returns the version of the format if a later whet has changed the target. This version can then only
+    /// show the status and undo the changes.
     #[must_use]
     pub fn newer(&self) -> Option<u32> {
         self.caches.iter().filter_map(|c| c.newer).chain(self.anchor.newer).max()
     }
 
-    /// The caches of one generation, those that only counted aside.
+    /// Returns the caches of one generation, counting generations excluded.
     pub fn of(&self, generation: u32) -> impl Iterator<Item = &Cache> {
         self.caches.iter().filter(move |c| !c.header.counting && c.header.generation == generation)
     }
 
-    /// The caches into which something may lead: all but those that counted and were taken out, as nothing puts such back.
+    /// Returns the caches that redirects may lead to: all except those that counted and were undone. Such a
+    /// cache counts again only after [`crate::count_again`] has marked it as prepared.
     pub fn of_use(&self) -> impl Iterator<Item = &Cache> {
         self.caches.iter().filter(|c| !(c.header.counting && c.header.state == State::Undone))
     }
 
-    /// Whether clones that count may be in force.
+    /// Returns whether clones that count may be in force.
     #[must_use]
     pub fn is_counting(&self) -> bool {
         self.caches.iter().any(|c| c.header.counting && c.header.state != State::Undone)
     }
 
-    /// Whether clones may count, or bases point into counters' memory, that this whet can end: also where a whet died, or an
-    /// older one undid, before all of that was over.
+    /// Returns whether there may be counting clones, or bases that point into counters' memory, that this
+    /// whet can end. This includes the case that a whet died, or an older whet undid its redirects, before
+    /// all of that had ended.
     pub(crate) fn may_count(&self) -> bool {
         (self.is_counting() || self.anchor.counters.is_some()) && !self.counts_for_good()
     }
 
-    /// Whether an older whet has left clones that count for good, and threads with GS bases for these: their journals do not
-    /// say where the counters are.
+    /// Returns whether an older whet has left clones that count for ever, and threads with GS bases for them:
+    /// their journals do not list the counters.
     #[must_use]
     pub fn counts_for_good(&self) -> bool {
         self.caches.iter().any(|c| c.header.counting && c.header.notes.is_empty())
     }
 
-    /// Where the newest generation is in its life: applied if any of its caches is.
+    /// Returns the state of the newest generation: applied if any of its caches is.
     #[must_use]
     pub fn state(&self) -> State {
         let newest = self.generation();
@@ -100,26 +102,26 @@ impl Installed {
         }
     }
 
-    /// All that leads into a cache or the anchor, or did, of all generations.
+    /// Returns all present and former redirects to a cache or the anchor, of all generations.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let led = self.anchor.led().iter().copied();
         self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(led)
     }
 
-    /// Bytes of address space that code caches take.
+    /// Returns the bytes of address space that code caches occupy.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
         self.caches.iter().map(|c| c.header.text.len() + c.header.data.len()).sum()
     }
 }
 
-/// Looks for an anchor among the mappings that could hold one and reads all it lists; `None` for a process that
-/// whet never touched.
+/// Searches the mappings that could hold an anchor, and reads all that it lists; `None` for a process without
+/// changes by whet.
 ///
 /// `candidates` are the private anonymous read-only mappings.
 ///
 /// # Errors
-/// [`Error::Journal`] where there is one that this version cannot read.
+/// [`Error::Journal`] if there is an anchor that this version cannot read.
 pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option<Installed>, Error> {
     for c in candidates {
         if let Some(anchor) = Anchor::read(mem, c.start)? {
@@ -135,7 +137,7 @@ pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option
                 let bytes = mem.bytes(header.records)?;
                 let mut records = journal::parse_records_of(&bytes, header.records.start, newer)?;
                 if newer.is_some() {
-                    // It may have rules of its own for what can go away.
+                    // The later version may have its own rules for memory that can be unmapped.
                     records.retain(|r| mem.bytes(r.range()).is_ok());
                 }
                 caches.push(Cache { header, records, has_gone: false, newer });

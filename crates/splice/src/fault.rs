@@ -1,7 +1,8 @@
-//! What tests have whet do: die at numbered points, write as a later version may, or fill pages and lists sooner.
+//! Faults that tests request: die at numbered points, write as a later version may, or fill pages and lists
+//! sooner.
 //!
-//! Every step that changes the target passes one. With `WHET_FAULT=n` in the environment the n-th passed point
-//! kills whet as `kill -9` would, so a test can walk through all of them and look at what is left.
+//! Every step that changes the target passes a point. With `WHET_FAULT=n` in the environment the n-th passed
+//! point kills whet as `kill -9` would. So a test can try all points and check the remaining state.
 
 use crate::journal::{RECORD_LEN, VERSION};
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static FATAL: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Passes a point.
+/// Passes a numbered point; kills whet at the requested one.
 pub fn point() {
     let fatal = FATAL.get_or_init(|| std::env::var("WHET_FAULT").ok().and_then(|n| n.parse().ok()));
     if fatal.is_some_and(|n| PASSED.fetch_add(1, Ordering::Relaxed) + 1 == n) {
@@ -18,13 +19,13 @@ pub fn point() {
     }
 }
 
-/// Makes a journal and its records what a whet of version `WHET_JOURNAL_VERSION` might write, where that is in the environment: all that
-/// is not frozen is something else.
+/// Changes a journal and its records to the form that a whet of version `WHET_JOURNAL_VERSION` might write,
+/// if that variable is set: all parts that are not frozen differ.
 pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
     let version = std::env::var("WHET_JOURNAL_VERSION").ok().and_then(|n| n.parse::<u32>().ok());
     let Some(version) = version.filter(|v| *v > VERSION) else { return };
     header[8..12].copy_from_slice(&version.to_le_bytes());
-    // The two tables, and what lies behind the frozen part.
+    // The two tables, and the bytes behind the frozen part.
     header[104..136].fill(0xa5);
     header[148..].fill(0xa5);
     for record in records.as_chunks_mut::<RECORD_LEN>().0 {
@@ -33,12 +34,12 @@ pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
     }
 }
 
-/// Returns how many regions a page of the list takes, where that is in the environment as `WHET_PAGE_ROOM`.
+/// Returns how many regions a page of the list accepts, if `WHET_PAGE_ROOM` is set.
 pub fn page_room() -> Option<u64> {
     std::env::var("WHET_PAGE_ROOM").ok().and_then(|n| n.parse().ok())
 }
 
-/// Returns how many regions the list takes, where that is in the environment as `WHET_LIST_ROOM`.
+/// Returns how many regions the list accepts, if `WHET_LIST_ROOM` is set.
 pub fn list_room() -> Option<usize> {
     std::env::var("WHET_LIST_ROOM").ok().and_then(|n| n.parse().ok())
 }

@@ -1,11 +1,13 @@
-//! How unwinders get through the routines that finish interrupted system calls (`tracee::FinishingCode`).
+//! The frame tables by which unwinders pass the routines that finish interrupted system calls
+//! (`tracee::FinishingCode`).
 //!
-//! A thread in such a routine stands where its program called the kernel, with the same stack. So the routine is a frame of no
-//! size, whose return address is a word of the slot. The tables lie behind the routines, in the same mapping; the
-//! anchor lists it as one more region, before any thread is sent there.
+//! A thread in such a routine has the same stack as at its program's system call. So the routine is a frame
+//! of size zero, whose return address is a word of the slot. The tables lie behind the routines, in the same
+//! mapping. The anchor lists this mapping as one more region before any thread is sent there.
 //!
-//! As every region it begins its tables with a journal, here of generation 0 and without records, and the program headers by which
-//! it is shown as a module. Unwinders that walk the list of modules so find its tables as they find those of clones.
+//! As in every region, the tables begin with a journal, here of generation 0 and without records. The program
+//! headers follow, by which the region is reported as a module. So unwinders that walk the list of modules
+//! find these tables as they find those of clones.
 
 use crate::anchor::{Anchor, Region};
 use crate::toggle::Word;
@@ -14,26 +16,28 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::{FinishingCode, Process};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
-/// Where the index is, behind the journal and the program headers, and where the table is. Bytes from the journal.
+/// The offsets of the index, behind the journal and the program headers, and of the table. Bytes from the
+/// journal.
 const INDEX: u64 = 512;
 const TABLE: u64 = 2048;
-/// `DW_OP_addr`: a word that follows, as a number.
+/// `DW_OP_addr`: pushes the word that follows.
 const OP_ADDR: u8 = 0x03;
 
-/// The generation in the journals of such regions.
+/// The generation in the journals of finishing code.
 pub(crate) const GENERATION: u32 = 0;
 
-/// Lists in the anchor what code of that kind the target has by now, and opens it where unwinders read the list.
+/// Lists the target's finishing code in the anchor, and lets stops use it if unwinders read the list.
 ///
 /// # Errors
-/// [`Error::Unwind`] where the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
+/// [`Error::Unwind`] if the tables cannot be made, [`Error::WriteLost`], [`Error::Unreadable`].
 pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Error> {
     if anchor.newer.is_some() {
         return Ok(());
     }
     admit(process, anchor)?;
     for code in process.unlisted_finishing_code() {
-        // Where its page is full, or somebody else has added to the list since the anchor was read, it stays unused.
+        // If the page is full, or another whet has added to the list since the anchor was read, the code
+        // stays unused.
         if anchor.room_in_page() == 0 {
             return Ok(());
         }
@@ -49,12 +53,13 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
     Ok(())
 }
 
-/// Has stops send threads into the code of that kind that the anchor lists, where unwinders read its list. Writes nothing.
+/// Lets stops send threads into finishing code that the anchor lists, if unwinders read the list. Writes
+/// nothing.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
 pub fn admit(process: &Process, anchor: &Anchor) -> Result<(), Error> {
-    // Of a later whet's anchor nobody knows here how unwinders are led to it.
+    // This version cannot determine how unwinders are redirected to a later whet's anchor.
     if anchor.newer.is_some() {
         return Ok(());
     }
@@ -66,7 +71,7 @@ pub fn admit(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     open(process, Word::swap(anchor), anchor.led())
 }
 
-/// Opens listed code where each of these words leads unwinders to the anchor.
+/// Lets stops use listed code if each of these words redirects unwinders to the anchor.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
@@ -88,13 +93,13 @@ pub(crate) fn open(process: &Process, word: Option<Word>, led: &[Record]) -> Res
     Ok(())
 }
 
-/// As the anchor lists it.
+/// Returns the region under which the anchor lists the code.
 fn region(code: &FinishingCode) -> Region {
     let journal = code.tables.start;
     Region { text: code.text, eh_frame_hdr: journal.add(INDEX), journal }
 }
 
-/// What goes into the tables, with the places.
+/// Returns the contents of the tables with their addresses.
 fn tables(code: &FinishingCode) -> Result<[(Avma, Vec<u8>); 4], Error> {
     let Region { text, eh_frame_hdr, journal } = region(code);
     let table = journal.add(TABLE);
@@ -128,7 +133,7 @@ fn tables(code: &FinishingCode) -> Result<[(Avma, Vec<u8>); 4], Error> {
     ])
 }
 
-/// One frame for each routine.
+/// Returns one frame for each routine.
 fn frames(code: &FinishingCode) -> Vec<CloneFrame> {
     let frame = |&(range, back): &(AvmaRange, Avma)| {
         let at: Vec<u8> = std::iter::once(OP_ADDR).chain(back.0.to_le_bytes()).collect();

@@ -1,31 +1,32 @@
-//! The first stop of a process, from which on no stop is felt.
+//! The first stop of a process. After it, no stop can end a call early.
 //!
-//! The state problem: a stop may end a call early. Routines finish it (`tracee::FinishingCode`), which have to be mapped first; but
-//! to map memory a thread has to be stopped, and where all threads are in the middle of transfers any of them is in such a call. And no
-//! thread may be in a routine before unwinders know the way through.
+//! A stop may end a call early. Routines finish such a call (`tracee::FinishingCode`), and have to be mapped
+//! first. But to map memory a thread has to be stopped, and if all threads are in the middle of transfers,
+//! that thread is in such a call. And no thread may be in a routine before unwinders can pass the routine.
 //!
-//! So one stop of all threads does all of it, before any other stop: it maps the anchor and the routines, lists their tables, and leads
-//! unwinders to the list. The threads that this very stop has ended a call of go on through the routines.
+//! So one stop of all threads does all of it, before any other stop. It maps the anchor and the routines,
+//! lists their tables, and redirects unwinders to the list. Threads whose calls this very stop has ended
+//! finish them in the routines.
 
 use crate::toggle::{self, Word};
 use crate::{Anchor, Error, FindObject, Hook, Policy, ToggleReport, fault, finishing, install};
 use addr::Avma;
 use tracee::{Process, Stopped};
 
-/// Where the anchor of a process without one goes, and what leads unwinders to it.
+/// The address of the anchor for a process without one, and the redirects that lead unwinders to it.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstStop<'a> {
-    /// The anchor's two pages.
+    /// The address of the anchor's two pages.
     pub anchor_at: Avma,
-    /// The pointer by which the unwinder looks code up, where there is one.
+    /// The pointer by which the unwinder looks code up, if there is one.
     pub lookup: Option<FindObject>,
-    /// How unwinders that walk the list of modules are to be answered, where there are any.
+    /// The redirects for unwinders that walk the list of modules, if there are any.
     pub hook: Option<&'a Hook>,
 }
 
 impl FirstStop<'_> {
-    /// Makes that stop. Returns the anchor; `None` where no thread can run system calls in this moment: nothing was changed
-    /// then.
+    /// Makes the first stop. Returns the anchor, or `None` if no thread can run system calls at this moment:
+    /// then nothing was changed.
     ///
     /// # Errors
     /// As [`crate::install`]; at worst the process holds mappings that nothing refers to.
@@ -52,7 +53,7 @@ impl FirstStop<'_> {
                 Err(e) => return Err(e),
                 Ok(anchor) => made = made.or(anchor),
             }
-            // A thread may have been binding a led word when the world stopped.
+            // A thread may have been binding a redirected word at the stop.
             let slipped = made.as_ref().map(|a| toggle::slipped(process, a.led())).transpose()?;
             if slipped != Some(true) {
                 break;
@@ -75,7 +76,7 @@ impl FirstStop<'_> {
     }
 }
 
-/// Leads unwinders to an anchor.
+/// Redirects unwinders to an anchor.
 fn lead(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     Word::swap(anchor).iter().try_for_each(|word| word.put(process))?;
     anchor.led().iter().try_for_each(|r| toggle::lead(process, r))

@@ -1,16 +1,16 @@
-//! The part of the format that never changes, so that any whet can undo what a later one has installed.
+//! The part of the format that never changes, so that any whet can undo an installation of a later whet.
 //!
-//! Little-endian words. A whet may add to all of this behind what is listed here, and give it a higher version; a whet that meets a
-//! higher version with this frozen part does `status` and `undo` and nothing else. A change of the frozen part itself takes
-//! another [`FROZEN`], which earlier whets refuse.
+//! Numbers are little-endian. A later version may add data behind what is listed here, under a higher version
+//! number. A whet that reads a higher version with this frozen part only does `status` and `undo`. A change
+//! of the frozen part itself needs another [`FROZEN`], which earlier whets refuse.
 //!
 //! | where | what |
 //! |---|---|
 //! | anchor + 0 | `whetanch` |
 //! | anchor + 8 | version of the anchor (8 bytes) |
 //! | anchor + 32 | how many regions the page lists (8) |
-//! | anchor + 40 | the switch of huge pages that is owed to the process (8) |
-//! | anchor + 48 | how often an operator's undo has begun (8) |
+//! | anchor + 40 | the process's setting of huge pages, while its recovery is pending (8) |
+//! | anchor + 48 | how many operator's undos have begun (8) |
 //! | anchor + 136 | the number of this frozen part (8) |
 //! | anchor + 504 | address of the next page of the list (8); 0 for none |
 //! | anchor + 512 | regions of 32 bytes: start and end of the clones, their `.eh_frame_hdr`, the journal |
@@ -23,16 +23,16 @@
 //! | journal + 136 | nanoseconds of the last stop (8), the number of this frozen part (4) |
 //! | record | address (8), kind (1), length in bytes (1), 6 bytes of anything, the bytes without (8) and with (8) the redirect |
 //!
-//! A journal of generation 0 has no records: its region is code of another kind, shown to unwinders alone.
+//! A journal of generation 0 has no records: its region is code of another kind, listed only for unwinders.
 //!
-//! An undo puts the bytes without a redirect where those with it stand, whatever the kind. A record whose place is not mapped any
-//! more has nothing to undo.
+//! If a redirect's bytes are found at its place, an undo writes the bytes without the redirect, whatever the
+//! kind. A record whose place is no longer mapped has nothing to undo.
 
-/// The number of this frozen part. 0 stands in what whets before it have installed.
+/// The number of this frozen part. Installations of earlier whets have 0 here.
 pub(crate) const FROZEN: u32 = 1;
-/// Where it stands in an anchor.
+/// The offset of the number in an anchor.
 pub(crate) const IN_ANCHOR: u64 = 136;
-/// Where it stands in a journal.
+/// The offset of the number in a journal.
 pub(crate) const IN_JOURNAL: usize = 144;
 #[cfg(test)]
 mod tests {
@@ -40,7 +40,7 @@ mod tests {
     use crate::{Error, RedirectKind, State, discover, journal};
     use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 
-    /// Pages at addresses.
+    /// Pages with their addresses.
     struct Memory(Vec<(Avma, Vec<u8>)>);
 
     impl ReadMemory for Memory {
@@ -65,12 +65,12 @@ mod tests {
         [journal - 0x1000, journal, journal + 0x400, journal]
     }
 
-    /// Written out by hand: what stands here must be read for ever.
+    /// Written out by hand: this layout must stay readable for ever.
     fn memory(anchor_version: u64, journal_version: u64, frozen: u64) -> Memory {
         let mut anchor = vec![0x5a; 4096];
         anchor[..8].copy_from_slice(b"whetanch");
         words(&mut anchor, 8, &[anchor_version]);
-        // How many, nothing owed, two undos.
+        // The number of regions, no pending recovery, two undos.
         words(&mut anchor, 32, &[2, 0, 2]);
         if anchor_version == 3 {
             words(&mut anchor, 16, &[0, 0]);
@@ -87,7 +87,7 @@ mod tests {
         let journal = |at: u64| {
             let mut page = vec![0x5a; 4096];
             page[..8].copy_from_slice(b"whetjrnl");
-            // Version 9 or so, generation 7; applied, index 0; one cache, not to count.
+            // The journal's version, generation 7; applied, index 0; one cache that does not count.
             words(&mut page, 8, &[journal_version | 7 << 32, 2, 1]);
             words(&mut page, 32, &[99, 100, at + 0x400, at - 0x1000, at, at, at + 0x1000]);
             words(&mut page, 88, &[at + RECORDS, at + RECORDS + 64, 1, 2, 3, 4, 0]);
@@ -96,7 +96,7 @@ mod tests {
             }
             words(&mut page, 144, &[frozen]);
             let r = usize::try_from(RECORDS).unwrap();
-            // A kind of redirect that nobody knows, and one whose place is not there any more.
+            // A kind of redirect that no version has, and a record whose place is not mapped any more.
             let kind = if journal_version == 3 { 1 } else { 77 };
             words(&mut page, r, &[at + 16, kind | 5 << 8, 0x11, 0x5a5a_5a5a_5a5a_5a5a]);
             words(&mut page, r + 32, &[0x10_0000, kind | 4 << 8, 1, 2]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_whet_wrote_is_found_and_can_be_undone() {
+    fn changes_of_a_later_whet_are_found_and_can_be_undone() {
         for (anchor, journal) in [(9, 3), (3, 9), (9, 9), (3, 3)] {
             let found = look(&memory(anchor, journal, 1)).unwrap().unwrap();
             assert_eq!((found.generation(), found.state(), found.caches.len()), (7, State::Applied, 2));
@@ -139,7 +139,7 @@ mod tests {
                 assert!(matches!(look(&memory(anchor, journal, frozen)), Err(Error::Journal { .. })));
             }
         }
-        // Of whets before the frozen part, which did not write its number.
+        // Earlier whets did not write the number of the frozen part.
         assert!(look(&memory(3, 3, 0)).unwrap().unwrap().newer().is_none());
     }
 
@@ -150,7 +150,7 @@ mod tests {
         assert!(matches!(look(&memory), Err(Error::Journal { .. })));
     }
 
-    /// The words as they are searched: of the anchor's page, then of each further page.
+    /// The words in search order: of the anchor's page, then of each further page.
     #[test]
     fn a_list_of_several_pages_is_read() {
         let mut memory = memory(3, 3, 1);
@@ -168,16 +168,16 @@ mod tests {
         let found = crate::Anchor::read(&memory, Avma(ANCHOR)).unwrap().unwrap();
         assert_eq!(found.regions.len(), 2 + 2 * 127);
         assert_eq!(found.regions[255].text.start, Avma(LIST_PAGE + 0x2000 + 126));
-        // The routines of the whet that wrote this anchor search its own page alone.
+        // The routines of the whet that wrote this anchor search only its own page.
         assert_eq!(found.room(), 0);
-        // One more than a page has room for.
+        // One region more than fits in a page.
         words(&mut memory.0.last_mut().unwrap().1, 8, &[128]);
         assert!(matches!(look(&memory), Err(Error::Journal { .. })));
     }
 
-    /// What this whet writes has the frozen part.
+    /// This whet writes the frozen part.
     #[test]
-    fn this_whet_writes_it() {
+    fn this_whet_writes_the_frozen_part() {
         let (_, data) = crate::Anchor::pages(Avma(ANCHOR), None, 0).unwrap();
         let at = usize::try_from(IN_ANCHOR).unwrap();
         assert_eq!(data[at..at + 8], u64::from(FROZEN).to_le_bytes());

@@ -1,17 +1,19 @@
 //! Huge pages for clones.
 //!
-//! The kernel gives one when a byte of it is first touched, which whet does from outside, and only there. It would also make one of
-//! small pages on demand (`MADV_COLLAPSE`), but then it holds the target's `mmap_lock` while it waits for work on every CPU
-//! (`madvise_collapse()` calls `lru_add_drain_all()`, Linux 6.1 to 6.18): on a host whose CPUs are busy that took half a minute, in
-//! which nobody in the target could map memory. The first touch holds the lock while the kernel finds a page, as one by the target
-//! itself would.
+//! The kernel allocates a huge page when one of its bytes is first touched. whet touches it from outside, and
+//! only in that way. `MADV_COLLAPSE` would also make a huge page of small pages. But it holds the target's
+//! `mmap_lock` while it waits for work on every CPU (`madvise_collapse()` calls `lru_add_drain_all()`, Linux
+//! 6.1 to 6.18). On a host with busy CPUs that took half a minute, in which no thread of the target could map
+//! memory. The first touch holds the lock only while the kernel finds a page, as a touch by the target itself
+//! would.
 //!
-//! Some servers switch transparent huge pages off for themselves (MariaDB from 10.6.17: `PR_SET_THP_DISABLE`), since
-//! heaps on huge pages bloat. That says nothing about a few hundred KB of code. So the switch is turned for the
-//! moment in which the code cache is touched, and turned back; the page stays huge. No thread is stopped in that moment.
+//! Some servers disable transparent huge pages for themselves (MariaDB from 10.6.17: `PR_SET_THP_DISABLE`),
+//! since heaps on huge pages grow. This does not concern a few hundred KB of code. So whet enables them for
+//! the moment in which it touches the code cache, and disables them again; the page stays huge. No thread is
+//! stopped in that moment.
 //!
-//! INVARIANT(debt): what the switch was is written into the anchor before it is turned, and wiped out after it was turned
-//! back. Should whet die in between, the next one that works on the target turns it back.
+//! INVARIANT(debt): the setting is recorded in the anchor before it is changed, and the record is cleared
+//! after it is restored. If whet dies in between, the next whet that works on the target restores it.
 
 use crate::{Anchor, CachePlan, Error, fault, install::HUGE, toggle};
 use addr::{Addr, AvmaRange, ReadMemory};
@@ -24,14 +26,14 @@ const MADV_NOHUGEPAGE: u64 = 15;
 const PRCTL: i64 = 157;
 const PR_SET_THP_DISABLE: u64 = 41;
 const PR_GET_THP_DISABLE: u64 = 42;
-/// The switch, turned off for everything.
+/// The setting: disabled for everything.
 const DISABLED: u64 = 1;
-/// So long takes no touch for which memory was at hand: 2 MiB are cleared in less than one.
+/// A touch takes this long only if no memory was at hand: the kernel clears 2 MiB in a shorter time.
 const LONG: Duration = Duration::from_millis(20);
 
-/// What this host's operator has set about huge pages, and in which file (`Documentation/admin-guide/mm/transhuge.rst`). Pages of
-/// this size have a setting of their own from Linux 6.8 on, which inherits the one of all unless told otherwise. `None` in a
-/// kernel without them.
+/// Returns the host's setting of huge pages, with its file (`Documentation/admin-guide/mm/transhuge.rst`).
+/// From Linux 6.8 on, pages of this size have their own setting, which by default inherits the setting of all
+/// sizes. `None` in a kernel without huge pages.
 #[must_use]
 pub fn setting() -> Option<(&'static str, String)> {
     const OF_ALL: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -40,28 +42,29 @@ pub fn setting() -> Option<(&'static str, String)> {
     read(OF_SIZE).filter(|(_, set)| !set.contains("[inherit]")).or_else(|| read(OF_ALL))
 }
 
-/// Whether huge pages are given to who asks, by such a setting.
+/// Returns whether a host's setting gives huge pages on request.
 #[must_use]
 pub fn offered(setting: &str) -> bool {
     setting.contains("[always]") || setting.contains("[madvise]")
 }
 
-/// Asks for huge pages at first touch, or for none. Refused by kernels without them; packing alone is most of the gain then.
+/// Requests huge pages at first touch, or none. Kernels without them refuse; the packing alone is then most
+/// of the gain.
 pub fn advise(remote: &mut Remote<'_>, text: AvmaRange, wanted: bool) {
     let advice = if wanted { MADV_HUGEPAGE } else { MADV_NOHUGEPAGE };
     let _ = remote.syscall(MADVISE, [text.start.0, text.len(), advice, 0, 0, 0]);
 }
 
-/// Whether the process's own switch is turned off for everything. (Bit 0 is the switch; the next one, from Linux 6.18 on, excepts
-/// what is asked for.)
+/// Returns whether the process has disabled huge pages for everything. (Bit 0 disables them; the next bit,
+/// from Linux 6.18 on, excepts memory for which they were requested.)
 ///
 /// # Errors
-/// Those of a system call that could not be run.
+/// Errors of a system call that could not be run.
 pub fn disabled(remote: &mut Remote<'_>) -> Result<bool, tracee::Error> {
     Ok(switch(remote)? == DISABLED)
 }
 
-/// The switch as it is. 0 is on, as it always is before Linux 3.15.
+/// Returns the present setting. 0 is enabled, as always before Linux 3.15.
 fn switch(remote: &mut Remote<'_>) -> Result<u64, tracee::Error> {
     match remote.syscall(PRCTL, [PR_GET_THP_DISABLE, 0, 0, 0, 0, 0]) {
         Err(tracee::Error::Remote { .. }) => Ok(0),
@@ -69,21 +72,22 @@ fn switch(remote: &mut Remote<'_>) -> Result<u64, tracee::Error> {
     }
 }
 
-/// Touches what is to be in huge pages, with the process's switch turned on, as it is off. Nothing was written to these caches: a
-/// small page that is there stays one. Returns for how long at most a thread was stopped.
+/// Touches the caches that should be in huge pages, with the process's huge pages enabled meanwhile: the
+/// process has disabled them. These caches must be unwritten, as an existing small page stays small. Returns
+/// the longest stop of a thread.
 ///
 /// # Errors
-/// [`Error::Tracee`] where the switch could not be turned back; that it is owed stays on record. Without huge pages everything
-/// works as well, only slower: no other error here is worth giving up for.
+/// [`Error::Tracee`] if the setting could not be restored; the pending recovery stays on record. Other errors
+/// are ignored: without huge pages everything works as well, only slower.
 pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Result<Duration, Error> {
     fault::point();
-    // A debt that is not on record is not run up.
+    // Without a record of the setting, it is not changed.
     if record(process, anchor, DISABLED).is_err() {
         return Ok(Duration::ZERO);
     }
     fault::point();
     let turned = tracee::timed_with_one_stopped(process, |remote| {
-        // It may have been turned since, by the program.
+        // The program may have changed it since.
         let off = disabled(remote)?;
         if off {
             remote.syscall(PRCTL, [PR_SET_THP_DISABLE, 0, 0, 0, 0, 0])?;
@@ -103,7 +107,8 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
     Ok(turned.map_or(back, |(_, turning)| turning.max(back)))
 }
 
-/// The first byte of each huge page. Where the kernel has to look for one the others stay small.
+/// Touches the first byte of each huge page. If the kernel has to search for a huge page, the others stay
+/// small.
 fn touch_each(process: &Process, caches: &[&CachePlan]) {
     let pages = caches.iter().flat_map(|c| {
         let text = c.text_range();
@@ -117,22 +122,22 @@ fn touch_each(process: &Process, caches: &[&CachePlan]) {
     }
 }
 
-/// Puts on record what is owed.
+/// Records the setting to restore.
 fn record(process: &Process, anchor: &Anchor, owed: u64) -> Result<(), Error> {
     toggle::write_checked(process, anchor.owed_at(), &owed.to_le_bytes())
 }
 
-/// Turns the switch off, as it was: bit 0 is the switch; from Linux 6.18 on the others are its flags
+/// Restores the disabled setting: bit 0 disables; from Linux 6.18 on the other bits are flags
 /// (`PR_THP_DISABLE_EXCEPT_ADVISED`).
 fn switch_off(remote: &mut Remote<'_>, disabled: u64) -> Result<(), tracee::Error> {
     remote.syscall(PRCTL, [PR_SET_THP_DISABLE, disabled & 1, disabled & !1, 0, 0, 0]).map(|_| ())
 }
 
-/// Turns the process's switch of huge pages back, where that is on record: a whet died, or could not. Nobody else may be at
-/// work on the target.
+/// Restores the process's setting of huge pages if that is on record: an earlier whet died, or failed to
+/// restore it. No other whet may be working on the target.
 ///
 /// # Errors
-/// [`Error::Tracee`]; what is owed stays on record then.
+/// [`Error::Tracee`]; the pending recovery then stays on record.
 pub fn recover_pending(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     match process.u64(anchor.owed_at())? {
         0 => Ok(()),
@@ -140,10 +145,10 @@ pub fn recover_pending(process: &Process, anchor: &Anchor) -> Result<(), Error> 
     }
 }
 
-/// Returns for how long a thread was stopped.
+/// Restores the setting. Returns how long a thread was stopped.
 fn turn_back(process: &Process, anchor: &Anchor, disabled: u64) -> Result<Duration, Error> {
     let ((), stopped) = tracee::timed_with_one_stopped(process, |remote| {
-        // A program that has turned it itself since wants it as it is.
+        // If the program itself has changed the setting since, it stays as it is.
         if switch(remote)? == 0 {
             fault::point();
             switch_off(remote, disabled)?;

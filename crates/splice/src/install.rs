@@ -1,4 +1,4 @@
-//! One installation, in the order that makes each prefix of it harmless.
+//! One installation, in an order that makes each of its prefixes harmless.
 
 use crate::anchor::PAGE;
 use crate::list::AREAS;
@@ -12,59 +12,60 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Stopped};
 
-/// Where the blob of a code cache begins in its data mapping; before it are the journal's header and the program headers
-/// by which it is shown as a module.
+/// The offset of a code cache's blob in its data mapping. Before it lie the journal's header and the program
+/// headers by which the cache is reported as a module.
 pub const BLOB_OFFSET: u64 = 4096;
 
 pub(crate) const HUGE: u64 = 2 << 20;
 
-/// One code cache, ready to be put in place.
+/// One code cache, ready to be installed.
 #[derive(Clone, Debug)]
 pub struct CachePlan {
-    /// Where the clones go; a multiple of 2 MiB.
+    /// The address of the clones; a multiple of 2 MiB.
     pub text_at: Avma,
     /// The clones' bytes.
     pub text: Vec<u8>,
-    /// Where the data mapping goes: right after the text mapping (see [`CachePlan::text_len`]).
+    /// The address of the data mapping: right after the text mapping (see [`CachePlan::text_len`]).
     pub data_at: Avma,
     /// Jump tables, exception tables, frame tables, made for `data_at + BLOB_OFFSET`.
     pub blob: Vec<u8>,
-    /// The `.eh_frame_hdr` in it.
+    /// The `.eh_frame_hdr` in the blob.
     pub eh_frame_hdr: Avma,
-    /// What leads into it.
+    /// The redirects that lead into the cache.
     pub records: Vec<Record>,
     /// The serialised address map.
     pub map: Vec<u8>,
-    /// What the next whet should know.
+    /// Notes for a later whet.
     pub notes: Vec<u8>,
 }
 
 impl CachePlan {
-    /// Size of the text mapping for so many bytes of clones: whole huge pages where that pays, else whole pages.
+    /// Returns the size of the text mapping for `code_bytes` of clones: whole huge pages if they pay, else
+    /// whole pages.
     #[must_use]
     pub fn text_len(code_bytes: u64) -> u64 {
         let unit = if huge_wanted(code_bytes) { HUGE } else { 4096 };
         code_bytes.next_multiple_of(unit).max(unit)
     }
 
-    /// The text mapping.
+    /// Returns the text mapping.
     #[must_use]
     pub fn text_range(&self) -> AvmaRange {
         AvmaRange::with_len(self.text_at, Self::text_len(self.text.len() as u64))
     }
 
-    /// How it is listed in the anchor.
+    /// Returns its entry in the anchor's list.
     fn region(&self) -> Region {
         Region { text: self.text_range(), eh_frame_hdr: self.eh_frame_hdr, journal: self.data_at }
     }
 
-    /// Size of the data mapping.
+    /// Returns the size of the data mapping.
     #[must_use]
     pub fn data_len(&self) -> u64 {
         self.layout().notes.end.distance(self.data_at).unsigned_abs().next_multiple_of(4096)
     }
 
-    /// The `.eh_frame_hdr`: 12 bytes, the last four of which count its entries of 8.
+    /// Returns the `.eh_frame_hdr`: 12 bytes, the last four of which hold the number of its 8-byte entries.
     fn index(&self) -> AvmaRange {
         let from =
             self.eh_frame_hdr.since(self.data_at.add(BLOB_OFFSET)).and_then(|o| usize::try_from(o).ok());
@@ -94,28 +95,29 @@ struct Tables {
     notes: AvmaRange,
 }
 
-/// Whether so much code is worth a huge page: below a thirty-second of one
-/// (16 small pages) the memory costs more than the ITLB entries.
+/// Returns whether `code_bytes` of code are worth a huge page. Below a thirty-second of a huge page (16 small
+/// pages) the memory costs more than the ITLB entries.
 #[must_use]
 pub fn huge_wanted(code_bytes: u64) -> bool {
     code_bytes >= HUGE / 32
 }
 
-/// A generation, ready to be put in place.
+/// A generation, ready to be installed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its code caches.
     pub caches: Vec<CachePlan>,
-    /// How the target's unwinder looks code up, where it does so by `_dl_find_object`.
+    /// The unwinder's lookup, if it calls `_dl_find_object`.
     pub lookup: Option<FindObject>,
-    /// How unwinders that walk the list of modules are to be answered, where there are any: with all records of earlier
-    /// generations, in their order.
+    /// The redirects for unwinders that walk the list of modules, if there are any: with all records of
+    /// earlier generations, in their order.
     pub hook: Option<Hook>,
-    /// Where a new anchor's two pages go, or, where the target has one, a further page of its list.
+    /// The address of a new anchor's two pages, or, if the target has an anchor, of a further page of its
+    /// list.
     pub anchor_at: Avma,
-    /// Where its clones only count: the offsets in each thread's part at which they do.
+    /// For clones that only count: the offsets of their counters in each thread's part.
     pub counters: Option<Range<u32>>,
-    /// Whether its code goes to huge pages, where the kernel gives any.
+    /// Whether its code goes to huge pages, if the kernel gives any.
     pub huge: bool,
 }
 
@@ -124,30 +126,31 @@ impl Plan {
         FirstStop { anchor_at: self.anchor_at, lookup: self.lookup, hook: self.hook.as_ref() }
     }
 
-    /// The caches whose code goes to huge pages, where the kernel gives any.
+    /// Returns the caches whose code goes to huge pages, if the kernel gives any.
     fn huge_caches(&self) -> Vec<&CachePlan> {
         self.caches.iter().filter(|c| self.huge && huge_wanted(c.text.len() as u64)).collect()
     }
 }
 
-/// What an installation did.
+/// The result of an installation.
 #[derive(Clone, Debug)]
 pub struct InstallReport {
     /// The generation's number.
     pub generation: u32,
-    /// What was redirected, and for how long the world stood still.
+    /// The redirects written, and the times for which all threads were stopped.
     pub toggle: ToggleReport,
-    /// For how long at most one thread was stopped, to make the mappings or to turn the switch of huge pages. It is one of
-    /// the stops in `toggle` as well: of a program with one thread it stops everything.
+    /// The longest stop of one thread, to make the mappings or to change the setting of huge pages. It is
+    /// also one of the stops in `toggle`: in a program with one thread it stops everything.
     pub map_stop: Duration,
-    /// Where its clones count.
+    /// The memory in which its clones count.
     pub counters: Option<CounterArea>,
 }
 
-/// Installs a generation; redirects of an earlier one are taken away in the same stop.
+/// Installs a generation; redirects of an earlier generation are undone in the same stop.
 ///
 /// # Errors
-/// [`Error`]; whatever happens the target is a right program: at worst it holds mappings that nothing refers to.
+/// [`Error`]. After any error the target is a correct program: at worst it holds mappings that nothing refers
+/// to.
 pub fn install(
     process: &Process,
     earlier: Option<&Installed>,
@@ -198,7 +201,7 @@ pub fn install(
     };
     let counters = match &plan.counters {
         Some(offsets) => Some(counters::provide(process, &anchor, offsets).or_else(|e| {
-            // Nothing refers to what was mapped.
+            // Nothing refers to the new mappings.
             unmap(process, plan)?;
             Err(e)
         })?),
@@ -245,8 +248,8 @@ pub fn install(
     Ok(InstallReport { generation, toggle, map_stop, counters })
 }
 
-/// Makes all mappings with one thread stopped once; on failure none is left. Tells how long that took, and whether huge pages
-/// are to be had but for the process's own switch.
+/// Makes all mappings in one stop of one thread; on failure none is left. Returns how long the stop took, and
+/// whether only the process's own setting withholds huge pages.
 fn map_all(process: &Process, wanted: &[(AvmaRange, u64)], plan: &Plan) -> Result<(Duration, bool), Error> {
     let huge = !plan.huge_caches().is_empty() && huge::setting().is_some_and(|(_, set)| huge::offered(&set));
     let threads = process.threads()?.len();
@@ -271,7 +274,7 @@ fn map_all(process: &Process, wanted: &[(AvmaRange, u64)], plan: &Plan) -> Resul
     result.map(|withheld| (stopped, withheld))
 }
 
-/// Unmaps the caches of a plan again.
+/// Unmaps the caches of a plan.
 fn unmap(process: &Process, plan: &Plan) -> Result<(), Error> {
     Ok(tracee::with_one_stopped(process, |remote| {
         plan.caches.iter().try_for_each(|c| {
@@ -281,7 +284,7 @@ fn unmap(process: &Process, plan: &Plan) -> Result<(), Error> {
     })?)
 }
 
-/// What is to be mapped, with its protection.
+/// Returns the ranges to map, with their protection.
 fn mappings(earlier: Option<&Installed>, plan: &Plan, needs_page: bool) -> Vec<(AvmaRange, u64)> {
     let mut all = Vec::new();
     if needs_page {
@@ -304,7 +307,8 @@ mod nr {
     pub const MMAP: i64 = 9;
     pub const MPROTECT: i64 = 10;
     pub const MUNMAP: i64 = 11;
-    /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; before it a hint, so the answer is checked).
+    /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; a hint before, so the result is
+    /// checked).
     pub const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x10_0000;
 }
 
@@ -335,10 +339,10 @@ fn map(
     }
 }
 
-/// What it says where a limit or a rule forbids a mapping: `EPERM`, `EAGAIN`, `ENOMEM`, `EACCES` (mmap(2)).
+/// Errors of a mapping that a limit or a rule forbids: `EPERM`, `EAGAIN`, `ENOMEM`, `EACCES` (mmap(2)).
 const DENIED: [i32; 4] = [1, 11, 12, 13];
 
-/// What a kernel that knows `MAP_FIXED_NOREPLACE` says where something is mapped already.
+/// The error of a kernel with `MAP_FIXED_NOREPLACE` if the range is mapped already.
 pub const EEXIST: i32 = 17;
 
 /// Maps the two pages of an anchor.
@@ -362,14 +366,14 @@ pub(crate) fn write_anchor(
     let (code, data) = Anchor::pages(at, lookup.and_then(|l| l.slot), lookup.map_or(0, |l| l.value))?;
     fault::point();
     write(process, anchor_at, &code)?;
-    // The magic goes last: an anchor that can be found is complete.
+    // The magic is written last: an anchor that can be found is complete.
     write(process, at.add(8), &data[8..])?;
     fault::point();
     write(process, at, &data[..8])?;
     Anchor::read(process, at)?.ok_or(Error::WriteLost { range: AvmaRange::with_len(at, PAGE) })
 }
 
-/// Writes a hook down in the anchor; what it changes is changed in the next stop.
+/// Records a hook in the anchor; its redirects are written in the next stop.
 pub(crate) fn write_hook(process: &Process, anchor: &mut Anchor, hook: Option<&Hook>) -> Result<(), Error> {
     if let Some(hook) = hook
         && anchor.hook.as_ref() != Some(hook)
@@ -383,7 +387,7 @@ pub(crate) fn write_hook(process: &Process, anchor: &mut Anchor, hook: Option<&H
     Ok(())
 }
 
-/// Which cache of a generation.
+/// Identifies a cache of a generation.
 #[derive(Clone, Copy)]
 struct Part {
     generation: u32,
@@ -425,7 +429,7 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
     write(process, c.data_at, &header)
 }
 
-/// Writes and reads back; nothing where there is nothing to write.
+/// Writes bytes and reads them back; does nothing for no bytes.
 fn write(process: &Process, at: Avma, bytes: &[u8]) -> Result<(), Error> {
     if bytes.is_empty() { Ok(()) } else { toggle::write_checked(process, at, bytes) }
 }

@@ -1,45 +1,46 @@
-//! The journal: what one code cache is and which bytes outside it lead into it, kept in the target.
+//! The journal, kept in the target: it describes one code cache, and the bytes outside that lead into it.
 //!
-//! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). Little-endian:
-//! a header of [`HEADER_LEN`] bytes, the program headers by which the cache is shown to those who walk the list of modules
-//! (at offset 256), and where the header says: records, the address map, notes. A change of this format must change
-//! [`VERSION`], and keep what `frozen` lists: of a later version a reader reads that alone, and never guesses.
+//! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). All numbers
+//! are little-endian. First comes a header of [`HEADER_LEN`] bytes. At offset 256 follow the program headers
+//! by which the cache is reported to walkers of the module list. The header has the addresses of the rest:
+//! records, the address map, notes. A change of this format must change [`VERSION`] and keep what `frozen`
+//! lists: of a later version a reader reads only the frozen part, and never guesses.
 
 use crate::{Error, frozen};
 use addr::{Addr, Avma, AvmaRange};
 
-/// First bytes of a journal.
+/// The first bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"whetjrnl";
-/// Of this format.
+/// The version of this format.
 pub const VERSION: u32 = 4;
-/// The one before: as this one, but clones that have counted cannot count again.
+/// The version before: as the present one, but clones that have counted cannot count again.
 const COUNTS_ONCE: u32 = 3;
-/// The one before that: with 0 for [`Header::counting`].
+/// The version before [`COUNTS_ONCE`]: [`Header::counting`] is always 0.
 const WITHOUT_COUNTING: u32 = 2;
-/// Bytes of a header.
+/// The size of a header. Bytes.
 pub const HEADER_LEN: usize = 160;
-/// Bytes of a record.
+/// The size of a record. Bytes.
 pub const RECORD_LEN: usize = 32;
 /// Offset of [`Record::new`] in a record.
 pub(crate) const NEW_OFFSET: u64 = 24;
-/// Offset of [`Header::state`]. It and [`Header::stopped_ns`] are all that changes after the journal is complete.
+/// The offset of [`Header::state`]. Only it and [`Header::stopped_ns`] change after the journal is complete.
 pub const STATE_OFFSET: u64 = 16;
-/// Offset of [`Header::stopped_ns`].
+/// The offset of [`Header::stopped_ns`].
 pub const STOPPED_OFFSET: u64 = 136;
 
-/// Where a generation is in its life.
+/// The state of a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The journal is complete; no redirect was written yet, or the writer died while writing them.
+    /// The journal is complete; no redirect was written yet, or the writer died while it wrote them.
     Prepared,
     /// Redirects are in force.
     Applied,
-    /// Redirects were taken away.
+    /// Redirects were undone.
     Undone,
 }
 
 impl State {
-    /// Its form in the target.
+    /// Returns its code in the target.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {
@@ -54,10 +55,10 @@ impl State {
     }
 }
 
-/// What kind of place leads into a clone.
+/// The kind of place that leads into a clone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum RedirectKind {
-    /// A jump, or the displacement of one, on the way from an original's entry.
+    /// A jump, or the displacement of a jump, on the way from an original's entry.
     Entry,
     /// The displacement of a direct call, or of a jump to another function, in original code.
     Call,
@@ -65,7 +66,7 @@ pub enum RedirectKind {
     Vtable,
     /// A slot of the procedure linkage table, already bound.
     Slot,
-    /// One that only a later whet knows.
+    /// A kind that only later whets have.
     Other,
 }
 
@@ -83,7 +84,7 @@ impl RedirectKind {
         }
     }
 
-    /// The stable name used in JSON.
+    /// Returns the stable name used in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -101,46 +102,46 @@ impl RedirectKind {
 pub struct Record {
     /// The first changed byte.
     pub at: Avma,
-    /// What it is.
+    /// The kind of the place.
     pub kind: RedirectKind,
     /// How many bytes change (at most 8, inside one page).
     pub len: u8,
-    /// Bit `i` set: an original instruction starts at `at + i`, `0 < i < len`. No thread may be about to resume there
-    /// when the redirect is written.
+    /// Bit `i` set: an original instruction starts at `at + i`, `0 < i < len`. No thread may be about to
+    /// resume there when the redirect is written.
     pub interior: u8,
-    /// Without the redirect.
+    /// The bytes without the redirect.
     pub old: [u8; 8],
-    /// With the redirect.
+    /// The bytes with the redirect.
     pub new: [u8; 8],
-    /// The marked page of the module that holds the place, where that module may be unloaded: see [`crate::mark_modules`].
+    /// The marked page of the place's module, if that module may be unloaded: see [`crate::mark_modules`].
     pub mark: Option<Avma>,
 }
 
 impl Record {
-    /// The bytes it changes.
+    /// Returns the range that it changes.
     #[must_use]
     pub fn range(&self) -> AvmaRange {
         AvmaRange::with_len(self.at, u64::from(self.len))
     }
 
-    /// `old`, cut to length.
+    /// Returns `old`, cut to length.
     #[must_use]
     pub fn old_bytes(&self) -> &[u8] {
         &self.old[..usize::from(self.len)]
     }
 
-    /// `new`, cut to length.
+    /// Returns `new`, cut to length.
     #[must_use]
     pub fn new_bytes(&self) -> &[u8] {
         &self.new[..usize::from(self.len)]
     }
 
-    /// Whether it changes nothing: the module that it was made for is gone (see [`crate::mark_modules`]).
+    /// Returns whether it changes nothing: its module has been unloaded (see [`crate::mark_modules`]).
     pub(crate) fn is_buried(&self) -> bool {
         self.old_bytes() == self.new_bytes()
     }
 
-    /// Whether it is inside one page, without which its write could be torn by the death of the writer.
+    /// Returns whether it is inside one page. Otherwise the death of the writer could tear its write.
     #[must_use]
     pub fn in_one_page(&self) -> bool {
         self.at.align_down(4096) == self.at.add(u64::from(self.len.max(1)) - 1).align_down(4096)
@@ -151,18 +152,18 @@ impl Record {
     }
 }
 
-/// What a journal says of its code cache.
+/// The header of a journal, which describes its code cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Where the generation is in its life.
+    /// The state of the generation.
     pub state: State,
-    /// Counts up from 1 over the life of the target.
+    /// The number of the generation, which counts up from 1 over the life of the target.
     pub generation: u32,
-    /// This cache among those of its generation.
+    /// The number of this cache among those of its generation.
     pub index: u32,
     /// How many caches the generation has.
     pub caches: u32,
-    /// Whether its clones only count, and are to be taken out again.
+    /// Whether its clones only count, and are removed after that.
     pub counting: bool,
     /// When it was installed: nanoseconds of the Unix epoch.
     pub since_ns: u64,
@@ -174,19 +175,19 @@ pub struct Header {
     pub eh_frame_hdr: Avma,
     /// Bytes of clones, without padding to the mapping's end.
     pub code_bytes: u64,
-    /// Where the records are.
+    /// The address range of the records.
     pub records: AvmaRange,
-    /// Where the address map is.
+    /// The address range of the address map.
     pub map: AvmaRange,
-    /// Where the notes are: what the installer wants the next whet to know.
+    /// The address range of the notes for later whets.
     pub notes: AvmaRange,
-    /// For how long the world stood still, at most, when the redirects were last written or taken away: nanoseconds. For
-    /// information; 0 where nobody wrote it down.
+    /// The longest stop of all threads when the redirects were last written or undone: nanoseconds. For
+    /// information; 0 if it was not recorded.
     pub stopped_ns: u64,
 }
 
 impl Header {
-    /// Its form in the target.
+    /// Returns its bytes in the target.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(HEADER_LEN);
@@ -214,7 +215,7 @@ impl Header {
 /// Reads a header.
 ///
 /// # Errors
-/// [`Error::Journal`] where the bytes are not a journal of this version, or contradict themselves.
+/// [`Error::Journal`] if the bytes are not a journal of this version, or contradict themselves.
 pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     let bad = |what: &'static str| Error::Journal { at, what };
     let b: &[u8; HEADER_LEN] = bytes
@@ -232,7 +233,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         return Err(bad("written by another version"));
     }
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));
-    // What these hold is known of one's own version alone.
+    // The content of these tables is known only for this version.
     let table = |o: usize| if is_newer { AvmaRange::with_len(at, 0) } else { range(o) };
     let header = Header {
         generation: u32_at(12),
@@ -242,7 +243,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         counting: match u32_at(28) {
             0 => false,
             1 => true,
-            // Whatever it is for: it is not to count.
+            // Whatever the purpose: such clones do not count.
             _ if is_newer => false,
             _ => return Err(bad("no such purpose")),
         },
@@ -275,25 +276,25 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     Ok(header)
 }
 
-/// The version of the whet that wrote a header, if that is a later one.
+/// Returns the version of the whet that wrote a header, if it is a later version.
 #[must_use]
 pub fn newer(header: &[u8; HEADER_LEN]) -> Option<u32> {
     let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
     (version > VERSION).then_some(version)
 }
 
-/// Bytes of the number of a marked page in a record.
+/// The size of a marked page's number in a record. Bytes.
 const MARK_LEN: usize = 5;
-/// Bytes of a page.
+/// The size of a page. Bytes.
 const PAGE: u64 = 4096;
 
-/// Reads the number of a marked page; 0 stands for none.
+/// Reads the number of a marked page; 0 means none.
 fn mark(number: &[u8]) -> Option<Avma> {
     let number = number.iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b));
     (number != 0).then(|| Avma(number.saturating_mul(PAGE)))
 }
 
-/// The records' form in the target.
+/// Returns the bytes of records in the target.
 #[must_use]
 pub fn write_records(records: &[Record]) -> Vec<u8> {
     let mut b = Vec::with_capacity(records.len() * RECORD_LEN);
@@ -317,10 +318,10 @@ pub fn parse_records(bytes: &[u8], at: Avma) -> Result<Vec<Record>, Error> {
     parse_records_of(bytes, at, None)
 }
 
-/// Reads records that a whet of a later version may have written, of kinds that this one does not know.
+/// Reads records that a whet of a later version may have written, of kinds that this version does not have.
 ///
 /// # Errors
-/// [`Error::Journal`] for a record that is not of the frozen form.
+/// [`Error::Journal`] for a record that does not have the frozen form.
 pub fn parse_records_of(bytes: &[u8], at: Avma, newer: Option<u32>) -> Result<Vec<Record>, Error> {
     let bad = |what: &'static str| Error::Journal { at, what };
     let (chunks, rest) = bytes.as_chunks::<RECORD_LEN>();
@@ -421,7 +422,7 @@ mod tests {
         assert!(parse_records(&write_records(&[crossing]), Avma(0)).is_err());
     }
 
-    /// The one-second form of the fuzz target: any bytes, no panic.
+    /// The one-second form of the fuzz target: arbitrary bytes cause no panic.
     #[test]
     fn any_bytes_are_parsed_or_refused() {
         arbtest::arbtest(|u| {

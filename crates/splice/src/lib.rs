@@ -1,14 +1,15 @@
-//! How do clones get into a process, and out of its way again?
+//! Puts clones into a process, and redirects execution away from them again.
 //!
-//! You give finished bytes, their addresses and the list of redirects; it gives a process that runs them, and takes
-//! them out again. What it did is written down in the target itself: an *anchor* (one per process) that lists the
-//! code caches and answers the unwinder's question, and a *journal* per code cache that lists every changed byte.
+//! The caller passes finished bytes, their addresses and the list of redirects. `splice` writes them into a
+//! process, and can undo the redirects. It records its changes in the target itself. An *anchor* (one per
+//! process) lists the code caches and answers unwinders. A *journal* per code cache lists every changed byte.
 //!
-//! The order of an installation is what makes every prefix of it a right program:
+//! The order of an installation makes every prefix of it a correct program:
 //! 1. the anchor, the code caches and their journals are mapped and filled; nothing refers to them yet;
 //! 2. the caches' unwind tables are published in the anchor;
-//! 3. with the world stopped, the unwinder's lookup is led through the anchor (by a pointer, or by the entry of
-//!    `dl_iterate_phdr`), then redirects are written, each inside one page by one write, each valid alone;
+//! 3. with all threads stopped, the unwinder's lookup is redirected to the anchor (by a pointer, or by the
+//!    entry of `dl_iterate_phdr`). Then redirects are written, each inside one page by one write, each valid
+//!    alone;
 //! 4. the journal is marked as applied.
 #![forbid(unsafe_code)]
 

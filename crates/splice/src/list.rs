@@ -1,11 +1,11 @@
 //! The list of regions: the anchor's page, and further pages chained behind it.
 //!
-//! The form is frozen (`frozen`). Two kinds of readers search it while a whet adds to it: routines in the target, which
-//! take no lock, and other whets.
+//! The format is frozen (`frozen`). Two kinds of readers search the list while a whet adds to it: routines in
+//! the target, which take no lock, and other whets.
 //!
-//! INVARIANT(complete): a page is linked after it is complete. A region's words are in place before the count of its
-//! page includes the region. So a reader sees complete regions only, in whichever order it comes to them.
-//! INVARIANT(end): a reader follows at most [`PAGES`] pages, whatever the pages say.
+//! INVARIANT(complete): a page is linked after it is complete. A region's words are in place before the count
+//! of its page includes the region. So a reader sees complete regions only, in any order of reading.
+//! INVARIANT(end): a reader follows at most [`PAGES`] pages, whatever the pages contain.
 
 use crate::anchor::{
     Anchor, COUNT, MAX_REGIONS, REGION_LEN, REGIONS, Region, TOTAL, read_region, region_bytes,
@@ -14,23 +14,24 @@ use crate::{Error, fault, toggle};
 use addr::{Addr, Avma, ReadMemory};
 use tracee::Process;
 
-/// Where an anchor holds the address of the next page.
+/// The offset of the next page's address in an anchor.
 pub(crate) const NEXT: u64 = 504;
-/// First bytes of a further page.
+/// The first bytes of a further page.
 const MAGIC: [u8; 8] = *b"whetlist";
-/// Where a further page holds its count of regions.
+/// The offset of a further page's count of regions.
 pub(crate) const PAGE_COUNT: u64 = 8;
-/// Where a further page holds the address of the next page.
+/// The offset of the next page's address in a further page.
 pub(crate) const PAGE_NEXT: u64 = 16;
-/// Where the regions of a further page begin.
+/// The offset of the regions in a further page.
 pub(crate) const PAGE_REGIONS: u64 = 32;
-/// Regions of a further page.
+/// The number of regions that fit in a further page.
 pub(crate) const PAGE_MOST: u64 = (4096 - PAGE_REGIONS) / REGION_LEN;
-/// Further pages that a reader follows at most: more are a ring.
+/// The maximum number of further pages that a reader follows: a longer chain is a ring.
 pub(crate) const PAGES: usize = 256;
-/// Regions that a whet lists at most. The search for a frame passes all of them: about a microsecond.
+/// The maximum number of regions that a whet lists. The search for a frame passes all of them: about a
+/// microsecond.
 pub const MOST_REGIONS: usize = 1000;
-/// Regions kept free for routines that finish system calls.
+/// The number of regions kept free for routines that finish system calls.
 pub(crate) const AREAS: usize = tracee::MOST_AREAS;
 
 const _: () = assert!(NEXT + 8 == REGIONS);
@@ -38,15 +39,15 @@ const _: () = assert!(NEXT + 8 == REGIONS);
 /// The last page of a list, to which regions are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tail {
-    /// Where the count of the page is.
+    /// The address of the page's count.
     count_at: Avma,
-    /// Where the address of the page after it goes.
+    /// The address of the pointer to the next page.
     next_at: Avma,
-    /// Where its regions begin.
+    /// The address of its first region.
     regions_at: Avma,
-    /// Regions it lists.
+    /// The number of regions that it lists.
     count: u64,
-    /// Regions it has room for.
+    /// The number of regions that fit.
     most: u64,
 }
 
@@ -72,10 +73,10 @@ impl Tail {
     }
 }
 
-/// Reads all regions, and which page is the last.
+/// Reads all regions, and the last page.
 ///
 /// # Errors
-/// [`Error::Journal`] for a page that is none, a count that a page has no room for, or a chain without an end;
+/// [`Error::Journal`] for a page without the magic, a count larger than the page, or a chain without an end;
 /// [`Error::Unreadable`].
 pub(crate) fn read(mem: &dyn ReadMemory, anchor: Avma) -> Result<(Vec<Region>, Tail), Error> {
     let bad = |at, what| Err(Error::Journal { at, what });
@@ -106,19 +107,20 @@ pub(crate) fn read(mem: &dyn ReadMemory, anchor: Avma) -> Result<(Vec<Region>, T
 }
 
 impl Anchor {
-    /// Regions that can be added without a further page.
+    /// Returns how many regions can be added without a further page.
     pub(crate) fn room_in_page(&self) -> usize {
         self.tail.room()
     }
 
-    /// Regions that can be added, further pages included.
+    /// Returns how many regions can be added, further pages included.
     pub(crate) fn room(&self) -> usize {
-        // The routines of older whets search the anchor's page alone.
+        // The routines of older whets search only the anchor's page.
         let most = fault::list_room().map_or(MOST_REGIONS, |room| MOST_REGIONS.min(room));
         if self.chains { most.saturating_sub(self.regions.len()) } else { self.tail.room() }
     }
 
-    /// Whether the list has room for so many code caches, beside routines that finish system calls and may come in between.
+    /// Returns whether the list has room for `caches` code caches, and for routines that finish system calls
+    /// as well.
     #[must_use]
     pub fn has_room_for(&self, caches: usize) -> bool {
         caches + AREAS <= self.room()
@@ -127,7 +129,7 @@ impl Anchor {
     /// Links a further page, which is mapped at `at` and empty.
     ///
     /// # Errors
-    /// [`Error::NotAlone`] where another whet has linked one, [`Error::WriteLost`], [`Error::Tracee`].
+    /// [`Error::NotAlone`] if another whet has linked a page, [`Error::WriteLost`], [`Error::Tracee`].
     pub(crate) fn link_page(&mut self, process: &Process, at: Avma) -> Result<(), Error> {
         if process.u64(self.tail.next_at)? != 0 {
             return Err(Error::NotAlone);
@@ -143,8 +145,8 @@ impl Anchor {
     /// Adds regions to the last page: first the words, then the counts that make them visible.
     ///
     /// # Errors
-    /// [`Error::NotAlone`] where the list is not as it was read, [`Error::TooManyCaches`] where the page has no room,
-    /// [`Error::WriteLost`], [`Error::Tracee`].
+    /// [`Error::NotAlone`] if the list has changed since it was read, [`Error::TooManyCaches`] if the page
+    /// has no room, [`Error::WriteLost`], [`Error::Tracee`].
     pub(crate) fn add_regions(&mut self, process: &Process, new: &[Region]) -> Result<(), Error> {
         if new.len() > self.tail.room() {
             return Err(Error::TooManyCaches(self.regions.len()));

@@ -1,9 +1,10 @@
-//! How the unwinder finds the tables of code that no library brought.
+//! The lookup by which the unwinder finds the frame tables of clones.
 //!
-//! libgcc (from GCC 12 on glibc 2.35) asks `_dl_find_object`, which in libc is nothing but a load of the address of
-//! `_rtld_global_ro` and a jump through one pointer in it (glibc 2.35, `elf/dl-find_object.c` and
-//! `sysdeps/generic/ldsodefs.h`, `GLRO (dl_find_object)`). Leading that one pointer to a routine of ours makes clones
-//! known to exceptions, `backtrace` and thread cancellation, with no code patched and nothing called in the target.
+//! libgcc (from GCC 12 on glibc 2.35) calls `_dl_find_object`. In libc this function only loads the address
+//! of `_rtld_global_ro` and jumps through one pointer in it (glibc 2.35, `elf/dl-find_object.c` and
+//! `sysdeps/generic/ldsodefs.h`, `GLRO (dl_find_object)`). whet redirects that one pointer to a routine in
+//! the anchor. Exceptions, `backtrace` and thread cancellation then find clones, with no code patched and
+//! nothing called in the target.
 
 use crate::anchor::{COUNT, REGION_LEN, REGIONS};
 use crate::list::{NEXT, PAGE_COUNT, PAGE_NEXT, PAGE_REGIONS, PAGES};
@@ -12,13 +13,15 @@ use addr::{Addr, Avma, ReadMemory};
 /// The unwinder's lookup, as found in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FindObject {
-    /// The pointer in the dynamic loader's data. `None` in a static program, whose unwinder calls the function directly.
+    /// The pointer in the dynamic loader's data. `None` in a static program, whose unwinder calls the
+    /// function itself.
     pub slot: Option<Avma>,
-    /// What it holds: the address of the function.
+    /// The value of the pointer: the address of the function.
     pub value: u64,
 }
 
-/// Reads libc's exported stub and finds the pointer it jumps through; `None` where it is of another shape.
+/// Reads libc's exported stub and finds the pointer that it jumps through; `None` if the stub has another
+/// shape.
 ///
 /// The shape: an optional `endbr64`, `mov rax, [rip + d]`, `jmp [rax + d]`.
 #[must_use]
@@ -44,12 +47,13 @@ pub fn decode_stub(mem: &dyn ReadMemory, stub: Avma) -> Option<FindObject> {
     (slot.0 % 8 == 0).then_some(FindObject { slot: Some(slot), value })
 }
 
-/// Returns the routine that answers in `_dl_find_object`'s place, for the anchor whose data page is at `anchor`.
+/// Returns the routine that replaces `_dl_find_object`, for the anchor whose data page is at `anchor`.
 ///
-/// For a program counter inside a region of the list it fills `struct dl_find_object` (glibc 2.35, `dlfcn/dlfcn.h`) and
-/// returns 0. For any other it jumps to `original`, with all argument registers as they came. It takes no lock, calls
-/// nothing, uses no stack, and follows at most [`PAGES`] pages. A region becomes visible by the one store that raises
-/// the count of its page after the region's words are in place.
+/// For a program counter inside a region of the list it fills `struct dl_find_object` (glibc 2.35,
+/// `dlfcn/dlfcn.h`) and returns 0. For any other it jumps to `original` with all argument registers
+/// unchanged. It takes no lock, calls nothing, uses no stack, and follows at most [`PAGES`] pages. A region
+/// becomes visible by the one store that increases the count of its page, after the region's words are in
+/// place.
 #[must_use]
 pub fn routine(anchor: Avma, original: u64) -> Vec<u8> {
     let byte = |offset: u64| u8::try_from(offset).unwrap_or(0);
@@ -109,12 +113,12 @@ pub fn routine(anchor: Avma, original: u64) -> Vec<u8> {
     b
 }
 
-/// Makes the short jump that ends at `jump` lead to the end of what is written so far.
+/// Makes the short jump that ends at `jump` lead to the current end of the code.
 fn land(code: &mut [u8], jump: usize) {
     code[jump - 1] = u8::try_from(code.len() - jump).unwrap_or(0);
 }
 
-/// Writes a short jump back to `to`.
+/// Appends a short jump back to `to`.
 fn back(code: &mut Vec<u8>, opcode: u8, to: usize) {
     let distance = u8::try_from(code.len() + 2 - to).unwrap_or(0).wrapping_neg();
     code.extend([opcode, distance]);
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn short_displacement_and_endbr() {
+    fn stub_with_endbr64_and_short_displacement() {
         let mut mem = vec![0u8; 0x200];
         mem[..4].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
         mem[4..11].copy_from_slice(&[0x48, 0x8b, 0x05, 0xf5, 0, 0, 0]);
@@ -171,7 +175,7 @@ mod tests {
                 Mnemonic::Jne => Mnemonic::Mov,
                 Mnemonic::Jmp => Mnemonic::Test,
                 Mnemonic::Js => Mnemonic::Mov,
-                // Of an empty page, and of the last page.
+                // The jumps of an empty page, and of the last page.
                 _ => to.mnemonic(),
             };
             assert_eq!(to.mnemonic(), wanted, "{jump}");

@@ -1,23 +1,25 @@
-//! Is a module that may be unloaded still the one that was rebuilt?
+//! Checks whether a module that may be unloaded is still the module that was rebuilt.
 //!
-//! The state problem: redirects into clones of such a module lie in its own pages and vanish with it, but the journal keeps
-//! their addresses. Another library, or the same one again, may come to lie there. Its bytes may even be those that a record
-//! holds as the original's. A redirect written there would lead into clones of a module that is gone.
+//! Redirects into clones of such a module lie in its own pages and vanish with it, but the journal keeps
+//! their addresses. Another library, or the same library again, may be mapped there later. Its bytes may even
+//! equal those that a record holds as the original's. A redirect written there would lead into clones of an
+//! unloaded module.
 //!
-//! A *mark* tells the two apart: the process's own copy of the module's first page, which holds the ELF header. Nobody writes
-//! to that page, so the kernel keeps no copy of it for the process, until whet writes one byte of it as it is. The copy
-//! goes with the mapping. So a page with an ELF header of which the process has a copy of its own is that of a module that
-//! has been there ever since.
+//! A *mark* distinguishes the two: the process's own copy of the module's first page, which holds the ELF
+//! header. Nothing else writes to that page, so the kernel keeps no copy of it for the process, until whet
+//! writes one byte of it unchanged. The copy disappears with the mapping. So if a page has an ELF header and
+//! the process has its own copy of it, the same module has been mapped there ever since.
 //!
-//! INVARIANT(marked first): a module is marked before the first of its bytes is read that decides what is written. Both the
-//! mark and each later write are made with the world stopped, when no library comes or goes; each write looks for the mark
-//! first.
+//! INVARIANT(marked first): a module is marked before the first read of its bytes that decides what is
+//! written. The mark and each later write are made with all threads stopped, when no library can be loaded or
+//! unloaded. Each write checks the mark first.
 //!
-//! INVARIANT(buried): before another module is marked at the same address, the records of the one that is gone are made ones
-//! that change nothing. Else the new mark would let them stand.
+//! INVARIANT(buried): before another module is marked at the same address, the records of the unloaded module
+//! are made to change nothing. Otherwise the new mark would make them valid.
 //!
-//! LIMIT: a process that loads another library at the same address and writes to its first page (the ELF header) by itself
-//! makes it look marked. Then still nothing is written where the bytes are not those of the record.
+//! LIMIT: a process that loads another library at the same address and itself writes to its first page (the
+//! ELF header) makes it look marked. Even then nothing is written where the bytes differ from those of the
+//! record.
 
 use crate::toggle::{self, Policy, ToggleReport};
 use crate::{Error, Installed, Record, discover, fault, journal};
@@ -25,13 +27,14 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use tracee::Process;
 
-/// First bytes of an ELF file.
+/// The first bytes of an ELF file.
 const ELF: [u8; 4] = *b"\x7fELF";
 
-/// Marks the modules whose first pages these are. Tells of each whether it is marked now. `anchor` is where the target's is.
+/// Marks the modules with these first pages. Returns for each whether it is marked now. `anchor` is the
+/// address of the target's anchor.
 ///
 /// # Errors
-/// [`Error`] where the target could not be stopped or read; no byte has changed then, nor otherwise.
+/// [`Error`] if the target could not be stopped or read. No byte changes value, with or without an error.
 pub fn mark_modules(process: &Process, pages: &[Avma], anchor: Option<Avma>) -> Result<Vec<bool>, Error> {
     let marked = are_marked(process, pages)?;
     if marked.iter().all(|m| *m) {
@@ -41,7 +44,7 @@ pub fn mark_modules(process: &Process, pages: &[Avma], anchor: Option<Avma>) -> 
     let listed = listed.transpose()?.flatten();
     let stopped = toggle::stop(process, &Policy::default(), &mut ToggleReport::default())?;
     for (&page, was) in pages.iter().zip(are_marked(process, pages)?) {
-        // What is no module any more, or has the page written already, stays as it is.
+        // A page without a module, or one that the process has written already, stays as it is.
         if !was && is_module(process, page) {
             listed.iter().try_for_each(|l| bury(process, l, page))?;
             fault::point();
@@ -53,7 +56,7 @@ pub fn mark_modules(process: &Process, pages: &[Avma], anchor: Option<Avma>) -> 
     marked
 }
 
-/// Makes all records of the module that had its first page there ones that change nothing.
+/// Makes all records of the module that had its first page at `page` change nothing.
 fn bury(process: &Process, listed: &Installed, page: Avma) -> Result<(), Error> {
     for cache in listed.caches.iter().filter(|c| c.newer.is_none()) {
         for (record, i) in cache.records.iter().zip(0u64..).filter(|(r, _)| r.mark == Some(page)) {
@@ -65,10 +68,10 @@ fn bury(process: &Process, listed: &Installed, page: Avma) -> Result<(), Error> 
     Ok(())
 }
 
-/// Tells of each of these pages whether it is the first one of a module that is marked.
+/// Returns for each page whether it is the first page of a marked module.
 ///
 /// # Errors
-/// [`Error::Tracee`] where the kernel does not tell.
+/// [`Error::Tracee`] if the kernel does not show it.
 fn are_marked(process: &Process, pages: &[Avma]) -> Result<Vec<bool>, Error> {
     let own = process.own_copies(pages)?;
     Ok(pages.iter().zip(own).map(|(&page, own)| own && is_module(process, page)).collect())
@@ -79,12 +82,12 @@ fn is_module(process: &Process, page: Avma) -> bool {
     process.read(page, &mut first).is_ok() && first == ELF
 }
 
-/// Which of the modules of some records are there.
+/// The first pages of some records' modules, each with whether the module is still mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Marks(BTreeMap<Avma, bool>);
 
 impl Marks {
-    /// Looks for the marks of these records.
+    /// Checks the marks of these records.
     ///
     /// # Errors
     /// As [`are_marked`].
@@ -98,16 +101,16 @@ impl Marks {
         Ok(Self(pages.into_iter().zip(marked).collect()))
     }
 
-    /// Whether the place of a record is still in the module that it was made for.
+    /// Returns whether the place of a record is still in the module for which it was made.
     pub fn stands(&self, record: &Record) -> bool {
         record.mark.is_none_or(|page| self.0.get(&page).is_some_and(|marked| *marked))
     }
 }
 
-/// Drops the records of modules that are gone: their redirects went with them.
+/// Drops the records of unloaded modules: their redirects vanished with them.
 ///
 /// # Errors
-/// [`Error::Tracee`] where the kernel does not tell which are.
+/// [`Error::Tracee`] if the kernel does not show the marks.
 pub fn forget_unloaded(process: &Process, installed: &mut Installed) -> Result<(), Error> {
     let marks = Marks::look(process, installed.caches.iter().flat_map(|c| &c.records))?;
     for cache in &mut installed.caches {

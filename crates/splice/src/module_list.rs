@@ -1,38 +1,40 @@
-//! How an unwinder that walks the list of modules finds the tables of code that no library brought.
+//! The routine by which unwinders that walk the list of modules find the frame tables of clones.
 //!
-//! Before glibc 2.35, and in LLVM's and the nongnu libunwind on any glibc, an unwinder calls `dl_iterate_phdr` and looks
-//! for `PT_GNU_EH_FRAME` among the program headers it is shown. So the entry of libc's `dl_iterate_phdr` is led, once
-//! and for good, to the routine here. It has a clone of the original do its work, with a callback of its own in
-//! between that shows each region of the anchor as a module (glibc, `elf/link.h`: `struct dl_phdr_info`).
+//! Before glibc 2.35, and in LLVM's and the nongnu libunwind on any glibc, an unwinder calls
+//! `dl_iterate_phdr` and looks for `PT_GNU_EH_FRAME` among the program headers that it gets. So the calls of
+//! libc's `dl_iterate_phdr` are redirected, permanently, to the routine here. It calls the original with a
+//! callback of its own in between. This callback reports each region of the anchor as a module (glibc,
+//! `elf/link.h`: `struct dl_phdr_info`).
 //!
 //! The regions come right after the first real module:
-//! - libc holds its lock while callbacks run, and unwinders keep caches that rely on it, so nothing may be shown after
-//!   the original has returned;
-//! - the first module shown is the program by `dl_iterate_phdr(3)`, so nothing may come before it.
+//! - libc holds its lock while callbacks run, and unwinders keep caches that rely on it, so nothing may be
+//!   reported after the original has returned;
+//! - the first module reported is the program by `dl_iterate_phdr(3)`, so nothing may come before it.
 //!
-//! The counter of loaded modules (`dlpi_adds`) is shown higher by the number of regions, as callers keep what they
-//! learned for as long as it stays. The one difference that is left: glibc lists the modules of the caller's namespace,
-//! found by its return address, and to it the caller is the anchor, which counts as the program's namespace. Each
-//! other namespace has a libc of its own, which is not touched.
+//! The counter of loaded modules (`dlpi_adds`) is reported higher by the number of regions, as callers keep
+//! their caches while it stays the same. One difference remains. glibc lists the modules of the caller's
+//! namespace, which it finds by the return address. Its caller is now the anchor, which counts as in the
+//! program's namespace. Each other namespace has a libc of its own, which is not changed.
 //!
-//! The routine takes no lock, calls nothing but the original and the callback, and has the frame rules of each of its
-//! instructions in the anchor's own table.
+//! The routine takes no lock and calls nothing but the original and the callback. The anchor's own table has
+//! the frame rules of each of its instructions.
 
 use crate::anchor::{COUNT, NAME, PAGE, REGION_LEN, REGIONS, TARGET, TOTAL};
 use crate::list::{NEXT, PAGE_COUNT, PAGE_NEXT, PAGE_REGIONS, PAGES};
 use addr::{Addr, Avma, AvmaRange};
 use unwind::{CfaRule, CloneFrame, Reg, RegRule, Row};
 
-/// Where the routine begins in the anchor's code page.
+/// The offset of the routine in the anchor's code page.
 pub const AT: u64 = 256;
-/// Where a region's program headers are, from the start of its journal (for the anchor's own page: of the anchor).
+/// The offset of a region's program headers from the start of its journal (for the anchor's own page: from
+/// the anchor).
 pub const HEADERS: u64 = 256;
-/// `sizeof(struct dl_phdr_info)` since glibc 2.4. Older callers are shown the modules and nothing else.
+/// `sizeof(struct dl_phdr_info)` since glibc 2.4. With a smaller size, only the modules are reported.
 const INFO: u8 = 64;
-/// Where on the stack the address of the next page is kept, and how many more are followed.
+/// Offsets on the stack of the address of the next page, and of the number of pages that may still follow.
 const NEXT_PAGE: u8 = INFO;
 const PAGES_LEFT: u8 = INFO + 8;
-/// Bytes of that all.
+/// The size of all locals. Bytes.
 const LOCALS: u8 = INFO + 16;
 
 const _: () = assert!(HEADERS + 112 <= REGIONS);
@@ -40,7 +42,8 @@ const _: () = assert!(HEADERS + 112 <= REGIONS);
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
-/// A region's two `Elf64_Phdr`: its code, and its `.eh_frame_hdr`; addresses relative to the start of the code.
+/// Returns a region's two `Elf64_Phdr`: its code, and its `.eh_frame_hdr`. Addresses are relative to the
+/// start of the code.
 #[must_use]
 pub fn headers(text: AvmaRange, eh_frame_hdr: AvmaRange) -> Vec<u8> {
     let mut b = Vec::with_capacity(112);
@@ -58,13 +61,13 @@ pub fn headers(text: AvmaRange, eh_frame_hdr: AvmaRange) -> Vec<u8> {
     b
 }
 
-/// The bytes of the routine, to lie at [`AT`] in the code page, right before the data page.
+/// Returns the bytes of the routine, to lie at [`AT`] in the code page, right before the data page.
 #[must_use]
 pub fn routine() -> Vec<u8> {
     assemble().bytes
 }
 
-/// Its frame rules, for a code page at `code_at`.
+/// Returns the routine's frame rules, for a code page at `code_at`.
 #[must_use]
 pub fn frames(code_at: Avma) -> Vec<CloneFrame> {
     let asm = assemble();
@@ -91,14 +94,14 @@ pub fn frames(code_at: Avma) -> Vec<CloneFrame> {
     frames
 }
 
-/// From where on the stack is how deep.
+/// The frame from one instruction on.
 struct Step {
     at: u64,
-    /// A routine begins here.
+    /// Whether a routine begins here.
     begins: bool,
-    /// From the stack pointer to the canonical frame address. Bytes.
+    /// The distance from the stack pointer to the canonical frame address. Bytes.
     depth: i64,
-    /// What is saved, by rising register: distance below the canonical frame address.
+    /// The saved registers, ascending, each with its offset from the canonical frame address.
     saved: Vec<(Reg, i64)>,
 }
 
@@ -117,7 +120,7 @@ impl Step {
 const RBX: Reg = Reg(3);
 const R12: Reg = Reg(12);
 
-/// Bytes with the frame rules they bring about.
+/// Machine code with its frame rules.
 #[derive(Default)]
 struct Asm {
     bytes: Vec<u8>,
@@ -133,12 +136,12 @@ impl Asm {
         self.bytes.extend(bytes);
     }
 
-    /// From here on the frame is so.
+    /// Sets the frame from here on.
     fn frame(&mut self, begins: bool, depth: i64, saved: &[(Reg, i64)]) {
         self.steps.push(Step { at: self.here(), begins, depth, saved: saved.to_vec() });
     }
 
-    /// An instruction that ends in the distance from its end to a field of the data page.
+    /// Appends an instruction that ends in the distance from its end to a field of the data page.
     fn field(&mut self, opcode: &[u8], field: u64) {
         self.put(opcode);
         let end = AT + self.here() + 4;
@@ -146,13 +149,13 @@ impl Asm {
         self.put(&distance.to_le_bytes());
     }
 
-    /// A short jump forward; returns what [`Asm::land`] wants.
+    /// Appends a short forward jump; returns the argument for [`Asm::land`].
     fn jump(&mut self, opcode: u8) -> usize {
         self.put(&[opcode, 0]);
         self.bytes.len()
     }
 
-    /// A jump forward over more than 127 bytes; returns what [`Asm::land_far`] wants.
+    /// Appends a forward jump over more than 127 bytes; returns the argument for [`Asm::land_far`].
     fn far_jump(&mut self, opcode: u8) -> usize {
         self.put(&[0x0f, opcode + 0x10, 0, 0, 0, 0]);
         self.bytes.len()
@@ -164,7 +167,7 @@ impl Asm {
         self.bytes[jump - 4..jump].copy_from_slice(&distance.to_le_bytes());
     }
 
-    /// A short jump back.
+    /// Appends a short backward jump.
     fn back(&mut self, opcode: u8, to: usize) {
         let distance = u8::try_from(self.bytes.len() + 2 - to).unwrap_or(0).wrapping_neg();
         self.put(&[opcode, distance]);
@@ -187,8 +190,8 @@ const RET: u8 = 0xc3;
 fn assemble() -> Asm {
     let mut a = Asm::default();
 
-    // int dl_iterate_phdr(callback, data): a note of 24 bytes on the stack, { callback, data, whether the regions were
-    // shown }, goes through the original to `each`.
+    // int dl_iterate_phdr(callback, data): passes 24 bytes on the stack, { callback, data, whether the
+    // regions were reported }, through the original to `each`.
     a.frame(true, 8, &[]);
     a.put(&ENDBR64);
     a.put(&[0x48, 0x83, 0xec, 40]); // sub rsp, 40
@@ -213,7 +216,7 @@ fn assemble() -> Asm {
     a.put(&[0x48, 0x83, 0xfe, INFO]); // cmp rsi, 64
     let small = a.jump(JB);
     a.field(&[0x48, 0x8b, 0x05], TOTAL); // mov rax, total
-    a.put(&[0x48, 0x01, 0x47, 32]); // add [rdi + 32], rax       dlpi_adds; libc sets it anew for each module
+    a.put(&[0x48, 0x01, 0x47, 32]); // add [rdi + 32], rax       dlpi_adds; libc sets it again for each module
     a.put(&[0x48, 0x83, 0x7a, 16, 0]); // cmp qword [rdx + 16], 0
     let first = a.jump(JE);
     a.land(small);
@@ -240,7 +243,7 @@ fn assemble() -> Asm {
     a.put(&[0x48, 0x89, 0x44, 0x24, 40]); // mov [rsp + 40], rax  dlpi_subs
     call_back(&mut a);
     let found = a.far_jump(JNE);
-    a.put(&[0x48, 0x89, 0x44, 0x24, 48]); // mov [rsp + 48], rax  dlpi_tls_modid: 0, as the answer was (see below)
+    a.put(&[0x48, 0x89, 0x44, 0x24, 48]); // mov [rsp + 48], rax  dlpi_tls_modid: 0, the result (see below)
     a.put(&[0x48, 0x89, 0x44, 0x24, 56]); // mov [rsp + 56], rax  dlpi_tls_data
     a.put(&[0x48, 0xc7, 0x44, 0x24, PAGES_LEFT]); // mov qword [rsp + 72], PAGES
     a.put(&u32::try_from(PAGES).unwrap_or(0).to_le_bytes());
@@ -270,7 +273,7 @@ fn assemble() -> Asm {
     a.back(JNE, top);
     a.land(empty);
     a.put(&[0x48, 0x8b, 0x4c, 0x24, NEXT_PAGE]); // mov rcx, [rsp + 64]
-    a.put(&[0x31, 0xc0]); // xor eax, eax                        the answer, if nothing is left
+    a.put(&[0x31, 0xc0]); // xor eax, eax                        the result, if no page is left
     a.put(&[0x48, 0x85, 0xc9]); // test rcx, rcx
     let last = a.jump(JE);
     a.put(&[0x48, 0xff, 0x4c, 0x24, PAGES_LEFT]); // dec qword [rsp + 72]
@@ -295,13 +298,13 @@ fn assemble() -> Asm {
     a
 }
 
-/// An offset that fits a byte.
+/// Converts an offset that fits a byte.
 fn byte(offset: u64) -> u8 {
     u8::try_from(offset).unwrap_or(0)
 }
 
-/// Calls the note's callback with its data, `rdi` and `rsi` being set, and compares the answer, an `int`, with 0. The
-/// answer is widened, so that where it is 0 all of `rax` is.
+/// Calls the stored callback with its data, with `rdi` and `rsi` already set, and compares the result, an
+/// `int`, with 0. The result is zero-extended, so that a result of 0 clears all of `rax`.
 fn call_back(a: &mut Asm) {
     a.put(&[0x49, 0x8b, 0x54, 0x24, 8]); // mov rdx, [r12 + 8]
     a.put(&[0x41, 0xff, 0x14, 0x24]); // call [r12]
@@ -322,7 +325,8 @@ mod tests {
         decoder.iter().collect()
     }
 
-    /// Every instruction has exactly the rule that follows from the pushes, pops and moves of the stack pointer before it.
+    /// Every instruction has exactly the rule that follows from earlier pushes, pops and changes of the stack
+    /// pointer.
     #[test]
     fn frame_rules_are_exact() {
         let rows: Vec<Row> = frames(CODE).into_iter().flat_map(|f| f.rows).collect();
@@ -352,7 +356,8 @@ mod tests {
                 }
                 Mnemonic::Sub if i.op0_register() == Register::RSP => depth += i64::from(i.immediate8()),
                 Mnemonic::Add if i.op0_register() == Register::RSP => depth -= i64::from(i.immediate8()),
-                // The ABI wants the stack pointer to be a multiple of 16 at calls, as it is one word after entry.
+                // The ABI requires a stack pointer that is a multiple of 16 at calls: one word below its
+                // value at entry.
                 Mnemonic::Call => assert_eq!(depth % 16, 0, "{at} {i}"),
                 Mnemonic::Ret => assert_eq!((depth, saved.len()), (8, 0)),
                 Mnemonic::Jmp if i.op0_kind() == OpKind::Register => {
@@ -360,7 +365,7 @@ mod tests {
                 }
                 _ => {}
             }
-            // A jump takes the frame along.
+            // A jump keeps the frame.
             if i.op0_kind() == OpKind::NearBranch64 {
                 let to = rows.iter().find(|r| r.range.contains(Avma(i.near_branch64()))).unwrap();
                 assert!(to.same_rule(row), "{at} {i}");
@@ -383,7 +388,7 @@ mod tests {
                 let at = Avma(i.ip_rel_memory_address());
                 match at.since(data) {
                     Some(field) => fields.push(field),
-                    // The callback of its own.
+                    // The routine's own callback.
                     None => assert!(frames(CODE).iter().any(|f| f.range.start == at), "{i}"),
                 }
             }
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_those_of_a_module() {
+    fn headers_have_the_form_of_a_module() {
         let text = AvmaRange::with_len(Avma(0x5555_0020_0000), 0x20_0000);
         let b = headers(text, AvmaRange::with_len(Avma(0x5555_0040_1230), 44));
         assert_eq!(b.len(), 2 * 56);

@@ -1,9 +1,10 @@
-//! The sites of one page, brought to where they should be.
+//! Brings the sites of one page to their intended state.
 //!
-//! Sites of different generations may overlap: where one led a function's entry away, a later one that leaves that
-//! function alone may have led a call in its first bytes. So whatever of the journals stands is taken off first, newest
-//! first and until nothing more comes off; only what is left then tells whether somebody else has been here. Then
-//! what should stand is put on. All of this happens in a copy of the page's bytes.
+//! Sites of different generations may overlap. One generation may have redirected a function's entry; a later
+//! one that leaves this function alone may have redirected a call in its first bytes. So all redirects of the
+//! journals are removed first, the newest first, until no more can be removed. Only the bytes then left show
+//! whether something else has changed them. Then the intended redirects are put in. All of this happens in a
+//! copy of the page's bytes.
 
 use crate::{Record, RedirectKind};
 use addr::{Addr, Avma, AvmaRange};
@@ -14,24 +15,25 @@ use std::cmp::Reverse;
 pub struct Site {
     /// The newest record of this place.
     pub record: Record,
-    /// What each generation's redirect looks like here.
+    /// The bytes of each generation's redirect at this place.
     pub redirected: Vec<[u8; 8]>,
-    /// Whether the newest record's redirect is to stand, or none.
+    /// Whether the newest record's redirect, or no redirect, is intended.
     pub apply: bool,
-    /// Rises with the generation of the newest record.
+    /// Increases with the generation of the newest record.
     pub age: usize,
 }
 
-/// What became of the sites.
+/// The result for the sites.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Are as they should be, by place.
+    /// The indices of sites that are as intended.
     pub done: Vec<usize>,
-    /// Somebody else's bytes stand there.
+    /// Addresses that hold neither the bytes of the journals nor the original's.
     pub foreign: Vec<Avma>,
 }
 
-/// From the first to the last byte of the sites of one page, and of the hook, if it overlaps these.
+/// Returns the range from the first to the last byte of the sites of one page, and of the hook if it overlaps
+/// them.
 pub fn span(sites: &[Site], here: &[usize], hook: Option<&Record>) -> AvmaRange {
     let start = here.iter().map(|&i| sites[i].record.at).min().unwrap_or_default();
     let end = here.iter().map(|&i| sites[i].record.range().end).max().unwrap_or_default();
@@ -42,7 +44,7 @@ pub fn span(sites: &[Site], here: &[usize], hook: Option<&Record>) -> AvmaRange 
     }
 }
 
-/// The bytes of a span.
+/// The bytes of a span, with its address.
 struct Bytes<'a> {
     start: Avma,
     bytes: &'a mut [u8],
@@ -54,7 +56,7 @@ impl Bytes<'_> {
         self.bytes.get_mut(from..from.checked_add(usize::from(r.len))?)
     }
 
-    /// Changes one form of a record's bytes into another; whether it was there.
+    /// Changes one form of a record's bytes into another. Returns whether the first form was there.
     fn change(&mut self, r: &Record, from: &[u8; 8], to: &[u8; 8]) -> bool {
         let len = usize::from(r.len);
         match self.at(r) {
@@ -67,7 +69,8 @@ impl Bytes<'_> {
     }
 }
 
-/// Brings the sites `here` (places in `sites`, rising) to where they should be in the bytes of their span. `hook` stays where it stands, whatever the sites want.
+/// Brings the sites `here` (ascending indices in `sites`) to their intended state in the bytes of their span.
+/// `hook` stays if it is there, even against the sites.
 pub fn change(
     sites: &[Site],
     here: &[usize],
@@ -77,13 +80,13 @@ pub fn change(
 ) -> Outcome {
     let mut bytes = Bytes { start: span.start, bytes };
     let mut outcome = Outcome::default();
-    // Only the hook itself stands above everything.
+    // Only the hook itself lies above all redirects.
     let hook = hook.filter(|h| bytes.change(h, &h.new, &h.old));
     let mut left: Vec<usize> =
         here.iter().copied().filter(|&i| hook.is_none_or(|h| h.range() != sites[i].record.range())).collect();
     left.sort_by_key(|&i| Reverse(sites[i].age));
     let all = left.clone();
-    // What stood at each of `here`, of that which came off.
+    // The bytes that were removed at each of `here`.
     let mut stood: Vec<Option<[u8; 8]>> = vec![None; here.len()];
     let place = |i: usize| here.binary_search(&i).ok();
     loop {
@@ -112,7 +115,7 @@ pub fn change(
     }
     let (mut put, taken_off): (Vec<usize>, Vec<usize>) = ours.into_iter().partition(|&i| sites[i].apply);
     outcome.done.extend(taken_off);
-    // Where two want the same bytes, the one that has them keeps them.
+    // If two sites need the same bytes, the site whose redirect was there keeps them.
     put.sort_by_key(|&i| !stands(i));
     for i in put {
         let record = &sites[i].record;
@@ -125,13 +128,13 @@ pub fn change(
     outcome
 }
 
-/// Whether any of the sites is in code.
+/// Returns whether any of the sites is in code.
 pub fn is_code(sites: &[Site], here: &[usize]) -> bool {
     here.iter().any(|&i| !matches!(sites[i].record.kind, RedirectKind::Vtable | RedirectKind::Slot))
 }
 
-/// The writes that turn the bytes `before` of the sites' span into those `after`. In code only the bytes of sites: what lies
-/// between is for the program's and other tools' writes, at any time.
+/// Returns the writes that turn the bytes `before` of the sites' span into `after`. In code only the bytes of
+/// sites are written: the program and other tools may write the bytes between them at any time.
 pub fn writes(
     sites: &[Site],
     here: &[usize],
@@ -188,7 +191,8 @@ mod tests {
         }
     }
 
-    /// The first generation led the entry away; the second one, which left the function alone, the call in it.
+    /// The first generation redirected the entry. The second left the function alone and redirected the call
+    /// in it.
     fn entry() -> Record {
         record(RedirectKind::Entry, 0, &[0xe9, 1, 1, 1, 1], 0)
     }
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_takes_off_what_overlaps_whatever_the_order() {
+    fn undo_removes_overlapping_redirects_in_any_order() {
         for (newest, sites) in [
             (call(), [site(0, entry(), false), site(1, call(), false)]),
             (call(), [site(1, call(), false), site(0, entry(), false)]),
@@ -235,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redo_of_what_stands_changes_nothing() {
+    fn redo_of_applied_redirects_changes_nothing() {
         let sites = [site(0, entry(), false), site(1, call(), true)];
         for start in [ORIGINAL, with(&[call()]), with(&[entry()])] {
             let mut b = start;
@@ -245,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn others_bytes_are_left_alone() {
+    fn foreign_bytes_are_left_alone() {
         let mut theirs = with(&[call()]);
         theirs[3] = 0xcc;
         let mut b = theirs;
         let out = run(&[site(0, entry(), false), site(1, call(), false)], &mut b, None);
         assert_eq!((b, out.done.len(), out.foreign.len()), (theirs, 0, 2));
-        // What is beside them is not.
+        // Sites beside the changed bytes are undone.
         theirs = with(&[call()]);
         theirs[0] = 0xcc;
         b = theirs;
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_generation_never_share_bytes() {
+    fn sites_of_one_generation_never_share_bytes() {
         let sites = [site(0, entry(), true), site(1, call(), true)];
         let mut b = ORIGINAL;
         let out = run(&sites, &mut b, None);
@@ -270,7 +274,7 @@ mod tests {
         let stood = b;
         run(&sites, &mut b, None);
         assert_eq!(b, stood);
-        // The one that stands stays.
+        // The site whose redirect is there keeps it.
         for stood in [with(&[entry()]), with(&[call()])] {
             let mut b = stood;
             run(&sites, &mut b, None);
@@ -283,7 +287,7 @@ mod tests {
         let sites = [site(0, call(), true)];
         let (here, span) = ([0], AvmaRange::with_len(Avma(AT), 8));
         let mut after = with(&[call()]);
-        // What somebody else puts beside a redirect meanwhile stays.
+        // A byte that another tool writes beside a redirect meanwhile stays.
         after[0] = 0xcc;
         let writes = writes(&sites, &here, span, &ORIGINAL, &after);
         assert_eq!(writes, [(call().range(), call().new_bytes().to_vec())]);
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_stays() {
+    fn the_hook_is_never_removed() {
         let hook = record(RedirectKind::Entry, 0, &[0xe9, 9, 9, 9, 9], 0);
         let hooked = with(&[hook]);
         let mut b = hooked;

@@ -1,21 +1,22 @@
-//! Where a code cache goes: within reach of its modules, out of everybody's way.
+//! Chooses the address of a code cache: within reach of its modules, away from regions that grow.
 
 use addr::{Addr, Avma, AvmaRange};
 
-/// Code caches begin at a huge page.
+/// Code caches begin at the boundary of a huge page.
 pub const ALIGN: u64 = 2 << 20;
 
-/// A 32-bit displacement reaches 2 GiB either way; the rest is kept as margin for instruction lengths and bias of
-/// `displacement + operand offset` forms.
+/// A 32-bit displacement reaches 2 GiB either way; the rest is a margin for instruction lengths and the bias
+/// of `displacement + operand offset` forms.
 const REACH: u64 = (2 << 30) - (16 << 20);
 
-/// Room left above the program break: `brk` heaps grow upward, and glibc only changes to `mmap` when they cannot.
+/// Room left above the program break: `brk` heaps grow upward, and glibc changes to `mmap` only if they
+/// cannot.
 const BREAK_ROOM: u64 = 512 << 20;
 
-/// Room left below a stack mapping for its growth beyond what the mapping shows.
+/// Room left below a stack mapping for its growth beyond the mapping.
 const STACK_ROOM: u64 = 256 << 20;
 
-/// What kind of mapping limits a hole.
+/// The kind of mapping that limits a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hole {
     /// An ordinary mapping.
@@ -26,33 +27,34 @@ pub enum Hole {
     Stack,
 }
 
-/// A wish for room.
+/// A request for free address space.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// All mappings of the process, by rising address, with their kind.
+    /// All mappings of the process, by ascending address, with their kind.
     pub mappings: &'a [(AvmaRange, Hole)],
     /// The modules whose code and data the clones refer to.
     pub near: &'a [AvmaRange],
-    /// Bytes wanted.
+    /// The size. Bytes.
     pub len: u64,
     /// Absolute addresses of the cache must fit a sign-extended 32-bit displacement (non-PIE programs).
     pub low: bool,
 }
 
-/// There is no hole of the wanted size within reach.
+/// There is no hole of the requested size within reach.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no room for {len} bytes within reach of {near:?}")]
 pub struct NoRoom {
-    /// Bytes wanted.
+    /// The requested size. Bytes.
     pub len: u64,
     /// The hull of the modules.
     pub near: AvmaRange,
 }
 
-/// The place for a code cache.
+/// Returns the address for a code cache.
 ///
-/// Prefers the hole right below the modules (free in every usual address space: a PIE program has nothing below it,
-/// and the mmap area goes around), then the nearest place above that leaves the heap its room.
+/// Prefers the hole right below the modules. It is free in every usual address space: a PIE program has
+/// nothing below it, and the mmap area is elsewhere. The next choice is the nearest place above that leaves
+/// the heap its room.
 ///
 /// # Errors
 /// [`NoRoom`].
@@ -64,7 +66,7 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     if req.near.is_empty() || req.len == 0 || req.len > REACH || hull.len() > REACH {
         return Err(fail);
     }
-    // The lowest and the highest address a cache may use so that every byte of it reaches every byte of the hull.
+    // The lowest and the highest address of a cache from which every byte reaches every byte of the hull.
     let floor = Avma(hi.0.saturating_sub(REACH).max(1 << 20));
     let mut ceiling = Avma(lo.0.saturating_add(REACH).min(1 << 47));
     if req.low {
@@ -84,7 +86,7 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
         if kind == Hole::Stack {
             end = Avma(end.0.saturating_sub(STACK_ROOM.min(full / 2)));
         }
-        // One page stays free on either side, so that a neighbour can never become one mapping with the cache.
+        // One page stays free on either side, so that no neighbour can be merged with the cache.
         let start = start.max(floor).0.saturating_add(4096);
         let end = end.min(ceiling).0.saturating_sub(4096);
         if let Some(at) = candidate(start, end, req.len, hull) {
@@ -101,7 +103,7 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     best.map(|(_, at)| at).ok_or(fail)
 }
 
-/// The aligned place in `start..end` nearest to the hull.
+/// Returns the aligned place in `start..end` nearest to the hull.
 fn candidate(start: u64, end: u64, len: u64, hull: AvmaRange) -> Option<Avma> {
     let lowest = start.checked_add(ALIGN - 1)? & !(ALIGN - 1);
     let highest = end.checked_sub(len)? & !(ALIGN - 1);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the address space looks like, the place is free, aligned and within reach.
+        /// In any address space, the place is free, aligned and within reach.
         #[test]
         fn always_sound(gaps in prop::collection::vec((1u64..3000, 1u64..3000), 1..20), pick in 0usize..20, len in 1u64..64) {
             let mut at = 0x10_0000_0000u64;

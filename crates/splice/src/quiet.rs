@@ -1,13 +1,14 @@
-//! The end of counting: clones that counted do from then on what their originals do and nothing else, and no thread has a
-//! GS base of ours.
+//! The end of counting: from then on clones that counted only do what their originals do, and no thread has a
+//! GS base set by whet.
 //!
-//! Only instructions of counters touch memory behind the GS base in a clone that counts: 9 bytes, of which the first is the
-//! prefix of GS. A short jump over the other bytes takes the place of the first two. Where a page ends between these two, the
-//! opcode, which then begins the next page, becomes that of a nop.
+//! In a clone that counts, only instructions of counters access memory behind the GS base. They have 9 bytes,
+//! and the first byte is the GS prefix. A short jump over the other bytes replaces the first two bytes. If a
+//! page ends between these two, the opcode, which then begins the next page, becomes that of a nop.
 //!
-//! INVARIANT(boundaries): an instruction begins where one began before, so a thread may stand anywhere. A counter of three
-//! instructions may be cut short: nobody reads its register any more.
-//! INVARIANT(order): bases go back only when nothing counts; so whoever dies in between leaves what counts in its own memory.
+//! INVARIANT(boundaries): an instruction begins only where one began before, so a thread may be anywhere. A
+//! counter of three instructions may be cut short: no later instruction reads its register.
+//! INVARIANT(order): bases are reset only when nothing counts. So if whet dies in between, clones that still
+//! count have their own memory.
 
 use crate::counter_sites::{CounterSites, HEAD};
 use crate::counters::{release_counters, take_back};
@@ -15,29 +16,30 @@ use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle}
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::Process;
 
-/// Bytes of an instruction that touches counters' memory.
+/// The size of an instruction that accesses counters' memory. Bytes.
 const LEN: u64 = 9;
 /// Its first byte.
 const GS: u8 = 0x65;
-/// `jmp` over what is left of it.
+/// `jmp` over the rest of the instruction.
 const JUMP: [u8; 2] = [0xeb, 7];
-/// Behind its first byte: `nop` with an operand of a SIB and a disp32, as what it takes the place of.
+/// Behind the first byte: `nop` with an operand of a SIB and a disp32, as in the instruction that it
+/// replaces.
 const NOP: [u8; 4] = [0x0f, 0x1f, 0x84, 0x00];
-/// SIB byte of an operand that is nothing but a disp32: the last byte that may be replaced.
+/// The SIB byte of an operand that is only a disp32: the last byte that may be replaced.
 const ABSOLUTE: u8 = 0x25;
 const PAGE: u64 = 4096;
 
-/// What ending came to.
+/// The result of the end of counting.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// What was redirected, and all stops.
+    /// The redirects written, and all stops.
     pub report: ToggleReport,
-    /// The first thread found with a GS base of its own, and the base.
+    /// The first thread that was found to use its GS base itself, and the base.
     pub own_base: Option<(i32, u64)>,
 }
 
-/// Ends counting: redirects are taken away, then clones count no more and all bases go back. The counters' memory stays, until
-/// [`release_counters`].
+/// Ends counting: redirects are undone, then clones count no more and all bases are reset. The counters'
+/// memory stays until [`release_counters`].
 ///
 /// # Errors
 /// As [`crate::undo`].
@@ -53,14 +55,15 @@ pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -
     Ok(Ended { report, own_base })
 }
 
-/// The caches that count as far as their journals say. Where counters' memory is on record and no journal says so, all that
-/// ever counted may.
+/// Returns the caches that count according to their journals. If counters' memory is on record but no journal
+/// says so, all caches that ever counted may still count.
 fn counting(installed: &Installed) -> impl Iterator<Item = &Cache> {
     let all = !installed.is_counting();
     installed.caches.iter().filter(move |c| c.header.counting && (all || c.header.state != State::Undone))
 }
 
-/// Turns what counts into what does not, and takes all bases back, whether or not redirects lead to it.
+/// Makes all counting clones stop counting, and resets all bases, whether or not redirects lead to the
+/// clones.
 pub(crate) fn silence(
     process: &Process,
     installed: &Installed,
@@ -101,8 +104,9 @@ pub(crate) fn silence(
     Ok(own_base)
 }
 
-/// The pages of a text that have such places, as they are to be: whole pages, which the kernel writes one by one. `edit` takes
-/// the number of a place, its bytes and its address, and says whether they were what they should be.
+/// Returns the pages of a text with such places in their intended state: whole pages, which the kernel writes
+/// one by one. `edit` gets the number of a place, its bytes and its address. It returns whether the bytes
+/// were as expected.
 pub(crate) fn change(
     process: &Process,
     text: AvmaRange,
@@ -127,14 +131,14 @@ pub(crate) fn change(
     Ok(Some((range, bytes)))
 }
 
-/// Whether a page ends between the first two bytes of an instruction.
+/// Returns whether a page ends between the first two bytes of an instruction.
 fn splits(at: Avma) -> bool {
     let second = at.add(1);
     second == second.align_down(PAGE)
 }
 
-/// Makes the instruction at `at` the counter's again that begins with `head`; `false` where it is neither that nor what
-/// [`pass_over`] makes of it.
+/// Restores the counter's instruction at `at`, which begins with `head`. Returns `false` if the bytes are
+/// neither that instruction nor the replacement by [`pass_over`].
 pub(crate) fn count_again(bytes: &mut [u8], at: Avma, head: [u8; HEAD]) -> bool {
     let is_counter = head[0] == GS && matches!(head[1], 0x48 | 0x4c) && head[4] == ABSOLUTE;
     let done = if splits(at) { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };
@@ -147,7 +151,8 @@ pub(crate) fn count_again(bytes: &mut [u8], at: Avma, head: [u8; HEAD]) -> bool 
     }
 }
 
-/// Makes the instruction at `at` one that does nothing; `false` where it is none of a counter.
+/// Replaces a counter's instruction at `at` by one without effect; `false` if it is not a counter's
+/// instruction.
 fn pass_over(bytes: &mut [u8], at: Avma) -> bool {
     let splits = splits(at);
     let done = if splits { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };
@@ -164,7 +169,7 @@ fn pass_over(bytes: &mut [u8], at: Avma) -> bool {
     }
 }
 
-/// Gives the counters' memory back where nothing can count in it any more.
+/// Unmaps the counters' memory if nothing can count in it any more.
 pub(crate) fn release(process: &Process, installed: &Installed) -> Result<(), Error> {
     if installed.counts_for_good() { Ok(()) } else { release_counters(process, &installed.anchor) }
 }
@@ -174,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_over_counts_again() {
+    fn silenced_counters_count_again() {
         for inc in [[0x65, 0x48, 0xff, 0x04, 0x25, 1, 2, 3, 4], [0x65, 0x4c, 0x89, 0x0c, 0x25, 1, 2, 3, 4]] {
             let head = [inc[0], inc[1], inc[2], inc[3], inc[4]];
             for at in [0x1000u64, 0x1ffd, 0x1fff].map(Avma) {
@@ -182,9 +187,9 @@ mod tests {
                 assert!(pass_over(&mut bytes, at) && bytes != inc);
                 assert!(count_again(&mut bytes, at, head));
                 assert_eq!(bytes, inc);
-                // Once is enough.
+                // A second call changes nothing.
                 assert!(count_again(&mut bytes, at, head));
-                // Neither a place that holds something else, nor notes that are none.
+                // Fails for other bytes at the place, and for notes that do not fit.
                 assert!(!count_again(&mut [0x90; 9], at, head));
                 assert!(pass_over(&mut bytes, at));
                 assert!(!count_again(&mut bytes, at, [0xe9, 0, 0, 0, 0]));
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_passed_over_by_a_write_in_one_page() {
+    fn a_counter_is_silenced_by_a_write_in_one_page() {
         let inc = [0x65, 0x48, 0xff, 0x04, 0x25, 1, 2, 3, 4];
         for (at, changed, wanted) in [
             (0x1000u64, 0..2, [0xeb, 7, 0xff, 0x04, 0x25, 1, 2, 3, 4]),
@@ -205,7 +210,7 @@ mod tests {
             assert_eq!(bytes, wanted);
             let pages = [at + changed.start, at + changed.end - 1].map(|a| a / PAGE);
             assert_eq!(pages[0], pages[1]);
-            // Once is enough.
+            // A second call changes nothing.
             assert!(pass_over(&mut bytes, Avma(at)));
             assert_eq!(bytes, wanted);
         }

@@ -1,11 +1,12 @@
-//! Clones that have counted count again: the same code caches serve every further round.
+//! Makes clones that have counted count again: the same code caches serve every further round.
 //!
-//! INVARIANT(armed): an instruction that touches counters' memory is written back only while all threads stand still, after
-//! each of them got its base. A thread may stand anywhere in such a clone, or come back into it later: it counts, or it
-//! does not. A thread that stands within a counter of three instructions stores what its register holds; nobody else reads
-//! that register, and [`crate::counters`] leaves out what no counter can have come to.
-//! INVARIANT(listed): the journals say that the caches count before anything does. So whoever comes after a whet that died
-//! ends that.
+//! INVARIANT(armed): an instruction that accesses counters' memory is written back only while all threads are
+//! stopped, after each of them got its base. A thread may be anywhere in such a clone, or return into it
+//! later: it counts or it does not. A thread inside a counter of three instructions stores the content of its
+//! register. No other instruction reads that register, and [`crate::counters`] omits values that no counter
+//! can reach.
+//! INVARIANT(listed): the journals list the caches as counting before any clone counts. So if whet dies, the
+//! next whet ends the counting.
 
 use crate::counter_sites::CounterSites;
 use crate::quiet;
@@ -17,17 +18,18 @@ use addr::{Avma, AvmaRange, ReadMemory};
 use std::ops::Range;
 use tracee::Process;
 
-/// What it came to.
+/// The result of a recount.
 #[derive(Clone, Debug)]
 pub struct Recount {
-    /// Where the clones count.
+    /// The memory in which the clones count.
     pub area: CounterArea,
-    /// What was redirected, and all stops.
+    /// The redirects written, and all stops.
     pub toggle: ToggleReport,
 }
 
 impl Cache {
-    /// Reads where it counts, and what its installer has added to that. `None` where its clones cannot count again.
+    /// Reads the places of its counters, and the installer's additions. `None` if its clones cannot count
+    /// again.
     ///
     /// # Errors
     /// [`Error::Unreadable`].
@@ -40,11 +42,11 @@ impl Cache {
     }
 }
 
-/// Puts clones in force that have counted before, those of the caches with these journals, and has them count at `offsets`.
-/// Redirects of the generation in force are taken away in the same stop.
+/// Puts clones in force that have counted before, from the caches with these journals, and makes them count
+/// at `offsets`. Redirects of the generation in force are undone in the same stop.
 ///
 /// # Errors
-/// As [`crate::install`]; [`Error::Journal`] where the caches cannot count again.
+/// As [`crate::install`]; [`Error::Journal`] if the caches cannot count again.
 pub fn count_again(
     process: &Process,
     installed: &Installed,

@@ -1,7 +1,7 @@
-//! Putting an earlier generation in force again, where there is no room for a new one.
+//! Puts an earlier generation in force again if there is no room for a new one.
 //!
-//! Its clones are as right as they ever were: each stands for its original. It takes the next number, so that it is the newest one
-//! from then on, and redirects of all others go in the same stops.
+//! Its clones are still correct: each stands for its original. It gets the next number, so that it is the
+//! newest generation from then on. Redirects of all others are undone in the same stops.
 
 use crate::{Cache, Error, Header, Installed, Policy, State, ToggleReport, fault, toggle};
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracee::Process;
 
 impl Installed {
-    /// The generations that are there whole, those that only counted aside, with their caches; rising.
+    /// Returns the generations whose caches are complete, counting generations excluded, with their caches;
+    /// ascending.
     #[must_use]
     pub fn whole_generations(&self) -> Vec<(u32, Vec<&Cache>)> {
         let mut all: BTreeMap<u32, Vec<&Cache>> = BTreeMap::new();
@@ -25,10 +26,10 @@ impl Installed {
     }
 }
 
-/// Puts a generation in force again as the newest one; its new number, and what was redirected.
+/// Puts a generation in force again as the newest. Returns its new number, and the redirects written.
 ///
 /// # Errors
-/// As [`crate::redo`]. Whoever dies in between leaves an installation that did not come to its end.
+/// As [`crate::redo`]. If whet dies in between, an unfinished installation remains.
 pub fn reinstate(
     process: &Process,
     installed: &Installed,

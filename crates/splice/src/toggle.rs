@@ -1,10 +1,11 @@
-//! Writing redirects and taking them away, with the world stopped for nothing else.
+//! Writes and undoes redirects. The target is stopped only for these writes.
 //!
-//! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without looking at
-//! signals; so the death of whet leaves every redirect either old or new, never torn.
-//! INVARIANT(first byte): no redirect that is put in force covers a byte at which an instruction begins, and only the bytes
-//! of redirects are written. So no thread can stand in the middle of one, and a probe or breakpoint of somebody else, which is the
-//! first byte of an instruction, comes and goes at any time without harm.
+//! INVARIANT(one page): each write lies inside one page, and the kernel copies such a write without a check
+//! for signals. So the death of whet leaves every redirect either old or new, never torn.
+//! INVARIANT(first byte): no redirect that is put in force covers a byte at which an instruction begins, and
+//! only the bytes of redirects are written. So no thread can be in the middle of a redirect. Probes and
+//! breakpoints of other tools replace the first byte of an instruction, so they can be set and removed at any
+//! time without harm.
 
 use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::mark::Marks;
@@ -18,21 +19,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracee::{Patience, Process, Seized, StopError, Stopped};
 
-/// How patient to be.
+/// Limits for the stops of one change.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Longest time to wait for threads that are stuck in the kernel before all are let go.
+    /// Longest wait for threads that are stuck in the kernel, after which all threads are released.
     pub deadline: Duration,
-    /// The same for threads that only wait for a CPU, at the first attempt; at the n-th n times as long.
+    /// Longest wait for threads that only wait for a CPU, at the first attempt; at the n-th attempt n times
+    /// as long.
     pub starved: Duration,
-    /// How many stops to try in all, for threads that do not stop in time or stand in the way.
+    /// How many stops to try in all, if threads do not stop in time or bind a redirected slot meanwhile.
     pub attempts: u32,
     /// Pause between attempts.
     pub pause: Duration,
-    /// How many writes are made in one stop: what is left takes others, since every prefix of a change is sound. Code takes one
-    /// for each redirect, data one for each page.
+    /// How many writes are made in one stop. The rest takes further stops, since every prefix of a change is
+    /// sound. Code needs one write for each redirect, data one for each page.
     pub writes: usize,
-    /// Pause between those.
+    /// Pause between the stops that make the writes of one change.
     pub breath: Duration,
 }
 
@@ -49,26 +51,27 @@ impl Default for Policy {
     }
 }
 
-/// What one undo, redo or installation changed.
+/// The result of one undo, redo or installation.
 #[derive(Clone, Debug, Default)]
 pub struct ToggleReport {
-    /// Redirects now as wanted, by kind.
+    /// Redirects that are now as intended, by kind.
     pub done: BTreeMap<RedirectKind, usize>,
-    /// Redirects that somebody else's bytes stand on: left alone.
+    /// Addresses of redirects that hold neither whet's bytes nor the original's: left alone.
     pub foreign: Vec<Avma>,
-    /// How long the world stood still, each time.
+    /// How long all threads were stopped, each time.
     pub stops: Vec<Duration>,
     /// Stops that were given up because threads did not stop in time.
     pub busy: u32,
-    /// Waiting system calls that were issued again so that the program did not see the stop.
+    /// Waiting system calls that were restarted so that the program did not notice the stop.
     pub cured: usize,
 }
 
-/// Takes away every redirect of every generation. How unwinders are answered stays: they may meet clones' frames yet.
+/// Undoes every redirect of every generation. The lookup of unwinders stays redirected, as they may still
+/// meet frames of clones.
 ///
 /// # Errors
-/// [`Error::Tracee`] where the target could not be stopped within the policy, [`Error::WriteLost`] where the kernel
-/// did not keep what was written. What was changed until then is valid; a second undo goes on from there.
+/// [`Error::Tracee`] if the target could not be stopped within the policy, [`Error::WriteLost`] if the kernel
+/// lost a write. All changes made until then are valid; a second undo continues from there.
 pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
     let report = if installed.may_count() {
         quiet::end_counting(process, installed, policy)?.report
@@ -79,7 +82,8 @@ pub fn undo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     Ok(report)
 }
 
-/// The same for redirects alone. A cache that counts is marked as undone only where nothing says how to end that.
+/// As [`undo`], for redirects alone. A cache that counts is marked as undone only if no notes say how to end
+/// its counting.
 pub(crate) fn take_away(
     process: &Process,
     installed: &Installed,
@@ -103,11 +107,12 @@ pub(crate) fn take_away(
     run(process, &none, policy)
 }
 
-/// Announces an operator's undo: from now on nothing that was begun before comes into force, by whichever whet. What another whet has
-/// put in force in the stop of this moment is listed in the target, to be found by looking again.
+/// Announces an operator's undo: from now on no change that began before comes into force, by any whet. A
+/// stop of another whet at this moment may still put redirects in force; they are listed in the target, so
+/// look again.
 ///
 /// # Errors
-/// [`Error::Tracee`] where the target cannot be written.
+/// [`Error::Tracee`] if the target cannot be written.
 pub fn overrule(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     let undos = process.u64(anchor.undos_at())?.wrapping_add(1);
     Ok(process.write(anchor.undos_at(), &undos.to_le_bytes())?)
@@ -147,12 +152,13 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The unwinder's lookup led through the anchor: in force already unless the installer died before.
+    /// Returns the redirect of the unwinder's lookup to the anchor. It is in force already unless the
+    /// installer died before.
     pub fn swap(a: &Anchor) -> Option<Self> {
         a.slot.map(|at| Self { at, expected: a.original, new: a.routine().0 })
     }
 
-    /// Changes it, with the world stopped.
+    /// Writes the word, with all threads stopped.
     pub fn put(&self, process: &Process) -> Result<(), Error> {
         let found = process.u64(self.at)?;
         if found == self.new {
@@ -166,24 +172,25 @@ impl Word {
     }
 }
 
-/// All that one change of a target consists of, in the order in which it is made.
+/// All parts of one change of a target, in the order in which they are made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub word: Option<Word>,
-    /// What leads unwinders' calls of `dl_iterate_phdr`: nothing is applied before it is in force, and nothing takes it away.
+    /// Redirects of unwinders' calls of `dl_iterate_phdr`. No other redirect is applied before they are in
+    /// force, and they are never undone.
     pub led: &'a [Record],
-    /// Where the clones that are applied count.
+    /// The memory for the counters of the applied clones.
     pub counters: Option<&'a CounterArea>,
     /// Text of clones that count again, written once all threads have their bases.
     pub arms: &'a [(AvmaRange, Vec<u8>)],
-    /// The anchor as it was read: where an operator's undo has begun since, nothing comes into force.
+    /// The anchor as it was read. If an operator's undo has begun since, nothing comes into force.
     pub only_if: Option<&'a Anchor>,
     pub revert: &'a [Record],
     pub apply: &'a [Record],
     pub marks: &'a [(Avma, State)],
 }
 
-/// The places of a change, by page, what is taken away before what is put in.
+/// Returns the places of a change, by page; places to undo come before places to apply.
 fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
     let mut by_place: BTreeMap<(Avma, u8), Site> = BTreeMap::new();
     let reverted = change.revert.iter().map(|r| (*r, false));
@@ -229,13 +236,14 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
             std::thread::sleep(policy.pause);
         }
     }
-    // Where somebody else's bytes stand, ours may come back with what they cover.
+    // If another program changed a redirect, whet's bytes may return when that program restores the bytes it
+    // replaced.
     let clean = report.foreign.is_empty();
     let longest = report.stops.iter().max().map_or(0, Duration::as_nanos);
     let longest = u64::try_from(longest).unwrap_or(u64::MAX).to_le_bytes();
     not_overruled(process, change)?;
     for &(journal, state) in change.marks.iter().filter(|(_, s)| clean || *s != State::Undone) {
-        // For information: whoever dies here leaves what the stop before said.
+        // For information: if whet dies here, the value of an earlier stop remains.
         process.write(journal.add(STOPPED_OFFSET), &longest)?;
         fault::point();
         mark(process, journal, state)?;
@@ -243,12 +251,12 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     Ok(report)
 }
 
-/// Writes down where the generation of a journal is in its life.
+/// Writes the state of a journal's generation.
 pub(crate) fn mark(process: &Process, journal: Avma, state: State) -> Result<(), Error> {
     Ok(process.write(journal.add(STATE_OFFSET), &state.code().to_le_bytes())?)
 }
 
-/// Makes sure that no operator's undo has begun since the anchor was read.
+/// Checks that no operator's undo has begun since the anchor was read.
 fn not_overruled(process: &Process, change: &Change<'_>) -> Result<(), Error> {
     match change.only_if {
         Some(anchor) if process.u64(anchor.undos_at())? != anchor.undos => Err(Error::NotAlone),
@@ -256,7 +264,8 @@ fn not_overruled(process: &Process, change: &Change<'_>) -> Result<(), Error> {
     }
 }
 
-/// How many of the places in `todo` lie in its first pages, of which at least one, that take so many writes together.
+/// Returns how many of the places in `todo` lie in its first pages that together need at most `writes`
+/// writes. At least one page counts.
 fn some_pages(sites: &[Site], todo: &[usize], writes: usize) -> usize {
     let mut sum = 0;
     let fits = |here: &&[usize]| {
@@ -272,7 +281,7 @@ fn by_page<'a>(sites: &[Site], places: &'a [usize]) -> impl Iterator<Item = &'a 
     places.chunk_by(move |a, b| page_of(a) == page_of(b))
 }
 
-/// Stops all threads, as often as the policy allows.
+/// Stops all threads, with as many attempts as the policy allows.
 pub(crate) fn stop<'p>(
     process: &'p Process,
     policy: &Policy,
@@ -293,15 +302,15 @@ pub(crate) fn stop<'p>(
     }
 }
 
-/// What one stop came to.
+/// The result of one stop.
 #[derive(Default)]
 struct Stop {
-    /// What was written where.
+    /// The ranges written, with their bytes.
     written: Vec<(AvmaRange, Vec<u8>)>,
 }
 
 impl Stop {
-    /// Reads back what was written.
+    /// Compares the written ranges with their bytes.
     fn check(&self, process: &Process) -> Result<(), Error> {
         let spans: Vec<AvmaRange> = self.written.iter().map(|(span, _)| *span).collect();
         for ((range, wanted), found) in self.written.iter().zip(process.read_many(&spans)?) {
@@ -313,7 +322,7 @@ impl Stop {
     }
 }
 
-/// What happens while nothing moves.
+/// Makes the changes of one stop.
 fn in_stop(
     stopped: &mut Stopped<'_>,
     sites: &[Site],
@@ -340,17 +349,17 @@ fn in_stop(
         change.led.iter().try_for_each(|r| lead(process, r))?;
         finishing::open(process, change.word, change.led)?;
     }
-    // Nothing is written where a module has come in place of the one that was rebuilt.
+    // Nothing is written if another module has replaced the module that was rebuilt.
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
     let left: Vec<usize> = left.iter().copied().filter(|&i| marks.stands(&sites[i].record)).collect();
     let left = &left[..];
     let pages: Vec<&[usize]> = by_page(sites, left).collect();
-    // An older whet's jump at the entry of `dl_iterate_phdr`, which redirects may overlap.
+    // The jump of an older whet at the entry of `dl_iterate_phdr`, which redirects may overlap.
     let hook = change.led.first();
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
-    // All reads at once: most of a stop would else go into system calls.
+    // All reads at once: most of a stop would otherwise be spent in system calls.
     let before = process.read_many(&spans)?;
-    // Where a generation is to stand, those of earlier ones that had to go are not what was wanted.
+    // When installing, do not count removed redirects of older generations.
     let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
     for ((here, &span), before) in pages.into_iter().zip(&spans).zip(before) {
         let mut bytes = before.clone();
@@ -361,7 +370,7 @@ fn in_stop(
         report.foreign.extend(outcome.foreign);
         if bytes != before {
             fault::point();
-            // Once the world goes on, such a module may be unloaded.
+            // When the threads run again, such a module may be unloaded.
             let unloadable = here.iter().any(|&i| sites[i].record.mark.is_some());
             for (range, bytes) in page::writes(sites, here, span, &before, &bytes) {
                 if unloadable {
@@ -376,7 +385,7 @@ fn in_stop(
     Ok(stop)
 }
 
-/// Whether a thread that was binding a led slot when the world stopped has bound it since.
+/// Returns whether a thread that was binding a redirected slot at the stop has bound it since.
 pub(crate) fn slipped(process: &Process, led: &[Record]) -> Result<bool, Error> {
     for r in led {
         if process.bytes(r.range())? != r.new_bytes() {
@@ -386,7 +395,7 @@ pub(crate) fn slipped(process: &Process, led: &[Record]) -> Result<bool, Error> 
     Ok(false)
 }
 
-/// Leads one call of `dl_iterate_phdr`. No thread can stand inside a word of data or a displacement.
+/// Redirects one call of `dl_iterate_phdr`. No thread can be inside a word of data or a displacement.
 pub(crate) fn lead(process: &Process, record: &Record) -> Result<(), Error> {
     let now = process.bytes(record.range())?;
     if now == record.new_bytes() {
@@ -401,10 +410,10 @@ pub(crate) fn lead(process: &Process, record: &Record) -> Result<(), Error> {
     write_checked(process, record.at, record.new_bytes())
 }
 
-/// Reads from each page, so that pages come from the disk before the target is stopped.
+/// Reads from each page, so that pages are read from the disk before the target is stopped.
 ///
-/// Nothing is written: the target runs and may change the byte between a read and a write. So private copies of pages are
-/// made in the stop, about a microsecond each.
+/// Nothing is written: the target runs and may change the byte between a read and a write. So private copies
+/// of pages are made in the stop, at about a microsecond each.
 fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) -> Result<(), Error> {
     let mut done = None;
     for record in records {
@@ -414,7 +423,7 @@ fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) ->
         }
         done = Some(page);
         let read = process.read(record.at, &mut [0]);
-        // A module that is marked may be gone by now.
+        // The module of a marked record may have been unloaded.
         if record.mark.is_none() {
             read?;
         }
@@ -422,7 +431,7 @@ fn prefault<'a>(process: &Process, records: impl Iterator<Item = &'a Record>) ->
     Ok(())
 }
 
-/// Writes and reads back.
+/// Writes bytes and reads them back.
 pub(crate) fn write_checked(process: &Process, at: Avma, bytes: &[u8]) -> Result<(), Error> {
     process.write(at, bytes)?;
     let range = AvmaRange::with_len(at, bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! What `status` may meet: memory that looks like an anchor with journals, and is not.
+//! Input that `status` may meet: memory that looks like an anchor with journals, and is not.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
@@ -7,7 +7,7 @@ use splice::{Anchor, Header, MAX_REGIONS, State, decode_stub, discover};
 const ANCHOR: Avma = Avma(0x7f00_0000_1000);
 const JOURNAL: Avma = Avma(0x7f00_0020_0000);
 
-/// Two pages.
+/// A memory of two pages.
 struct Memory([(Avma, Vec<u8>); 2]);
 
 impl ReadMemory for Memory {
@@ -56,20 +56,20 @@ fn look(memory: &Memory) -> Option<splice::Installed> {
 }
 
 #[test]
-fn what_is_sound_is_found() {
+fn a_valid_anchor_is_found() {
     let found = look(&memory()).unwrap();
     assert_eq!((found.generation(), found.state(), found.caches.len()), (1, State::Applied, 1));
     assert_eq!(found.mapped_bytes(), 8192);
 }
 
-/// The one-second form of the fuzz target: any bytes, no panic.
+/// The one-second form of the fuzz target: arbitrary bytes cause no panic.
 #[test]
-fn what_is_not_does_no_harm() {
+fn invalid_memory_causes_no_panic() {
     arbtest::arbtest(|u| {
         let mut memory = memory();
         for _ in 0..u.int_in_range(1..=6)? {
             let [anchor, journal] = &mut memory.0;
-            // Mostly where something is: the head, the list of regions, the journal's header.
+            // Mostly in the places with contents: the head, the list of regions, the journal's header.
             let (page, range) = u.choose(&[(0, 0..64), (0, 64..4096), (1, 0..256), (1, 0..4096)])?;
             let at = u.int_in_range(range.start..=range.end - 8)?;
             let word = match u.int_in_range(0..=3u8)? {

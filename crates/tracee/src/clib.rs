@@ -1,24 +1,25 @@
 //! How the target's C library cancels threads (`pthread_cancel`).
 //!
-//! The GNU one before 2.41 does it in the handler of a signal, wherever the thread is. From 2.41 on, and in musl, the handler asks whether
-//! the thread is about to wait, by an address, and nothing else comes of it in a routine of whet's. There the signal ends the call, as any
-//! signal with a handler does, and behind the call the library looks whether the thread is to be cancelled. But the signal
-//! restarts calls (`SA_RESTART`). So a transfer must be one that is not restarted: see [`crate::finish`]. Waits with a timeout never are
-//! (`signal(7)`).
+//! glibc before 2.41 cancels in the handler of a signal, wherever the thread is. In glibc from 2.41 on, and
+//! in musl, the handler checks by an address whether the thread is about to wait, and does nothing in a
+//! routine of whet. There the signal ends the call, as any signal with a handler does, and behind the call
+//! the library checks whether the thread is to be cancelled. But the signal restarts calls (`SA_RESTART`). So
+//! a transfer must not be restartable: see [`crate::finish`]. Waits with a timeout never are (`signal(7)`).
 //!
-//! LIMIT: the signal may come in the nanoseconds between a thread's return to user code and its call in the routine. Then a wait goes
-//! on until its time is over.
+//! LIMIT: the signal may come in the nanoseconds between a thread's return to user code and its call in the
+//! routine. Then a wait continues until its timeout.
 
 use crate::Process;
 use crate::process::mapping_range;
 use addr::ReadMemory;
 
-/// The first minor version of the GNU C Library 2 whose cancellation goes by the address at which a call is made.
+/// The first minor version of glibc 2 that cancels by the address at which a call is made.
 const CANCELS_BY_ADDRESS: u32 = 41;
-/// What the GNU C Library says of itself in its constants, before its minor version.
+/// The text before the minor version in glibc's constants.
 const RELEASE: &[u8] = b"release version 2.";
 
-/// Whether a thread is cancelled in a waiting call at any address. Without a C library that is known to do so: `false`.
+/// Returns whether a thread in a waiting call is cancelled at any address; `false` unless the C library does
+/// so for certain.
 pub(crate) fn cancels_anywhere(process: &Process) -> bool {
     let maps = process.maps_text().unwrap_or_default();
     let minor = maps.lines().filter(|line| is_constants(line)).find_map(|line| {
@@ -28,7 +29,7 @@ pub(crate) fn cancels_anywhere(process: &Process) -> bool {
     minor.is_some_and(|minor| minor < CANCELS_BY_ADDRESS)
 }
 
-/// Whether a line of the mappings is about constants of the GNU C Library; a replaced file is marked as deleted.
+/// Returns whether a line of the mappings is that of glibc's constants. A replaced file is marked as deleted.
 fn is_constants(line: &str) -> bool {
     let path = line.strip_suffix(" (deleted)").unwrap_or(line);
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -37,7 +38,7 @@ fn is_constants(line: &str) -> bool {
     is_libc && path.contains('/') && line.split(' ').nth(1) == Some("r--p")
 }
 
-/// The minor version of the GNU C Library 2 in its constants.
+/// Returns the minor version of glibc 2 from its constants.
 fn minor_version(constants: &[u8]) -> Option<u32> {
     let from = constants.windows(RELEASE.len()).position(|w| w == RELEASE)? + RELEASE.len();
     let digits = constants[from..].iter().map(|&b| char::from(b)).take_while(char::is_ascii_digit);

@@ -1,33 +1,34 @@
-//! What can go wrong with a live process.
+//! Errors of the work with a live process.
 
 use crate::{Pid, Sig, Tid};
 use addr::{Avma, Unreadable};
 use std::io;
 use std::time::Duration;
 
-/// Why something could not be done to a process.
+/// The reason why an operation on a process failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No such process here: the id was never there, or belongs to another pid namespace.
+    /// There is no such process: the id was never used, or belongs to another pid namespace.
     #[error("no process {0}")]
     NoSuchProcess(Pid),
-    /// The process ended while it was worked on.
+    /// The process ended during the operation.
     #[error("process {0} has ended")]
     Gone(Pid),
-    /// The thread ended while it was worked on (its process may live).
+    /// The thread ended during the operation (its process may live).
     #[error("thread {0} has ended")]
     ThreadGone(Tid),
-    /// The process ran another program (exec) while it was worked on: nothing known about it holds any more.
+    /// The process executed another program (exec) during the operation: earlier findings are no longer
+    /// valid.
     #[error("process {0} has replaced itself by exec")]
     Exec(Pid),
     /// The process is whet itself.
     #[error("process {0} is this very program")]
     Itself(Pid),
-    /// The id is that of a thread that leads no process.
+    /// The id is that of a thread other than the first of its process.
     #[error("{0} is a thread of process {1}, not a process")]
     NotAProcess(Pid, Pid),
-    /// A kernel thread: no user memory at all.
+    /// A kernel thread, which has no user memory.
     #[error("{name} ({pid}) is a kernel thread")]
     KernelThread {
         /// Its id.
@@ -38,18 +39,18 @@ pub enum Error {
     /// Ended, or just about to end (state Z or X).
     #[error("process {0} is ending")]
     Ending(Pid),
-    /// Somebody traces it: one tracer is all the kernel allows.
+    /// Another program traces it: the kernel allows only one tracer.
     #[error("process {pid} is traced by {comm} ({by})")]
     AlreadyTraced {
         /// The target.
         pid: Pid,
-        /// The tracer; 0 where it is outside our pid namespace.
+        /// The tracer; 0 if it is outside this pid namespace.
         by: Pid,
         /// The tracer's name.
         comm: String,
     },
-    /// Another process runs in the same memory (`clone` with `CLONE_VM` and without `CLONE_THREAD`) and would not be
-    /// stopped with the target's threads.
+    /// Another process runs in the same memory (`clone` with `CLONE_VM` and without `CLONE_THREAD`). A stop
+    /// of the target's threads would not stop it.
     #[error("process {pid} shares its memory with process {with} ({name}){doubt}")]
     SharesMemory {
         /// The target.
@@ -58,16 +59,16 @@ pub enum Error {
         with: Pid,
         /// Its name.
         name: String,
-        /// Whether that is sure, as a clause to append; may be empty.
+        /// Whether this is certain, as a clause to append; may be empty.
         doubt: &'static str,
     },
     /// Stopped by job control (SIGSTOP, Ctrl-Z).
     #[error("process {0} is stopped by job control; continue it first (kill -CONT {0})")]
     JobStopped(Pid),
-    /// Under strict seccomp: any system call run in it kills it.
+    /// Under strict seccomp: any remote system call kills it.
     #[error("process {0} is under strict seccomp")]
     SeccompStrict(Pid),
-    /// Under seccomp filters that cannot be suspended from here.
+    /// Under seccomp filters that whet cannot suspend.
     #[error("process {pid} is under a seccomp filter and it cannot be suspended: {why}")]
     SeccompFilter {
         /// The target.
@@ -80,19 +81,19 @@ pub enum Error {
     NotX86_64 {
         /// The target.
         pid: Pid,
-        /// What it is instead.
+        /// Its format.
         what: String,
     },
-    /// The kernel does not let us.
+    /// The kernel denied permission.
     #[error("no permission to {what} process {pid}{hint}")]
     NoPermission {
         /// The target.
         pid: Pid,
-        /// What was tried.
+        /// The action that was denied.
         what: &'static str,
-        /// What would help, as a clause to append; may be empty.
+        /// Advice, as a clause to append; may be empty.
         hint: String,
-        /// The kernel's word.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -102,46 +103,46 @@ pub enum Error {
     /// Memory could not be written.
     #[error("cannot write {len} bytes at {at}")]
     Unwritable {
-        /// Where.
+        /// The address.
         at: Avma,
-        /// How much.
+        /// The number of bytes.
         len: usize,
-        /// The kernel's word.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// A file of /proc could not be read.
     #[error("cannot read {path}")]
     ProcFile {
-        /// Which.
+        /// The path.
         path: String,
-        /// The kernel's word.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A file of /proc says something unexpected.
+    /// A file of /proc has unexpected content.
     #[error("cannot make sense of {path}: {what}")]
     ProcFormat {
-        /// Which.
+        /// The path.
         path: String,
-        /// What was looked for.
+        /// The missing content.
         what: &'static str,
     },
-    /// A system call of ours on the target failed.
+    /// A system call of whet on the target failed.
     #[error("{what} failed for {tid}")]
     Os {
         /// The call.
         what: &'static str,
-        /// The thread (or process) it was for.
+        /// The thread (or process) concerned.
         tid: Tid,
-        /// The kernel's word.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A thread that is none of the stopped ones was named.
+    /// The thread is not one of the stopped threads.
     #[error("thread {0} is not one of the stopped threads")]
     NotStopped(Tid),
-    /// The instruction pointer of a thread inside a system call was to be moved.
+    /// A move of the instruction pointer was requested for a thread inside a system call.
     #[error("thread {0} is inside a system call; its instruction pointer is the kernel's")]
     InSyscall(Tid),
     /// No `syscall` instruction was found in the target's code.
@@ -155,61 +156,62 @@ pub enum Error {
         /// The error number.
         errno: i32,
     },
-    /// No thread fit to run system calls came to a stop in time. Fit is one on a stack of its own, with room.
+    /// No thread fit to run system calls came to a stop in time. A fit thread is on its own stack, with room.
     #[error("no thread of process {0} that is fit to run a system call could be stopped")]
     NoThread(Pid),
-    /// Nothing in the target's code calls `rt_sigreturn`, and nothing can be made to: should whet die while a thread runs a
-    /// system call for it, the thread would be lost.
+    /// No code of the target leads to `rt_sigreturn`. If whet died while a thread ran a system call for it,
+    /// the thread would be lost.
     #[error("no code of process {0} leads a thread back from a system call")]
     NoWayHome(Pid),
-    /// The threads have their system calls turned into signals (Wine does that): ours would be too.
+    /// The threads have their system calls turned into signals (Wine does that), and remote system calls as
+    /// well.
     #[error("process {0} dispatches its system calls to itself")]
     SyscallDispatch(Pid),
-    /// The thread that traces ended: it panicked, or could not be started.
+    /// The tracing thread ended: it panicked, or could not be started.
     #[error("the tracing thread is gone")]
     TracerLost,
-    /// A signal that could not be given back to the target.
+    /// A signal could not be returned to the target.
     #[error("signal {sig} could not be given back to thread {tid}")]
     SignalLost {
         /// The thread.
         tid: Tid,
         /// The signal.
         sig: Sig,
-        /// The kernel's word.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A thread that did not stop in time, or a process that shares the memory and has not left it in time.
+/// A thread that did not stop in time, or a process that shares the memory and did not leave it in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
-    /// Which.
+    /// The thread or process.
     pub tid: Tid,
     /// Its state letter in /proc (`D`: in an uninterruptible wait, such as a vfork parent).
     pub state: char,
-    /// The kernel function it waits in; `0` where that is hidden.
+    /// The kernel function in which it waits; `0` if that is hidden.
     pub wchan: String,
 }
 
-/// Why a stop did not come about. Every thread goes on by then.
+/// The reason why a stop failed. Every thread is resumed by then.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
     /// Some threads did not stop within the deadline.
     #[error("{}", busy(stuck, *waited))]
     Busy {
-        /// Those threads.
+        /// The late threads.
         stuck: Vec<Stuck>,
-        /// How long was waited.
+        /// How long the stop was tried.
         waited: Duration,
     },
-    /// Something failed.
+    /// An operation failed.
     #[error(transparent)]
     Failed(#[from] Error),
 }
 
 impl StopError {
-    /// Whether all that was missing is CPU time: every thread that did not stop was ready to run.
+    /// Returns whether only CPU time was missing: every thread that did not stop was ready to run.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         matches!(self, Self::Busy { stuck, .. } if !stuck.is_empty() && stuck.iter().all(|s| s.state == 'R'))

@@ -1,18 +1,20 @@
-//! Leading a thread into the slot that finishes its call.
+//! Sends a thread into the slot that finishes its call.
 //!
-//! Registers change at once and a slot needs nobody, so our death at any instant leaves a thread that finishes its call.
+//! Registers change at once and a slot needs no tracer. So if whet dies at any instant, the thread finishes
+//! its call.
 //!
-//! A call that has moved something must end with that as soon as a signal handler runs, even one whose signal restarts calls
-//! (`SA_RESTART`). The kernel decides by the address behind the call. So such a thread is followed to the entry of its
-//! call in the slot, where it gets the address from which there is no restart. Should we die in between, a
-//! handler of that kind lets the call go on. From there it goes on as a tracee until the tracing thread ends: to be let
-//! go at a stop inside of a call would wake it out of the call. In that moment an ignored signal would end the call, too,
-//! so only threads of processes that have handlers are followed, or may get one of their C library's at any time.
+//! A call that has moved a part must end with that part as soon as a signal handler runs, even if the
+//! handler's signal restarts calls (`SA_RESTART`). The kernel decides by the address behind the call. So such
+//! a thread is followed to the entry of its call in the slot, where it gets the address from which there is
+//! no restart. If whet dies in between, the call continues after a handler with `SA_RESTART`. From the entry
+//! on the thread stays a tracee until the tracing thread ends: to detach, it would have to stop, which would
+//! wake it out of the call. During that time an ignored signal would end the call as well. So threads are
+//! followed only if their process has handlers, or may get a handler of its C library at any time.
 //!
-//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits (musl, and glibc
-//! from 2.41). The handler of its signal would run in a slot between the restart of the call and its `syscall`
-//! instruction, see no wait there, and let the call begin. A thread that is followed has the call end with `EINTR` then, by
-//! which these libraries cancel as well.
+//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits (musl,
+//! and glibc from 2.41). Between the restart of the call and its `syscall` instruction the handler of the
+//! cancellation would see a program counter in the slot, take the thread for one that does not wait, and the
+//! call would begin. A followed thread's call ends with `EINTR` instead, by which these libraries cancel too.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};
@@ -24,17 +26,18 @@ use crate::{Regs, Sig, Status, Tid, seccomp};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entering {
     slot: Slot,
-    /// Whether its call has moved something.
+    /// Whether its call has moved a part.
     moves: bool,
-    /// The registers with which its call ends, should a handler run before the call begins: of a transfer those behind the
-    /// call with what it has moved; of a wait those in the slot with which the kernel ends the wait.
+    /// The registers with which the call ends if a handler runs before the call begins. For a transfer: behind
+    /// the call, with what it has moved. For a wait: in the slot, where the kernel ends the wait.
     early: Regs,
-    /// Its call has begun. It needs nothing but the end of the tracing thread.
+    /// The call has begun. The thread needs only the end of the tracing thread.
     pub(crate) there: bool,
 }
 
 impl Group {
-    /// Lets a thread at rest finish its call in a slot, which is returned; where there is none it goes on as it is.
+    /// Lets a thread at rest finish its call in a slot and returns the slot. Without a slot the thread is
+    /// resumed as it is.
     pub(crate) fn finish(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
         if let Some(slot) = rest.slot().filter(|_| rest.ends()) {
             if ptrace::set_regs(tid, &rest.part()).is_ok() {
@@ -50,7 +53,7 @@ impl Group {
         entered
     }
 
-    /// The same; `None` where nothing was done.
+    /// Sends a thread into a slot; `None` if nothing was done.
     fn enter(&mut self, tid: Tid, rest: &Rest) -> Option<Slot> {
         let status = self.process.thread_status(tid).ok()?;
         let slot = match rest.slot() {
@@ -77,7 +80,7 @@ impl Group {
         Some(slot)
     }
 
-    /// A thread on its way into a slot has stopped.
+    /// Handles a stop of a thread on its way into a slot.
     pub(crate) fn entered(&mut self, tid: Tid, entering: Entering, stop: Stop) {
         let Entering { slot, moves, early, there } = entering;
         let Ok(mut regs) = ptrace::regs(tid) else { return self.detach(tid, None) };
@@ -86,7 +89,7 @@ impl Group {
             Stop::Syscall if !there && regs.ip() == slot.behind() => {
                 if moves {
                     regs.0.rip = slot.once().0;
-                    // Else the thread goes on without that, as it would without us.
+                    // On failure the thread continues without this address, as it would if whet died.
                     let _ = ptrace::set_regs(tid, &regs);
                 }
                 match ptrace::cont(tid, None) {
@@ -110,7 +113,7 @@ impl Group {
                 }
             }
             Stop::Signal(sig) if !there && under_way => {
-                // The handler runs after the call, which ends as it does when nobody interrupts it but the signal.
+                // The handler runs after the call, which ends as if only the signal had interrupted it.
                 if ptrace::set_regs(tid, &early).is_ok() && moves {
                     slot.free(&self.process);
                 }
@@ -121,14 +124,14 @@ impl Group {
         }
     }
 
-    /// Whether a signal has a handler; yes where nobody can tell.
+    /// Returns whether a signal has a handler; true if that cannot be determined.
     fn catches(&self, tid: Tid, sig: Sig) -> bool {
         let bit = 1u64 << (sig.0 - 1).rem_euclid(64);
         self.process.thread_status(tid).map_or(true, |s| s.sig_cgt & bit != 0)
     }
 }
 
-/// Whether the thread's filters allow the call that these registers make.
+/// Returns whether the thread's filters allow the call that these registers make.
 fn may_call(tid: Tid, status: &Status, regs: &Regs) -> bool {
     let call = |nr| seccomp::Call { nr, ip: regs.ip(), args: rest::args(regs) };
     regs.syscall().is_none_or(|nr| seccomp::allows(tid, status, call(nr)))

@@ -1,9 +1,10 @@
 //! The tracees of one tracing thread.
 //!
-//! Invariant: a thread that is `resting` is in the kernel's stop of that name and nothing is owed to it. Any other
-//! stop (a signal, a clone) is left at once, with what belongs to it, and the interruption that is pending brings the
-//! thread to rest on its way back to user code: there its registers are user code's, it can run system calls for us,
-//! and be let go without anything to remember. What is left of its call it finishes by itself: see `finish`.
+//! Invariant: a thread that is `resting` is in `PTRACE_EVENT_STOP`, and no signal or event is pending for it.
+//! From any other stop (a signal, a clone) the thread is resumed at once, with the signal that belongs to the
+//! stop. The pending interruption then brings it to rest on its way back to user code. There its registers
+//! are user code's, it can run system calls for whet, and it can be resumed without any state to restore. The
+//! thread itself finishes an interrupted call: see `finish`.
 
 use crate::finish::Entering;
 use crate::home::Place;
@@ -30,75 +31,78 @@ pub(crate) struct Group {
     since: Option<Instant>,
     pub(crate) cured: usize,
     exec: bool,
-    /// Whether slots of threads that have ended were looked for.
+    /// Whether slots of ended threads have been searched for.
     pub(crate) reclaimed: bool,
-    /// The place of the way home of a thread at rest that has run a system call.
+    /// The place for the signal frame of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thread {
-    /// Its registers, once it is at rest.
+    /// Its registers, once the thread is at rest.
     resting: Option<Regs>,
-    /// Only to be let go when it comes to rest: not of the process, or too late.
+    /// The thread is only resumed when it comes to rest: it is not of the process, or it came too late.
     dismissed: bool,
-    /// On its way into a slot; let go as soon as it is there.
+    /// The thread is on its way into a slot and is resumed as soon as it is there.
     entering: Option<Entering>,
 }
 
 const NEW: Thread = Thread { resting: None, dismissed: false, entering: None };
 
 impl Thread {
-    /// One that is to be let go as soon as it has come to rest.
+    /// A thread that is resumed as soon as it has come to rest.
     pub(crate) fn dismissed() -> Self {
         Self { dismissed: true, ..NEW }
     }
 
-    /// One that enters a slot.
+    /// A thread that enters a slot.
     pub(crate) fn entering(entering: Entering) -> Self {
         Self { resting: None, dismissed: true, entering: Some(entering) }
     }
 }
 
-/// Between two looks at threads that have not stopped yet. A thread is late only if it waits for a CPU.
+/// The pause between two looks at threads that have not stopped yet. A thread is late only if it waits for a
+/// CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
-/// From so many late threads on they stop sooner if left alone. A thread takes some microseconds of CPU to stop; each look takes
-/// CPU time as well.
+/// From this many late threads on, they stop sooner if left alone. A thread needs some microseconds of CPU
+/// time to stop; each look uses CPU time as well.
 const MANY: usize = 64;
 const FOR_EACH: Duration = Duration::from_micros(2);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// How often the state letter of a late thread is looked at.
 const LATE: Duration = Duration::from_millis(2);
-/// How long a process that shares the memory gets to leave it while all stand still: far more than the kernel needs
-/// from a vfork parent's release to the child's end or new program.
+/// How long a process that shares the memory gets to leave it while all threads are stopped. The kernel needs
+/// far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
-/// How long a thread that was interrupted in vain gets to be let go before anything else happens: one that waits for
-/// its CPU, and one in an uninterruptible wait, which most often is for a page of memory.
+/// How long an interrupted thread that is no longer needed gets to be resumed before anything else happens.
+/// The first limit is for a thread that waits for its CPU, the second for a thread in an uninterruptible
+/// wait, which most often waits for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long such threads are looked after in the background, and how often.
+/// How long, and how often, the background thread looks at threads that were interrupted in vain.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
-/// How long one that looks after them gets to make way.
+/// How long a background tracer gets to detach.
 const MAKE_WAY: Duration = Duration::from_millis(500);
-/// The first pause between two rounds of trying all threads; it doubles.
+/// The first pause between two rounds of attempts on all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long all others wait at most until threads that were half way through a transfer are in the kernel again. Most often
-/// there are few, and each takes some tens of microseconds; only where they get no CPU does it take longer.
+/// How long all other threads wait at most until threads in the middle of a transfer are in the kernel again.
+/// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
+/// CPU.
 const REENTRY: Duration = Duration::from_millis(20);
-/// How long another thread is waited for before one is stopped whose call that may end early.
+/// How long to wait for another thread before a thread is stopped whose call may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
 impl Group {
-    /// `survey` is what is known about processes that share the memory; nothing needs to be unless all are stopped.
+    /// `survey` lists the processes that share the memory. It may be empty unless all threads are stopped.
     pub(crate) fn new(process: &Process, survey: Survey) -> Self {
         let process = process.clone();
         let threads = BTreeMap::new();
         Self { process, survey, threads, since: None, cured: 0, exec: false, reclaimed: false, place: None }
     }
 
-    /// Seizes every thread, without stopping it, until no new one turns up.
+    /// Seizes every thread, without stopping it, until no new thread appears.
     pub(crate) fn seize_all(&mut self) -> Result<(), Error> {
         while self.seize_new()? > 0 {
             self.pump()?;
@@ -106,11 +110,11 @@ impl Group {
         if self.threads.is_empty() { Err(Error::Gone(self.process.pid())) } else { Ok(()) }
     }
 
-    /// Seizes the threads not yet known; how many there were.
+    /// Seizes the threads that are not in the group yet. Returns their number.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
         for tid in self.process.threads()? {
-            // In this order: a look at a thread's files costs as much as its stop.
+            // This order matters: a look at a thread's files costs as much as its stop.
             if self.threads.contains_key(&tid)
                 || self.process.is_worker(tid)
                 || !self.seize(tid, OPTIONS | TRACE_CLONE)?
@@ -126,16 +130,16 @@ impl Group {
         Ok(new)
     }
 
-    /// Seizes one thread; false where there is nothing to seize any more.
+    /// Seizes one thread. Returns false if the thread has ended.
     fn seize(&self, tid: Tid, options: usize) -> Result<bool, Error> {
         let pid = self.process.pid();
         let since = Instant::now();
-        // A tracer that ends lets its threads go one by one: what was found to be traced may not be any more.
+        // A tracer that ends releases its threads one by one, so a thread found traced may not be any more.
         let mut again = true;
         loop {
             let source = match ptrace::seize(tid, options) {
-                // An id can have come to mean a thread of another process since the list was read. It is only seized,
-                // not stopped: the end of the tracing thread frees it.
+                // An id may mean a thread of another process since the list was read. The thread is only
+                // seized, not stopped: the end of the tracing thread frees it.
                 Ok(()) => return Ok(self.process.file(&format!("task/{tid}")).exists()),
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
                 Err(e) => e,
@@ -149,7 +153,7 @@ impl Group {
             match status.tracer_pid {
                 0 if again => again = false,
                 0 => return Err(Error::NoPermission { pid, what: "trace", hint: String::new(), source }),
-                // Born of a thread that was seized.
+                // Created by a seized thread.
                 by if Tid(by) == ptrace::own_tid() => return Ok(true),
                 by if (make_way(by) || !is_there(by)) && since.elapsed() < MAKE_WAY => {
                     again = true;
@@ -162,7 +166,7 @@ impl Group {
 
     fn interrupt(&self, tid: Tid) -> Result<(), Error> {
         match ptrace::interrupt(tid) {
-            // Ended: the next look tells.
+            // The thread has ended: the next look reports it.
             Err(source) if source.raw_os_error() != Some(libc::ESRCH) => {
                 Err(Error::Os { what: "interrupt", tid, source })
             }
@@ -170,7 +174,7 @@ impl Group {
         }
     }
 
-    /// Stops every thread. On failure the caller drops the group, which lets all go.
+    /// Stops every thread. On failure the caller drops the group, which resumes all threads.
     pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
         let since = Instant::now();
         self.since = Some(since);
@@ -222,21 +226,22 @@ impl Group {
         }
     }
 
-    /// Whether there are as many threads as rest here: then there are no others, as those that rest cannot end one by one. To
-    /// count a thousand threads takes nothing, to list them a tenth of their stop.
+    /// Returns whether the process has as many threads as are at rest here. Then there are no others, as
+    /// threads at rest cannot end one by one. Counting a thousand threads costs nothing; listing them costs a
+    /// tenth of their stop.
     fn is_complete(&self) -> bool {
         self.process
             .status()
             .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
     }
 
-    /// Threads that have not come to rest yet.
+    /// Returns the threads that have not come to rest yet.
     fn late(&self) -> impl Iterator<Item = Tid> {
         self.threads.iter().filter(|(_, t)| t.resting.is_none() && !t.dismissed).map(|(&tid, _)| tid)
     }
 
-    /// Waits for a moment for threads to come to rest. The more there are the longer, as each look at all takes CPU time that
-    /// they need. Where few are late, each in turn gets this thread's priority.
+    /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
+    /// CPU time that they need. If few are late, each in turn gets this thread's priority.
     fn nap(&self, waited: Duration) {
         match u32::try_from(self.late().count()).unwrap_or(u32::MAX) {
             n if n as usize >= MANY => std::thread::sleep((FOR_EACH * n).min(LONGEST_NAP)),
@@ -245,9 +250,10 @@ impl Group {
         }
     }
 
-    /// The threads to try to stop, the last first, and whether there are others that nothing stops for now: they wait in the
-    /// kernel, for a child by vfork, say. Threads in waits that the kernel itself takes up again come first: whatever is done to
-    /// them, nobody waits for it. Those come last whose call a stop may end early.
+    /// Returns the threads to try to stop, the last first. The flag is true if there are others that cannot
+    /// be stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
+    /// the kernel itself restarts come first: a stop of such a thread delays nobody. Threads whose call a
+    /// stop may end early come last.
     fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
         let (mut candidates, mut others) = (Vec::new(), false);
         for tid in self.process.user_threads()? {
@@ -263,15 +269,15 @@ impl Group {
         Ok((candidates, others))
     }
 
-    /// Whether a thread is in a wait of which nothing is lost by a stop: `pause`, `nanosleep`, `wait4`, `futex`,
-    /// `clock_nanosleep`.
+    /// Returns whether a thread is in a wait that loses nothing by a stop: `pause`, `nanosleep`, `wait4`,
+    /// `futex`, `clock_nanosleep`.
     fn waits_patiently(&self, tid: Tid) -> bool {
         let call = self.process.text(&format!("task/{tid}/syscall")).unwrap_or_default();
         matches!(call.split(' ').next(), Some("34" | "35" | "61" | "202" | "230"))
     }
 
-    /// Seizes and stops one thread that is fit to run system calls, whichever can be had: one after the other is tried,
-    /// and the first to stop is it.
+    /// Seizes and stops any one thread that is fit to run system calls. The threads are tried one after the
+    /// other; the first that stops is used.
     pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
         let pid = self.process.pid();
         let (mut candidates, mut wait) = self.candidates()?;
@@ -279,18 +285,19 @@ impl Group {
         self.since = Some(since);
         let mut next = Duration::ZERO;
         let mut dispatching = false;
-        // Where none is on a stack of its own one may be so later: all are tried again after a pause that grows. Where they only
-        // cannot be stopped, they are looked at often: that disturbs nobody.
+        // If no thread is on its own stack, one may be later: all are tried again after a pause that grows.
+        // If they merely cannot be stopped, they are looked at often, which disturbs nothing.
         let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, Duration::ZERO);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())
                 && let Some((_, tid)) = candidates.pop()
                 && self.seize(tid, OPTIONS)?
             {
-                // A thread whose call a stop may end early is tried where no other stops for long.
+                // A thread whose call a stop may end early is tried only if no other stops for long.
                 let harmless = candidates.last().is_none_or(|(rank, _)| *rank > 0);
                 next = since.elapsed() + if harmless { each } else { each.max(RELUCTANCE) };
-                // The stop is that of the thread that is chosen, not the time for which others could not be stopped.
+                // The stop counts from the chosen thread, not from the time in which others could not be
+                // stopped.
                 if self.threads.is_empty() {
                     self.since = Some(Instant::now());
                 }
@@ -343,7 +350,7 @@ impl Group {
         }
     }
 
-    /// Looks once at every thread that is not at rest; how many are left that are not.
+    /// Looks once at every thread that is not at rest. Returns how many are still not at rest.
     pub(crate) fn pump(&mut self) -> Result<usize, Error> {
         let tids: Vec<Tid> =
             self.threads.iter().filter(|(_, t)| t.resting.is_none()).map(|(&tid, _)| tid).collect();
@@ -377,7 +384,7 @@ impl Group {
             Stop::Clone => {
                 let message = self.alive(tid, "geteventmsg", ptrace::event_message(tid))?;
                 if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
-                    // A clone that is no thread of the process is none of our business.
+                    // A clone that is not a thread of the process is ignored.
                     let dismissed = !self.process.file(&format!("task/{new}")).exists();
                     self.threads.entry(new).or_insert(Thread { dismissed, ..NEW });
                 }
@@ -388,8 +395,8 @@ impl Group {
                 None
             }
             Stop::Signal(sig) => {
-                // While traced, even ignored signals wake a thread out of its call; see `restart`. What is left of a call
-                // is finished from rest.
+                // While traced, even ignored signals wake a thread out of its call; see `restart`. The rest
+                // of a call is finished from rest.
                 if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
                     if self.since.is_none() && Rest::of(&self.process, tid, &regs).is_some() {
                         self.interrupt(tid)?;
@@ -400,14 +407,14 @@ impl Group {
             }
             Stop::Syscall | Stop::Other(_) => None,
         };
-        // Any stop takes a pending interruption along.
+        // Any stop consumes a pending interruption.
         if self.since.is_some() {
             self.interrupt(tid)?;
         }
         self.alive(tid, "cont", ptrace::cont(tid, signal)).map(|_| ())
     }
 
-    /// The value, or nothing where the thread was killed meanwhile (the next look tells).
+    /// Returns the value, or `None` if the thread was killed meanwhile (the next look reports it).
     fn alive<T>(&self, tid: Tid, what: &'static str, r: io::Result<T>) -> Result<Option<T>, Error> {
         match r {
             Ok(v) => Ok(Some(v)),
@@ -426,14 +433,14 @@ impl Group {
 
     pub(crate) fn forget(&mut self, tid: Tid) {
         self.threads.remove(&tid);
-        // The process's end belongs to its parent, which may be us; a thread's to its tracer, and an exec in the
-        // target waits until it is taken.
+        // The parent, which may be this process, reaps a process. The tracer reaps a thread, and an exec in
+        // the target waits until that is done.
         if tid.0 != self.process.pid().0 {
             ptrace::reap(tid);
         }
     }
 
-    /// A first thread that has ended while others live is never reported by the kernel.
+    /// Removes a first thread that has ended while others live: the kernel never reports it.
     fn drop_dead_leader(&mut self) {
         let leader = Tid(self.process.pid().0);
         if self.threads.get(&leader).is_some_and(|t| t.resting.is_none())
@@ -452,7 +459,7 @@ impl Group {
         self.late().map(stuck).collect()
     }
 
-    /// The threads at rest.
+    /// Returns the threads at rest.
     pub(crate) fn resting(&self) -> impl Iterator<Item = (Tid, Regs)> {
         self.threads.iter().filter_map(|(&tid, t)| Some((tid, t.resting?)))
     }
@@ -483,7 +490,7 @@ impl Group {
         }
     }
 
-    /// What is left to do of the call that a thread at rest is in.
+    /// Returns the rest of the call that a thread at rest is in.
     fn rest(&self, tid: Tid) -> Option<Rest> {
         Rest::of(
             &self.process,
@@ -492,7 +499,7 @@ impl Group {
         )
     }
 
-    /// Lets a thread go on in a call that is taken up again from the beginning, or not at all.
+    /// Resumes a thread in a call that the kernel restarts from the beginning, or not at all.
     pub(crate) fn let_go_as_is(&mut self, tid: Tid) {
         if let Ok(regs) = self.regs(tid).or_else(|_| ptrace::regs(tid)) {
             self.cure(tid, &regs);
@@ -502,18 +509,18 @@ impl Group {
 
     /// Ends the tracing of a stopped thread.
     pub(crate) fn detach(&mut self, tid: Tid, sig: Option<Sig>) {
-        // ESRCH: killed meanwhile. Anything else is mended by the end of the tracing thread.
+        // ESRCH: killed meanwhile. The end of the tracing thread repairs any other failure.
         let _ = ptrace::detach(tid, sig);
         self.threads.remove(&tid);
     }
 
-    /// Lets every thread go on, those that were interrupted as they come to rest: so that no call of theirs fails because
-    /// of us. False where some still are to, in a while.
+    /// Resumes every thread. An interrupted thread is resumed as it comes to rest, so that none of its calls
+    /// fails because of whet. Returns false if some threads still have to come to rest.
     pub(crate) fn wind_down(&mut self) -> bool {
         self.release();
         let since = Instant::now();
         let mut late = LATE;
-        // What was not interrupted needs nothing but the end of the tracing thread.
+        // Threads that were not interrupted need only the end of the tracing thread.
         while self.since.is_some() && !self.are_all_gone() {
             if !self.see_off() {
                 break;
@@ -532,22 +539,22 @@ impl Group {
         true
     }
 
-    /// Whether no thread needs anything but the end of the tracing thread.
+    /// Returns whether all threads need only the end of the tracing thread.
     fn are_all_gone(&self) -> bool {
         self.threads.values().all(|t| t.entering.is_some_and(|e| e.there))
     }
 
-    /// Whether all that have not come to rest are in uninterruptible waits.
+    /// Returns whether all threads that have not come to rest are in uninterruptible waits.
     fn stuck_for_long(&self) -> bool {
         self.threads.keys().all(|&tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
     }
 
-    /// Whether the process is a child of ours.
+    /// Returns whether the process is a child of this process.
     pub(crate) fn is_child(&self) -> bool {
         self.process.status().is_ok_and(|s| u32::try_from(s.ppid) == Ok(std::process::id()))
     }
 
-    /// Goes on with that until all are let go, `end` is set or a minute has passed.
+    /// Continues [`Group::wind_down`] until all threads are resumed, `end` is set or a minute has passed.
     pub(crate) fn linger(&mut self, end: &AtomicBool) {
         let since = Instant::now();
         while !self.are_all_gone() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
@@ -559,7 +566,8 @@ impl Group {
         }
     }
 
-    /// Lets go of who has come to rest, newborn threads as well; false where that is best left to the kernel.
+    /// Resumes threads that have come to rest, new threads as well. Returns false if the kernel should do the
+    /// rest.
     fn see_off(&mut self) -> bool {
         for t in self.threads.values_mut() {
             t.dismissed = true;
@@ -567,8 +575,9 @@ impl Group {
         self.pump().is_ok()
     }
 
-    /// Lets those go on first that are half way through a transfer, and the others when these are in the kernel again, which
-    /// then holds their files: a thread that ran before them could close a file, and open another one by the same number.
+    /// Resumes first the threads in the middle of a transfer. The others follow when these are in the kernel
+    /// again, which then holds their files: a thread that ran before them could close a file and open another
+    /// by the same number.
     fn finish_transfers(&mut self) {
         let in_transfer = |regs: &Regs| {
             regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
@@ -587,7 +596,7 @@ impl Group {
         }
         while !under_way.is_empty() && since.elapsed() < REENTRY {
             under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
-            // Some are followed to the entry of their call.
+            // Some threads are followed to the entry of their call.
             if self.pump().is_err() {
                 break;
             }
@@ -595,7 +604,7 @@ impl Group {
         }
     }
 
-    /// Whether a thread that was sent into a slot has not begun its call yet.
+    /// Returns whether a thread that was sent into a slot has not begun its call yet.
     fn is_on_its_way(&self, tid: Tid, slot: Slot) -> bool {
         let followed = self.threads.get(&tid).and_then(|t| t.entering).is_some_and(|e| !e.there);
         let runs =
@@ -603,11 +612,12 @@ impl Group {
         followed || (!slot.is_free(&self.process) && runs())
     }
 
-    /// Lets every thread at rest go on.
+    /// Resumes every thread at rest.
     pub(crate) fn release(&mut self) -> StopReport {
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
         self.finish_transfers();
-        // Then those that need nothing: making room for what is left of a call takes a thread at rest some time.
+        // Next come threads in no unfinished call: room for the rest of a call takes a thread at rest some
+        // time.
         let mut rests = Vec::new();
         for tid in self.resting().map(|(tid, _)| tid).collect::<Vec<_>>() {
             match self.rest(tid) {

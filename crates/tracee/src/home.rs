@@ -1,4 +1,4 @@
-//! A signal frame that brings a thread back to its own state, laid on its stack and lifted again.
+//! A signal frame that returns a thread to its own state. It is written to the stack and removed again.
 
 use crate::process::mapping_range;
 use crate::ptrace;
@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub(crate) struct Home {
     sp: Avma,
-    /// What was there before.
+    /// The bytes that it replaced.
     old: Vec<u8>,
 }
 
@@ -23,17 +23,17 @@ pub(crate) struct Home {
 const UCONTEXT_WORDS: usize = 5 + 32 + 1;
 /// The part of an XSAVE area that is always there: legacy region and header.
 const XSAVE_MIN: usize = 512 + 64;
-/// Room that must be left on the stack, for a handler that comes on top of ours.
+/// Room that must be left on the stack for a signal handler's frame below whet's frame.
 const ROOM: u64 = 16 << 10;
-/// Below the stack pointer, used by leaf functions (psABI 3.2.2). Bytes.
+/// The red zone below the stack pointer, used by leaf functions (psABI 3.2.2). Bytes.
 const RED_ZONE: u64 = 128;
 const PAGE: u64 = 4096;
-/// How much of a stack is looked at at most: as far as one is used in practice. Bytes.
+/// How much of a stack is searched at most: stacks are not used beyond that in practice. Bytes.
 const REACH: u64 = 16 << 20;
 
 impl Home {
-    /// Lays a frame for a thread at rest; `way` are the words that lead to `rt_sigreturn` (`Gadgets::words`). `None` where its
-    /// memory is not to be had.
+    /// Writes a frame for a thread at rest. `way` holds the words that lead to `rt_sigreturn`
+    /// (`Gadgets::words`). Returns `None` if the memory cannot be read or written.
     pub(crate) fn lay(process: &Process, place: &Place, regs: &Regs, mask: u64, way: &[u64]) -> Option<Self> {
         let &Place { fp_at, ref fp, .. } = place;
         let sp = place.sp.add(8 * WayHome::MOST_WORDS.checked_sub(way.len() as u64)?);
@@ -48,31 +48,33 @@ impl Home {
         Some(Self { sp, old })
     }
 
-    /// The stack pointer with which a `ret` begins the way home.
+    /// Returns the stack pointer with which a `ret` begins the way home.
     pub(crate) fn sp(&self) -> Avma {
         self.sp
     }
 
-    /// Puts back what was there before the frame.
+    /// Restores the bytes that the frame replaced.
     pub(crate) fn lift(self, process: &Process) {
-        // Below the red zone nothing of the program's is alive; a process that is gone has nothing to put back.
+        // Below the red zone no data of the program is live. An ended process needs no restore.
         let _ = process.write(self.sp, &self.old);
     }
 }
 
-/// Where a frame goes, from below: the words that lead home, the context, then the floating-point state where it is aligned.
+/// The place of a frame, from its lowest address: the words that lead home, the context, the aligned
+/// floating-point state.
 #[derive(Debug)]
 pub(crate) struct Place {
     sp: Avma,
     fp_at: Avma,
     fp: Vec<u8>,
-    /// The pages that nobody has touched yet and it would use, where there is no other place.
+    /// Untouched stack pages that this frame would dirty; set only if there is no other place.
     pub(crate) dear: Option<AvmaRange>,
 }
 
 impl Place {
-    /// That for a thread at rest; it stays right as long as the thread rests. `None` where there is none: the thread has a
-    /// shadow stack, which a return by a frame would not match, or is on no stack that is known to have the room.
+    /// Returns the place for a thread at rest; it stays right as long as the thread is at rest. Returns
+    /// `None` if the thread has a shadow stack, which a return by a frame would not match, or is on no stack
+    /// with room that is certain.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         if ptrace::has_shadow_stack(tid) {
             return None;
@@ -91,8 +93,8 @@ impl Place {
         if stack_end(&maps, regs.sp(), thread, first, guard).is_some_and(fits) {
             return Some(Self { sp, fp_at, fp, dear: None });
         }
-        // On a stack of the program's own making, or a full one. The one that the thread was started on has room
-        // where nothing has ever been.
+        // The thread is on a stack of the program's own making, or on a full stack. The stack on which it was
+        // started has room in its untouched pages.
         if let Some(shelter) = process.shelter(&maps) {
             let (sp, fp_at) = below(shelter.end);
             return (shelter.start.add(ROOM) <= sp).then_some(Self { sp, fp_at, fp, dear: None });
@@ -105,7 +107,7 @@ impl Place {
     }
 }
 
-/// The stack on which a thread was started, as far as it is surely that: see [`stack_end`].
+/// Returns the stack on which a thread was started, as far as that is certain: see [`stack_end`].
 fn birth_stack(
     maps: &str,
     thread: Avma,
@@ -119,7 +121,8 @@ fn birth_stack(
     Some(AvmaRange::new(end, thread.align_down(PAGE)))
 }
 
-/// The highest run of pages of so many bytes that nobody has ever read or written: no frame of anybody can be there.
+/// Returns the highest run of `wanted` bytes of pages that were never read or written: no frame can lie
+/// there.
 fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRange> {
     /// Present, swapped, of a file or shared, a guard (Documentation/admin-guide/mm/pagemap.rst).
     const ANYTHING: u64 = 1 << 63 | 1 << 62 | 1 << 61 | 1 << 58;
@@ -131,15 +134,15 @@ fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRan
     Some(AvmaRange::with_len(stack.start.add(at as u64 * PAGE), run as u64 * PAGE))
 }
 
-/// The lowest address of the stack that `sp` points into, where it can be shown that everything from there up to `sp`
-/// is that stack's and nothing else. A stack of the program's own making (a coroutine's, one for signals) may be a few
-/// kilobytes amid other data: no telling where it ends. Two are sure:
-/// - that of the first thread, made by the kernel;
-/// - one made by the C library, which keeps the thread's descriptor (`thread`, the FS base) at its top and a guard below
-///   it: a mapping without access, or a page marked as guard, which `last_guard` finds.
+/// Returns the lowest address of the stack that contains `sp`, if everything from there up to `sp` provably
+/// belongs to that stack. A stack of the program's own making (of a coroutine, or for signals) may be a few
+/// kilobytes amid other data, so its end is unknown. Two kinds are certain:
+/// - the stack of the first thread, made by the kernel;
+/// - a stack made by the C library, which keeps the thread's descriptor (`thread`, the FS base) at its top
+///   and a guard below it: a mapping without access, or a page marked as guard, which `last_guard` finds.
 ///
-/// On both a program can lay a smaller stack inside a frame. It has to be nearly used up to be overrun, and then any
-/// signal handler would do the same.
+/// On both a program can lay a smaller stack inside a frame. Such a stack overflows only if it is nearly
+/// full, and then any signal handler would overflow it as well.
 fn stack_end(
     maps: &str,
     sp: Avma,
@@ -164,7 +167,7 @@ fn stack_end(
         if thread < sp || !range.contains(thread) {
             return None;
         }
-        // Whichever is nearer: a stack may be in a mapping with others.
+        // The nearer guard counts: a stack may share its mapping with others.
         let guard = last_guard(AvmaRange::new(range.start, sp));
         let guarded = below.is_some_and(|(b, perms)| b.end == range.start && perms.starts_with("---"));
         return guard.or(guarded.then_some(range.start));
@@ -172,7 +175,7 @@ fn stack_end(
     None
 }
 
-/// The end of the last page in `range` that is marked as guard without being a mapping of its own
+/// Returns the end of the last page in `range` that is marked as guard without being a mapping of its own
 /// (`MADV_GUARD_INSTALL`, Linux 6.13, shown from 6.15 on).
 fn last_guard(process: &Process, range: AvmaRange) -> Option<Avma> {
     const GUARD: u64 = 1 << 58;
@@ -182,7 +185,7 @@ fn last_guard(process: &Process, range: AvmaRange) -> Option<Avma> {
     Some(start.add((last as u64 + 1) * PAGE))
 }
 
-/// The kernel's word on each page of a range.
+/// Returns the kernel's pagemap word of each page of a range.
 fn pagemap(process: &Process, range: AvmaRange) -> Option<Vec<u64>> {
     let mut bytes = vec![0; usize::try_from(range.len().div_ceil(PAGE) * 8).ok()?];
     let file = File::open(process.memory_file("pagemap")).ok()?;
@@ -190,15 +193,15 @@ fn pagemap(process: &Process, range: AvmaRange) -> Option<Vec<u64>> {
     Some(bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).collect())
 }
 
-/// The words of `struct ucontext`.
+/// Returns the words of `struct ucontext`.
 fn context(process: &Process, regs: &Regs, mask: u64, fp_at: Avma) -> [u64; UCONTEXT_WORDS] {
     // UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
     const FLAGS: u64 = 7;
-    // No mode of an alternate stack: the kernel leaves the thread's as it is.
+    // An invalid mode of an alternate stack: the kernel leaves the thread's alternate stack as it is.
     const ODD_STACK: u64 = 7;
     let mut r = cure(process, regs).unwrap_or(*regs).0;
-    // A call that the kernel would restart; rt_sigreturn does not, so the frame leads to its `syscall` instruction.
-    // ERESTART_RESTARTBLOCK too: its wait begins anew instead of going on.
+    // The kernel would restart this call, but rt_sigreturn does not. So the frame leads to its `syscall`
+    // instruction. The same for ERESTART_RESTARTBLOCK: its wait begins with the whole time again.
     if r.orig_rax.cast_signed() >= 0 && matches!(-r.rax.cast_signed(), 512 | 513 | ERESTARTNOHAND | 516) {
         r.rax = r.orig_rax;
         r.rip = r.rip.wrapping_sub(2);
@@ -216,12 +219,13 @@ fn context(process: &Process, regs: &Regs, mask: u64, fp_at: Avma) -> [u64; UCON
     words
 }
 
-/// A floating-point state as signal frames have it, from one as ptrace has it.
+/// Converts a floating-point state from ptrace's format to that of signal frames.
 fn fp_state(xsave: &[u8]) -> Option<Vec<u8>> {
     const MAGIC1: u32 = 0x4650_5853;
     const MAGIC2: u32 = 0x4650_5845;
     let in_use = u64::from_le_bytes(xsave.get(512..520)?.try_into().ok()?) | 3;
-    // The kernel takes no frame larger than the states the thread may use; those that it does use are enough.
+    // The kernel rejects a frame larger than the states that the thread may use; the states in use are
+    // enough.
     let size = (2..63).filter(|i| in_use & 1 << i != 0).map(component_end).max().unwrap_or(0).max(XSAVE_MIN);
     let mut fp = xsave.get(..size)?.to_vec();
     // struct _fpx_sw_bytes in the last 48 bytes of the legacy region.
@@ -235,7 +239,7 @@ fn fp_state(xsave: &[u8]) -> Option<Vec<u8>> {
     Some(fp)
 }
 
-/// Where a component of the standard XSAVE format ends.
+/// Returns where a component of the standard XSAVE format ends.
 fn component_end(index: u32) -> usize {
     let c = __cpuid_count(0xd, index);
     usize::try_from(u64::from(c.eax) + u64::from(c.ebx)).unwrap_or(usize::MAX)
@@ -246,25 +250,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_stack_that_ends_somewhere_is_one() {
+    fn stack_end_is_found_for_known_stacks_only() {
         let maps = "1000-9000 rw-p 0 00:00 0 [heap]\n20000-21000 ---p 0 00:00 0\n21000-30000 rw-p 0 00:00 0\n\
             30000-31000 r--p 0 00:00 0 \n40000-60000 rw-p 0 00:00 0 [stack]\n60000-61000 ---p 0 00:00 0\n\
             62000-70000 rw-p 0 00:00 0\n";
         let end = |sp, thread, first| stack_end(maps, Avma(sp), Avma(thread), first, |_| None).map(|a| a.0);
-        // The first thread's own, and nobody else's.
+        // The first thread's own stack, and only for the first thread.
         assert_eq!(end(0x50000, 0x1100, true), Some(0x40000));
         assert_eq!(end(0x50000, 0x1100, false), None);
-        // The C library's: a guard below, the thread's descriptor above.
+        // A stack of the C library: a guard below, the thread's descriptor above.
         assert_eq!(end(0x28000, 0x2f000, false), Some(0x21000));
         assert_eq!(end(0x28000, 0x22000, false), None);
         assert_eq!(end(0x28000, 0x6f000, false), None);
-        // None below.
+        // No guard below.
         assert_eq!(end(0x2000, 0x8000, true), None);
         assert_eq!(end(0x65000, 0x6f000, false), None);
-        // Nowhere, and not writable.
+        // In no mapping, and not writable.
         assert_eq!(end(0x100, 0x8000, true), None);
         assert_eq!(end(0x30800, 0x30900, true), None);
-        // A marked page in the mapping is nearer than what is below it.
+        // A marked page in the mapping is nearer than the guard below the mapping.
         let marked = stack_end(maps, Avma(0x28000), Avma(0x2f000), false, |range| {
             assert_eq!(range, AvmaRange::new(Avma(0x21000), Avma(0x28000)));
             Some(Avma(0x25000))

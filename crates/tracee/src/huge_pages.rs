@@ -1,7 +1,8 @@
-//! Which parts of a mapping are in huge pages.
+//! Finds which parts of a mapping are in huge pages.
 //!
-//! The kernel is asked about these pages alone where it can be (`PAGEMAP_SCAN`, Linux 6.7). `smaps` counts all pages of the process, with
-//! its `mmap_lock` held for as long as a mapping takes: 9 ns a page, so a second for 400 GB, in which nobody there maps memory.
+//! If the kernel can, it reports only these pages (`PAGEMAP_SCAN`, Linux 6.7). `smaps` instead counts all
+//! pages of the process, with its `mmap_lock` held for each mapping. That takes 9 ns a page, so a second for
+//! 400 GB, in which no thread of the process can map memory.
 
 use crate::process::mapping_range;
 use addr::{Avma, AvmaRange};
@@ -13,7 +14,7 @@ use std::os::unix::fs::FileExt;
 /// `_IOWR('f', 16, struct pm_scan_arg)` (`include/uapi/linux/fs.h`).
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PAGE: u64 = 4096;
-/// Mapped by one entry of the page table's second level.
+/// The page is mapped by one entry of the page table's second level.
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
 /// `struct pm_scan_arg`.
@@ -24,7 +25,7 @@ struct ScanArg {
     flags: u64,
     start: u64,
     end: u64,
-    /// Up to where was looked.
+    /// The address where the scan ended.
     walk_end: u64,
     regions: u64,
     regions_len: u64,
@@ -44,13 +45,14 @@ struct Region {
     categories: u64,
 }
 
-/// The huge pages in `range`, whose ends are pages' ones, of the process whose pagemap it is.
+/// Returns the huge pages in `range` of the process with this pagemap. The ends of `range` are page
+/// boundaries.
 ///
 /// # Errors
-/// `ENOTTY` before Linux 6.7, `ESRCH` for a process that has no memory any more; whatever else the kernel says.
+/// `ENOTTY` before Linux 6.7, `ESRCH` for a process that has no memory any more; other errors of the kernel.
 pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
-    // The pagemap of a process that was about to end when it was opened has no memory behind it. Reading tells, while
-    // `do_pagemap_scan()` follows a null pointer there before Linux 6.16.
+    // If a process was about to end when its pagemap was opened, there is no memory behind it. A read detects
+    // that, while `do_pagemap_scan()` follows a null pointer there before Linux 6.16.
     if pagemap.read_at(&mut [0; 8], range.start.0 / PAGE * 8)? == 0 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
@@ -68,8 +70,9 @@ pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
             return_mask: PAGE_IS_HUGE,
             ..ScanArg::default()
         };
-        // SAFETY: the kernel reads and writes one `pm_scan_arg` of the size told in it, which lives on this stack, and writes at most
-        // `regions_len` regions to the array of as many that `regions` points to and that nothing else refers to meanwhile.
+        // SAFETY: the kernel reads and writes one `pm_scan_arg` of the size stated in it, which lives on this
+        // stack. It writes at most `regions_len` regions to the array of that length that `regions` points
+        // to, and nothing else refers to this array meanwhile.
         let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         let told = regions.get(..n).unwrap_or_default();
@@ -82,14 +85,14 @@ pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
     Ok(found)
 }
 
-/// The same by the text of `smaps`, which tells how much of a mapping is in huge pages, and not which part: it is taken to be the
-/// first of the range.
+/// As [`scan`], by the text of `smaps`. It states how much of a mapping is in huge pages, but not which part:
+/// the first part of the range is assumed.
 pub fn told(smaps: &str, range: AvmaRange) -> Vec<AvmaRange> {
     let bytes = bytes(smaps, range).min(range.len());
     if bytes == 0 { Vec::new() } else { vec![AvmaRange::with_len(range.start, bytes)] }
 }
 
-/// How many bytes of the mappings that overlap `range` are in huge pages.
+/// Returns how many bytes of the mappings that overlap `range` are in huge pages.
 fn bytes(smaps: &str, range: AvmaRange) -> u64 {
     let mut inside = false;
     let mut sum = 0u64;
@@ -112,8 +115,8 @@ mod tests {
 
     /// The second and third of four huge pages are touched.
     #[test]
-    fn scans_what_smaps_tells() {
-        // SAFETY: a new mapping of a place of the kernel's choice; nothing of ours is there.
+    fn scan_agrees_with_smaps() {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -126,7 +129,7 @@ mod tests {
         };
         assert_ne!(at, libc::MAP_FAILED);
         let first = at.cast::<u8>().wrapping_add(at.align_offset(1 << 21));
-        // SAFETY: advice about the mapping that was just made, and in it.
+        // SAFETY: advice within the new mapping.
         unsafe { libc::madvise(first.cast(), 4 << 21, libc::MADV_HUGEPAGE) };
         let page = |n: u64| AvmaRange::with_len(Avma(first.addr() as u64 + n * HUGE), HUGE);
         for n in [1, 2] {
@@ -144,16 +147,16 @@ mod tests {
                 assert_eq!(sum, bytes(&smaps, page(0)));
                 let each = [0, 1, 2, 3].map(|n| scanned(n, n + 1).unwrap());
                 assert!(each[0].is_empty() && each[3].is_empty(), "{each:?}");
-                // The kernel may have had one and not two.
+                // The kernel may have had one huge page and not two.
                 assert!(each[1] == [page(1)] || each[2] == [page(2)], "{each:?}");
             }
         }
-        // SAFETY: what was mapped above, all of it; nothing refers to it any more.
+        // SAFETY: the whole mapping made above; nothing refers to it any more.
         unsafe { libc::munmap(at, 5 << 21) };
     }
 
     #[test]
-    fn sums_what_smaps_tells_of_the_range() {
+    fn smaps_is_summed_over_the_range() {
         let smaps = "1000-3000 r-xp 0 00:00 0\nSize: 8 kB\nAnonHugePages:      2048 kB\n\
             3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n";
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x2001))), 2048 * 1024);

@@ -1,16 +1,16 @@
-//! Numbers the kernel gives to processes, threads and signals.
+//! Numbers of processes, threads and signals in the kernel.
 
 use std::fmt;
 
-/// A process, by the id of its thread group, as seen from our pid namespace.
+/// A process, by the id of its thread group in this pid namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub i32);
 
-/// A thread, as seen from our pid namespace.
+/// A thread, by its id in this pid namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub i32);
 
-/// A signal by number; real-time signals (32..=64) are as good as any.
+/// A signal by number, real-time signals (32..=64) included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sig(pub i32);
 

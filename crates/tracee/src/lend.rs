@@ -1,39 +1,42 @@
-//! A thread's priority, lent to a thread of the target while the lender waits for it.
+//! The loan of a thread's priority to a thread of the target while the lender waits for it.
 //!
-//! On a host with more to do than it has CPUs, a thread that is to stop waits for a CPU like everybody else: with a hundred busy
-//! programs on two CPUs, a third of a second for each step. So the tracing thread lends its own priority.
+//! On an overloaded host, a thread that is to stop waits for a CPU like all others. With a hundred busy
+//! programs on two CPUs it waits a third of a second for each step. So the tracing thread lends its own
+//! priority.
 //!
-//! The kernel has one way to do that which ends by itself when the lender dies, as law 3 demands: priority inheritance. A lock
-//! with priority inheritance (`FUTEX_LOCK_PI`) is a word that holds its owner's thread id. The kernel takes the word's
-//! claim as it is (`attach_to_pi_owner()` in `kernel/futex/pi.c`): whoever waits for the lock lends its priority to that thread.
-//! The word lies in the memory of this program. Nothing in the target is read or written, and the target cannot see the lock.
+//! The loan must end by itself when the lender dies, as law 3 demands. The kernel has one such way: priority
+//! inheritance. A lock with priority inheritance (`FUTEX_LOCK_PI`) is a word that holds its owner's thread
+//! id. The kernel does not check that the owner took the lock (`attach_to_pi_owner()` in
+//! `kernel/futex/pi.c`): a waiter for the lock lends its priority to that thread. The word lies in the memory
+//! of this program. Nothing in the target is read or written, and the target cannot see the lock.
 //!
-//! Only a real-time priority is worth lending: the kernel hands on no nice values.
+//! Only a real-time priority is worth lending: the kernel does not pass on nice values.
 
 use crate::Tid;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-/// `FUTEX_LOCK_PI2`, whose time is that of `CLOCK_MONOTONIC` (Linux 5.14), and `FUTEX_UNLOCK_PI`. Without
-/// `FUTEX_PRIVATE_FLAG`: a private lock may be held by threads of this process alone, and newer kernels check that.
+/// `FUTEX_LOCK_PI2`, whose timeout is by `CLOCK_MONOTONIC` (Linux 5.14), and `FUTEX_UNLOCK_PI`. Both are used
+/// without `FUTEX_PRIVATE_FLAG`: only threads of this process may hold a private lock, and newer kernels
+/// check that.
 const LOCK: libc::c_int = 13;
 const UNLOCK: libc::c_int = 7;
 
-/// Waits for `time`, and lends the calling thread's priority to `tid` meanwhile, where the kernel can do that.
+/// Waits for `time`, and lends the calling thread's priority to `tid` meanwhile if the kernel supports it.
 pub(crate) fn wait(tid: Tid, time: Duration) {
     let since = Instant::now();
     if let Ok(owner) = u32::try_from(tid.0) {
         let lock = AtomicU32::new(owner);
         if futex(&lock, LOCK, Some(time)) == 0 {
-            // The thread has ended, and left us its lock.
+            // The thread has ended, and the lock is now this thread's.
             futex(&lock, UNLOCK, None);
         }
     }
-    // An old kernel, or a thread that has ended.
+    // An old kernel, or an ended thread.
     std::thread::sleep(time.saturating_sub(since.elapsed()));
 }
 
-/// The call; what it says. `time` is from now.
+/// Makes the call and returns its result. `time` is from now.
 fn futex(lock: &AtomicU32, operation: libc::c_int, time: Option<Duration>) -> libc::c_long {
     let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `until` is valid for writes of one timespec.
@@ -43,7 +46,8 @@ fn futex(lock: &AtomicU32, operation: libc::c_int, time: Option<Duration>) -> li
         time.map_or(0, |t| i64::try_from(t.as_secs()).unwrap_or(0)) + until.tv_nsec / 1_000_000_000;
     until.tv_nsec %= 1_000_000_000;
     let until = if time.is_some() { &raw const until } else { std::ptr::null() };
-    // SAFETY: the word lives until the call returns, by when the kernel has forgotten it: as nobody waits for it any more.
+    // SAFETY: the word lives until the call returns. Then the kernel no longer refers to it, as no thread
+    // waits for it.
     unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, until) }
 }
 
@@ -52,7 +56,8 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// The real-time priority as the kernel counts it now, loans included: field 18 of `stat`; below 0 for a real-time one.
+    /// The current priority in the kernel, loans included: field 18 of `stat`; below 0 for a real-time
+    /// priority.
     fn priority(tid: u32) -> i64 {
         let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap();
         stat.rsplit_once(") ").unwrap().1.split(' ').nth(15).unwrap().parse().unwrap()
@@ -64,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_is_seen_and_ends() {
+    fn priority_is_lent_and_returned() {
         let child = Command::new("sleep").arg("100").spawn().unwrap();
         let id = child.id();
         let tid = Tid(id.cast_signed());
@@ -89,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ends_or_has_ended_is_waited_for_as_long() {
+    fn wait_lasts_as_long_for_an_ended_thread() {
         let child = Command::new("sleep").arg("100").spawn().unwrap();
         let tid = Tid(child.id().cast_signed());
         let since = Instant::now();

@@ -1,17 +1,19 @@
-//! The live process: its state, its memory, and its threads stopped, looked at and let go.
+//! Access to a live process: its state, its memory, and stops of its threads.
 //!
-//! You give a process id; it gives a [`Process`] to read and write, a [`Preflight`] that says beforehand whether
-//! and why not it can be traced, [`Seized`] → [`Stopped`] for a stop of all threads, and [`with_one_stopped`] for
-//! raw system calls run by the target itself.
+//! [`Process`] reads and writes a process that is named by its id. [`Preflight`] reports beforehand whether
+//! the process can be traced, and if not, why. [`Seized`] → [`Stopped`] stops all threads.
+//! [`with_one_stopped`] makes raw system calls in the target itself.
 //!
-//! All tracing is done by a thread of its own that lives as long as the [`Seized`] or [`Stopped`] value: the kernel
-//! lets every tracee of a thread go on when that thread ends, even those that cannot be detached because they are
-//! not stopped. So nothing that happens here (an error, a panic, a SIGKILL) leaves the target standing. Where threads
-//! were asked to stop and cannot yet, that thread stays in the background until they are let go in order (not for a
-//! child of ours, which somebody may wait for).
+//! A separate thread does all tracing. It lives as long as the [`Seized`] or [`Stopped`] value. When that
+//! thread ends, the kernel resumes all its tracees, even tracees that cannot be detached because they are not
+//! stopped. So no failure here (an error, a panic, a SIGKILL) leaves the target stopped. If a thread was
+//! interrupted and cannot stop yet, the tracing thread stays in the background until all threads are detached
+//! in order. It does not stay for a child of this process, because another part of this process may wait for
+//! the child.
 //!
-//! While a target is seized nobody else in this process may `wait` for it (not even `std::process::Child::try_wait`
-//! of a child of ours): the kernel reports trace stops to any thread of the tracer that waits. Watch a pidfd instead.
+//! While a target is seized, no other code in this process may `wait` for it. This includes
+//! `std::process::Child::try_wait` of a child of this process: the kernel reports trace stops to any thread
+//! of the tracer that waits. Watch a pidfd instead.
 
 mod clib;
 mod error;

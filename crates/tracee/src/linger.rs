@@ -1,11 +1,12 @@
 //! Tracing threads that outlive their stop.
 //!
-//! A stop that is given up leaves threads behind that were interrupted and have not come to rest: they sit in an
-//! uninterruptible wait. The kernel's flag that somebody wants them stays up, and may end a later wait of the same
-//! system call with EINTR. So their tracer stays, without anybody waiting for it, until each has come to rest, been
-//! cured and let go. It makes way for the next stop of the same target.
+//! A stop that is given up may leave interrupted threads behind that have not come to rest: they are in an
+//! uninterruptible wait. The kernel's flag of the interruption stays set, and may end a later wait of the
+//! same system call with EINTR. So their tracer stays in the background until each thread has come to rest
+//! and been resumed with its call repaired. It makes way for the next stop of the same target.
 //!
-//! Not so for a child of ours: the kernel would tell of its stops to whoever in this program waits for its end.
+//! This is not done for a child of this process: the kernel would report its stops to any thread here that
+//! waits for its end.
 
 use crate::Tid;
 use crate::ptrace::own_tid;
@@ -14,34 +15,35 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Those that linger, each with the wish that it end.
+/// The lingering threads, each with the flag that requests its end.
 static LINGERING: Mutex<BTreeMap<Tid, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
 
-/// Without those that have ended. They are not taken out by themselves: a thread is a tracer until it is no more.
+/// Returns the lingering threads, without those that have ended. They do not remove themselves: a thread is a
+/// tracer until it has ended.
 fn lingering() -> MutexGuard<'static, BTreeMap<Tid, Arc<AtomicBool>>> {
     let mut all = LINGERING.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|tid, _| Path::new("/proc/self/task").join(tid.to_string()).exists());
     all
 }
 
-/// The calling thread begins to linger; the wish that it end.
+/// Registers the calling thread as lingering; returns the flag that requests its end.
 pub(crate) fn begin() -> Arc<AtomicBool> {
     let end = Arc::new(AtomicBool::new(false));
     lingering().insert(own_tid(), Arc::clone(&end));
     end
 }
 
-/// Whether a tracer is one of ours that lingers.
+/// Returns whether a tracer is a lingering thread of this program.
 pub(crate) fn is_lingering(tracer: i32) -> bool {
     lingering().contains_key(&Tid(tracer))
 }
 
-/// Whether a tracer has not ended meanwhile.
+/// Returns whether a tracer still exists.
 pub(crate) fn is_there(tracer: i32) -> bool {
     Path::new("/proc").join(tracer.to_string()).exists()
 }
 
-/// Has a tracer end soon, if it is one of ours that lingers; whether it is.
+/// Requests the end of a tracer if it is a lingering thread of this program; returns whether it is.
 pub(crate) fn make_way(tracer: i32) -> bool {
     match lingering().get(&Tid(tracer)) {
         Some(end) => {

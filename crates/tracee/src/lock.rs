@@ -1,36 +1,37 @@
-//! What keeps whets from working on one process at the same time, whoever started them and wherever they are.
+//! The lock that keeps whets from working on one process at the same time, regardless of where and by whom
+//! they were started.
 //!
-//! Two files are locked, as no one of them is enough. `/proc/PID/mem` is there on every kernel, and opened by nobody but those that
-//! may trace the process; but each view of `/proc` (a container's, its host's) has an inode of its own for it. The file behind a
-//! pidfd has one inode for a process everywhere (pidfs, Linux 6.9).
+//! Two files are locked, as neither alone is enough. `/proc/PID/mem` exists on every kernel, and only
+//! programs that may trace the process can open it. But each mount of `/proc` (a container's, its host's) has
+//! its own inode for it. The file behind a pidfd has one inode for a process everywhere (pidfs, Linux 6.9).
 //!
-//! The process may open both itself. What it holds of its own keeps nobody out: its lock is passed over. Then what is left is
-//! that the kernel lets one tracer at a time at a thread.
+//! The process may open both itself. Its own lock keeps no whet out: such a lock is ignored. Then only the
+//! kernel's rule remains that a thread has one tracer at a time.
 
 use crate::{Error, Pid, Process};
 use std::fs::{self, File, TryLockError};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Held until it is dropped; the kernel lets go of it when its holder dies, however it dies.
+/// The lock, held until it is dropped. The kernel releases it when its holder dies in any way.
 #[derive(Debug)]
 pub struct Lock {
-    /// Those of the files that could be locked.
+    /// The files that could be locked.
     _held: Vec<File>,
 }
 
-/// What came of locking one file.
+/// The result of locking one file.
 enum Tried {
     Held(File),
     /// The process has locked it itself, or there is no such file.
     PassedOver,
-    /// Somebody else has it.
+    /// Another program holds the lock.
     Taken,
 }
 
 impl Process {
-    /// Keeps others who ask the same away for as long as the lock is held. `None` where somebody else keeps us away, who is not the
-    /// process itself.
+    /// Locks out other callers of this function for as long as the lock is held. Returns `None` if another
+    /// program, not the process itself, holds the lock.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -60,26 +61,27 @@ impl Process {
         }
     }
 
-    /// The file that stands for the process in every namespace; `None` where the kernel has one file for all pidfds.
+    /// Returns the file that is the process in every namespace; `None` if the kernel has one file for all
+    /// pidfds.
     fn own_file(&self) -> Option<File> {
         const PIDFS: i64 = 0x5049_4446;
-        // SAFETY: takes two integers and gives a new descriptor or -1.
+        // SAFETY: takes two integers and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid().0, 0) };
         let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just created and has no other owner.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let mut about = std::mem::MaybeUninit::<libc::statfs>::zeroed();
         // SAFETY: `about` is valid for writes of a statfs.
         let rc = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) };
         // SAFETY: plain integers, zeroed and perhaps written.
         let about = unsafe { about.assume_init() };
-        // The id may have come to mean another process: that one's lock would do no harm, but no good either.
+        // The id may have come to mean another process, whose lock would be useless but harmless.
         (rc == 0 && about.f_type == PIDFS && self.is_alive()).then_some(file)
     }
 }
 
-/// Inode and process of each whole-file lock that the text of `/proc/locks` shows as held (proc(5)); those who wait for
-/// one (`->`) are left out. Files of two file systems may share an inode's number.
+/// Returns inode and process of each whole-file lock that the text of `/proc/locks` shows as held (proc(5)).
+/// Waiters for a lock (`->`) are left out. Files of two file systems may share an inode's number.
 pub fn lock_holders(text: &str) -> impl Iterator<Item = (u64, Pid)> + '_ {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -97,14 +99,14 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn who_holds_what() {
+    fn lock_holders_are_parsed() {
         let text = "1: FLOCK  ADVISORY  WRITE 41 00:19:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 42 00:19:1234 0 EOF\n\
                     2: POSIX  ADVISORY  READ 43 fe:01:99 128 128\n3: FLOCK\njunk\n\n";
         assert_eq!(lock_holders(text).collect::<Vec<_>>(), [(1234, Pid(41))]);
     }
 
     #[test]
-    fn one_at_a_time_on_each_of_its_files() {
+    fn one_lock_at_a_time_on_each_file() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
         let lock = process.lock().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What an open file of the target is, as far as waiting calls on it are concerned.
+//! Properties of a target's open file that matter to waiting calls.
 
 use crate::Process;
 use std::fs;
@@ -16,19 +16,19 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// A socket's own words on itself.
+/// The properties of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Socket {
     /// `AF_*`.
     pub(crate) domain: i32,
-    /// A stream of bytes.
+    /// Whether it is a stream of bytes.
     pub(crate) stream: bool,
-    /// How long it waits to receive and to send; 0 for ever. Nanoseconds.
+    /// Its timeouts for receiving and sending; 0 for none. Nanoseconds.
     pub(crate) receive_ns: u64,
     pub(crate) send_ns: u64,
 }
 
-/// The kind of an open file, by its descriptor.
+/// Returns the kind of an open file, by its descriptor.
 pub(crate) fn kind(process: &Process, fd: u64) -> Kind {
     let Ok(meta) = fs::metadata(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff))) else {
         return Kind::Other;
@@ -51,19 +51,21 @@ pub(crate) fn kind(process: &Process, fd: u64) -> Kind {
     }
 }
 
-/// A number for the file that a descriptor means: two files that are open at the same time have different ones, but for chance.
+/// Returns a number for the file of a descriptor. Two files that are open at the same time differ in it, but
+/// for chance.
 pub(crate) fn identity(process: &Process, fd: u64) -> u64 {
     let meta = fs::metadata(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff)));
     meta.map_or(0, |m| m.dev().rotate_left(40) ^ m.ino())
 }
 
-/// Asks a socket, through a descriptor of our own; `None` where that cannot be had (Linux before 5.6).
+/// Reads a socket's properties through a duplicate of its descriptor; `None` if there can be none (Linux
+/// before 5.6).
 pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
     let number = i32::try_from(fd & 0xffff_ffff).ok()?;
-    // SAFETY: takes three integers and gives a new descriptor or -1.
+    // SAFETY: takes three integers and returns a new descriptor or -1.
     let own = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.pidfd().as_raw_fd(), number, 0) };
     let own = i32::try_from(own).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor was just created and has no other owner.
     let own = unsafe { OwnedFd::from_raw_fd(own) };
     let [domain, kind] = [libc::SO_DOMAIN, libc::SO_TYPE].map(|what| option(&own, what, [0i32]));
     let [receive, send] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|what| option(&own, what, [0i64; 2]));
@@ -95,14 +97,14 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn sockets_and_others() {
+    fn kinds_and_timeouts_of_open_files() {
         let me = Process::open(Pid(std::process::id().cast_signed())).unwrap();
         let number = |fd: &dyn AsRawFd| i64::from(fd.as_raw_fd()).cast_unsigned();
         let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
         assert_eq!(kind(&me, number(&stream)), Kind::Socket);
         let of_stream = Socket { domain: libc::AF_UNIX, stream: true, receive_ns: 1_500_000_000, send_ns: 0 };
-        // Where the kernel or a sandbox has no such call nothing is known.
+        // If the kernel or a sandbox lacks the call, the properties are unknown.
         assert!(socket(&me, number(&stream)).is_none_or(|s| s == of_stream));
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(socket(&me, number(&datagrams)).is_none_or(|s| !s.stream && s.domain == libc::AF_INET));

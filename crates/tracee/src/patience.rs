@@ -1,17 +1,17 @@
-//! How long a stop of all threads may take.
+//! Time limits of a stop of all threads.
 
 use crate::{Process, Tid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// After what time a stop is given up and all threads go on.
+/// The times after which a stop is given up and all threads are resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// For a thread that is stuck: it waits in the kernel, or runs there without an end. The time for which it only waited
-    /// for a CPU does not count.
+    /// For a stuck thread: it waits in the kernel, or runs there without end. The time in which it only
+    /// waited for a CPU does not count.
     pub blocked: Duration,
-    /// For a thread that waits for a CPU, in all. The threads that have stopped wait as long; on a host with so much to do
-    /// they would wait for a CPU as well.
+    /// For a thread that waits for a CPU, in all. The stopped threads wait as long; on such an overloaded
+    /// host they would wait for a CPU as well.
     pub starved: Duration,
 }
 
@@ -21,21 +21,23 @@ impl From<Duration> for Patience {
     }
 }
 
-/// How often late threads are looked at, and how many of them: of a thousand that wait for a CPU any few do.
+/// How often late threads are looked at, and how many of them: of a thousand that wait for a CPU, any few are
+/// enough.
 const EVERY: Duration = Duration::from_millis(10);
 const FEW: usize = 16;
 
-/// For how long threads that are to stop were kept from it by something else than the want of a CPU.
+/// How long threads that should stop were held up by anything except the lack of a CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Starvation {
     seen: Duration,
     blocked: Duration,
-    /// CPU time that each had used at the last look. Nanoseconds.
+    /// CPU time that each thread had used at the last look. Nanoseconds.
     used: BTreeMap<Tid, u64>,
 }
 
 impl Starvation {
-    /// That time, as of `waited` since they were told to stop, when `late` have not stopped yet.
+    /// Returns how long the threads were held up by anything except the lack of a CPU. `waited` is the time
+    /// since their interruption; `late` are the threads that have not stopped yet.
     pub(crate) fn blocked_for(
         &mut self,
         process: &Process,
@@ -52,7 +54,7 @@ impl Starvation {
             late.iter().filter_map(|&tid| Some((tid, cpu_time(process, tid)?))).collect();
         let starves = |tid: &Tid| {
             let ran = used.get(tid).zip(self.used.get(tid)).map(|(now, then)| now.saturating_sub(*then));
-            // One that was given a CPU for half of the time had its chance.
+            // A thread that had a CPU for half of the time was able to stop.
             ran.is_none_or(|ran| u128::from(ran) < passed.as_nanos() / 2)
                 && process.thread_status(*tid).is_ok_and(|s| s.state == 'R')
         };
@@ -64,7 +66,8 @@ impl Starvation {
     }
 }
 
-/// CPU time a thread has used: the first field of its `schedstat`, in nanoseconds. `None` in a kernel without it.
+/// Returns the CPU time of a thread: the first field of its `schedstat`, in nanoseconds. `None` in a kernel
+/// without it.
 fn cpu_time(process: &Process, tid: Tid) -> Option<u64> {
     process.text(&format!("task/{tid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }

@@ -1,27 +1,28 @@
-//! The memory that calls like `writev` and `sendmsg` name in pieces, and what is left of it after a part was moved.
+//! The pieces of memory in calls like `writev` and `sendmsg`, and what is left of them after a part was
+//! moved.
 
 use crate::Process;
 use crate::slots::UIO_MAXIOV;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 
-/// The most that one call moves (Linux, `MAX_RW_COUNT`). Bytes.
+/// The maximum that one call moves (Linux, `MAX_RW_COUNT`). Bytes.
 pub(crate) const MOST: u64 = 0x7fff_f000;
 
 /// Pieces of memory, each with its start and length.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Pieces(Vec<[u64; 2]>);
 
-/// What `sendmsg` and `recvmsg` are given (`struct msghdr`).
+/// The message header of `sendmsg` and `recvmsg` (`struct msghdr`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Message {
     name: u64,
     name_len: u64,
-    /// Ancillary data that goes with each part. File descriptors went with the first.
+    /// Ancillary data that goes with each part. File descriptors went with the first part.
     pub(crate) control: Vec<u8>,
 }
 
 impl Pieces {
-    /// Reads an array of `struct iovec`; `None` where it is none, or a call would not move all of it.
+    /// Reads an array of `struct iovec`; `None` if it is not valid, or if one call would not move all of it.
     pub(crate) fn read(process: &Process, at: Avma, count: u64) -> Option<Self> {
         if count > UIO_MAXIOV {
             return None;
@@ -32,12 +33,12 @@ impl Pieces {
         (pieces.total()? <= MOST).then_some(pieces)
     }
 
-    /// Their length together; `None` for an impossible one. Bytes.
+    /// Returns the sum of the lengths; `None` if it is impossible. Bytes.
     pub(crate) fn total(&self) -> Option<u64> {
         self.0.iter().try_fold(0u64, |sum, [_, len]| sum.checked_add(*len))
     }
 
-    /// What is left after so many bytes.
+    /// Returns what is left after `moved` bytes.
     pub(crate) fn after(&self, mut moved: u64) -> Self {
         let mut left = Vec::new();
         for &[at, len] in &self.0 {
@@ -54,22 +55,22 @@ impl Pieces {
         self.0.len()
     }
 
-    /// As the kernel takes them.
+    /// Returns the pieces in the kernel's format.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 }
 
 impl Message {
-    /// Reads a message's head and its pieces. A received one needs no ancillary data any more; of one to be sent
-    /// `None` where its ancillary data is too long or malformed.
+    /// Reads a message's header and its pieces. A message being received needs no ancillary data any more.
+    /// For a message being sent, returns `None` if its ancillary data is too long or malformed.
     pub(crate) fn read(process: &Process, at: Avma, sent: bool, most: u64) -> Option<(Self, Pieces)> {
         let word = |i: u64| process.u64(at.add(8 * i)).ok();
         let pieces = Pieces::read(process, Avma(word(2)?), word(3)?)?;
         let (control_at, control_len) = (word(4)?, word(5)?);
         let mut control = Vec::new();
         if sent && control_at != 0 && control_len != 0 {
-            // Those of file descriptors are at most as long as a kernel takes in one message.
+            // Data with file descriptors is at most as long as a kernel accepts in one message.
             let all = process.bytes(AvmaRange::with_len(Avma(control_at), control_len.min(1 << 16))).ok()?;
             control = without_descriptors(&all)?;
         }
@@ -77,12 +78,12 @@ impl Message {
         (message.control.len() as u64 <= most).then_some((message, pieces))
     }
 
-    /// Whether a message received has brought ancillary data.
+    /// Returns whether a received message has brought ancillary data.
     pub(crate) fn brought_control(process: &Process, at: Avma) -> bool {
         process.u64(at.add(40)).is_ok_and(|len| len != 0)
     }
 
-    /// As the kernel takes it, with its pieces and its ancillary data elsewhere.
+    /// Returns the header in the kernel's format, with its pieces and its ancillary data elsewhere.
     pub(crate) fn bytes(&self, pieces: Avma, count: usize, control: Avma) -> Vec<u8> {
         let len = self.control.len() as u64;
         let control = if len == 0 { 0 } else { control.0 };
@@ -91,7 +92,7 @@ impl Message {
     }
 }
 
-/// Ancillary data (`struct cmsghdr`s) without the file descriptors in it.
+/// Returns ancillary data (`struct cmsghdr`s) without the file descriptors in it.
 fn without_descriptors(all: &[u8]) -> Option<Vec<u8>> {
     const HEAD: usize = 16;
     let mut kept = Vec::new();
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_left_out() {
+    fn moved_bytes_are_left_out() {
         let all = Pieces(vec![[100, 10], [200, 0], [300, 5]]);
         assert_eq!(all.total(), Some(15));
         assert_eq!(all.after(0).0, [[100, 10], [300, 5]]);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_go_once() {
+    fn descriptors_are_sent_once() {
         let item = |kind: i32, data: &[u8]| {
             let mut b = (16 + data.len() as u64).to_le_bytes().to_vec();
             b.extend(libc::SOL_SOCKET.to_le_bytes());

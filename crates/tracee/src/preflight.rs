@@ -1,4 +1,4 @@
-//! May this process be traced? Asked before anything is touched.
+//! Checks whether a process may be traced, before anything in it is changed.
 
 use crate::linger::{is_lingering, is_there};
 use crate::process::is_kernel_thread;
@@ -6,16 +6,16 @@ use crate::shared::Survey;
 use crate::{Error, Pid, Process, Status};
 use std::fs;
 
-/// The seccomp state of a process that can be worked with.
+/// The seccomp state of a process that whet can work with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seccomp {
-    /// None.
+    /// No seccomp.
     None,
-    /// Filters, which are suspended for each system call of ours (and only for it).
+    /// Filters, which whet suspends during each of its system calls (and only then).
     Filter,
 }
 
-/// What was found in a process that can be worked with.
+/// The findings for a process that whet can work with.
 #[derive(Debug, Clone)]
 pub struct Preflight {
     /// Its id.
@@ -26,27 +26,28 @@ pub struct Preflight {
     pub threads: u32,
     /// Its seccomp state.
     pub seccomp: Seccomp,
-    /// Its id in each pid namespace from ours inwards: more than one for a process in a container.
+    /// Its id in each pid namespace from this one inwards: more than one for a process in a container.
     pub ns_pid: Vec<i32>,
-    /// Whether it may gain no rights by exec (`no_new_privs`).
+    /// Whether exec can give it no rights (`no_new_privs`).
     pub no_new_privs: bool,
 }
 
-/// Looks whether a process can be traced, without touching it.
+/// Checks whether a process can be traced, without changing it.
 ///
 /// # Errors
-/// The reason why not.
+/// The reason against it.
 pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
     if u32::try_from(pid.0).is_ok_and(|p| p == std::process::id()) {
         return Err(Error::Itself(pid));
     }
-    // What it is comes before what we may: the better reason is the one no permission would mend.
+    // Properties of the process are checked before permissions: a reason that no permission would remove is
+    // the better one.
     let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| Error::NoSuchProcess(pid))?;
     let status = Status::parse(&String::from_utf8_lossy(&text))?;
     check(pid, &status)?;
     let process = Process::open(pid).map_err(|e| with_hint(e, &status))?;
     is_x86_64(&process).map_err(|e| process.cause(e))?;
-    // A thread other than the first can be traced alone, or have filters alone.
+    // A thread other than the first can be the only one that is traced, or that has filters.
     let mut seccomp = Seccomp::None;
     for tid in process.threads()? {
         let status = match process.thread_status(tid) {
@@ -83,7 +84,8 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
     if matches!(status.state, 'X' | 'x') {
         return Err(Error::Ending(pid));
     }
-    // A first thread that has ended looks like a zombie and has no memory, but its process may have other threads.
+    // A first thread that has ended looks like a zombie without memory, but its process may have other
+    // threads.
     if status.state == 'Z' {
         if fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2 {
             return Err(Error::Ending(pid));
@@ -105,7 +107,7 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
     Ok(())
 }
 
-/// A tracer of ours that lingers makes way; one that has ended was one.
+/// A lingering tracer of this program makes way, and one that has ended is no obstacle.
 fn is_foreign(tracer: i32) -> bool {
     tracer != 0 && !is_lingering(tracer) && is_there(tracer)
 }
@@ -124,7 +126,8 @@ fn own_status() -> Status {
     fs::read_to_string("/proc/self/status").ok().and_then(|t| Status::parse(&t).ok()).unwrap_or_default()
 }
 
-/// Whether this program runs as root, by its effective user id: then it is for want of something else where a thing is not permitted.
+/// Returns whether this program runs as root, by its effective user id. Then a permission is missing for
+/// another reason.
 #[must_use]
 pub fn is_root() -> bool {
     own_status().uid[1] == 0
@@ -143,13 +146,13 @@ fn can_suspend_filters(pid: Pid) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds what would help.
+/// Adds advice to the error.
 fn with_hint(e: Error, target: &Status) -> Error {
     let Error::NoPermission { pid, what, source, .. } = e else { return e };
     let own = own_status();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let hint = match scope.as_deref().map(str::trim) {
-        // Root may be without it, in a container or a service.
+        // Root may lack the capability, in a container or a service.
         Some("0" | "1" | "2") | None if own.uid[1] == 0 && own.cap_eff & CAP_SYS_PTRACE == 0 => {
             "; this root has not the capability CAP_SYS_PTRACE"
         }
@@ -167,7 +170,7 @@ fn with_hint(e: Error, target: &Status) -> Error {
     Error::NoPermission { pid, what, hint: hint.into(), source }
 }
 
-/// Whether the program is a 64-bit x86 ELF file (x32 and 32-bit ones are not).
+/// Checks that the program is a 64-bit x86 ELF file (x32 and 32-bit files are not).
 fn is_x86_64(process: &Process) -> Result<(), Error> {
     use std::io::Read;
     let pid = process.pid();

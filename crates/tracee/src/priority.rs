@@ -1,12 +1,13 @@
-//! A thread's priority, raised for as long as it matters.
+//! A thread's priority, raised temporarily.
 //!
-//! A target with more runnable threads than the machine has CPUs starves whoever wants to stop it: measured, a stop of
-//! a thousand threads takes hundreds of milliseconds at normal priority and under ten with real-time priority.
+//! A target with more runnable threads than the machine has CPUs starves the thread that stops it. Measured:
+//! a stop of a thousand threads takes hundreds of milliseconds at normal priority and under ten with
+//! real-time priority.
 
 use crate::Tid;
 use crate::ptrace::own_tid;
 
-/// Given back when dropped, whatever the way.
+/// A raised priority. It is restored when this value is dropped, also by unwinding.
 #[derive(Debug)]
 pub struct Raised {
     tid: Tid,
@@ -21,14 +22,14 @@ enum Was {
     Nice(libc::c_int),
 }
 
-/// Above normal threads, not above all.
+/// A nice value above normal threads, but not the highest.
 const FAVOURED: libc::c_int = -10;
 
-/// Low among the real-time priorities: above all normal threads, below whoever has a better claim.
+/// Low among the real-time priorities: above all normal threads, below other real-time threads.
 const FIFO_PRIORITY: libc::c_int = 2;
 
 impl Raised {
-    /// Raises the calling thread: SCHED_FIFO, else nice −20, else nothing, as the kernel lets us.
+    /// Raises the calling thread: SCHED_FIFO, else nice −20, else nothing, as the kernel allows.
     pub(crate) fn own() -> Self {
         let tid = own_tid();
         // SAFETY: takes one integer.
@@ -52,8 +53,8 @@ impl Raised {
         Self { tid, was: Was::Unchanged }
     }
 
-    /// Prefers the calling thread to normal ones, as far as the kernel lets us. For work that takes the same CPU time
-    /// however long it lasts and that a busy target would starve: it costs the target no more, and is over sooner.
+    /// Prefers the calling thread to normal threads, as far as the kernel allows. For work of a fixed CPU
+    /// time that a busy target would starve: it costs the target no more CPU time, and is over sooner.
     #[must_use]
     pub fn favoured() -> Self {
         let tid = own_tid();
@@ -64,7 +65,7 @@ impl Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Lowering always is allowed. The thread may have ended: then there is nothing to give back.
+        // Lowering is always allowed. If the thread has ended, nothing has to be restored.
         match self.was {
             Was::Unchanged => {}
             Was::Policy(policy, priority) => {
@@ -85,7 +86,8 @@ fn set_policy(tid: Tid, policy: libc::c_int, priority: libc::c_int) -> bool {
 
 fn nice_of(tid: Tid) -> Option<libc::c_int> {
     let who = libc::id_t::try_from(tid.0).ok()?;
-    // SAFETY: takes two integers; -1 may be a value or an error, and as a fallback it is good enough for both.
+    // SAFETY: takes two integers; -1 may be a value or an error, and as a fallback it is good enough for
+    // both.
     Some(unsafe { libc::getpriority(libc::PRIO_PROCESS, who) })
 }
 
@@ -100,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn favour_is_given_back() {
+    fn favour_is_restored() {
         let nice = || nice_of(own_tid());
         let before = nice();
         let favoured = Raised::favoured();
         if matches!(favoured.was, Was::Nice(_)) {
             assert_eq!(nice(), Some(FAVOURED));
-            // A stop within it goes back to it.
+            // A stop in between restores the favoured value.
             drop(Raised::own());
             assert_eq!(nice(), Some(FAVOURED));
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A process, held by handles that cannot come to mean another one when its id is used again.
+/// A process, held by handles that stay valid for this process even if its id is used again.
 #[derive(Debug, Clone)]
 pub struct Process {
     inner: Arc<Inner>,
@@ -27,20 +27,20 @@ struct Inner {
     dir: File,
     mem: File,
     pidfd: OwnedFd,
-    /// What was found in its code last time.
+    /// The routines found in its code by the last search.
     gadgets: Mutex<Option<Gadgets>>,
     shelter: Mutex<Option<AvmaRange>>,
-    /// `None` until its mappings were looked through.
+    /// `None` until the mappings have been searched.
     slot_areas: Mutex<Option<Areas>>,
 }
 
-/// How often a torn text of the mappings is read anew. Of a process that does nothing but change its mappings, one text
-/// in a thousand was torn (Linux 6.18).
+/// How often a torn text of the mappings is read again. For a process that does nothing but change its
+/// mappings, one text in a thousand was torn (Linux 6.18).
 const READ_ANEW: u32 = 20;
 
 impl Process {
-    /// Opens a process for reading and writing its memory. Does not look whether it can be traced:
-    /// [`crate::preflight`] does.
+    /// Opens a process for reading and writing its memory. [`crate::preflight`] checks whether it can be
+    /// traced.
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`], [`Error::NotAProcess`] for a thread's id, [`Error::NoPermission`].
@@ -52,17 +52,18 @@ impl Process {
         if status.tgid != pid.0 {
             return Err(Error::NotAProcess(pid, status.process()));
         }
-        // SAFETY: takes two integers and gives a new descriptor or -1.
+        // SAFETY: takes two integers and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.0, 0) };
         let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or(Error::NoSuchProcess(pid))?;
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just created and has no other owner.
         let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The id may have changed hands between the two; the directory then is of a dead process.
+        // The id may have been used again between the two calls; then the directory is that of a dead
+        // process.
         if !under(&dir, "stat").exists() {
             return Err(Error::NoSuchProcess(pid));
         }
         let open = || File::options().read(true).write(true).open(with_memory(&dir, "mem"));
-        // The first thread may have ended in between.
+        // The first thread may have ended between the choice of the directory and the open.
         let mem = open().or_else(|e| if is_gone(&e) { open() } else { Err(e) });
         let mem = mem.map_err(|source| match is_gone(&source) {
             true => Error::NoSuchProcess(pid),
@@ -83,13 +84,14 @@ impl Process {
         })
     }
 
-    /// Its id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.inner.pid
     }
 
-    /// Whether it lives; a process whose last thread has ended does not, even before its parent has noticed.
+    /// Returns whether the process lives. After its last thread has ended it does not, even before its parent
+    /// reaps it.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let mut fd = libc::pollfd { fd: self.inner.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -98,7 +100,8 @@ impl Process {
         n == 0
     }
 
-    /// Whether it has ended or is about to: each of its threads has ended, or has been killed and not got there yet.
+    /// Returns whether the process has ended or is about to: each of its threads has ended, or has a SIGKILL
+    /// pending.
     pub(crate) fn is_ending(&self) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
         /// `PF_POSTCOREDUMP`, `PF_SIGNALED`.
@@ -120,10 +123,10 @@ impl Process {
         }
     }
 
-    /// The cause behind a failure: the end of the process, where it was that.
+    /// Returns the cause of a failure: the end of the process if it has ended, else `e`.
     #[must_use]
     pub fn cause(&self, e: Error) -> Error {
-        // Whoever ends all threads of a process takes a moment to get to all of them.
+        // A kill of all threads takes a moment to reach each of them.
         const MOMENT: Duration = Duration::from_millis(20);
         let limit = match &e {
             Error::Gone(_) | Error::TracerLost => return e,
@@ -141,23 +144,24 @@ impl Process {
         Error::Gone(self.pid())
     }
 
-    /// The path of one of its files in /proc, through the open directory.
+    /// Returns the path of one of its files in /proc, through the open directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         under(&self.inner.dir, name)
     }
 
-    /// The path of a file in /proc that tells of its memory, its program or its descriptors.
+    /// Returns the path of a file in /proc that describes its memory, its program or its descriptors.
     pub(crate) fn memory_file(&self, name: &str) -> PathBuf {
         with_memory(&self.inner.dir, name)
     }
 
-    /// The path of its root folder, through the open directory of the process: of no later one with its id.
+    /// Returns the path of its root folder, through the open directory: never the folder of a later process
+    /// with its id.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.memory_file("root")
     }
 
-    /// Whether it sees the file systems where this program sees them; where that is not to be found out it does.
+    /// Returns whether it has the same mount namespace as this program; true if that cannot be determined.
     #[must_use]
     pub fn shares_mounts(&self) -> bool {
         let own = fs::read_link("/proc/self/ns/mnt");
@@ -192,21 +196,22 @@ impl Process {
         }
     }
 
-    /// The text of `/proc/PID/maps`, each address in one mapping only.
+    /// Returns the text of `/proc/PID/maps`, with each address in one mapping only.
     ///
-    /// The kernel writes a page of it at a time. A mapping that is joined with those before it meanwhile is told with
-    /// its new start, over what was told already, though Linux's `Documentation/filesystems/proc.rst` promises
-    /// otherwise (`tools/testing/selftests/proc/proc-maps-race.c` knows of it). Such a text is read anew.
+    /// The kernel writes a page of this text at a time. A mapping that is merged with earlier ones meanwhile
+    /// is listed with its new start, which overlaps ranges already listed. Linux's
+    /// `Documentation/filesystems/proc.rst` promises otherwise
+    /// (`tools/testing/selftests/proc/proc-maps-race.c` tests for it). Such a text is read again.
     ///
-    /// # Errors
-    /// [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`]: so do all that read files of /proc.
+    /// # Errors [`Error::Gone`], [`Error::NoPermission`], [`Error::ProcFile`], as in all functions that read
+    /// files of /proc.
     pub fn maps_text(&self) -> Result<String, Error> {
         let text = anew_while_torn(|| self.memory_text("maps"))?;
-        // So some kernels answer for a process that has no memory any more.
+        // Some kernels return an empty text for a process that has no memory any more.
         if text.is_empty() && self.is_ending() { Err(Error::Gone(self.pid())) } else { Ok(text) }
     }
 
-    /// The bytes of `/proc/PID/auxv`: pairs of 64-bit words.
+    /// Returns the bytes of `/proc/PID/auxv`: pairs of 64-bit words.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -214,7 +219,7 @@ impl Process {
         self.memory_bytes("auxv")
     }
 
-    /// The path of its program; ends in ` (deleted)` where the file is gone.
+    /// Returns the path of its program; it ends in ` (deleted)` if the file has been removed.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -222,7 +227,7 @@ impl Process {
         fs::read_link(self.memory_file("exe")).map_err(|e| self.file_error("exe", e))
     }
 
-    /// The state of the process (of its first thread, where threads differ).
+    /// Returns the state of the process (of its first thread if threads differ).
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -230,7 +235,7 @@ impl Process {
         Status::parse(&self.text("status")?)
     }
 
-    /// The state of one thread.
+    /// Returns the state of one thread.
     ///
     /// # Errors
     /// As [`Process::maps_text`]; [`Error::ThreadGone`].
@@ -244,7 +249,8 @@ impl Process {
         }
     }
 
-    /// Its threads at this moment, in ascending order; threads that have ended but cannot go yet among them.
+    /// Returns its threads at this moment, in ascending order. Threads that have ended but are not reaped are
+    /// included.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -262,23 +268,24 @@ impl Process {
         Ok(tids)
     }
 
-    /// Its threads that run code of the program, as [`Process::threads`]. Left out are those that the kernel keeps in
-    /// the process for itself (io_uring's workers): they can be traced, but never come to user mode, so nothing that
-    /// waits for that ends, and there is nothing of the program in their registers.
+    /// Returns its threads that run code of the program, as [`Process::threads`]. Threads that the kernel
+    /// keeps in the process for itself (io_uring's workers) are left out. They can be traced, but never
+    /// return to user mode, so a wait for their return never ends. Their registers hold no state of the
+    /// program.
     pub(crate) fn user_threads(&self) -> Result<Vec<Tid>, Error> {
         let mut tids = self.threads()?;
         tids.retain(|&tid| !self.is_worker(tid));
         Ok(tids)
     }
 
-    /// Whether a thread is one that the kernel keeps in the process for itself.
+    /// Returns whether the kernel keeps a thread in the process for itself.
     pub(crate) fn is_worker(&self, tid: Tid) -> bool {
         let stat = fs::read(self.file(&format!("task/{tid}/stat"))).unwrap_or_default();
         is_kernel_worker(&String::from_utf8_lossy(&stat))
     }
 
-    /// When the process started, in clock ticks (`sysconf(_SC_CLK_TCK)`) since boot: with the id, it names a
-    /// process for ever.
+    /// Returns when the process started, in clock ticks (`sysconf(_SC_CLK_TCK)`) since boot. Together with
+    /// the id, this time identifies a process for ever.
     ///
     /// # Errors
     /// As [`Process::maps_text`]; [`Error::ProcFormat`].
@@ -290,17 +297,18 @@ impl Process {
         })
     }
 
-    /// CPU time used so far by all its threads, those that have ended included, in nanoseconds.
+    /// Returns the CPU time used so far by all its threads, ended ones included, in nanoseconds.
     ///
     /// # Errors
     /// [`Error::Gone`].
     pub fn cpu_time_ns(&self) -> Result<u64, Error> {
-        // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's posix-timers: what clock_getcpuclockid gives.
+        // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's posix-timers, as clock_getcpuclockid
+        // returns it.
         let clock: libc::clockid_t = (!self.pid().0 << 3) | 2;
         let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `t` is a valid place for one timespec.
         let rc = unsafe { libc::clock_gettime(clock, &raw mut t) };
-        // The clock goes by number: make sure that the number still is this process.
+        // The clock is addressed by number: check that the number still means this process.
         if rc != 0 || !self.is_alive() {
             return Err(Error::Gone(self.pid()));
         }
@@ -308,7 +316,8 @@ impl Process {
         Ok(s.saturating_mul(1_000_000_000).saturating_add(ns))
     }
 
-    /// The bytes of many ranges at once: some thousand take one system call, where [`ReadMemory::bytes`] takes one each.
+    /// Reads many ranges at once: one system call for about a thousand, where [`ReadMemory::bytes`] needs one
+    /// for each.
     ///
     /// # Errors
     /// [`Unreadable`] for the first range that cannot be read in full.
@@ -330,10 +339,11 @@ impl Process {
                 })
                 .collect();
             let (pid, n) = (self.pid().0, local.len() as libc::c_ulong);
-            // SAFETY: the local vectors name buffers of ours that live and are borrowed by nobody else until the call
-            // has returned; the remote ones are numbers to us.
+            // SAFETY: the local vectors name buffers of this function, alive and not borrowed elsewhere until
+            // the call has returned; the remote vectors are only numbers here.
             let got = unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
-            // Where the kernel has no such call, or stopped half-way: one by one, which also tells which range it was.
+            // If the kernel lacks the call or stopped half-way, read one by one. This also finds the
+            // unreadable range.
             if usize::try_from(got) != Ok(wanted) {
                 for (range, buf) in ranges.iter().zip(bufs) {
                     self.read(range.start, buf)?;
@@ -343,12 +353,12 @@ impl Process {
         Ok(out)
     }
 
-    /// Writes into the process, whatever the protection of its pages (private file pages are copied first, as for a
-    /// debugger). The threads may be running: an 8-byte aligned word is written in one piece, nothing more.
+    /// Writes into the process, whatever the protection of its pages (private file pages are copied first, as
+    /// for a debugger). The threads may be running: only an aligned 8-byte word is written atomically.
     ///
     /// # Errors
-    /// [`Error::Unwritable`], with as much written as the kernel got to; see [`crate::Stopped::write_text`] where
-    /// the kernel forbids writes to protected pages.
+    /// [`Error::Unwritable`], with as much written as the kernel reached. If the kernel forbids writes to
+    /// protected pages, see [`crate::Stopped::write_text`].
     pub fn write(&self, at: Avma, bytes: &[u8]) -> Result<(), Error> {
         let fail = |source| Error::Unwritable { at, len: bytes.len(), source };
         match self.inner.mem.write_all_at(bytes, at.0) {
@@ -357,8 +367,8 @@ impl Process {
         }
     }
 
-    /// The file mapped at `range`, the very file where the kernel lets us (even if deleted or replaced since), else
-    /// whatever is at `path` as the process sees it: the caller checks that it is the right one.
+    /// Opens the file mapped at `range`: the very file if the kernel allows it (even if deleted or replaced
+    /// since), else the file at `path` as the process sees it. The caller checks that it is the right file.
     #[must_use]
     pub fn mapped_file(&self, path: &str, range: AvmaRange) -> Option<MappedFile> {
         let mapped = self.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
@@ -369,7 +379,7 @@ impl Process {
         MappedFile::open(&self.memory_file("root").join(path))
     }
 
-    /// The parts of `range`, whose ends are pages' ones, that are in huge pages.
+    /// Returns the parts of `range` that are in huge pages. The ends of `range` are page boundaries.
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -383,8 +393,9 @@ impl Process {
         }
     }
 
-    /// Tells of each page whether the process has a copy of its own of it: one that was written to in a private mapping. The
-    /// kernel's `PM_FILE` is set for pages of files and of shared memory alone (Linux's `Documentation/admin-guide/mm/pagemap.rst`).
+    /// Returns for each page whether the process has its own copy of it, made by a write to a private
+    /// mapping. The kernel sets `PM_FILE` only for pages of files and of shared memory (Linux's
+    /// `Documentation/admin-guide/mm/pagemap.rst`).
     ///
     /// # Errors
     /// As [`Process::maps_text`].
@@ -397,7 +408,7 @@ impl Process {
         let is_own = |page: &Avma| {
             let mut word = [0; 8];
             match file.read_exact_at(&mut word, page.0 / 4096 * 8) {
-                // No process has such an address.
+                // The address is beyond any process's address space.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
                 read => read.map_err(fail)?,
             }
@@ -407,7 +418,7 @@ impl Process {
         pages.iter().map(is_own).collect()
     }
 
-    /// The descriptor that becomes readable when the process ends.
+    /// Returns the descriptor that becomes readable when the process ends.
     #[must_use]
     pub fn pidfd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inner.pidfd)
@@ -417,8 +428,8 @@ impl Process {
         *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of our own in the target, for the way home of threads on stacks that have no room for it; also that of an
-    /// earlier whet.
+    /// Returns whet's memory in the target for the return of threads whose stacks have no room for a frame.
+    /// It may be the shelter of an earlier whet.
     pub(crate) fn shelter(&self, maps: &str) -> Option<AvmaRange> {
         let mut known = self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_none() {
@@ -431,7 +442,7 @@ impl Process {
         *self.inner.shelter.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
     }
 
-    /// The areas of slots in the target, those of earlier whets included.
+    /// Returns the areas of slots in the target, those of earlier whets included.
     pub(crate) fn slot_areas(&self) -> Areas {
         self.change_slot_areas(|areas| areas.clone())
     }
@@ -446,7 +457,7 @@ impl Process {
         *self.inner.gadgets.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
     }
 
-    /// Reads as much as there is from `at`, up to the length of `buf`; the number of bytes read.
+    /// Reads as much as is readable from `at`, up to the length of `buf`. Returns the number of bytes read.
     pub(crate) fn read_some(&self, at: Avma, buf: &mut [u8]) -> usize {
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
@@ -466,14 +477,14 @@ impl ReadMemory for Process {
     }
 }
 
-/// Whether a thread's `stat` has one of the flags of threads that never run user code: `PF_IO_WORKER` (Linux 5.12),
-/// `PF_USER_WORKER` (6.4), `PF_KTHREAD`.
+/// Returns whether a thread's `stat` has a flag of threads that never run user code: `PF_IO_WORKER` (Linux
+/// 5.12), `PF_USER_WORKER` (6.4), `PF_KTHREAD`.
 pub(crate) fn is_kernel_worker(stat: &str) -> bool {
     const WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
     flags(stat) & WORKER != 0
 }
 
-/// Whether a `stat` is that of a thread that never had memory of its own: `PF_KTHREAD`.
+/// Returns whether a `stat` belongs to a thread that never had memory of its own: `PF_KTHREAD`.
 pub(crate) fn is_kernel_thread(stat: &str) -> bool {
     const KERNEL: u64 = 0x20_0000;
     flags(stat) & KERNEL != 0
@@ -483,15 +494,15 @@ fn flags(stat: &str) -> u64 {
     stat_field(stat, FLAGS).unwrap_or(0)
 }
 
-/// A numeric field of a `stat`, by its number in proc(5), from 4 on. The fields are counted from after the name, which
-/// may contain anything.
+/// Returns a numeric field of a `stat`, by its number in proc(5), from 4 on. Fields are counted from behind
+/// the name, which may contain any character.
 #[must_use]
 pub fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-/// How many ranges one call takes (Linux: `UIO_MAXIOV`).
+/// How many ranges one call accepts (Linux: `UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 fn address(at: Avma) -> usize {
@@ -502,19 +513,20 @@ fn under(dir: &File, name: &str) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
-/// The field of a `stat` that has a thread's flags.
+/// The field of a `stat` that holds a thread's flags.
 const FLAGS: usize = 9;
 
-/// `PF_EXITING`: the thread is about to give up its memory, or has; only then it becomes a zombie, and stays so marked.
+/// `PF_EXITING`: the thread is about to give up its memory, or has. It becomes a zombie later and keeps the
+/// flag.
 const EXITING: u64 = 0x4;
 
-/// Whether a file in /proc could not be had as what it tells of has ended.
+/// Returns whether a file in /proc could not be read because its process or thread has ended.
 fn is_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
-/// As [`under`], for files that tell of memory. A first thread that has ended has none, while its process may live on
-/// in other threads: then it is one of those that is asked.
+/// As [`under`], for files that describe memory. A first thread that has ended has no memory, while its
+/// process may live on in other threads. Then the file of another thread is used.
 fn with_memory(dir: &File, name: &str) -> PathBuf {
     let ended = |task: &Path| {
         let stat = fs::read(task.join("stat")).unwrap_or_default();
@@ -530,7 +542,7 @@ fn with_memory(dir: &File, name: &str) -> PathBuf {
     }
 }
 
-/// The first text of maps that is not torn, or the last one that was read.
+/// Returns the first text of maps that is not torn, or the last text that was read.
 fn anew_while_torn(mut read: impl FnMut() -> Result<String, Error>) -> Result<String, Error> {
     let mut text = read()?;
     for _ in 0..READ_ANEW {
@@ -542,13 +554,13 @@ fn anew_while_torn(mut read: impl FnMut() -> Result<String, Error>) -> Result<St
     Ok(text)
 }
 
-/// Whether a line of maps tells of addresses that a line before it told of.
+/// Returns whether a line of maps overlaps the range of the line before.
 fn is_torn(maps: &str) -> bool {
     let ranges = || maps.lines().filter_map(mapping_range);
     ranges().zip(ranges().skip(1)).any(|(one, next)| next.start < one.end)
 }
 
-/// The range at the start of a line of maps; `None` for other lines.
+/// Parses the range at the start of a line of maps; `None` for other lines.
 pub(crate) fn mapping_range(line: &str) -> Option<AvmaRange> {
     let (start, rest) = line.split_once('-')?;
     let (end, _) = rest.split_once(' ')?;
@@ -562,7 +574,7 @@ mod tests {
     use addr::Addr;
 
     #[test]
-    fn io_workers_are_told_by_their_flags() {
+    fn io_workers_are_recognized_by_their_flags() {
         let stat = |flags: u32| format!("77 (iou-wrk) 1) S 1 1 1 0 -1 {flags} 0 0");
         assert!(is_kernel_worker(&stat(0x40_4050)));
         assert!(is_kernel_worker(&stat(0x4040)));
@@ -573,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_at_once_or_none() {
+    fn read_many_returns_all_ranges_or_an_error() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
         let start = loop {
@@ -595,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn this_very_process() {
+    fn own_process_can_be_read() {
         let me = Process::open(Pid(i32::try_from(std::process::id()).unwrap())).unwrap();
         assert!(me.is_alive());
         assert!(me.maps_text().unwrap().contains("[stack]"));
@@ -614,18 +626,18 @@ mod tests {
     }
 
     #[test]
-    fn torn_maps_are_read_anew() {
+    fn torn_maps_are_read_again() {
         let whole = "1000-3000 r-xp a\n3000-4000 rw-p b\n";
         let torn = "1000-3000 r-xp a\n2000-4000 rw-p b\n";
         let mut texts = [torn, torn, whole, torn].into_iter();
         let read = || Ok(texts.next().unwrap().to_owned());
         assert_eq!(anew_while_torn(read).unwrap(), whole);
-        // Not for ever.
+        // The number of attempts is limited.
         assert_eq!(anew_while_torn(|| Ok(torn.to_owned())).unwrap(), torn);
     }
 
     #[test]
-    fn maps_to_files() {
+    fn mapped_file_opens_the_right_file() {
         let me = Process::open(Pid(i32::try_from(std::process::id()).unwrap())).unwrap();
         let exe = me.exe().unwrap();
         let exe = exe.to_str().unwrap();
@@ -634,7 +646,8 @@ mod tests {
         let file = me.mapped_file(exe, range).unwrap();
         assert_eq!(file.part(0, 4).unwrap(), b"\x7fELF");
         assert_eq!(file.part(1, 3).unwrap(), b"ELF");
-        // Without the mapping, by path; not at all for what is no file.
+        // Without the mapping, the file is opened by path. A path to something other than a file gives
+        // `None`.
         let none = AvmaRange::new(Avma(0), Avma(1));
         assert_eq!(me.mapped_file(exe, none).unwrap().size(), file.size());
         assert!(file.part(file.size() - 1, 1).is_some() && file.part(file.size() - 1, 2).is_none());
@@ -645,7 +658,7 @@ mod tests {
 
     #[test]
     fn no_such_process() {
-        // The highest id the kernel can give is 2^22 - 1.
+        // The highest id the kernel can assign is 2^22 - 1.
         assert!(matches!(Process::open(Pid(1 << 23)), Err(Error::NoSuchProcess(_))));
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel's tracing calls, each as one checked function. Decoding of stops is our own: real-time signals survive.
+//! The kernel's tracing calls, each as one checked function. Stops are decoded here, so that real-time
+//! signals survive.
 
 use crate::seccomp::Insn;
 use crate::{Regs, Sig, Tid};
@@ -6,11 +7,11 @@ use addr::Avma;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 
-/// What every tracee is seized with. No EXITKILL, ever: a target outlives its tracer.
+/// The options for every tracee. EXITKILL is not among them: a target outlives its tracer.
 pub(crate) const OPTIONS: usize = 1 /* TRACESYSGOOD */ | 0x10 /* TRACEEXEC */;
-/// New threads come seized.
+/// New threads are seized from their start.
 pub(crate) const TRACE_CLONE: usize = 0x8;
-/// Seccomp filters do not apply.
+/// Suspends seccomp filters.
 pub(crate) const SUSPEND_SECCOMP: usize = 1 << 21;
 
 const PTRACE_CONT: usize = 7;
@@ -29,20 +30,20 @@ const PTRACE_SECCOMP_GET_FILTER: usize = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: usize = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: usize = 0x4210;
 
-/// The raw call, for requests that neither read nor write our memory.
+/// Makes the raw call, for requests that neither read nor write memory of this program.
 fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: the requests given here take `addr` and `data` as numbers or as addresses in the tracee.
     let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, data) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Requests that fill a `T`.
+/// Makes a request that fills a `T`.
 ///
 /// # Safety
-/// The request must write at most a whole `T` through `data`, valid for any bytes, and all of it where it succeeds.
+/// The request must write at most one `T` through `data`, valid for any bytes, and all of it on success.
 unsafe fn fetch<T: Copy + Default>(request: usize, tid: Tid, addr: usize) -> io::Result<T> {
     let mut out = T::default();
-    // SAFETY: `out` is valid for writes of a `T`; the caller vouches for the request.
+    // SAFETY: `out` is valid for writes of a `T`; the caller guarantees the rest for the request.
     let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, &raw mut out) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(out) }
 }
@@ -59,18 +60,18 @@ pub(crate) fn interrupt(tid: Tid) -> io::Result<()> {
     request(PTRACE_INTERRUPT, tid, 0, 0)
 }
 
-/// Lets a stopped thread go on, with a signal if one was about to be delivered.
+/// Resumes a stopped thread, with a signal if one was about to be delivered.
 pub(crate) fn cont(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
     request(PTRACE_CONT, tid, 0, number(sig))
 }
 
-/// Lets a stopped thread go on to its next entry to or return from a system call.
+/// Resumes a stopped thread until its next entry to or return from a system call.
 pub(crate) fn to_syscall(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
     request(PTRACE_SYSCALL, tid, 0, number(sig))
 }
 
-/// Ends the tracing of a stopped thread, which goes on, with a signal if one was about to be delivered (or stays stopped
-/// by job control).
+/// Ends the tracing of a stopped thread. It is resumed, with a signal if one was about to be delivered (or
+/// stays stopped by job control).
 pub(crate) fn detach(tid: Tid, sig: Option<Sig>) -> io::Result<()> {
     request(PTRACE_DETACH, tid, 0, number(sig))
 }
@@ -102,7 +103,7 @@ pub(crate) fn set_regs(tid: Tid, regs: &Regs) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The signals a thread blocks (the set it goes back to, if it waits with another one).
+/// Returns the signals that a thread blocks (the set to be restored if it waits with another set).
 pub(crate) fn sigmask(tid: Tid) -> io::Result<u64> {
     // SAFETY: writes `addr` = 8 bytes of signal set.
     unsafe { fetch(PTRACE_GETSIGMASK, tid, 8) }
@@ -114,14 +115,14 @@ pub(crate) fn set_sigmask(tid: Tid, mask: u64) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A stopped thread's seccomp filter by its number, the last installed first; `ENOENT` behind the last, other errors where the
-/// kernel does not show it.
+/// Returns a stopped thread's seccomp filter by its number; the last installed filter is the first. Fails
+/// with `ENOENT` behind the last, and with other errors if the kernel does not show the filter.
 pub(crate) fn seccomp_filter(tid: Tid, number: usize) -> io::Result<Vec<Insn>> {
     /// The kernel's limit for one program (`BPF_MAXINSNS`).
     const LONGEST: usize = 4096;
     let raw = |data: *mut [u8; 8]| {
-        // SAFETY: a null pointer asks for the number of instructions alone; else GET_FILTER writes as many as it said then, 8 bytes
-        // each, at most LONGEST.
+        // SAFETY: with a null pointer, the call only returns the number of instructions. Else GET_FILTER
+        // writes as many as it returned then, 8 bytes each, at most LONGEST.
         let rc = unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SECCOMP_GET_FILTER, tid.0, number, data) };
         usize::try_from(rc).map_err(|_| io::Error::last_os_error())
     };
@@ -140,13 +141,13 @@ pub(crate) fn seccomp_filter(tid: Tid, number: usize) -> io::Result<Vec<Insn>> {
     Ok(bytes.iter().map(insn).collect())
 }
 
-/// What an event is about: for a clone the new thread.
+/// Returns the message of an event: for a clone the id of the new thread.
 pub(crate) fn event_message(tid: Tid) -> io::Result<u64> {
     // SAFETY: writes one unsigned long.
     unsafe { fetch(PTRACE_GETEVENTMSG, tid, 0) }
 }
 
-/// `struct ptrace_rseq_configuration`: the address of the thread's rseq area, then its size, signature and flags.
+/// `struct ptrace_rseq_configuration`: the address of the thread's rseq area, then size, signature and flags.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Rseq {
@@ -154,22 +155,23 @@ struct Rseq {
     rest: [u32; 4],
 }
 
-/// The thread's area for restartable sequences; `None` where it has none, or the kernel (before 5.13) does not say.
+/// Returns the thread's area for restartable sequences; `None` if it has none, or the kernel (before 5.13)
+/// cannot say.
 pub(crate) fn rseq_area(tid: Tid) -> Option<Avma> {
     // SAFETY: writes at most `addr` bytes of the structure.
     let r: Rseq = unsafe { fetch(PTRACE_GET_RSEQ_CONFIGURATION, tid, size_of::<Rseq>()) }.ok()?;
     Some(Avma(r.area)).filter(|a| a.0 != 0)
 }
 
-/// Whether system calls of the thread may be turned into signals (`PR_SET_SYSCALL_USER_DISPATCH`); no where the
-/// kernel (before 6.4) does not say.
+/// Returns whether system calls of the thread may be turned into signals (`PR_SET_SYSCALL_USER_DISPATCH`);
+/// false if the kernel (before 6.4) cannot say.
 pub(crate) fn dispatches_syscalls(tid: Tid) -> bool {
     // SAFETY: writes at most `addr` bytes: mode, selector, offset, length.
     let r: io::Result<[u64; 4]> = unsafe { fetch(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, 32) };
     r.is_ok_and(|[mode, ..]| mode != 0)
 }
 
-/// Reads a register set; as much as there is.
+/// Reads as much of a register set as there is.
 fn register_set(tid: Tid, set: usize, buf: &mut [u8]) -> io::Result<usize> {
     const PTRACE_GETREGSET: usize = 0x4204;
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -178,7 +180,7 @@ fn register_set(tid: Tid, set: usize, buf: &mut [u8]) -> io::Result<usize> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(iov.iov_len.min(buf.len())) }
 }
 
-/// The extended state (x87, SSE, AVX…) in the standard XSAVE format.
+/// Returns the extended state (x87, SSE, AVX…) in the standard XSAVE format.
 pub(crate) fn xsave(tid: Tid) -> io::Result<Vec<u8>> {
     const NT_X86_XSTATE: usize = 0x202;
     let mut buf = vec![0; 32 << 10];
@@ -187,7 +189,7 @@ pub(crate) fn xsave(tid: Tid) -> io::Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// Whether returns are checked against a shadow stack.
+/// Returns whether returns are checked against a shadow stack.
 pub(crate) fn has_shadow_stack(tid: Tid) -> bool {
     const NT_X86_SHSTK: usize = 0x204;
     register_set(tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
@@ -200,13 +202,13 @@ pub(crate) fn send(pid: crate::Pid, tid: Tid, sig: Sig) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Ends this very program at once, with nothing cleaned up: what a SIGKILL from anywhere does. For fault injection.
+/// Ends this program at once, without cleanup, as any SIGKILL does. For fault injection.
 pub fn kill_self() {
     // SAFETY: takes one integer.
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
-/// The calling thread.
+/// Returns the calling thread's id.
 pub(crate) fn own_tid() -> Tid {
     // SAFETY: takes nothing and cannot fail.
     Tid(unsafe { libc::gettid() })
@@ -215,22 +217,22 @@ pub(crate) fn own_tid() -> Tid {
 /// How a thread stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// By interruption, by job control, or because it has just been born: a rest from which it can be let go with
-    /// nothing lost, registers as user code sees them.
+    /// By interruption, by job control, or at the start of a new thread. From this stop the thread can be
+    /// resumed with nothing lost, and its registers are as user code sees them.
     Rest,
     /// At the entry to or return from a system call.
     Syscall,
-    /// A new thread was made.
+    /// A new thread was created.
     Clone,
     /// Another program was started.
     Exec,
-    /// Some other event that was not asked for.
+    /// Some other event that was not requested.
     Other(i32),
     /// A signal is about to be delivered.
     Signal(Sig),
 }
 
-/// Bits of a stop code: the signal in the low byte, the event above.
+/// Decodes a stop code: the signal in the low byte, the event above.
 pub(crate) fn decode(code: i32) -> Stop {
     let sig = code & 0xff;
     match code >> 8 {
@@ -243,21 +245,21 @@ pub(crate) fn decode(code: i32) -> Stop {
     }
 }
 
-/// What became of a thread since it was let go.
+/// The state of a thread since it was resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Nothing yet.
+    /// No change yet.
     Running,
-    /// It stopped.
+    /// The thread stopped.
     Stopped(Stop),
-    /// It ended.
+    /// The thread ended.
     Ended,
-    /// It is no tracee of ours (any more).
+    /// The thread is not traced by this thread (any more).
     NotOurs,
 }
 
-/// Looks, without waiting. The report stays with the kernel (`WNOWAIT`): if we are killed right now, a signal that
-/// was about to be delivered still is; a report that was taken would take it along.
+/// Looks at a thread without waiting. The report stays with the kernel (`WNOWAIT`). If whet is killed now, a
+/// signal that was about to be delivered still is; a consumed report would lose the signal.
 pub(crate) fn look(tid: Tid) -> io::Result<Wait> {
     const __WNOTHREAD: libc::c_int = 0x2000_0000;
     let flags = libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED | libc::__WALL | __WNOTHREAD;
@@ -275,7 +277,7 @@ pub(crate) fn look(tid: Tid) -> io::Result<Wait> {
     }
     // SAFETY: plain integers, zeroed and perhaps written.
     let info = unsafe { info.assume_init() };
-    // SAFETY: waitid fills the child variant; all zero where there is nothing to tell.
+    // SAFETY: waitid fills the child variant; all zero if nothing is reported.
     if unsafe { info.si_pid() } == 0 {
         return Ok(Wait::Running);
     }
@@ -287,7 +289,7 @@ pub(crate) fn look(tid: Tid) -> io::Result<Wait> {
     })
 }
 
-/// Takes the report of an ended thread, so that the kernel can free it.
+/// Consumes the report of an ended thread, so that the kernel can free it.
 pub(crate) fn reap(tid: Tid) {
     // SAFETY: a null status is allowed.
     unsafe { libc::waitpid(tid.0, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };

@@ -2,30 +2,30 @@
 
 use addr::Avma;
 
-/// The general registers of a stopped thread, as the kernel has them.
+/// The general registers of a stopped thread, in the kernel's format.
 #[derive(Clone, Copy)]
 pub struct Regs(pub libc::user_regs_struct);
 
 impl Regs {
-    /// The instruction pointer: of the next instruction; inside a system call, the one after `syscall`.
+    /// Returns the instruction pointer: the next instruction; inside a system call, the one behind `syscall`.
     #[must_use]
     pub fn ip(&self) -> Avma {
         Avma(self.0.rip)
     }
 
-    /// The stack pointer. The 128 bytes below may be in use (red zone).
+    /// Returns the stack pointer. The 128 bytes below it may be in use (red zone).
     #[must_use]
     pub fn sp(&self) -> Avma {
         Avma(self.0.rsp)
     }
 
-    /// The number of the system call the thread is inside of.
+    /// Returns the number of the system call that the thread is inside.
     #[must_use]
     pub fn syscall(&self) -> Option<i64> {
         Some(self.0.orig_rax.cast_signed()).filter(|&nr| nr >= 0)
     }
 
-    /// What that system call is about to return (negative: an error number).
+    /// Returns the result that the system call is about to return (negative: an error number).
     #[must_use]
     pub fn result(&self) -> i64 {
         self.0.rax.cast_signed()

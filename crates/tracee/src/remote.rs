@@ -1,14 +1,14 @@
 //! System calls run by the target itself.
 //!
-//! A thread at rest gets other registers, runs one `syscall` instruction that is somewhere in the target's code
-//! anyway, between two stops, and gets its registers back. Its floating-point state, its shadow stack and its
-//! sequence of signals stay as they are: all signals are blocked meanwhile.
+//! A thread at rest gets other registers and runs one `syscall` instruction that exists in the target's code,
+//! between two stops. Then it gets its own registers back. Its floating-point state, its shadow stack and its
+//! sequence of signals do not change: all signals are blocked meanwhile.
 //!
-//! The way home: should we be killed in between, the thread must get back by itself. So before anything else a
-//! signal frame with its true state is laid below its red zone, where a handler's would be, and the `syscall` that
-//! is used is one followed by `ret`, which leads to the C library's `rt_sigreturn`. At every instant the thread either
-//! has its own registers and signal mask or is on that way.
-// INVARIANT(home): registers leave first and come back last; the signal mask is changed only while they are away.
+//! The way home: if whet is killed in between, the thread must return by itself. So the first step writes a
+//! signal frame with its true state below its red zone, where a handler's frame would be. The `syscall`
+//! instruction is one followed by `ret`, which leads to the C library's `rt_sigreturn`. At every instant the
+//! thread either has its own registers and signal mask or is on the way home.
+// INVARIANT(home): registers change first and are restored last; the signal mask changes only in between.
 
 use crate::group::{Group, NAP};
 use crate::home::{Home, Place};
@@ -24,12 +24,12 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::io;
 use std::time::Duration;
 
-/// Places in the target's code that are of use to us.
+/// Places in the target's code that whet uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gadgets {
     /// A `syscall` instruction, followed by `ret` if `home` is set.
     pub(crate) syscall: Avma,
-    /// What calls `rt_sigreturn`.
+    /// The code that calls `rt_sigreturn`.
     pub(crate) home: Option<WayHome>,
 }
 
@@ -38,18 +38,18 @@ pub(crate) struct Gadgets {
 pub(crate) enum WayHome {
     /// `mov $15, %rax; syscall`: the return from a signal handler.
     Restorer(Avma),
-    /// `pop %rax; ret`, then any `syscall`. A static program without signal handlers has no restorer; but each `_init`
-    /// and `_fini` of musl's ends so.
+    /// `pop %rax; ret`, then any `syscall`. A static program without signal handlers has no restorer, but
+    /// each `_init` and `_fini` of musl ends with this sequence.
     Pop(Avma),
 }
 
 impl WayHome {
-    /// Words that [`Gadgets::words`] returns at most.
+    /// The maximum number of words that [`Gadgets::words`] returns.
     pub(crate) const MOST_WORDS: u64 = 3;
 }
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// As `__restore_rt` is written in glibc and musl.
+/// The code of `__restore_rt` in glibc and musl.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `pop %rax; ret`.
 const POP_RET: [u8; 2] = [0x58, 0xc3];
@@ -57,7 +57,7 @@ const POP_RET: [u8; 2] = [0x58, 0xc3];
 const RT_SIGRETURN: u64 = 15;
 
 impl Gadgets {
-    /// Those of a process; looked for once.
+    /// Returns the gadgets of a process; the search runs once.
     pub(crate) fn of(process: &Process) -> Result<Self, Error> {
         if let Some(known) = process.gadgets().filter(|g| g.are_there(process)) {
             return Ok(known);
@@ -79,8 +79,9 @@ impl Gadgets {
         }
     }
 
-    /// Returns the words by which a `ret` begins the way home: addresses for `ret`, and what is popped. The last lies where
-    /// `rt_sigreturn` expects the return address of a signal handler. Empty where there is no way.
+    /// Returns the words with which a `ret` begins the way home: addresses for `ret`, and values to pop. The
+    /// last word lies where `rt_sigreturn` expects the return address of a signal handler. Empty if there is
+    /// no way home.
     pub(crate) fn words(&self) -> Vec<u64> {
         match self.home {
             Some(WayHome::Restorer(at)) => vec![at.0],
@@ -91,7 +92,8 @@ impl Gadgets {
 
     fn find(process: &Process) -> Result<Self, Error> {
         let maps = process.maps_text()?;
-        // The C library has all of it; where it is linked in, the program does. The vdso, which is small, has `syscall`.
+        // The C library has all of the patterns, or the program if libc is linked in. The vdso, which is
+        // small, has `syscall`.
         let rank = |line: &str| (!line.ends_with("[vdso]"), !line.contains("/libc"), !line.contains("/ld-"));
         let mut code: Vec<&str> =
             maps.lines().filter(|l| l.split(' ').nth(1).is_some_and(|p| p.starts_with("r-x"))).collect();
@@ -117,7 +119,7 @@ impl Gadgets {
     }
 }
 
-/// Shows `see` every place of a range where a pattern may begin.
+/// Calls `see` for every place of a range where a pattern may begin.
 fn scan(process: &Process, range: AvmaRange, mut see: impl FnMut(Avma, &[u8])) {
     const CHUNK: usize = 1 << 16;
     const OVERLAP: usize = SIGRETURN.len() - 1;
@@ -169,7 +171,7 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        // As long as the thread rests its place stays right; to find it takes the text of all mappings.
+        // The place stays right as long as the thread is at rest. To find it takes the text of all mappings.
         let place = match self.place.take().filter(|(of, _)| *of == tid) {
             Some((_, place)) => place,
             None => self.place(tid)?,
@@ -177,12 +179,13 @@ impl Group {
         self.syscall_at(tid, gadgets, place, nr, args)
     }
 
-    /// Where the way home of a thread at rest goes.
+    /// Returns the place for the signal frame of a thread at rest.
     pub(crate) fn place(&self, tid: Tid) -> Result<Place, Error> {
         Place::of(&self.process, tid, &self.regs(tid)?).ok_or(Error::NoThread(self.process.pid()))
     }
 
-    /// The same with a place for its way home, after making a shelter where that is dear.
+    /// As [`Group::syscall`], with a known place for the frame. Makes a shelter first if the place would
+    /// dirty pages.
     fn syscall_at(
         &mut self,
         tid: Tid,
@@ -200,7 +203,7 @@ impl Group {
         result
     }
 
-    /// The same, with whatever place there is.
+    /// As [`Group::syscall`], with the place as it is.
     pub(crate) fn one_syscall(
         &mut self,
         tid: Tid,
@@ -209,7 +212,7 @@ impl Group {
         nr: i64,
         args: [u64; 6],
     ) -> Result<i64, Error> {
-        // Threads that came too late to be chosen go on.
+        // Threads that stopped too late to be chosen are resumed.
         self.pump()?;
         let saved = leave_rseq(&self.process, tid, self.regs(tid)?);
         let mask = ptrace::sigmask(tid).map_err(|e| os("getsigmask", tid, e))?;
@@ -218,7 +221,7 @@ impl Group {
             let set = ptrace::set_options(tid, OPTIONS | SUSPEND_SECCOMP);
             set.map_err(|e| Error::SeccompFilter { pid: self.process.pid(), why: e.to_string() })?;
         }
-        // No way home, no journey: else our death in between would be the target's.
+        // Without a way home no call is made: the death of whet in between would end the target.
         let words = gadgets.words();
         if words.is_empty() {
             return Err(Error::NoWayHome(self.process.pid()));
@@ -230,7 +233,7 @@ impl Group {
         let r = &mut away.0;
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = args;
         r.rax = nr.cast_unsigned();
-        // Not in a system call, for the kernel: nothing to restart.
+        // Tells the kernel that the thread is in no system call, so that it restarts nothing.
         r.orig_rax = u64::MAX;
         r.rip = gadgets.syscall.0;
         r.rsp = home.sp().0;
@@ -239,7 +242,8 @@ impl Group {
             .and_then(|()| ptrace::set_sigmask(tid, u64::MAX))
             .map_err(|e| os("setregs", tid, e))
             .and_then(|()| self.run_syscall(tid, &mut held));
-        // A thread that was killed has nothing to get back; for any other each step is tried, whatever went before.
+        // A killed thread needs nothing back. For any other thread each step is tried, even if an earlier one
+        // failed.
         let mask_back = ptrace::set_sigmask(tid, mask).map_err(|e| os("setsigmask", tid, e));
         let regs_back = self.set_regs(tid, &saved);
         home.lift(&self.process);
@@ -259,7 +263,7 @@ impl Group {
         }
     }
 
-    /// From rest through one system call and back to rest; its result.
+    /// Runs a thread from rest through one system call and back to rest. Returns the result of the call.
     fn run_syscall(&mut self, tid: Tid, held: &mut Vec<Sig>) -> Result<i64, Error> {
         // The entry.
         ptrace::to_syscall(tid, None).map_err(|e| os("syscall", tid, e))?;
@@ -268,13 +272,14 @@ impl Group {
         ptrace::to_syscall(tid, None).map_err(|e| os("syscall", tid, e))?;
         self.wait_for(tid, Stop::Syscall, held)?;
         let result = ptrace::regs(tid).map_err(|e| os("getregs", tid, e))?.result();
-        // Back to rest: only from there does the kernel restart what the thread itself was in.
+        // Back to rest: only from there does the kernel restart the thread's own system call.
         ptrace::interrupt(tid).and_then(|()| ptrace::cont(tid, None)).map_err(|e| os("cont", tid, e))?;
         self.wait_for(tid, Stop::Rest, held)?;
         Ok(result)
     }
 
-    /// Waits for one kind of stop, going on from all others. Signals that no mask keeps back (SIGSTOP) are held.
+    /// Waits for one kind of stop, and continues from all others. Signals that no mask blocks (SIGSTOP) are
+    /// held.
     fn wait_for(&mut self, tid: Tid, wanted: Stop, held: &mut Vec<Sig>) -> Result<(), Error> {
         let leader = tid.0 == self.process.pid().0;
         for looks in 1u32.. {
@@ -284,7 +289,7 @@ impl Group {
                     if let Stop::Signal(sig) = stop {
                         held.push(sig);
                     }
-                    // Any stop takes a pending interruption along.
+                    // Any stop consumes a pending interruption.
                     let on = match wanted {
                         Stop::Rest => ptrace::interrupt(tid).and_then(|()| ptrace::cont(tid, None)),
                         _ => ptrace::to_syscall(tid, None),
@@ -296,7 +301,8 @@ impl Group {
                     return Err(Error::ThreadGone(tid));
                 }
                 Wait::Running => {
-                    // The end of a first thread is reported after that of all others, which wait for us.
+                    // The kernel reports the end of a first thread after the end of all others, which are
+                    // stopped by this tracer.
                     if leader
                         && looks % 1000 == 0
                         && self.process.thread_status(tid).is_ok_and(|s| s.is_ending())
@@ -315,7 +321,8 @@ impl Group {
         let pid = self.process.pid();
         let (tid, _) = self.resting().next().ok_or(Error::NoThread(pid))?;
         let fail = |source| Error::Unwritable { at, len: bytes.len(), source };
-        // Whole words only: the bytes around are written as they are. The world stands still, or they are our own.
+        // Only whole words can be written: the bytes around are written unchanged. All threads are stopped,
+        // or the memory is whet's own.
         let first = at.align_down(8);
         let end = at.add(bytes.len() as u64);
         let lead = usize::try_from(at.distance(first)).unwrap_or(0);
@@ -339,8 +346,8 @@ fn os(what: &'static str, tid: Tid, source: io::Error) -> Error {
     }
 }
 
-/// A thread that was interrupted inside a restartable sequence (rseq) starts it anew: the kernel looks at the
-/// instruction pointer when the thread goes on, and must not be deceived by ours.
+/// Returns the registers with which a thread interrupted inside a restartable sequence (rseq) restarts it.
+/// The kernel checks the instruction pointer when the thread resumes, and would see that of the remote call.
 fn leave_rseq(process: &Process, tid: Tid, mut regs: Regs) -> Regs {
     let abort = || {
         let area = ptrace::rseq_area(tid)?;
@@ -358,7 +365,7 @@ fn leave_rseq(process: &Process, tid: Tid, mut regs: Regs) -> Regs {
     regs
 }
 
-/// One stopped thread of the target, to run system calls on. The other threads run.
+/// One stopped thread of the target, for running system calls. The other threads run.
 #[derive(Debug)]
 pub struct Remote<'p> {
     process: &'p Process,
@@ -368,32 +375,32 @@ pub struct Remote<'p> {
 }
 
 impl Remote<'_> {
-    /// Provides room for so many threads to finish calls that stops end early ([`Process::unlisted_finishing_code`]), as far as the
-    /// target can map it.
+    /// Provides room for `threads` threads to finish calls that stops end early
+    /// ([`Process::unlisted_finishing_code`]), as far as the target can map it.
     ///
     /// # Errors
-    /// [`Error`] where the tracing thread is gone.
+    /// [`Error`] if the tracing thread has ended.
     pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
         self.tracer.ask(move |group| group.make_areas_for(threads))
     }
 
-    /// The process.
+    /// Returns the process.
     #[must_use]
     pub fn process(&self) -> &Process {
         self.process
     }
 
-    /// Runs one system call. Give no call that may wait, nor one that makes or ends threads or programs.
+    /// Runs one system call. It must not wait, nor create or end threads or programs.
     ///
     /// # Errors
-    /// [`Error::Remote`] where the call fails; else that it could not be made.
+    /// [`Error::Remote`] if the call fails; other errors if it could not be made.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let (tid, gadgets) = (self.tid, self.gadgets);
         self.tracer.run(move |group| group.syscall(tid, gadgets, nr, args))
     }
 
-    /// Maps private anonymous memory: `mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0)`. Give
-    /// `MAP_FIXED_NOREPLACE` in `flags` where it must lie at `at`, which else is a hint.
+    /// Maps private anonymous memory: `mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0)`. `at`
+    /// is a hint, unless `flags` contains `MAP_FIXED_NOREPLACE`.
     ///
     /// # Errors
     /// As [`Remote::syscall`].
@@ -413,8 +420,8 @@ impl Remote<'_> {
         self.syscall(libc::SYS_munmap, [at.0, len, 0, 0, 0, 0]).map(|_| ())
     }
 
-    /// Writes over any protection, also where the kernel keeps `/proc/PID/mem` from doing so. The bytes around, up to
-    /// whole words, must not change meanwhile.
+    /// Writes over any protection, even if the kernel forbids it through `/proc/PID/mem`. The bytes around,
+    /// up to whole words, must not change meanwhile.
     ///
     /// # Errors
     /// [`Error::Unwritable`].
@@ -423,15 +430,16 @@ impl Remote<'_> {
     }
 }
 
-/// How long one thread gets to stop before the next is tried too.
+/// How long one thread gets to stop before the next is tried as well.
 const EACH: Duration = Duration::from_millis(20);
-/// How long all of them together get: on a machine with more to do than it can, a thread waits long for its CPU.
+/// How long all of them together get: on an overloaded machine, a thread waits long for its CPU.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Stops one thread, for as long as `f` runs, to have system calls run on it. All other threads run on.
+/// Stops one thread while `f` runs, so that `f` can run system calls on it. All other threads run on.
 ///
 /// # Errors
-/// Those of `f`; [`Error::NoThread`] where no thread comes to a stop, [`Error::Gone`], [`Error::AlreadyTraced`].
+/// Errors of `f`; [`Error::NoThread`] if no thread comes to a stop, [`Error::Gone`],
+/// [`Error::AlreadyTraced`].
 pub fn with_one_stopped<R>(
     process: &Process,
     f: impl FnOnce(&mut Remote<'_>) -> Result<R, Error>,
@@ -439,7 +447,8 @@ pub fn with_one_stopped<R>(
     timed_with_one_stopped(process, f).map(|(result, _)| result)
 }
 
-/// As [`with_one_stopped`]; returns for how long the thread was stopped as well, from its interruption to its release.
+/// As [`with_one_stopped`]; also returns how long the thread was stopped, from its interruption to its
+/// release.
 ///
 /// # Errors
 /// As [`with_one_stopped`].

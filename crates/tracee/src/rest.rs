@@ -1,14 +1,16 @@
-//! What is left to do of a system call that a stop has ended early, and how a slot finishes it.
+//! The rest of a system call that a stop has ended early, and how a slot finishes it.
 //!
-//! Two kinds of calls end early by an interruption, and the kernel does not take them up again as they were:
-//! - A transfer that has moved a part gives the part. The slot moves the rest; the program gets the sum. An error after
-//!   a part gives the part, and so does anything else that ends the call after it.
-//! - A wait with a timeout gives `EINTR`, and taken up again would wait for the whole time again. The slot waits
-//!   for what is left of the time after the first stop. A socket's own timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`) is no
-//!   argument: there the slot waits by `ppoll` and then the program's own call is made, or reported as timed out.
+//! Two kinds of calls end early by an interruption, and the kernel does not restart them as they were:
+//! - A transfer that has moved a part returns the size of that part. The slot moves the rest, and the program
+//!   gets the sum. If an error or anything else ends the call after a part, the program gets the size of the
+//!   part.
+//! - A wait with a timeout returns `EINTR`; restarted, it would wait for the whole time again. The slot waits
+//!   for the remaining time, counted from the first stop. A socket's own timeout (`SO_RCVTIMEO`,
+//!   `SO_SNDTIMEO`) is not an argument: there the slot waits by `ppoll`. Then the program's own call is made,
+//!   or reported as timed out.
 //!
-//! What is known of an interrupted call is in its slot. So a later stop, by whichever whet, finds how much was moved, and
-//! when the time runs out.
+//! The slot holds all state of an interrupted call. So a later stop, by any whet, finds how much was moved
+//! and when the timeout ends.
 
 use crate::open_file::{self, Kind, Socket};
 use crate::pieces::{MOST, Message, Pieces};
@@ -18,29 +20,29 @@ use crate::slots::{self, Slot};
 use crate::{Process, Regs, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 
-/// The rest of a call.
+/// The unfinished part of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Rest {
     call: Call,
     state: State,
     /// The slot in which the thread is already.
     slot: Option<Slot>,
-    /// Its descriptor has come to mean another file, so it ends with what it has moved.
+    /// Its descriptor now means another file, so the call ends with what it has moved.
     ends: bool,
-    /// The registers as they were when the thread came to rest.
+    /// The registers when the thread came to rest.
     regs: Regs,
 }
 
-/// A system call as a slot makes it.
+/// A system call in the form in which a slot makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Call {
     nr: i64,
     args: [u64; 6],
-    /// Its argument that points to pieces of memory, and those.
+    /// The index of the argument that points to an iovec array, and its entries.
     pieces: Option<(usize, Pieces)>,
-    /// Its argument that points to the head of a message; the pieces then are the message's.
+    /// The index of the argument that points to a message header; then the pieces are the message's.
     message: Option<(usize, Message)>,
-    /// The descriptor and the events that the first argument points to.
+    /// The descriptor and the events of the `struct pollfd` that the first argument points to.
     poll: Option<(u64, i16)>,
 }
 
@@ -55,24 +57,24 @@ struct State {
     nr: i64,
     args: [u64; 6],
     deadline: u64,
-    /// What its descriptors mean, where something has been moved.
+    /// A value that identifies the files of its descriptors, if something has been moved.
     files: u64,
 }
 
-/// How a call is told its time.
+/// How a call takes its timeout.
 #[derive(Clone, Copy)]
 enum Time {
-    /// An argument is the number of milliseconds, none where negative.
+    /// An argument is the number of milliseconds; negative means no timeout.
     Millis(usize),
-    /// An argument points to a `struct timespec`, to none where null.
+    /// An argument points to a `struct timespec`; null means no timeout.
     Nanos(usize),
-    /// An argument points to a `struct timeval`, to none where null.
+    /// An argument points to a `struct timeval`; null means no timeout.
     Micros(usize),
-    /// `io_uring_enter`: an argument points to words, the last of which points to a `struct timespec`.
+    /// `io_uring_enter`: an argument points to words; the last word points to a `struct timespec`.
     Ring,
 }
 
-/// What a timeout of a socket is about.
+/// The direction to which a timeout of a socket applies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Receive,
@@ -80,8 +82,8 @@ enum Side {
 }
 
 impl Rest {
-    /// The rest of the call that a thread at rest is in; `None` where its registers are right as they are, or the
-    /// kernel knows best.
+    /// Returns the rest of the call that a thread at rest is in. Returns `None` if its registers are right as
+    /// they are, or if the kernel restarts the call correctly.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         let nr = regs.syscall()?;
         let result = regs.result();
@@ -106,11 +108,12 @@ impl Rest {
                 }
             }
         };
-        // Its system calls may come only from places that it has named.
+        // With system call dispatch, the thread may make system calls only at places that the program has
+        // named.
         (!ptrace::dispatches_syscalls(tid)).then_some(rest)
     }
 
-    /// Of a thread that a slot is at work for.
+    /// The rest for a thread whose call a slot is finishing.
     fn of_slot(process: &Process, slot: Slot, regs: &Regs, interrupted: bool) -> Option<Self> {
         if ![slot.behind(), slot.once()].contains(&regs.ip()) {
             return None;
@@ -119,7 +122,7 @@ impl Rest {
         let mut state = State::read(process, slot)?;
         let mut call = Call::plain(nr, args(regs));
         if !interrupted {
-            // A wait has got what it waited for.
+            // A wait that returns a result is complete.
             let moved = u64::try_from(regs.result()).ok().filter(|_| !state.pass)?;
             call = call.after(process, moved)?;
             state.moved = state.moved.checked_add(moved)?;
@@ -132,7 +135,7 @@ impl Rest {
         Some(Self { call, state, slot: Some(slot), ends, regs: *regs })
     }
 
-    /// Of a transfer that has moved a part, and would have moved more.
+    /// The rest of a transfer that has moved a part and would have moved more.
     fn of_transfer(process: &Process, nr: i64, regs: &Regs, filtered: impl Fn() -> bool) -> Option<Self> {
         let moved = u64::try_from(regs.result()).ok()?;
         let given = args(regs);
@@ -143,7 +146,7 @@ impl Rest {
             None => None,
             Some(file) => match open_file::kind(process, file.fd) {
                 Kind::Socket => Some(open_file::socket(process, file.fd)),
-                // A splice into a pipe ends where it is full.
+                // A splice into a pipe ends when the pipe is full.
                 Kind::Pipe | Kind::Terminal if !file.receives && nr != libc::SYS_splice => None,
                 Kind::Random if nr == libc::SYS_read => None,
                 _ => return None,
@@ -168,11 +171,11 @@ impl Rest {
                 Some(s) => {
                     time_ns = Some(if receives { s.receive_ns } else { s.send_ns }).filter(|&t| t != 0);
                     if !receives {
-                        // The signal of a peer that has gone is for the program's next call to give.
+                        // The program's next call gives the signal of a closed peer.
                         call = call.without_signal(filtered);
                     }
                 }
-                // A datagram that is shorter than asked for looks the same.
+                // A datagram shorter than the buffer looks the same.
                 None if receives => return None,
                 None => {}
             }
@@ -182,10 +185,10 @@ impl Rest {
         Some(Self { call, state, slot: None, ends: false, regs: *regs })
     }
 
-    /// Of a wait whose time would begin anew.
+    /// The rest of a wait that would begin with its whole time again.
     fn of_wait(process: &Process, nr: i64, regs: &Regs, filtered: impl FnOnce() -> bool) -> Option<Self> {
         let given = args(regs);
-        // The kernel has written what is left of these where it could, and else gives EINTR.
+        // These calls return EINTR if the kernel could not write the remaining time.
         let kept = matches!(nr, libc::SYS_select | libc::SYS_pselect6 | libc::SYS_ppoll);
         match -regs.result() {
             EINTR if kept || may_restart(process, nr, regs) => {}
@@ -217,27 +220,27 @@ impl Rest {
         Some(Self { call, state, slot: None, ends: false, regs: *regs })
     }
 
-    /// Whether the call ends here with what it has moved.
+    /// Returns whether the call ends here with what it has moved.
     pub(crate) fn ends(&self) -> bool {
         self.ends
     }
 
-    /// The slot in which the thread is already.
+    /// Returns the slot in which the thread is already.
     pub(crate) fn slot(&self) -> Option<Slot> {
         self.slot
     }
 
-    /// How many pieces of memory its slot must have room for.
+    /// Returns how many pieces of memory its slot must have room for.
     pub(crate) fn pieces(&self) -> usize {
         self.call.pieces.as_ref().map_or(0, |(_, pieces)| pieces.count())
     }
 
-    /// Whether something has been moved, so that whatever wakes the thread next ends the call.
+    /// Returns whether something has been moved, so that the next wake-up of the thread ends the call.
     pub(crate) fn moves(&self) -> bool {
         !self.state.pass
     }
 
-    /// The registers of the program behind a call that ends with what it has moved.
+    /// Returns the program's registers behind a call that ends with what it has moved.
     pub(crate) fn part(&self) -> Regs {
         let mut regs = self.regs;
         set_args(&mut regs, &self.state.args);
@@ -247,8 +250,8 @@ impl Rest {
         regs
     }
 
-    /// Writes the words of a slot; the registers with which the thread goes on in it. The kernel makes the call, unless
-    /// a signal handler is to run: then it fails.
+    /// Writes the words of a slot. Returns the registers with which the thread continues in it. The kernel
+    /// makes the call, unless a signal handler is to run: then the call fails.
     pub(crate) fn enter(&self, process: &Process, slot: Slot) -> Option<Regs> {
         let at = |offset| slot.words().add(offset);
         let mut words = self.state.bytes();
@@ -270,7 +273,7 @@ impl Rest {
                 }
             }
             None if self.state.deadline != 0 && left == 0 && self.slot.is_some() => {
-                // Nothing tells the kernel the time of this call; now it is over.
+                // The kernel has no timeout for this call, and its time is over.
                 process.write(slot.words(), &words).ok()?;
                 regs.0.rip = slot.once().0;
                 regs.0.rax = if self.state.pass { self.state.expired.cast_unsigned() } else { 0 };
@@ -281,7 +284,7 @@ impl Rest {
         }
         if let Some((fd, events)) = self.call.poll {
             args[0] = at(slots::POLL).0;
-            // `struct pollfd`; one that is in use already is read back whole.
+            // `struct pollfd`; one already in use is copied unchanged.
             let word = if events == 0 { fd } else { fd | u64::from(events.cast_unsigned()) << 32 };
             put(&mut words, slots::POLL, &word.to_le_bytes());
         }
@@ -314,8 +317,8 @@ impl Call {
         Self { nr, args, pieces: None, message: None, poll: None }
     }
 
-    /// The same call for what is left after so many bytes (or events); `None` where nothing is left, or where what it
-    /// gave is not short because of an interruption.
+    /// Returns the same call for what is left after `moved` bytes (or events). Returns `None` if nothing is
+    /// left, or if the short result does not come from an interruption.
     fn after(self, process: &Process, moved: u64) -> Option<Self> {
         let Self { nr, args: [mut rdi, mut rsi, mut rdx, mut r10, mut r8, mut r9], .. } = self;
         let less = |asked: &mut u64| {
@@ -343,7 +346,7 @@ impl Call {
             libc::SYS_sendfile => less(&mut r10)?,
             libc::SYS_splice => {
                 less(&mut r8)?;
-                // An empty pipe would have ended the call, too.
+                // The original call would have ended on an empty pipe as well.
                 r9 |= u64::from(libc::SPLICE_F_NONBLOCK);
             }
             libc::SYS_io_getevents => {
@@ -352,7 +355,7 @@ impl Call {
                 r10 = r10.wrapping_add(moved.checked_mul(IO_EVENT)?);
             }
             libc::SYS_writev => pieces = Some((1, Pieces::read(process, Avma(rsi), rdx)?)),
-            // Where there is an offset the file is none that a transfer waits for.
+            // With an offset, the file is of no kind that a transfer waits for.
             libc::SYS_pwritev2 if r10 == u64::MAX => {
                 pieces = Some((1, Pieces::read(process, Avma(rsi), rdx)?));
             }
@@ -378,8 +381,8 @@ impl Call {
         Some(Self { nr, args: [rdi, rsi, rdx, r10, r8, r9], pieces, message, poll: None })
     }
 
-    /// The same sending to a socket, without SIGPIPE: the kernel sends none after a part. Where system calls are filtered it
-    /// stays the same call.
+    /// Returns the same send to a socket, without SIGPIPE: the kernel sends no SIGPIPE after a part. If
+    /// system calls are filtered, `write` and `writev` stay as they are.
     fn without_signal(self, filtered: impl Fn() -> bool) -> Self {
         let [fd, at, len, flags, ..] = self.args;
         let quiet = u64::from(libc::MSG_NOSIGNAL.cast_unsigned());
@@ -402,7 +405,8 @@ impl Call {
 
 /// The size of `struct io_event`. Bytes.
 const IO_EVENT: u64 = 32;
-/// Where `io_uring_enter` has its words (`struct io_uring_getevents_arg`), how long they are, and where the last is. Bytes.
+/// The argument that points to `struct io_uring_getevents_arg`, the size of that structure, and the offset of
+/// its pointer to the timeout. Bytes.
 const RING_ARG: usize = 4;
 const RING_LEN: u64 = 24;
 const RING_TIME: u64 = 16;
@@ -410,26 +414,28 @@ const EINTR: i64 = libc::EINTR as i64;
 /// Linux, arch/x86/entry/syscalls/syscall_64.tbl.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// An argument of 32 bits.
+/// Returns the low 32 bits of an argument.
 fn low_half(argument: u64) -> i32 {
     let [a, b, c, d, ..] = argument.to_le_bytes();
     i32::from_le_bytes([a, b, c, d])
 }
 
-/// Whether a receiving call returns less than asked for only at the end of the stream, for an error or a signal.
+/// Returns whether a receiving call returns less than requested only at the end of the stream, by an error or
+/// a signal.
 fn waits_for_all(flags: u64) -> bool {
     let flags = low_half(flags);
     flags & libc::MSG_WAITALL != 0
         && flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) == 0
 }
 
-/// The file whose room or bytes a transfer waits for.
+/// The file for whose space or bytes a transfer waits.
 struct Transfer {
     fd: u64,
     receives: bool,
 }
 
-/// What the descriptors of a transfer mean now: that another file has come in their place shows.
+/// Returns a value that identifies the files of a transfer's descriptors; it changes if another file takes
+/// their place.
 fn files(process: &Process, call: &Call) -> u64 {
     let [first, second, third, ..] = call.args;
     let [in_and_out, out] = match call.nr {
@@ -441,7 +447,7 @@ fn files(process: &Process, call: &Call) -> u64 {
     open_file::identity(process, in_and_out).rotate_left(1) ^ open_file::identity(process, out)
 }
 
-/// That of a call; `None` for those that are about no file.
+/// Returns the file for which a call waits; `None` for calls without a file.
 fn transfer_file(nr: i64, args: &[u64; 6]) -> Option<Transfer> {
     let (fd, receives) = match nr {
         libc::SYS_read | libc::SYS_recvfrom | libc::SYS_recvmsg => (args[0], true),
@@ -452,7 +458,7 @@ fn transfer_file(nr: i64, args: &[u64; 6]) -> Option<Transfer> {
     Some(Transfer { fd, receives })
 }
 
-/// The socket whose own timeout holds for a wait.
+/// Returns the socket whose own timeout applies to a wait.
 fn socket_wait(process: &Process, nr: i64, args: &[u64; 6]) -> Option<(u64, Side)> {
     Some(match nr {
         libc::SYS_accept
@@ -477,7 +483,7 @@ fn socket_wait(process: &Process, nr: i64, args: &[u64; 6]) -> Option<(u64, Side
     })
 }
 
-/// Whether what the call waits for can be waited for by `poll`, too.
+/// Returns whether `poll` can wait for the same event as the call.
 fn can_poll(nr: i64, side: Side, socket: &Socket) -> bool {
     match nr {
         libc::SYS_sendfile | libc::SYS_splice => false,
@@ -486,7 +492,7 @@ fn can_poll(nr: i64, side: Side, socket: &Socket) -> bool {
     }
 }
 
-/// How a call is told its time, if it is.
+/// Returns how a call takes its timeout, if it has one.
 fn time(nr: i64) -> Option<Time> {
     Some(match nr {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => Time::Millis(3),
@@ -500,7 +506,7 @@ fn time(nr: i64) -> Option<Time> {
 }
 
 impl Time {
-    /// The time that a call was given, in nanoseconds; `None` for any length.
+    /// Returns the timeout of a call in nanoseconds; `None` if the call has no timeout.
     fn read(self, process: &Process, args: &[u64; 6]) -> Option<u64> {
         let (at, scale) = match self {
             Self::Millis(i) => {
@@ -508,7 +514,8 @@ impl Time {
             }
             Self::Nanos(i) => (args[i], 1),
             Self::Micros(i) => (args[i], 1000),
-            // Flags: such words, and neither in registered memory nor with a point in time, which stays right.
+            // The flags must mean such words, and neither registered memory nor an absolute time, which stays
+            // right.
             Self::Ring => match args[3] & (1 << 3 | 1 << 5 | 1 << 6) == 1 << 3 {
                 true => (process.u64(Avma(args[4]).add(RING_TIME)).ok()?, 1),
                 false => return None,
@@ -519,14 +526,15 @@ impl Time {
         seconds.checked_mul(1_000_000_000)?.checked_add(part.checked_mul(scale)?)
     }
 
-    /// The argument for so many nanoseconds, not less: its index, its value where it does not point to the bytes.
+    /// Returns the argument for at least `ns` nanoseconds: its index, its value (`None` if it points to the
+    /// bytes), and the bytes.
     fn of(self, ns: u64) -> (usize, Option<u64>, Vec<u8>) {
         let pair = |part: u64| [(ns / 1_000_000_000).to_le_bytes(), part.to_le_bytes()].concat();
         match self {
             Self::Millis(i) => (i, Some(ns.div_ceil(1_000_000)), Vec::new()),
             Self::Nanos(i) => (i, None, pair(ns % 1_000_000_000)),
             Self::Ring => (RING_ARG, None, pair(ns % 1_000_000_000)),
-            // The kernel takes a million of them as a second.
+            // The kernel accepts a million microseconds as a second.
             Self::Micros(i) => (i, None, pair((ns % 1_000_000_000).div_ceil(1000))),
         }
     }
@@ -581,14 +589,14 @@ impl State {
     }
 }
 
-/// Lays bytes at an offset of a slot's words.
+/// Writes bytes at an offset of a slot's words.
 fn put(words: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     let from = usize::try_from(offset).unwrap_or(0);
     words.resize(words.len().max(from + bytes.len()), 0);
     words[from..from + bytes.len()].copy_from_slice(bytes);
 }
 
-/// The arguments of a system call.
+/// Returns the arguments of a system call.
 pub(crate) fn args(regs: &Regs) -> [u64; 6] {
     let r = &regs.0;
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
@@ -603,7 +611,8 @@ fn deadline(time_ns: u64) -> u64 {
     now_ns().saturating_add(time_ns)
 }
 
-/// `CLOCK_MONOTONIC`, which is the same for all processes but those in a time namespace, and only its differences count.
+/// Reads `CLOCK_MONOTONIC`. It is the same for all processes outside time namespaces, and only differences
+/// count.
 fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for writes of a timespec.

@@ -1,13 +1,14 @@
 //! Waiting calls that a stop would end with EINTR.
 //!
-//! An interruption wakes a thread out of its system call. Most waiting calls then give one of the kernel's
-//! `-ERESTART*` codes, which the program never sees: the kernel issues the call anew unless a signal handler is to
-//! run. Some give plain `-EINTR`, and the program would see that. Their result is changed to `-ERESTARTNOHAND`
-//! while the thread is stopped: the kernel then does for them what it does for the others, and if a handler is to
-//! run after all, the program gets its EINTR. That decision is the kernel's, made after the thread goes on: no
-//! signal can fall between our looking and its going.
+//! An interruption wakes a thread out of its system call. Most waiting calls then return one of the kernel's
+//! `-ERESTART*` codes, which the program never gets: the kernel restarts the call unless a signal handler is
+//! to run. Some return plain `-EINTR`, which the program would get. Their result is changed to
+//! `-ERESTARTNOHAND` while the thread is stopped. The kernel then treats them as the other calls; if a
+//! handler is to run after all, the program gets its EINTR. The kernel decides that after the thread is
+//! resumed, so no signal can fall between whet's check and the resumption.
 //!
-//! A relative timeout would begin anew, and a transfer that has moved a part gives that: [`crate::rest`] sees to both.
+//! A relative timeout would begin with its whole time again, and a transfer that has moved a part returns its
+//! size: [`crate::rest`] handles both.
 
 use crate::{Process, Regs};
 use addr::{Addr, ReadMemory};
@@ -19,14 +20,14 @@ pub(crate) const ERESTARTNOHAND: i64 = 514;
 /// `MSG_FASTOPEN`: a send that may have sent a SYN by the time it fails.
 const MSG_FASTOPEN: u64 = 0x2000_0000;
 
-/// The registers a thread at rest must go on with so that its call does not fail because of us; `None` where they
-/// are right as they are.
+/// Returns the registers with which a thread at rest must continue so that its call does not fail because of
+/// whet; `None` if they are right as they are.
 pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
     let nr = regs.syscall()?;
     if regs.result() != -i64::from(libc::EINTR) || !may_restart(process, nr, regs) {
         return None;
     }
-    // A 32-bit entry has other call numbers.
+    // A 32-bit entry has other call numbers, so only `syscall` is accepted.
     let mut insn = [0; 2];
     process.read(regs.ip().sub(2), &mut insn).ok()?;
     if insn != SYSCALL {
@@ -40,22 +41,22 @@ pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
 /// The `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Whether the call, having given EINTR, has had no effect and waits when issued again.
+/// Returns whether the call, after EINTR, has had no effect and waits when it is restarted.
 pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
     match nr {
         libc::SYS_epoll_wait
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2
-        // None of the operations is done unless all are.
+        // All of the operations are done or none.
         | libc::SYS_semop
         | libc::SYS_semtimedop
-        // A signal taken is a result, not EINTR.
+        // A signal received is a result, not EINTR.
         | libc::SYS_rt_sigtimedwait
         | libc::SYS_io_getevents
         // A submission is a result, not EINTR.
         | libc::SYS_io_uring_enter
-        // Sockets with a timeout: bytes moved are a result, not EINTR. A second connect goes on with
-        // the first (and gives EALREADY instead of EINPROGRESS if the time runs out on it).
+        // Sockets with a timeout: bytes moved are a result, not EINTR. A second connect continues the first
+        // (and returns EALREADY instead of EINPROGRESS if its time runs out).
         | libc::SYS_accept
         | libc::SYS_accept4
         | libc::SYS_connect
@@ -66,16 +67,16 @@ pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         libc::SYS_sendmsg => regs.0.rdx & MSG_FASTOPEN == 0,
         // Messages sent are a result, not EINTR.
         libc::SYS_sendmmsg => regs.0.r10 & MSG_FASTOPEN == 0,
-        // Bytes moved are a result, not EINTR; what was read and could not be sent stays where it was, in a pipe or in a
-        // file, whose offset does not move.
+        // Bytes moved are a result, not EINTR. Bytes read but not sent stay where they were: in a pipe, or in
+        // a file whose offset does not move.
         libc::SYS_sendfile => is_socket(process, regs.0.rdi),
         libc::SYS_splice => is_socket(process, regs.0.rdi) || is_socket(process, regs.0.rdx),
-        // Twice is as good as once (but for those modes that move or share what is there).
+        // A repetition has the same effect (except for the modes that move or share the contents).
         libc::SYS_fallocate => {
             let repeatable = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
             regs.0.rsi & 0xffff_ffff & !u64::from(repeatable.cast_unsigned()) == 0
         }
-        // What an EINTR of other files means is up to their makers (FUSE).
+        // The meaning of EINTR from other files depends on their implementation (FUSE).
         libc::SYS_read
         | libc::SYS_readv
         | libc::SYS_preadv2
@@ -98,7 +99,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_may_be_issued_again() {
+    fn calls_that_may_restart() {
         let me = Process::open(Pid(std::process::id().cast_signed())).unwrap();
         let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
         let file = fs::File::open("/dev/null").unwrap();

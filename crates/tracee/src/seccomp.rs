@@ -1,13 +1,14 @@
-//! Whether a thread's filters (`seccomp(2)`) allow a system call from an address that the program does not know of.
+//! Checks whether a thread's filters (`seccomp(2)`) allow a system call from an address outside the program's
+//! own code.
 //!
-//! Filters are programs of the classic Berkeley Packet Filter over the number, the address and the arguments of a call. They
-//! are read and executed here, so that nothing is guessed.
+//! Filters are programs of the classic Berkeley Packet Filter over the number, the address and the arguments
+//! of a call. They are read and executed here, so that nothing is guessed.
 
 use crate::ptrace;
 use crate::{Status, Tid};
 use addr::Avma;
 
-/// More filters than a thread has.
+/// A limit above the number of filters of any thread.
 const MOST: usize = 256;
 /// `SECCOMP_RET_ACTION_FULL`, `SECCOMP_RET_ALLOW`, `SECCOMP_RET_LOG` (linux/seccomp.h).
 const ACTION: u32 = 0xffff_0000;
@@ -20,7 +21,7 @@ const ARCH: u32 = 0xc000_003e;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) nr: i64,
-    /// Behind the `syscall` instruction.
+    /// The address behind the `syscall` instruction.
     pub(crate) ip: Avma,
     pub(crate) args: [u64; 6],
 }
@@ -29,13 +30,13 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Insn {
     pub(crate) code: u16,
-    /// Instructions to skip where a condition holds, and where not.
+    /// How many instructions to skip if a condition holds, and if not.
     pub(crate) jt: u8,
     pub(crate) jf: u8,
     pub(crate) k: u32,
 }
 
-/// Whether a stopped thread may make a call; no where its filters cannot be read.
+/// Returns whether a stopped thread may make a call; false if its filters cannot be read.
 pub(crate) fn allows(tid: Tid, status: &Status, call: Call) -> bool {
     match status.seccomp {
         0 => true,
@@ -44,19 +45,19 @@ pub(crate) fn allows(tid: Tid, status: &Status, call: Call) -> bool {
                 match ptrace::seccomp_filter(tid, i) {
                     Ok(filter)
                         if run(&filter, call).is_some_and(|r| [ALLOW, LOG].contains(&(r & ACTION))) => {}
-                    // One behind the last.
+                    // Behind the last filter.
                     Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return i > 0,
                     _ => return false,
                 }
             }
             false
         }
-        // Of mode 1 only four calls are known.
+        // Mode 1 allows four calls, two of which occur here.
         _ => matches!(call.nr, libc::SYS_read | libc::SYS_write),
     }
 }
 
-/// What a filter answers; `None` for a program that the kernel would not have taken.
+/// Returns the result of a filter; `None` for a program that the kernel would have rejected.
 fn run(filter: &[Insn], call: Call) -> Option<u32> {
     let data = data(call);
     let load = |at: u32| {
@@ -110,7 +111,7 @@ fn run(filter: &[Insn], call: Call) -> Option<u32> {
     }
 }
 
-/// `struct seccomp_data`.
+/// Returns the `struct seccomp_data` of a call.
 fn data(call: Call) -> [u8; 64] {
     let nr = u32::try_from(call.nr).unwrap_or(u32::MAX);
     let mut data = [0; 64];
@@ -138,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_by_address() {
-        // Calls from one mapping alone.
+    fn filters_see_the_address() {
+        // Allows calls from one mapping only.
         let by_address =
             [insn(0x20, 12, 0, 0), insn(0x15, 0x7f00, 0, 1), insn(0x06, ALLOW, 0, 0), insn(0x06, KILL, 0, 0)];
         assert_eq!(run(&by_address, call(1, 0x7f00_0000_1234)), Some(ALLOW));
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_by_number_and_arguments() {
+    fn filters_see_number_and_arguments() {
         let filter = [
             insn(0x20, 4, 0, 0),
             insn(0x15, ARCH, 1, 0),
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_answers_nothing() {
+    fn invalid_filters_give_no_result() {
         for filter in [
             &[][..],
             &[insn(0x05, u32::MAX, 0, 0)],
@@ -181,12 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn strict_mode_knows_four_calls() {
+    fn strict_mode_allows_write_but_not_sendto() {
         let strict = Status { seccomp: 1, ..Status::default() };
         assert!(allows(Tid(1), &strict, call(libc::SYS_write, 0)));
         assert!(!allows(Tid(1), &strict, call(libc::SYS_sendto, 0)));
         assert!(allows(Tid(1), &Status::default(), call(libc::SYS_sendto, 0)));
-        // No tracee of ours: its filters are not to be had.
+        // Not traced by this thread: its filters cannot be read.
         assert!(!allows(Tid(1), &Status { seccomp: 2, ..Status::default() }, call(libc::SYS_write, 0)));
     }
 }

@@ -1,22 +1,25 @@
 //! Other processes that run in the target's memory.
 //!
-//! A task made by `clone(CLONE_VM)` without `CLONE_THREAD` shares the memory and is no thread of the process: a stop
-//! of all threads leaves it running, through whatever is written meanwhile. So a stop is complete only when there is
-//! no such task. Three kinds are met:
-//! - a `vfork` or `posix_spawn` under way: the parent's thread waits in the kernel, out of reach, and the stop is busy;
-//! - the same in its last moment, when the parent's thread runs again and the child has not quite left the memory, or
-//!   a spawn that does not make its parent wait: over in an instant, and worth waiting for;
-//! - one that stays. It cannot be stopped with the target, and the target is refused.
+//! A task made by `clone(CLONE_VM)` without `CLONE_THREAD` shares the memory and is not a thread of the
+//! process. A stop of all threads leaves it running, through whatever is written meanwhile. So a stop is
+//! complete only when there is no such task. Three kinds occur:
+//! - a `vfork` or `posix_spawn` under way: the parent's thread waits in the kernel, out of reach, and the
+//!   stop is busy;
+//! - the end of such a call, when the parent's thread runs again and the child has not quite left the memory,
+//!   or a spawn that does not make its parent wait. This takes an instant, so the stop waits for it;
+//! - a task that stays. It cannot be stopped with the target, so the target is refused.
 //!
-//! Memory is shared from birth or never, so the younger one's age is how long they have shared it. Once all threads
-//! rest and nobody shares, nobody can begin to: only those who run in a memory can make others do so.
+//! Memory is shared from the start of a process or never, so the age of the younger process is how long they
+//! have shared it. Once all threads are at rest and no task shares the memory, no task can begin to: only a
+//! task that runs in a memory can create one that shares it.
 //!
-//! The kernel tells by `kcmp`. That it refuses to compare a process with the target, while we may trace the target,
-//! means that the process has other rights. One that shares has the target's own memory, program and "dumpable" state,
-//! and loses the last one for both as it changes its rights. So such a process is taken for a stranger.
+//! The kernel answers by `kcmp`. If it refuses to compare a process with a target that whet may trace, the
+//! process has other rights. A sharer has the target's own memory, program and "dumpable" state, and a change
+//! of its rights clears that state for both. So such a process counts as a stranger.
 //!
-//! Where there is no `kcmp` (a kernel without it, a sandbox that forbids it), whoever has the same program and, to the
-//! letter, the same mappings is taken for a sharer. That does not miss any, but a child by plain `fork` may look so too.
+//! If there is no `kcmp` (a kernel without it, a sandbox that forbids it), a process with the same program
+//! and exactly the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may
+//! look the same.
 
 use crate::process::{is_kernel_worker, stat_field};
 use crate::{Error, Pid, Process, Stuck, Tid};
@@ -25,9 +28,9 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Whoever has shared the target's memory for so long is no spawn under way.
+/// A process that has shared the target's memory for this long is not a spawn under way.
 const LONG: Duration = Duration::from_secs(1);
-/// Of `/proc/PID/stat`: what the kernel shows user space, whatever its own clock.
+/// The unit of times in `/proc/PID/stat`. The kernel shows it to user space, whatever its own clock.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// A process that shares the target's memory.
@@ -35,12 +38,12 @@ const TICKS_PER_SECOND: u64 = 100;
 pub(crate) struct Sharer {
     pid: Pid,
     age: Duration,
-    /// Whether the kernel said so.
+    /// Whether `kcmp` confirmed it.
     certain: bool,
 }
 
 impl Sharer {
-    /// The refusal, if it is one that stays.
+    /// Returns the refusal, if the process stays in the memory.
     pub(crate) fn refusal(&self, target: Pid) -> Option<Error> {
         (self.age >= LONG).then(|| Error::SharesMemory {
             pid: target,
@@ -50,7 +53,7 @@ impl Sharer {
         })
     }
 
-    /// What holds up the stop, if it is not one that stays.
+    /// Returns what delays the stop, for a process that does not stay.
     pub(crate) fn stuck(&self) -> Stuck {
         Stuck {
             tid: Tid(self.pid.0),
@@ -60,17 +63,18 @@ impl Sharer {
     }
 }
 
-/// What was found out before the stop, so that little is left for it: who is a stranger.
+/// The strangers, found before the stop so that little is left to do in it.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     strangers: BTreeSet<i32>,
 }
 
 impl Survey {
-    /// Looks at every process.
+    /// Compares every process.
     ///
     /// # Errors
-    /// [`Error::SharesMemory`] for one that shares the memory and stays; others are left to the stop.
+    /// [`Error::SharesMemory`] for a process that shares the memory and stays; the stop handles other
+    /// sharers.
     pub(crate) fn take(process: &Process) -> Result<Self, Error> {
         let mut strangers = BTreeSet::new();
         let Some(tid) = living(process)? else { return Err(Error::Gone(process.pid())) };
@@ -83,7 +87,7 @@ impl Survey {
                     strangers.insert(pid);
                 }
                 Some(true) => {
-                    // The parent of a vfork is out of reach as long as it lasts, however long: the stop tells.
+                    // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
                     if let Some(refusal) = sharer(process, pid, true).refusal(process.pid())
                         && !has_thread_out_of_reach(process)
                     {
@@ -93,19 +97,21 @@ impl Survey {
                 None => {}
             }
         }
-        // A thread that ended meanwhile had no memory to compare with any more.
+        // If the thread ended meanwhile, it had no memory to compare with.
         if process.thread_status(tid).map_or(true, |s| s.is_ending()) {
             strangers.clear();
         }
         Ok(Self { strangers })
     }
 
-    /// One that shares the memory of a process all of whose threads rest; `tid` is one of them. What a number stands
-    /// for is taken to be the same as at the survey: it was milliseconds ago, and numbers come round last of all.
+    /// Returns a process that shares the memory of a process whose threads are all at rest; `tid` is one of
+    /// the threads. An id is assumed to mean the same process as at the survey: that was milliseconds ago,
+    /// and ids are reused as late as possible.
     pub(crate) fn sharer(&self, process: &Process, tid: Tid) -> Result<Option<Sharer>, Error> {
         let certain = can_compare(tid);
         let mut seen = BTreeSet::new();
-        // One that shares can make another and end before it is looked at: the last list must have nobody new.
+        // A sharer can create another and end before it is looked at: the last list must contain no new
+        // process.
         loop {
             let mut new = others(process)?;
             new.retain(|pid| !self.strangers.contains(pid) && seen.insert(*pid));
@@ -123,7 +129,7 @@ impl Survey {
     }
 }
 
-/// A thread that has not ended.
+/// Returns a thread that has not ended.
 fn living(process: &Process) -> Result<Option<Tid>, Error> {
     let mut tids = process.threads()?.into_iter();
     Ok(tids.find(|&tid| process.thread_status(tid).is_ok_and(|s| !s.is_ending())))
@@ -134,7 +140,7 @@ fn has_thread_out_of_reach(process: &Process) -> bool {
     tids.into_iter().any(|tid| process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
 }
 
-/// The numbers of all other processes.
+/// Returns the ids of all other processes.
 fn others(process: &Process) -> Result<Vec<i32>, Error> {
     let fail = |source| Error::ProcFile { path: "/proc".into(), source };
     let mut pids = Vec::new();
@@ -146,10 +152,10 @@ fn others(process: &Process) -> Result<Vec<i32>, Error> {
     Ok(pids)
 }
 
-/// Whether a process shares the memory of a thread; nothing where it has ended.
+/// Returns whether a process shares the memory of a thread; `None` if the process has ended.
 fn relation(tid: Tid, pid: i32) -> Option<bool> {
     match same_memory(tid, Tid(pid)) {
-        // The kernel's own threads borrow a memory now and then, but run no code of it.
+        // The kernel's own threads borrow a memory at times, but run none of its code.
         Ok(true) => Some(!is_kernel_worker(&proc_text(pid, "stat"))),
         Ok(false) => Some(lives_on_in_another(tid, pid)),
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => Some(false),
@@ -157,7 +163,7 @@ fn relation(tid: Tid, pid: i32) -> Option<bool> {
     }
 }
 
-/// A process whose first thread has ended has its memory in the others.
+/// Returns whether a process whose first thread has ended shares the memory in its other threads.
 fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
     let stat = proc_text(pid, "stat");
     if state(&stat) != 'Z' || stat_field(&stat, 20).is_none_or(|threads| threads < 2) {
@@ -179,14 +185,14 @@ fn same_memory(a: Tid, b: Tid) -> io::Result<bool> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc == 0) }
 }
 
-/// Whether a process has the same program and mappings.
+/// Returns whether a process has the same program and mappings.
 fn looks_the_same(process: &Process, pid: i32) -> Result<bool, Error> {
     let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).ok().filter(|text| !text.is_empty());
     let exe = process.exe()?;
     if fs::read_link(format!("/proc/{pid}/exe")).ok() != Some(exe) {
         return Ok(false);
     }
-    // One that shares may change the mappings between two readings: but not for ever.
+    // A sharer may change the mappings between two readings; the number of attempts is limited.
     for _ in 0..10 {
         let before = process.maps_text()?;
         let Some(theirs) = read("maps") else { return Ok(false) };
@@ -204,7 +210,7 @@ fn sharer(process: &Process, pid: i32, certain: bool) -> Sharer {
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime = uptime.split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
     let uptime = Duration::try_from_secs_f64(uptime).unwrap_or_default();
-    // Where one has ended meanwhile it is as if just born.
+    // An ended process counts as just started.
     let born = [process.start_time().ok(), stat_field(&proc_text(pid, "stat"), 22)];
     let ticks = born.map(|t| t.unwrap_or(u64::MAX)).into_iter().max().unwrap_or(u64::MAX);
     let born = Duration::from_millis(ticks.saturating_mul(1000 / TICKS_PER_SECOND));
@@ -216,7 +222,7 @@ fn proc_text(pid: i32, name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The state letter in a `stat`.
+/// Returns the state letter in a `stat`.
 fn state(stat: &str) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_one_that_is_the_same() {
+    fn strangers_and_sharers_are_distinguished() {
         let ((mut a, one), (mut b, other)) = (sleeper(), sleeper());
         let tid = Tid(one.pid().0);
         assert!(can_compare(tid));

@@ -1,8 +1,8 @@
-//! Memory of our own in the target: where a signal frame lies whose thread is on a stack without room for it.
+//! whet's memory in the target for signal frames of threads whose stack has no room for a frame.
 //!
-//! The first frame of such a thread goes on pages of its birth stack that nobody has touched. There are but so many,
-//! so with it the thread maps a shelter, which stays, and from there gives the pages back: they are again as if never
-//! touched. The next whet finds the shelter by its shape and its mark.
+//! The first frame of such a thread lies on untouched pages of the stack on which it was started. These pages
+//! are few. So with this frame the thread maps a shelter, which stays. From the shelter it then returns the
+//! pages to the untouched state. A later whet finds the shelter by its shape and its mark.
 
 use crate::group::Group;
 use crate::home::Place;
@@ -11,21 +11,21 @@ use crate::remote::Gadgets;
 use crate::{Error, Process, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 
-/// A frame with the largest floating-point state, and room below. Bytes.
+/// Room for a frame with the largest floating-point state, and room below it. Bytes.
 const LEN: u64 = 64 << 10;
-/// On either side, without access, so that it is merged with no other mapping. Bytes.
+/// The inaccessible guard on either side, so that the shelter is merged with no other mapping. Bytes.
 const GUARD: u64 = 4096;
-/// What it begins with.
+/// The first bytes of a shelter.
 const MARK: [u8; 16] = *b"whet's shelter 1";
 
-/// The shelter that an earlier whet has made.
+/// Finds the shelter that an earlier whet has made.
 pub(crate) fn find(process: &Process, maps: &str) -> Option<AvmaRange> {
     shaped(maps)
         .into_iter()
         .find(|at| process.bytes(AvmaRange::with_len(at.start, 16)).is_ok_and(|b| b == MARK))
 }
 
-/// The mappings that look like one.
+/// Returns the mappings with the shape of a shelter.
 fn shaped(maps: &str) -> Vec<AvmaRange> {
     let parsed: Vec<(AvmaRange, &str)> =
         maps.lines().filter_map(|l| Some((mapping_range(l)?, l.split(' ').nth(1)?))).collect();
@@ -38,7 +38,7 @@ fn shaped(maps: &str) -> Vec<AvmaRange> {
 }
 
 impl Group {
-    /// Has a thread map one; its frame meanwhile lies at `first`, in `pages` that nobody had touched.
+    /// Makes a thread map a shelter. Meanwhile its frame lies at `first`, in the formerly untouched `pages`.
     pub(crate) fn make_shelter(
         &mut self,
         tid: Tid,
@@ -54,7 +54,8 @@ impl Group {
         let shelter = AvmaRange::with_len(at.add(GUARD), LEN);
         self.process.write(shelter.start, &MARK)?;
         self.process.set_shelter(shelter);
-        // From here on its frames lie there. Should one of these fail, the next whet makes another.
+        // From here on the thread's frames lie in the shelter. If one of these calls fails, a later whet
+        // makes another.
         let place = self.place(tid)?;
         for guard in [at, shelter.end] {
             let none = [guard.0, GUARD, arg(libc::PROT_NONE), 0, 0, 0];
@@ -65,7 +66,7 @@ impl Group {
     }
 }
 
-/// Forgives a call that the kernel refused.
+/// Ignores the failure of a call that the kernel refused.
 fn remote_only(result: Result<i64, Error>) -> Result<(), Error> {
     match result {
         Ok(_) | Err(Error::Remote { .. }) => Ok(()),
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_shape_is_its_own() {
+    fn mappings_are_recognized_by_shape() {
         let maps = "1000-2000 ---p 0 00:00 0 \n2000-12000 rw-p 0 00:00 0 \n12000-13000 ---p 0 00:00 0 \n\
             13000-23000 rw-p 0 00:00 0 \n23000-24000 ---p 0 00:00 0 \n\
             30000-31000 ---p 0 00:00 0 \n31000-41000 r--p 0 00:00 0 \n41000-42000 ---p 0 00:00 0 \n\

@@ -1,23 +1,24 @@
-//! Routines in the target that finish an interrupted system call on behalf of the program.
+//! Routines in the target that finish an interrupted system call for the program.
 //!
-//! A slot is one routine and the words it works with. A thread enters at [`Slot::entry`], at a `syscall` instruction,
-//! with the arguments of the rest of its call. Behind the call the routine computes the result that the program expects
-//! of the whole, restores the six argument registers and jumps back behind the program's own `syscall` instruction. It
-//! changes no flag, no stack and no register but those that any system call changes (`rax`, `rcx`, `r11`). So a thread
-//! needs nobody's help to come back: whet may have ended long before.
+//! A slot is one routine and its words of data. A thread enters at [`Slot::entry`], a `syscall` instruction,
+//! with the arguments of the rest of its call. Behind the call the routine computes the result that the
+//! program expects of the whole call. It restores the six argument registers and jumps back behind the
+//! program's own `syscall` instruction. It changes no flag, no stack and only the registers that any system
+//! call changes (`rax`, `rcx`, `r11`). So a thread returns without whet, which may have ended long before.
 //!
-//! A slot is free again when the routine says so, with its last store. The instruction behind that store is the same
-//! in all uses, so a new use harms no thread that is still about to execute it.
+//! The routine marks its slot as free by its last store. The instruction behind that store is the same in all
+//! uses, so a new use harms no thread that is still about to execute it.
 //!
-//! A thread that leaves the routine otherwise (it is cancelled, or a signal handler jumps away) keeps its slot. When no slot is left,
-//! those of threads that have ended are free again, in a process without signal handlers of its own: only such a handler sees
-//! the registers of a thread in a routine, and could bring them back to life in another thread.
+//! A thread that leaves the routine in another way (by cancellation, or a jump out of a signal handler) keeps
+//! its slot. When no slot is left, the slots of ended threads are freed, if the process has no signal
+//! handlers of its own. Only such a handler can read the registers of a thread in a routine, and restore them
+//! in another thread.
 //!
-//! LIMIT: not a handler that was installed after the thread had come into the routine, kept its registers past its end, and
-//! was gone before the slot was wanted.
+//! LIMIT: this misses a handler that was installed after the thread had entered the routine, kept the
+//! registers past the end of the thread, and was removed before the slot was needed.
 //!
-//! Two mappings side by side hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with guards on
-//! both sides. The next whet finds an area by its shape and its mark.
+//! Two adjacent mappings hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with
+//! guards on both sides. A later whet finds an area by its shape and its mark.
 
 use crate::group::Group;
 use crate::process::mapping_range;
@@ -27,27 +28,28 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeSet;
 
 const GUARD: u64 = 4096;
-/// How many slots an area has: those for at most 16 pieces of memory, and those for as many as a call may name.
+/// How many slots an area has: small slots for at most 16 pieces of memory, large slots for as many as a call
+/// may name.
 const SMALL: u64 = 120;
 const LARGE: u64 = 8;
 const SLOTS: u64 = SMALL + LARGE;
-/// For so many threads an area has room.
+/// The number of threads for which one area is made.
 const IN_AN_AREA: usize = 128;
-/// Bytes of a routine.
+/// The size of a routine. Bytes.
 const CODE_EACH: u64 = 192;
-/// Behind the routines, for the frame tables that unwinders need. Bytes.
+/// The space behind the routines for the frame tables that unwinders need. Bytes.
 const TABLES: u64 = 16 << 10;
 const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
-/// Bytes of words of a slot of each size.
+/// The size of the words of a slot of each kind. Bytes.
 const SMALL_EACH: u64 = 512;
 const LARGE_EACH: u64 = VECTOR + 16 * UIO_MAXIOV;
-/// What the words of an area begin with; the marks of use follow.
+/// The first bytes of an area's words; the marks of use follow.
 const MARK: [u8; 16] = *b"whet's slots 2\0\0";
 const BUSY: u64 = 64;
 const SMALL_AT: u64 = 2048;
 const LARGE_AT: u64 = SMALL_AT + SMALL * SMALL_EACH;
 const WORDS_LEN: u64 = (LARGE_AT + LARGE * LARGE_EACH).next_multiple_of(4096);
-/// At most so many areas are made in one target.
+/// The maximum number of areas in one target.
 pub const MOST_AREAS: usize = 16;
 
 const _: () = assert!(SLOTS == 128 && CODE_LEN.is_multiple_of(4096) && BUSY + 8 * SLOTS <= SMALL_AT);
@@ -55,64 +57,67 @@ const _: () = assert!(SLOTS == 128 && CODE_LEN.is_multiple_of(4096) && BUSY + 8 
 /// The kernel's limit for pieces of memory in one call.
 pub(crate) const UIO_MAXIOV: u64 = 1024;
 
-// Where the words of a slot are, from its start.
-/// Added to the result of the call; the result itself where the call fails and [`PASS`] is 0.
+// Offsets of the words of a slot.
+/// Added to the result of the call; the result itself if the call fails and [`PASS`] is 0.
 pub(crate) const MOVED: u64 = 0;
-/// 1 where a failure is the program's to see.
+/// 1 if the program gets the error of a failure.
 pub(crate) const PASS: u64 = 8;
-/// The program's own `syscall` instruction, where the call in the slot only waits until the program's has no need to.
+/// The program's own `syscall` instruction, if the call in the slot only waits until the program's call need
+/// not.
 pub(crate) const AGAIN: u64 = 16;
-/// The result where such a wait ends by time.
+/// The result if the call in the slot ends by timeout.
 pub(crate) const EXPIRED: u64 = 24;
-/// Behind the program's own `syscall` instruction.
+/// The address behind the program's own `syscall` instruction.
 pub(crate) const BACK: u64 = 32;
-/// The program's system call, by number, and its arguments in order.
+/// The number of the program's system call, and its arguments in order.
 pub(crate) const NUMBER: u64 = 40;
 pub(crate) const ARGS: u64 = 48;
-/// When the time of the call runs out, by `CLOCK_MONOTONIC`; 0 for never. Nanoseconds.
+/// When the timeout of the call ends, by `CLOCK_MONOTONIC`; 0 for never. Nanoseconds.
 pub(crate) const DEADLINE: u64 = 96;
-/// What the descriptors of a transfer meant when it was interrupted first.
+/// Identifies the files of a transfer's descriptors at its first interruption.
 pub(crate) const FILES: u64 = 104;
-/// How many words there are up to here.
+/// The number of words up to here.
 pub(crate) const WORDS: usize = 14;
-// What arguments point to.
+// The data that arguments point to.
 pub(crate) const TIME: u64 = 112;
 pub(crate) const POLL: u64 = 128;
 pub(crate) const MESSAGE: u64 = 136;
 pub(crate) const CONTROL: u64 = 192;
 pub(crate) const CONTROL_LEN: u64 = 64;
 pub(crate) const VECTOR: u64 = 256;
-/// Pieces of memory that a small slot has room for.
+/// Pieces of memory for which a small slot has room.
 const SMALL_VECTOR: u64 = (SMALL_EACH - VECTOR) / 16;
 
-/// Where the routine goes on behind a call that the kernel must not restart: see [`Slot::once`].
+/// The offset at which the routine continues behind a call that the kernel must not restart: see
+/// [`Slot::once`].
 const ONCE: u64 = 6;
 
-/// An area of slots, by the start of its code.
+/// An area of slots, named by the start of its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Area(Avma);
 
-/// Code in a target that finishes system calls which a stop has ended early. A thread in it has its program's own stack
-/// pointer, and goes on where its program called the kernel.
+/// Code in a target that finishes system calls which a stop has ended early. A thread in this code has its
+/// program's stack pointer, and continues behind its program's system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FinishingCode {
     /// The mapping.
     pub text: AvmaRange,
-    /// The part of it where frame tables go.
+    /// The part of the mapping for frame tables.
     pub tables: AvmaRange,
-    /// Its routines, rising, each with the address of the word that says where it goes on.
+    /// Its routines, ascending, each with the address of the word that holds its continuation.
     pub routines: Vec<(AvmaRange, Avma)>,
 }
 
-/// What a target is known to have.
+/// The areas of slots that a target is known to have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Areas {
     pub(crate) known: Vec<Area>,
-    /// Those whose frame tables are listed for unwinders.
+    /// The areas whose frame tables are listed for unwinders.
     listed: Vec<Area>,
     /// Unwinders read that list, so threads may be sent to listed areas.
     open: bool,
-    /// Whether the target's C library cancels threads wherever they are; `None` until it was looked at.
+    /// Whether the target's C library cancels threads at any instruction; `None` until that has been
+    /// determined.
     cancels_anywhere: Option<bool>,
 }
 
@@ -144,7 +149,7 @@ impl Area {
         }
     }
 
-    /// Takes a slot with room for so many pieces of memory that nobody uses.
+    /// Reserves a free slot with room for `pieces` pieces of memory.
     fn take(self, process: &Process, pieces: usize, user: User) -> Option<Slot> {
         let first = if pieces as u64 <= SMALL_VECTOR { 0 } else { SMALL };
         let users = self.users(process)?;
@@ -154,7 +159,7 @@ impl Area {
         Some(slot)
     }
 
-    /// The marks of use, by slot; 0 where nobody uses it.
+    /// Returns the marks of use, by slot; 0 for a free slot.
     fn users(self, process: &Process) -> Option<Vec<u64>> {
         let words = process.bytes(AvmaRange::with_len(self.words().add(BUSY), 8 * SLOTS)).ok()?;
         Some(words.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
@@ -170,12 +175,12 @@ impl Area {
     }
 }
 
-/// The thread for which a slot is taken.
+/// The thread that uses a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct User {
-    /// Its id as the target itself sees it, which is the same for whets in all pid namespaces.
+    /// Its id in the target's own pid namespace, which is the same for whets in all pid namespaces.
     thread: u32,
-    /// Whether the process had signal handlers of its own then.
+    /// Whether the process had signal handlers of its own at that time.
     handlers: bool,
 }
 
@@ -198,25 +203,27 @@ impl User {
 }
 
 impl Slot {
-    /// The slot that an instruction belongs to.
+    /// Returns the slot that an instruction belongs to.
     pub(crate) fn of(process: &Process, ip: Avma) -> Option<Self> {
         let area = process.slot_areas().known.into_iter().find(|a| a.code().contains(ip))?;
         let index = ip.since(area.0)? / CODE_EACH;
         (index < SLOTS).then_some(Self { area, index })
     }
 
-    /// The `syscall` instruction at which a thread enters.
+    /// Returns the address of the `syscall` instruction at which a thread enters.
     pub(crate) fn entry(self) -> Avma {
         self.area.0.add(self.index * CODE_EACH)
     }
 
-    /// Behind it. The kernel restarts a call from here at [`Slot::entry`].
+    /// Returns the address behind the `syscall` instruction. The kernel restarts a call from here at
+    /// [`Slot::entry`].
     pub(crate) fn behind(self) -> Avma {
         self.entry().add(2)
     }
 
-    /// The same, for a call that the kernel must not restart: the instruction before leads to the end of the routine, so
-    /// that whatever wakes the thread ends the call with what it has moved, as it ends one that nobody interrupted.
+    /// As [`Slot::behind`], for a call that the kernel must not restart. The instruction before leads to the
+    /// end of the routine. So the next wake-up of the thread ends the call with what it has moved, as for an
+    /// uninterrupted call.
     pub(crate) fn once(self) -> Avma {
         self.entry().add(ONCE)
     }
@@ -229,7 +236,7 @@ impl Slot {
         }
     }
 
-    /// Pieces of memory that it has room for.
+    /// Returns for how many pieces of memory the slot has room.
     pub(crate) fn room(self) -> u64 {
         if self.index < SMALL { SMALL_VECTOR } else { UIO_MAXIOV }
     }
@@ -238,18 +245,18 @@ impl Slot {
         self.area.words().add(BUSY + 8 * self.index)
     }
 
-    /// Whether nobody uses it; where nobody can tell nobody does.
+    /// Returns whether the slot is free; true if its mark cannot be read.
     pub(crate) fn is_free(self, process: &Process) -> bool {
         process.u64(self.busy()).unwrap_or(0) == 0
     }
 
-    /// Gives it back, where no thread has entered it.
+    /// Frees a slot that no thread has entered.
     pub(crate) fn free(self, process: &Process) {
-        // A process that is gone has nothing to give back.
+        // If the process has ended, nothing has to be freed.
         let _ = process.write(self.busy(), &[0; 8]);
     }
 
-    /// The bytes of the routine.
+    /// Returns the bytes of the routine.
     fn routine(self) -> Vec<u8> {
         let mut a = Routine { at: self.entry(), bytes: Vec::new(), jumps: Vec::new(), labels: Vec::new() };
         let word = |offset| self.words().add(offset);
@@ -302,11 +309,11 @@ const RDI: Register = (0x3d, 0x48);
 const R8: Register = (0x05, 0x4c);
 const R9: Register = (0x0d, 0x4c);
 const R10: Register = (0x15, 0x4c);
-/// Jumps of two bytes.
+/// Two-byte jumps.
 const JMP: u8 = 0xeb;
 const JRCXZ: u8 = 0xe3;
 
-/// Instructions that change no flag.
+/// A routine under construction, of instructions that change no flag.
 struct Routine {
     at: Avma,
     bytes: Vec<u8>,
@@ -340,7 +347,8 @@ impl Routine {
         self.put(&[0; 4]);
     }
 
-    /// A displacement; the instruction ends `rest` bytes from its start on.
+    /// Appends a displacement to `to`; the instruction ends `rest` bytes behind the start of the
+    /// displacement.
     fn displacement(&mut self, to: Avma, rest: u64) {
         let next = self.at.add(self.bytes.len() as u64 + rest);
         let bytes = to.0.wrapping_sub(next.0).to_le_bytes();
@@ -368,7 +376,7 @@ impl Process {
         unlisted.map(|a| a.finishing_code()).collect()
     }
 
-    /// Notes that the frame tables of this code are on the list that unwinders read.
+    /// Records that the frame tables of this code are on the list that unwinders read.
     pub fn finishing_code_is_listed(&self, code: &FinishingCode) {
         let area = Area(code.text.start);
         self.change_slot_areas(|areas| {
@@ -378,20 +386,21 @@ impl Process {
         });
     }
 
-    /// Lets stops through this handle send threads into listed code. The caller has made sure that unwinders read the list.
+    /// Lets stops through this handle send threads into listed code. The caller ensures that unwinders read
+    /// the list.
     pub fn open_slots(&self) {
         self.change_slot_areas(|areas| areas.open = true);
-        // Before the first stop that wants to know.
+        // Determined before the first stop that needs it.
         self.cancels_anywhere();
     }
 
-    /// Whether [`Process::open_slots`] was called.
+    /// Returns whether [`Process::open_slots`] was called.
     #[must_use]
     pub fn has_open_slots(&self) -> bool {
         self.change_slot_areas(|areas| areas.open)
     }
 
-    /// Whether the C library cancels a waiting thread wherever it is; found out once.
+    /// Returns whether the C library cancels a waiting thread at any instruction; determined once.
     pub(crate) fn cancels_anywhere(&self) -> bool {
         let known = self.change_slot_areas(|areas| areas.cancels_anywhere);
         known.unwrap_or_else(|| {
@@ -402,7 +411,7 @@ impl Process {
     }
 }
 
-/// The areas that earlier whets have made.
+/// Finds the areas that earlier whets have made.
 pub(crate) fn find(process: &Process, maps: &str) -> Areas {
     let marked = |area: &Area| {
         process.bytes(AvmaRange::with_len(area.words(), MARK.len() as u64)).is_ok_and(|b| b == MARK)
@@ -410,7 +419,7 @@ pub(crate) fn find(process: &Process, maps: &str) -> Areas {
     Areas { known: shaped(maps).into_iter().filter(marked).collect(), ..Areas::default() }
 }
 
-/// The mappings that look like one.
+/// Returns the mappings with the shape of an area.
 fn shaped(maps: &str) -> Vec<Area> {
     let parsed: Vec<(AvmaRange, &str)> =
         maps.lines().filter_map(|l| Some((mapping_range(l)?, l.split(' ').nth(1)?))).collect();
@@ -424,8 +433,8 @@ fn shaped(maps: &str) -> Vec<Area> {
 }
 
 impl Group {
-    /// Returns a slot that nobody uses, for a thread of that status; `None` where there is none, or unwinders do not know of the
-    /// areas yet ([`Process::open_slots`]).
+    /// Returns a free slot for a thread with that status. Returns `None` if no slot is free, or if unwinders
+    /// do not read the list of areas yet ([`Process::open_slots`]).
     pub(crate) fn slot(&mut self, pieces: usize, status: &Status) -> Option<Slot> {
         let user = User::new(status)?;
         let areas = self.process.slot_areas();
@@ -442,7 +451,7 @@ impl Group {
         take(self)
     }
 
-    /// The ids of all threads as the target sees them; `None` where not all can be told.
+    /// Returns the ids of all threads in the target's pid namespace; `None` if an id cannot be determined.
     fn living(&self) -> Option<BTreeSet<u32>> {
         let id = |tid| match self.process.thread_status(tid) {
             Ok(status) => User::new(&status).map(|u| Some(u.thread)),
@@ -453,7 +462,7 @@ impl Group {
         Some(ids?.into_iter().flatten().collect())
     }
 
-    /// Has a thread at rest map areas until there is room for so many threads, as far as the target can.
+    /// Makes a thread at rest map areas until `threads` threads have room, as far as the target can map them.
     pub(crate) fn make_areas_for(&mut self, threads: usize) {
         let wanted = (threads / IN_AN_AREA + 1).min(MOST_AREAS);
         let missing = wanted.saturating_sub(self.process.slot_areas().known.len());
@@ -465,7 +474,7 @@ impl Group {
         }
     }
 
-    /// All by one mapping, as each call takes the threads time; those that could be made.
+    /// Maps all areas by one mapping, as each call delays the threads. Returns the areas that could be made.
     fn make_areas(&mut self, gadgets: Gadgets, count: u64) -> Result<Vec<Area>, Error> {
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let flags = arg(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
@@ -513,7 +522,7 @@ mod tests {
     const AREA: Area = Area(Avma(0x7000_0000_1000));
 
     #[test]
-    fn its_shape_is_its_own() {
+    fn mappings_are_recognized_by_shape() {
         let (code, words) = (0x1000 + CODE_LEN, 0x1000 + CODE_LEN + WORDS_LEN);
         let maps = |perms: &str| {
             format!(
@@ -523,7 +532,7 @@ mod tests {
             )
         };
         assert_eq!(shaped(&maps("r-xp")), [Area(Avma(0x1000))]);
-        // The guards between two are one mapping.
+        // The guards between two areas are one mapping.
         let second = words + 0x2000;
         let (code, end) = (second + CODE_LEN, second + CODE_LEN + WORDS_LEN);
         let both = maps("r-xp")
@@ -554,7 +563,7 @@ mod tests {
             let code = slot.routine();
             assert!(code.len() as u64 <= CODE_EACH, "{}", code.len());
             assert_eq!(code[..2], [0x0f, 0x05]);
-            // `done` is where a call that is not restarted ends, right behind a jump of two bytes.
+            // `done`, where a call that is not restarted continues, lies right behind a two-byte jump.
             let done = usize::try_from(ONCE).unwrap();
             assert_eq!((code[2], usize::from(code[3]) + 4), (JMP, done));
             assert_eq!((code[4], &code[done..done + 2]), (JMP, &[0x48, 0x99][..]));

@@ -2,18 +2,18 @@
 
 use crate::{Error, Pid};
 
-/// What the kernel says of a process or thread. Signal sets have bit `n - 1` for signal `n`.
+/// The kernel's status of a process or thread. Signal sets have bit `n - 1` for signal `n`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
     /// The command name, at most 15 bytes.
     pub name: String,
     /// The state letter: R S D T t Z X I.
     pub state: char,
-    /// The process the thread belongs to.
+    /// The process that the thread belongs to.
     pub tgid: i32,
     /// The parent.
     pub ppid: i32,
-    /// Who traces it; 0 for nobody.
+    /// The tracer; 0 for none.
     pub tracer_pid: i32,
     /// Real, effective, saved and file-system user id.
     pub uid: [u32; 4],
@@ -23,7 +23,7 @@ pub struct Status {
     pub threads: u32,
     /// 0 none, 1 strict, 2 filters.
     pub seccomp: u8,
-    /// The id in each pid namespace from ours inwards.
+    /// The id in each pid namespace from this one inwards.
     pub ns_pid: Vec<i32>,
     /// Whether exec can give no new rights.
     pub no_new_privs: bool,
@@ -44,7 +44,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether any signal has a handler but SIGCANCEL and SIGSETXID, which are the C library's.
+    /// Returns whether any signal has a handler, except SIGCANCEL and SIGSETXID, which are the C library's.
     pub(crate) fn has_handlers(&self) -> bool {
         const LIBRARY: u64 = 1 << 31 | 1 << 32;
         self.sig_cgt & !LIBRARY != 0
@@ -53,8 +53,8 @@ impl Status {
     /// Parses the file's text.
     ///
     /// # Errors
-    /// [`Error::ProcFormat`] where `State` or `Tgid` is missing or malformed; other fields that are missing or
-    /// malformed keep their zero.
+    /// [`Error::ProcFormat`] if `State` or `Tgid` is missing or malformed; other missing or malformed fields
+    /// keep their zero.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut s = Self::default();
         let (mut state, mut tgid) = (None, None);
@@ -98,13 +98,13 @@ impl Status {
         Ok(s)
     }
 
-    /// The process the thread belongs to.
+    /// Returns the process that the thread belongs to.
     #[must_use]
     pub fn process(&self) -> Pid {
         Pid(self.tgid)
     }
 
-    /// Whether it has ended or is just ending.
+    /// Returns whether it has ended or is just ending.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')

@@ -1,6 +1,6 @@
-//! What watching and stepping need of the kernel beyond stops: see `watched` and `twin`.
+//! Kernel requests for watching and stepping, beyond stops: see `watched` and `twin`.
 //!
-//! All of this is for tests that look at a live process; no command of the product steps anything.
+//! Only tests that look at a live process use this; no command of the product steps a thread.
 
 use crate::ptrace::{self, Stop, Wait};
 use crate::remote::Gadgets;
@@ -10,7 +10,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Requests that neither read nor write our memory.
+/// Makes a request that neither reads nor writes memory of this program.
 pub(crate) fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: the requests given here take `addr` and `data` as numbers.
     let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, data) };
@@ -26,13 +26,13 @@ pub(crate) fn os(what: &'static str, tid: Tid) -> impl Fn(io::Error) -> Error {
 
 /// How long a tracee gets to stop or end. One that takes longer is in an uninterruptible wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// The pause between two looks.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Waits for a tracee that is sure to stop or end soon.
+/// Waits for a tracee that is certain to stop or end soon.
 ///
 /// # Errors
-/// `TimedOut` where it does not.
+/// `TimedOut` if it does not.
 pub(crate) fn wait(tid: Tid) -> io::Result<Wait> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -44,14 +44,15 @@ pub(crate) fn wait(tid: Tid) -> io::Result<Wait> {
     }
 }
 
-/// The same, asleep until then: for what is done a million times. It does not end by itself.
+/// As [`wait`], but sleeps until then: for steps that are repeated a million times. It has no timeout.
 pub(crate) fn sleep_until_told(tid: Tid) -> io::Result<Wait> {
     const WNOTHREAD: libc::c_int = 0x2000_0000;
     let id = libc::id_t::try_from(tid.0).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     loop {
         let flags = libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED | libc::__WALL | WNOTHREAD;
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: `info` is valid for writes of a siginfo_t. It is not looked at: `look` tells the same again.
+        // SAFETY: `info` is valid for writes of a siginfo_t. It is not read: `look` gets the same report
+        // again.
         let rc = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), flags) };
         match (rc, io::Error::last_os_error()) {
             (0, _) => return ptrace::look(tid),
@@ -61,9 +62,9 @@ pub(crate) fn sleep_until_told(tid: Tid) -> io::Result<Wait> {
     }
 }
 
-/// Runs one system call on a thread that is stopped outside of any; its result, and the new process if it made one.
-/// The registers are as before. Signals, if not blocked, are lost; and should we be killed meanwhile, the thread has no
-/// way home.
+/// Runs one system call on a thread that is stopped outside any system call. Returns its result, and the new
+/// process if it created one. The registers are then as before. Signals that are not blocked are lost. If
+/// whet is killed meanwhile, the thread has no way home.
 pub(crate) fn call(
     process: &Process,
     tid: Tid,
@@ -83,7 +84,7 @@ pub(crate) fn call(
     done
 }
 
-/// From the entry of a call to its return.
+/// Runs a call from its entry to its return.
 fn run_call(tid: Tid) -> Result<(i64, Option<Tid>), Error> {
     let (mut child, mut entered) = (None, false);
     loop {

@@ -1,4 +1,4 @@
-//! All threads stopped at once: seized, stopped, released.
+//! Stops of all threads at once: seized, stopped, released.
 
 use crate::group::Group;
 use crate::priority::Raised;
@@ -12,8 +12,8 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Every thread is seized: under our eyes, running. Go on to [`Seized::stop`] at once; signals and newborn threads
-/// wait until then. Dropped, it lets go of everything.
+/// Every thread is seized and runs. Call [`Seized::stop`] at once; signals and new threads wait until then.
+/// When dropped, it releases all threads.
 #[derive(Debug)]
 #[must_use]
 pub struct Seized<'p> {
@@ -22,10 +22,10 @@ pub struct Seized<'p> {
     raised: Raised,
 }
 
-/// Every thread stands still, in user code or in a system call that will go on unharmed. Dropped, all go on as by
-/// [`Stopped::release`].
+/// Every thread is stopped, in user code or in a system call that will continue unharmed. When dropped, all
+/// threads are resumed as by [`Stopped::release`].
 ///
-/// The calling thread has real-time priority (or the best it may have) as long as this value lives.
+/// The calling thread has real-time priority (or the highest it may have) as long as this value lives.
 #[derive(Debug)]
 #[must_use]
 pub struct Stopped<'p> {
@@ -36,30 +36,30 @@ pub struct Stopped<'p> {
     _raised: Raised,
 }
 
-/// A mapping, as far as stacks are concerned.
+/// A mapping, reduced to what matters for stacks.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
     range: AvmaRange,
     readable: bool,
 }
 
-/// What a stop came to.
+/// The figures of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopReport {
-    /// From the first thread's interruption to the last one's release.
+    /// From the first thread's interruption to the last thread's release.
     pub stopped: Duration,
     /// How many threads were stopped.
     pub threads: usize,
-    /// How many waiting calls were kept from failing with EINTR.
+    /// How many waiting calls were prevented from failing with EINTR.
     pub cured: usize,
 }
 
 impl<'p> Seized<'p> {
-    /// Seizes every thread of a process, without stopping any, until no new one turns up.
+    /// Seizes every thread of a process, without stopping any, until no new thread appears.
     ///
     /// # Errors
-    /// [`Error::Gone`], [`Error::AlreadyTraced`], [`Error::SharesMemory`], [`Error::NoPermission`]; by then everything is
-    /// let go.
+    /// [`Error::Gone`], [`Error::AlreadyTraced`], [`Error::SharesMemory`], [`Error::NoPermission`]. All
+    /// threads are released by then.
     pub fn seize(process: &'p Process) -> Result<Self, Error> {
         let survey = Survey::take(process).map_err(|e| process.cause(e))?;
         let raised = Raised::own();
@@ -68,14 +68,14 @@ impl<'p> Seized<'p> {
         Ok(Self { process, tracer, raised })
     }
 
-    /// Stops every thread, those born meanwhile included.
+    /// Stops every thread, including those created meanwhile.
     ///
     /// # Errors
-    /// [`StopError::Busy`] where some thread does not stop in time (a vfork parent, a wait for a dead disk, no CPU), or
-    /// a child that shares the memory has not left it yet; [`StopError::Failed`] with [`Error::Gone`], [`Error::Exec`],
-    /// or [`Error::SharesMemory`] where it stays. By then everything is let go; threads that were interrupted and are
-    /// in an uninterruptible wait keep their tracer until they come out of it, for at most a minute, unless this
-    /// program ends before or is the target's parent.
+    /// [`StopError::Busy`] if a thread does not stop in time (a vfork parent, a wait for a dead disk, no
+    /// CPU), or if a child that shares the memory has not left it yet. [`StopError::Failed`] with
+    /// [`Error::Gone`], [`Error::Exec`], or [`Error::SharesMemory`] if such a child stays. All threads are
+    /// released by then. Exception: interrupted threads in an uninterruptible wait stay traced until the wait
+    /// ends, for at most a minute, unless this program ends before or is the target's parent.
     pub fn stop(self, patience: impl Into<Patience>) -> Result<Stopped<'p>, StopError> {
         let patience = patience.into();
         let Self { process, tracer, raised } = self;
@@ -86,7 +86,7 @@ impl<'p> Seized<'p> {
             }
             Err(error) => error,
         };
-        // First of all they go on.
+        // The threads are resumed first.
         drop(tracer);
         Err(match error {
             StopError::Failed(e) => process.cause(e).into(),
@@ -100,19 +100,19 @@ impl<'p> Seized<'p> {
 const RED_ZONE: u64 = 128;
 
 impl<'p> Stopped<'p> {
-    /// The stopped threads, in ascending order: all there are (but for a first thread that has ended).
+    /// Returns the stopped threads, in ascending order: all threads (except a first thread that has ended).
     #[must_use]
     pub fn threads(&self) -> Vec<Tid> {
         self.threads.keys().copied().collect()
     }
 
-    /// The process.
+    /// Returns the process.
     #[must_use]
     pub fn process(&self) -> &'p Process {
         self.process
     }
 
-    /// A thread's registers.
+    /// Returns a thread's registers.
     ///
     /// # Errors
     /// [`Error::NotStopped`].
@@ -133,8 +133,8 @@ impl<'p> Stopped<'p> {
         self.set_regs(tid, regs)
     }
 
-    /// Changes a thread's registers. Those of a thread inside a system call are the kernel's in part (`rax`, `orig_rax`,
-    /// `rip`): leave them alone.
+    /// Changes a thread's registers. Do not change `rax`, `orig_rax` and `rip` of a thread inside a system
+    /// call: they are the kernel's.
     ///
     /// # Errors
     /// [`Error::NotStopped`], [`Error::ThreadGone`].
@@ -144,11 +144,11 @@ impl<'p> Stopped<'p> {
         Ok(())
     }
 
-    /// The words of a thread's stack from the red zone up (the first one 8-byte aligned, at or just below
-    /// `sp - 128`), as by [`Stopped::words`]. Nothing where the stack pointer points nowhere.
+    /// Returns the words of a thread's stack from the red zone up (the first word 8-byte aligned, at or just
+    /// below `sp - 128`), as by [`Stopped::words`]. Empty if the stack pointer is in no mapping.
     ///
     /// # Errors
-    /// [`Error::NotStopped`]; those of [`Process::maps_text`].
+    /// [`Error::NotStopped`]; errors of [`Process::maps_text`].
     pub fn stack(&self, tid: Tid, max: usize) -> Result<Vec<u64>, Error> {
         let sp = self.regs(tid)?.sp();
         let maps = self.maps()?;
@@ -156,11 +156,12 @@ impl<'p> Stopped<'p> {
         self.words(sp.sub(RED_ZONE).max(maps[i].range.start), max)
     }
 
-    /// The words from an address on (down to a multiple of 8), over all readable mappings that follow without a gap,
-    /// as a stack may be in pieces of different protection; not more than `max` bytes. Less where less is readable.
+    /// Returns the words from an address on (aligned down to a multiple of 8), at most `max` bytes. The words
+    /// cover all readable mappings that follow without a gap, as a stack may consist of mappings with
+    /// different protection. Returns less if less is readable.
     ///
     /// # Errors
-    /// Those of [`Process::maps_text`].
+    /// Errors of [`Process::maps_text`].
     fn words(&self, from: Avma, max: usize) -> Result<Vec<u64>, Error> {
         let from = from.align_down(8);
         let maps = self.maps()?;
@@ -179,7 +180,7 @@ impl<'p> Stopped<'p> {
         Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// The mappings, by address.
+    /// Returns the mappings, by address.
     fn maps(&self) -> Result<&[Stretch], Error> {
         if let Some(maps) = self.maps.get() {
             return Ok(maps);
@@ -194,7 +195,7 @@ impl<'p> Stopped<'p> {
         Ok(self.maps.get_or_init(|| text.lines().filter_map(stretch).collect()))
     }
 
-    /// Writes over any protection, also where the kernel keeps `/proc/PID/mem` from doing so.
+    /// Writes over any protection, even if the kernel forbids it through `/proc/PID/mem`.
     ///
     /// # Errors
     /// [`Error::Unwritable`].
@@ -202,20 +203,21 @@ impl<'p> Stopped<'p> {
         write_text(self.process, &self.tracer, at, bytes)
     }
 
-    /// Runs one system call in the target, on one of its threads, whose state is put back whole. Give no call that
-    /// may wait, nor one that makes or ends threads or programs.
+    /// Runs one system call in the target, on one of its threads, whose state is restored completely. The
+    /// call must not wait, nor create or end threads or programs.
     ///
     /// # Errors
-    /// [`Error::Remote`] where the call fails; else that it could not be made.
+    /// [`Error::Remote`] if the call fails; other errors if it could not be made.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let gadgets = Gadgets::of(self.process).map_err(|e| self.process.cause(e))?;
         let result = self.tracer.run(move |group| group.syscall_anywhere(gadgets, nr, args));
-        // The mappings may be others now.
+        // The call may have changed the mappings.
         self.maps = OnceCell::new();
         result
     }
 
-    /// Provides room for so many threads to finish calls that stops end early, as far as the target can map it.
+    /// Provides room for `threads` threads to finish calls that stops end early, as far as the target can map
+    /// it.
     ///
     /// # Errors
     /// [`Error::TracerLost`].
@@ -224,16 +226,16 @@ impl<'p> Stopped<'p> {
         self.tracer.ask(move |group| group.make_areas_for(threads))
     }
 
-    /// Lets every thread go on.
+    /// Resumes every thread.
     ///
     /// # Errors
-    /// [`Error::TracerLost`]; all go on even then.
+    /// [`Error::TracerLost`]; all threads are resumed even then.
     pub fn release(self) -> Result<StopReport, Error> {
         self.tracer.ask(Group::release)
     }
 }
 
-/// The mapping an address is in.
+/// Returns the index of the mapping that contains an address.
 fn find(maps: &[Stretch], at: Avma) -> Option<usize> {
     let i = maps.partition_point(|m| m.range.end <= at);
     maps.get(i).filter(|m| m.range.contains(at)).map(|_| i)

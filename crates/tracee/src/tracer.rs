@@ -1,11 +1,11 @@
-//! The thread that traces.
+//! The tracing thread.
 //!
-//! The kernel ties tracees to the *thread* that seized them, and lets them all go on when it ends. So each stop has a
-//! thread of its own, and its end is the guarantee that nothing stays behind: also threads that never came to a stop
-//! (vfork parents), which no call can detach.
+//! The kernel ties tracees to the *thread* that seized them, and resumes them all when it ends. So each stop
+//! has its own tracing thread, and the end of that thread guarantees that no tracee stays behind. This
+//! includes threads that never came to a stop (vfork parents), which no call can detach.
 //!
-//! It ends when every thread that was interrupted has come to rest and been let go, or may do so only in a while: then
-//! it lingers.
+//! The thread ends when every interrupted thread has come to rest and been resumed. If that takes long, the
+//! thread lingers.
 
 use crate::group::Group;
 use crate::linger;
@@ -16,15 +16,16 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce(&mut Group) + Send>;
 
-/// The name of threads that trace, by which another whet knows them.
+/// The name of tracing threads, by which another whet recognizes them.
 pub const TRACER_NAME: &str = "whet-tracer";
 
-/// A handle to the thread; dropped, all is let go that can be, and the thread has ended or lingers.
+/// A handle to the thread. When it is dropped, all threads that can be are resumed, and the thread has ended
+/// or lingers.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     process: Process,
     jobs: Option<Sender<Job>>,
-    /// Tells that it lingers, or that it will not any more.
+    /// Receives a message when the thread lingers; closed when it will not linger any more.
     lingers: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,20 +44,20 @@ impl Tracer {
                 job(&mut group);
             }
             if !group.wind_down() && !group.is_child() {
-                // Nobody waits for this any more.
+                // No caller waits for this any more.
                 drop(raised);
                 let end = linger::begin();
                 let _ = lingering.send(());
                 group.linger(&end);
             }
-            // Here, or by unwinding: the group is dropped and lets go in order, then the thread ends.
+            // Here, or by unwinding, the group is dropped and resumes all in order. Then the thread ends.
         };
         let thread = std::thread::Builder::new().name(TRACER_NAME.into()).spawn(body);
         let thread = Some(thread.map_err(|_| Error::TracerLost)?);
         Ok(Self { process, jobs: Some(jobs), lingers, thread })
     }
 
-    /// Has the thread do something. A failure because the process has ended is called that.
+    /// Runs a job in the thread. If it fails because the process has ended, the error is [`Error::Gone`].
     pub(crate) fn run<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Group) -> Result<R, Error> + Send + 'static,
@@ -64,7 +65,7 @@ impl Tracer {
         self.ask(job)?.map_err(|e| self.process.cause(e))
     }
 
-    /// Has the thread do something, whatever the result is.
+    /// Runs a job in the thread, and returns its result of any type.
     pub(crate) fn ask<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Group) -> R + Send + 'static,
@@ -72,7 +73,7 @@ impl Tracer {
         let (answer, result) = channel();
         let job: Job = Box::new(move |group| {
             let r = job(group);
-            // Nobody waits for the answer only if the asker is gone.
+            // There is no receiver only if the caller has ended.
             let _ = answer.send(r);
         });
         self.jobs.as_ref().ok_or(Error::TracerLost)?.send(job).map_err(|_| Error::TracerLost)?;
@@ -86,7 +87,7 @@ impl Drop for Tracer {
         if let Some(thread) = self.thread.take()
             && self.lingers.recv().is_err()
         {
-            // A panic there has let go of everything too, and was told by whoever asked.
+            // A panic there has resumed everything too, and the caller of the job got its error.
             let _ = thread.join();
         }
     }

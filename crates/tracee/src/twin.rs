@@ -1,8 +1,8 @@
-//! Copies of a thread, to be stepped and thrown away.
+//! Copies of a thread, made to be stepped and discarded.
 //!
-//! A [`Twin`] is a process with one thread and a private copy of the memory, made by a `clone` system call without exit
-//! signal, so that the target's own waiting does not see it. It never runs freely, and the kernel kills it when its
-//! tracer ends.
+//! A [`Twin`] is a process with one thread and a private copy of the memory. It is made by a `clone` system
+//! call without exit signal, so that the target's own waits do not report it. It never runs freely, and the
+//! kernel kills it when its tracer ends.
 
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::step::{PATIENCE, call, os, request, sleep_until_told, wait};
@@ -12,10 +12,10 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::size_of_val;
 
-/// Tracees die with their tracer.
+/// The kernel kills tracees when their tracer ends.
 const EXIT_KILL: usize = 1 << 20;
 
-/// Copies a thread that is stopped outside of any system call. `options` are those it is traced with.
+/// Copies a thread that is stopped outside any system call. `options` are its tracing options.
 pub(crate) fn double(process: &Process, tid: Tid, options: usize) -> Result<Twin, Error> {
     let regs = ptrace::regs(tid).map_err(os("getregs", tid))?;
     ptrace::set_options(tid, options | TRACE_CLONE).map_err(os("setoptions", tid))?;
@@ -27,18 +27,19 @@ pub(crate) fn double(process: &Process, tid: Tid, options: usize) -> Result<Twin
     twin
 }
 
-/// What one step of a twin came to.
+/// The result of one step of a twin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stepped {
-    /// One instruction (of a repeated one: one round) was executed.
+    /// One instruction (one iteration of a repeated instruction) was executed.
     Done,
-    /// It was not: a signal is about to be delivered.
+    /// No instruction was executed: a signal is about to be delivered.
     Signal(Sig),
-    /// The twin is gone.
+    /// The twin has ended.
     Ended,
 }
 
-/// A copy of a thread with a memory of its own, at rest. Dropped, it is killed, with its own copies; see [`bury`].
+/// A copy of a thread with its own memory, at rest. When dropped, it is killed together with its own copies;
+/// see [`bury`].
 #[derive(Debug)]
 pub struct Twin {
     process: Process,
@@ -49,13 +50,13 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Takes over a newborn twin and gives it the registers of the thread of which it is the copy.
+    /// Initializes a new twin with the registers of the thread that it copies.
     fn begin(tid: Tid, regs: &Regs) -> Result<Self, Error> {
         let born = || -> Result<(Process, Watchdog), Error> {
             if !matches!(wait(tid).map_err(os("waitid", tid))?, Wait::Stopped(_)) {
                 return Err(Error::ThreadGone(tid));
             }
-            // Before anything else: it must not outlive us.
+            // This comes first: the twin must not outlive its tracer.
             ptrace::set_options(tid, OPTIONS | EXIT_KILL).map_err(os("setoptions", tid))?;
             let mut own = *regs;
             own.0.orig_rax = u64::MAX;
@@ -75,8 +76,8 @@ impl Twin {
             .inspect_err(|_| kill(tid))
     }
 
-    /// Copies it. Unlike two copies of a live thread, which are of two moments as other threads run on, a twin and its copy
-    /// are equal.
+    /// Copies the twin. Two copies of a live thread are from two moments, as other threads run on. A twin and
+    /// its copy are equal.
     ///
     /// # Errors
     /// As [`Watched::twin`].
@@ -86,13 +87,13 @@ impl Twin {
         Ok(twin)
     }
 
-    /// Its memory.
+    /// Returns the process of the twin, for access to its memory.
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Its registers.
+    /// Returns its registers.
     ///
     /// # Errors
     /// [`Error::ThreadGone`].
@@ -108,7 +109,8 @@ impl Twin {
         ptrace::set_regs(self.tid, regs).map_err(os("setregs", self.tid))
     }
 
-    /// Its extended state (x87, SSE, AVX…) in the standard XSAVE format, as much as `buf` takes; the number of bytes.
+    /// Reads its extended state (x87, SSE, AVX…) in the standard XSAVE format, as much as fits in `buf`.
+    /// Returns the number of bytes.
     ///
     /// # Errors
     /// [`Error::ThreadGone`].
@@ -126,10 +128,10 @@ impl Twin {
         Ok(iov.iov_len.min(buf.len()))
     }
 
-    /// Keeps it on one CPU: what it reads of the CPU it runs on is then the same for all twins there.
+    /// Keeps the twin on one CPU. Whatever it reads of its CPU is then the same for all twins on that CPU.
     ///
     /// # Errors
-    /// [`Error::Os`] where the CPU is not to be had.
+    /// [`Error::Os`] if the CPU is not available.
     pub fn pin(&mut self, cpu: usize) -> Result<(), Error> {
         let mut set = [0u64; 16];
         if let Some(word) = set.get_mut(cpu / 64) {
@@ -142,10 +144,11 @@ impl Twin {
         if rc < 0 { Err(os("sched_setaffinity", self.tid)(io::Error::last_os_error())) } else { Ok(()) }
     }
 
-    /// Executes one instruction. Give none that may wait.
+    /// Executes one instruction. The instruction must not wait.
     ///
     /// # Errors
-    /// [`Error::Os`]; with `TimedOut` where it did not come behind the instruction within a minute or two, and was ended.
+    /// [`Error::Os`]; with `TimedOut` if the instruction did not finish within a minute or two and the twin
+    /// was killed.
     pub fn step(&mut self) -> Result<Stepped, Error> {
         const PTRACE_SINGLESTEP: usize = 9;
         let ended = |e: &io::Error| e.raw_os_error() == Some(libc::ESRCH);
@@ -157,7 +160,7 @@ impl Twin {
         Ok(match told.map_err(os("singlestep", self.tid))? {
             Wait::Stopped(Stop::Signal(Sig(libc::SIGTRAP))) => Stepped::Done,
             Wait::Stopped(Stop::Signal(sig)) => Stepped::Signal(sig),
-            // Nothing else is possible without a system call.
+            // Without a system call no other stop is possible.
             Wait::Stopped(_) | Wait::Running => Stepped::Done,
             Wait::Ended | Wait::NotOurs => Stepped::Ended,
         })
@@ -168,16 +171,16 @@ impl Drop for Twin {
     fn drop(&mut self) {
         for &copy in &self.copies {
             kill(copy);
-            // Only its parent can take its end.
+            // Only its parent can reap it.
             let _ = call(&self.process, self.tid, libc::SYS_wait4, wait_args(Pid(copy.0)));
         }
         kill(self.tid);
     }
 }
 
-/// Kills a twin and takes our part of its end.
+/// Kills a twin and reaps it as its tracer.
 fn kill(tid: Tid) {
-    // Its number may be another's by now.
+    // The id may mean another thread by now.
     if matches!(ptrace::look(tid), Ok(Wait::NotOurs) | Err(_)) {
         return;
     }
@@ -190,17 +193,17 @@ fn kill(tid: Tid) {
     ptrace::reap(tid);
 }
 
-/// The CPU this thread runs on.
+/// Returns the CPU that this thread runs on.
 #[must_use]
 pub fn own_cpu() -> usize {
     // SAFETY: takes nothing.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Has the target take the ends of dead twins: as their parent, only it can.
+/// Makes the target reap dead twins: only it can, as their parent.
 ///
 /// # Errors
-/// As [`Remote::syscall`], except that twins already taken are no error.
+/// As [`Remote::syscall`], except that twins already reaped are no error.
 pub fn bury(remote: &mut Remote<'_>, twins: &[Pid]) -> Result<(), Error> {
     for twin in twins {
         match remote.syscall(libc::SYS_wait4, wait_args(*twin)) {
@@ -211,7 +214,7 @@ pub fn bury(remote: &mut Remote<'_>, twins: &[Pid]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `wait4` for one child, of whatever kind, without waiting.
+/// Returns the arguments of `wait4` for one child of any kind, without waiting.
 fn wait_args(child: Pid) -> [u64; 6] {
     let flags = u64::from((libc::__WALL | libc::WNOHANG).cast_unsigned());
     [u64::from(child.0.cast_unsigned()), 0, flags, 0, 0, 0]

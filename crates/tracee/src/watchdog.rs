@@ -1,8 +1,8 @@
-//! Ends a twin that was let go for one instruction and never stops, so that nobody waits for it for ever.
+//! Kills a twin that was resumed for one instruction and never stops, so that no wait for it lasts for ever.
 //!
-//! Who steps a twin sleeps in the kernel until it stops, as anything else would cost a multiple; a thread of its own looks
-//! now and then whether that is still the same wait. The state problem: a wait may end just as it is found to be too long.
-//! That is harmless, as a twin is there to be thrown away.
+//! The stepping thread sleeps in the kernel until the twin stops, as any other wait would cost a multiple. A
+//! separate thread checks now and then whether that is still the same wait. A wait may end just as it is
+//! found to be too long. The kill is then harmless, as a twin is made to be discarded.
 
 use crate::Process;
 use std::io;
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Looks at one process for as long as it lives itself.
+/// A watcher of one process; it works as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     seen: Arc<Seen>,
-    /// Its end is the thread's.
+    /// Dropping this ends the thread.
     _here: Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// How many waits have begun and ended: odd during one.
+    /// How many times a wait has begun or ended: odd during a wait.
     waits: AtomicU64,
     bitten: AtomicBool,
 }
 
 impl Watchdog {
-    /// A wait may take `limit`; beyond twice that it never does.
+    /// Starts a watchdog. A wait may take `limit`; beyond twice that it never lasts.
     pub(crate) fn over(process: &Process, limit: Duration) -> io::Result<Self> {
         let (here, gone) = channel();
         let seen = Arc::new(Seen::default());
@@ -48,10 +48,10 @@ impl Watchdog {
         Ok(Self { seen, _here: here })
     }
 
-    /// Waits for the process.
+    /// Runs a wait for the process.
     ///
     /// # Errors
-    /// That of the wait; `TimedOut` where the process was ended for it.
+    /// Errors of the wait; `TimedOut` if the process was killed because of it.
     pub(crate) fn during<R>(&self, wait: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         self.seen.waits.fetch_add(1, Ordering::Relaxed);
         let waited = wait();
@@ -60,14 +60,14 @@ impl Watchdog {
     }
 }
 
-/// What is said of a tracee that neither stops nor ends.
+/// Returns the error for a tracee that neither stops nor ends.
 pub(crate) fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "it was let go and neither stops nor ends")
 }
 
 fn kill(process: &Process) {
     let (fd, no_info) = (process.pidfd().as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-    // SAFETY: takes integers and a null pointer. A process that has ended is none to be ended.
+    // SAFETY: takes integers and a null pointer. For an ended process the call only fails.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, no_info, 0) };
 }
 
@@ -79,12 +79,12 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn bites_who_is_waited_for_too_long() {
+    fn kills_a_process_after_too_long_a_wait() {
         let limit = Duration::from_millis(100);
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
         let watchdog = Watchdog::over(&process, limit).unwrap();
-        // Neither one that nobody waits for nor one that is waited for again and again.
+        // Kills neither a process without a wait nor one with repeated short waits.
         std::thread::sleep(3 * limit);
         watchdog.during(|| Ok(())).unwrap();
         assert!(process.is_alive());

@@ -1,12 +1,12 @@
 //! A live thread watched for addresses.
 //!
-//! It runs freely until it is about to execute one of at most four addresses: the CPU's debug registers, so no byte of the
-//! target is changed. There it can be copied (see [`Twin`]).
+//! It runs freely until it is about to execute one of at most four addresses. The CPU's debug registers stop
+//! it, so no byte of the target changes. There it can be copied (see [`Twin`]).
 //!
-//! INVARIANT(disarmed): debug registers are armed only while we wait for them. A thread that met one untraced would
-//! die of it; so would it if we were killed while we wait.
+//! INVARIANT(disarmed): debug registers are armed only while whet waits for the thread. A thread that met an
+//! armed register untraced would die of it; so it would if whet were killed during the wait.
 //!
-//! The value belongs to the thread that made it, as the kernel's tracing does.
+//! The value belongs to the thread that created it, as the kernel's tracing does.
 
 use crate::ptrace::{self, OPTIONS, Stop, Wait};
 use crate::restart::cure;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// How many addresses can be watched at once.
 pub const MAX_WATCHED: usize = 4;
-/// In a set of signals.
+/// SIGTRAP in a set of signals.
 const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
 
 /// Writes debug register `i`.
@@ -32,7 +32,7 @@ fn set_debug_register(tid: Tid, i: usize, value: u64) -> Result<(), Error> {
     request(PTRACE_POKEUSER, tid, at, value).map_err(os("pokeuser", tid))
 }
 
-/// Whether the signal a thread is stopped by comes from a debug register.
+/// Returns whether the signal that stopped a thread comes from a debug register.
 fn is_breakpoint(tid: Tid) -> bool {
     const TRAP_HWBKPT: i32 = 4;
     const PTRACE_GETSIGINFO: usize = 0x4202;
@@ -44,37 +44,37 @@ fn is_breakpoint(tid: Tid) -> bool {
     rc == 0 && info.si_signo == libc::SIGTRAP && info.si_code == TRAP_HWBKPT
 }
 
-/// What came of letting a watched thread run.
+/// The result of running a watched thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
-    /// It is about to execute a watched address and stands there.
+    /// The thread is stopped and about to execute a watched address.
     Hit,
-    /// It did not get there in time. It stands wherever it was.
+    /// The thread did not reach an address in time. It is stopped wherever it was.
     Late,
-    /// It has ended, or become another program.
+    /// The thread has ended, or executed another program.
     Ended,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     Running,
-    /// In the kernel's stop of that name: nothing is owed to it.
+    /// In `PTRACE_EVENT_STOP`, with no signal or event pending for it.
     Rest,
-    /// About to execute an instruction, out of any system call; going on needs no more than its registers.
+    /// About to execute an instruction, outside any system call; it can be resumed with its registers alone.
     Hit,
     Ended,
 }
 
-/// One live thread of a process. Dropped, it goes on untraced.
+/// One live thread of a process. When dropped, the thread continues untraced.
 #[derive(Debug)]
 pub struct Watched {
     process: Process,
     tid: Tid,
     at: Where,
     armed: bool,
-    /// Whether it blocks SIGTRAP, which the kernel does not bear with at a breakpoint.
+    /// Whether the thread blocks SIGTRAP, which the kernel does not accept at a breakpoint.
     blocks_trap: bool,
-    /// Not to leave the thread that traces.
+    /// Keeps the value in the thread that traces.
     _here: PhantomData<*const ()>,
 }
 
@@ -82,10 +82,10 @@ impl Watched {
     /// Seizes a thread and stops it.
     ///
     /// # Errors
-    /// [`Error::ThreadGone`]; [`Error::Os`] where it cannot be traced.
+    /// [`Error::ThreadGone`]; [`Error::Os`] if the thread cannot be traced.
     pub fn seize(process: &Process, tid: Tid) -> Result<Self, Error> {
         ptrace::seize(tid, OPTIONS).map_err(|e| match process.thread_status(tid) {
-            // The kernel then says that it is not permitted.
+            // For an ending thread the kernel returns EPERM.
             Ok(s) if s.is_ending() => Error::ThreadGone(tid),
             Err(e) => e,
             Ok(_) => os("seize", tid)(e),
@@ -97,13 +97,13 @@ impl Watched {
         if w.at == Where::Ended { Err(Error::ThreadGone(tid)) } else { Ok(w) }
     }
 
-    /// The thread.
+    /// Returns the thread's id.
     #[must_use]
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Its registers where it stands.
+    /// Returns the thread's current registers.
     ///
     /// # Errors
     /// [`Error::ThreadGone`].
@@ -111,10 +111,11 @@ impl Watched {
         ptrace::regs(self.tid).map_err(os("getregs", self.tid))
     }
 
-    /// Lets it run until it is about to execute one of `entries` (at most [`MAX_WATCHED`] count), for at most `limit`.
+    /// Runs the thread until it is about to execute one of `entries` (the first [`MAX_WATCHED`] count), for
+    /// at most `limit`.
     ///
     /// # Errors
-    /// [`Error::Os`] where there are no debug registers to be had.
+    /// [`Error::Os`] if no debug registers are available.
     pub fn run_to(&mut self, entries: &[Avma], limit: Duration) -> Result<Run, Error> {
         if self.at == Where::Ended {
             return Ok(Run::Ended);
@@ -141,10 +142,10 @@ impl Watched {
         })
     }
 
-    /// Copies the thread where it stands after [`Run::Hit`]. The thread itself stays as it was.
+    /// Copies the thread at its address after [`Run::Hit`]. The thread itself does not change.
     ///
     /// # Errors
-    /// [`Error::Remote`] where the system call fails; [`Error::NotStopped`] where the thread does not stand at a hit.
+    /// [`Error::Remote`] if the system call fails; [`Error::NotStopped`] if the thread is not at a hit.
     pub fn twin(&mut self) -> Result<Twin, Error> {
         let tid = self.tid;
         if self.at != Where::Hit {
@@ -153,7 +154,7 @@ impl Watched {
         let mask = ptrace::sigmask(tid).map_err(os("getsigmask", tid))?;
         ptrace::set_sigmask(tid, u64::MAX).map_err(os("setsigmask", tid))?;
         let twin = double(&self.process, tid, OPTIONS);
-        // Whatever went before: it gets its own state back.
+        // The thread gets its own state back even if the copy failed.
         ptrace::set_sigmask(tid, mask).map_err(os("setsigmask", tid))?;
         twin
     }
@@ -187,7 +188,7 @@ impl Watched {
         Ok(())
     }
 
-    /// A breakpoint that was met while the thread was being stopped is still to be reported.
+    /// Waits for a breakpoint that the thread met during its stop: its report is still pending.
     fn take_pending(&mut self) -> Result<(), Error> {
         while self.at == Where::Rest && self.process.thread_status(self.tid)?.sig_pnd & TRAP != 0 {
             self.go_on()?;
@@ -204,7 +205,7 @@ impl Watched {
         self.gone_is_ended(ptrace::cont(self.tid, None), "cont")
     }
 
-    /// Stops it.
+    /// Stops the thread.
     fn halt(&mut self) -> Result<(), Error> {
         if self.at == Where::Running {
             self.gone_is_ended(ptrace::interrupt(self.tid), "interrupt")?;
@@ -227,7 +228,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Looks once, and lets it go on from all stops that are none of ours.
+    /// Looks at the thread once, and continues it from all stops that do not concern whet.
     fn look(&mut self) -> Result<(), Error> {
         let tid = self.tid;
         let stop = match ptrace::look(tid).map_err(os("waitid", tid))? {
@@ -244,7 +245,7 @@ impl Watched {
         match stop {
             Stop::Rest => self.at = Where::Rest,
             Stop::Exec => {
-                // Nothing known holds any more, and nothing is armed in a new program.
+                // No earlier state is valid, and nothing is armed in a new program.
                 self.armed = false;
                 self.at = Where::Ended;
                 return self.gone_is_ended(ptrace::detach(tid, None), "detach");
@@ -263,7 +264,7 @@ impl Watched {
 
     fn gone_is_ended(&mut self, r: io::Result<()>, what: &'static str) -> Result<(), Error> {
         match r {
-            // Killed, which the next look would tell too.
+            // The thread was killed, which the next look would report as well.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
                 self.at = Where::Ended;
                 Ok(())
@@ -272,12 +273,12 @@ impl Watched {
         }
     }
 
-    /// A call that was interrupted does not fail because of us.
+    /// Keeps an interrupted call from failing because of whet.
     fn cure(&self) {
         if let Ok(regs) = self.regs()
             && let Some(cured) = cure(&self.process, &regs)
         {
-            // Gone: nothing to cure.
+            // An ended thread needs no cure.
             let _ = ptrace::set_regs(self.tid, &cured);
         }
     }
@@ -285,7 +286,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Each step on its own: what fails, fails as the thread has ended.
+        // The steps are independent: a step fails only because the thread has ended.
         let _ = self.halt();
         if self.at != Where::Ended {
             let _ = self.disarm();

@@ -14,7 +14,7 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 #[test]
-fn every_kind_that_matters() {
+fn every_supported_kind_is_parsed() {
     let fields = Fields::new(field::IP | field::TID | field::TIME | field::ID, false).unwrap();
     let bytes = [
         record(SAMPLE, &[0x40_1000, pair(7, 9), 123, 55]),
@@ -47,8 +47,8 @@ fn every_kind_that_matters() {
 
 #[test]
 fn branch_stacks() {
-    // As the kernel's header lays the bits out, from the lowest: mispredicted, predicted, in a transaction, aborted, 16 of
-    // cycles, 4 of kind, 2 of speculation.
+    // The bits in the kernel's header, from the lowest: mispredicted, predicted, in a transaction, aborted,
+    // 16 of cycles, 4 of kind, 2 of speculation.
     let flags = [1 | 77 << 4 | 3 << 20 | 3 << 24, 1 << 1 | 1 << 3 | 0xffff << 4, 1 << 2 | 1 << 24, !0];
     for hw_index in [false, true] {
         let fields = Fields::new(field::IP | field::PERIOD | field::BRANCH_STACK, hw_index).unwrap();
@@ -85,7 +85,7 @@ fn branch_stacks() {
             },
         ];
         assert_eq!(branches, wanted);
-        // The newest entry's index is eight bytes more: whoever does not ask for it must not get it.
+        // The newest entry's index adds eight bytes: a reader that does not expect them misreads the record.
         let other = Fields::new(field::IP | field::PERIOD | field::BRANCH_STACK, !hw_index).unwrap();
         let misread = Records::new(&bytes, other).next().unwrap();
         assert!(misread != Ok(Record::Sample(s)));
@@ -93,7 +93,7 @@ fn branch_stacks() {
 }
 
 #[test]
-fn malformed_bytes_are_named_and_end_it() {
+fn malformed_bytes_give_an_error_and_end_the_records() {
     let fields = Fields::new(field::IP | field::BRANCH_STACK, false).unwrap();
     fn all(bytes: &[u8], fields: Fields) -> Vec<Result<Record<'_>, Malformed>> {
         Records::new(bytes, fields).collect()
@@ -116,7 +116,7 @@ fn any_bytes_are_safe() {
     arbtest::arbtest(|u| {
         let fields = Fields::new(u.arbitrary::<u64>()? & field::ALL, u.arbitrary()?).unwrap();
         let mut bytes = Vec::new();
-        // Sound headers, so that bodies are reached; then anything.
+        // Valid headers, so that bodies are reached; then arbitrary bytes.
         for _ in 0..u.int_in_range(0..=4)? {
             let words: Vec<u64> = u.arbitrary()?;
             bytes.extend(record(u.int_in_range(0..=16)?, &words[..words.len().min(100)]));
@@ -125,7 +125,7 @@ fn any_bytes_are_safe() {
         let mut read = 0;
         for r in Records::new(&bytes, fields) {
             if let Ok(Record::Sample(s)) = r {
-                // What any entry holds is a number of its field's width.
+                // Each field of an entry is within its width.
                 read += s.branches.inspect(|b| assert!(b.kind < 16)).count() * 24;
             }
         }

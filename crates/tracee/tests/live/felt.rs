@@ -1,11 +1,11 @@
-//! What a program can notice of stops: nothing of what it asked the kernel for.
+//! The effects of stops that a program can notice: none on the results of its system calls.
 
 use crate::guest::{Guest, alone, stop, stop_and_go, until};
 use addr::{Avma, ReadMemory};
 use std::time::Duration;
 use tracee::with_one_stopped;
 
-/// Rows of four counters.
+/// Returns the guest's rows of four counters.
 fn rows(g: &Guest) -> Vec<[u64; 4]> {
     let row = |i| [0, 8, 16, 24].map(|o| g.process.u64(Avma(g.words[0] + 32 * i + o)).unwrap());
     (0..g.words[1]).map(row).collect()
@@ -44,7 +44,7 @@ fn no_transfer_is_short() {
     let _alone = alone();
     let g = Guest::start("transfers", &[]);
     prepared(&g);
-    // Without us none is.
+    // Without stops no transfer is short.
     until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
     for (name, [calls, shorts, errors, wrong]) in TRANSFERS.iter().zip(rows(&g)) {
         assert_eq!((shorts, errors, wrong), (0, 0, 0), "{name}, {calls} calls, before any stop");
@@ -79,11 +79,11 @@ fn no_transfer_is_short() {
 }
 
 #[test]
-fn no_wait_begins_anew() {
+fn no_timeout_begins_again() {
     let _alone = alone();
     let g = Guest::start("waits", &[]);
     prepared(&g);
-    // Each has a timeout of 60 ms, and there is a stop before each has run out.
+    // Each wait has a timeout of 60 ms, and a stop comes before its end.
     std::thread::sleep(Duration::from_millis(200));
     let before = rows(&g);
     for i in 0..400 {
@@ -108,7 +108,7 @@ fn no_wait_begins_anew() {
 }
 
 #[test]
-fn a_handler_still_ends_what_is_taken_up_again() {
+fn a_handler_still_ends_a_finished_call() {
     const NAMES: [&str; 5] =
         ["write, a part", "epoll_wait", "recv with its own timeout", "recv, a part", "send"];
     let _alone = alone();
@@ -131,7 +131,7 @@ fn a_handler_still_ends_what_is_taken_up_again() {
     assert!(rows(&g).iter().all(|r| r[1] == 0));
 }
 
-/// Stops a guest until each of its kinds of calls was made so often.
+/// Stops a guest repeatedly until each of its kinds of calls was made `calls` more times.
 fn until_made(g: &Guest, calls: u64) -> Vec<[u64; 4]> {
     let before = rows(g);
     let since = std::time::Instant::now();
@@ -148,7 +148,7 @@ fn until_made(g: &Guest, calls: u64) -> Vec<[u64; 4]> {
 }
 
 #[test]
-fn a_transfer_ends_as_it_does_without_us() {
+fn a_transfer_ends_as_without_stops() {
     const KINDS: [&str; 9] = [
         "write tcp",
         "writev tcp",
@@ -174,7 +174,7 @@ fn a_transfer_ends_as_it_does_without_us() {
 }
 
 #[test]
-fn filters_of_system_calls_are_kept_to() {
+fn seccomp_filters_are_obeyed() {
     let _alone = alone();
     let mut g = Guest::start("endings", &["filtered"]);
     prepared(&g);
@@ -182,7 +182,7 @@ fn filters_of_system_calls_are_kept_to() {
     assert!(g.child.try_wait().unwrap().is_none(), "killed by its filter");
 }
 
-/// There is room for 128 threads.
+/// Cancels 400 threads, while the one area has room for 128.
 fn are_cancelled(g: &Guest) {
     prepared_for(g, 1);
     let since = std::time::Instant::now();
@@ -195,12 +195,12 @@ fn are_cancelled(g: &Guest) {
 }
 
 #[test]
-fn threads_that_were_cancelled_leave_no_room_taken() {
+fn slots_of_cancelled_threads_are_freed() {
     let _alone = alone();
     are_cancelled(&Guest::start("cancels", &[]));
 }
 
-/// There the library finds out by an address whether a thread waits, as the GNU one does from 2.41 on.
+/// There the library determines by an address whether a thread waits, as glibc does from 2.41 on.
 #[test]
 fn threads_are_cancelled_on_musl() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! Guests: C programs compiled on the spot, told by their addresses, ended by their handle.
+//! Guests: C programs, compiled by the tests, that print addresses of their words and are killed when
+//! dropped.
 
 use addr::{Avma, ReadMemory};
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Seized, StopError, StopReport, Stopped};
 
-/// One test at a time: they measure, and storm.
+/// Runs one test at a time: the tests measure, and use all CPUs.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -28,7 +29,7 @@ impl Guest {
         Self::start_by("gcc", &["-pthread"], name, args)
     }
 
-    /// The same by a compiler and with flags of one's own.
+    /// As [`Guest::start`], with another compiler and other flags.
     pub fn start_by(compiler: &str, flags: &[&str], name: &str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let exe = dir.path().join(name);
@@ -44,7 +45,7 @@ impl Guest {
         Self::run(dir, &exe, args)
     }
 
-    /// Ends this one and starts another.
+    /// Ends this guest and starts another.
     pub fn again(mut self, args: &[&str]) -> Self {
         let dir = std::mem::replace(&mut self._dir, tempfile::tempdir().unwrap());
         let exe = dir.path().join(self.exe.file_name().unwrap());
@@ -63,7 +64,7 @@ impl Guest {
         Self { child, process, words, exe: exe.to_owned(), _dir: dir }
     }
 
-    /// The word at the `i`th address it told.
+    /// Returns the word at the `i`th address that it printed.
     pub fn word(&self, i: usize) -> u64 {
         self.process.u64(Avma(self.words[i])).unwrap()
     }

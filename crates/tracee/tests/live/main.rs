@@ -1,4 +1,4 @@
-//! The crate on live processes: guests that do what makes tracing hard.
+//! Tests on live processes: guests that do what makes tracing hard.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod felt;

@@ -1,15 +1,15 @@
-//! Processes that are left alone, each with its reason.
+//! Processes that are refused, each with its reason.
 
 use crate::guest::{Guest, alone, stop, until};
 use std::process::{Command, Stdio};
 use tracee::{Error, Pid, Seccomp, Seized, preflight, with_one_stopped};
 
 #[test]
-fn by_what_they_are() {
+fn kinds_of_processes_are_refused() {
     assert!(matches!(preflight(Pid(std::process::id().cast_signed())), Err(Error::Itself(_))));
     assert!(matches!(preflight(Pid(1 << 23)), Err(Error::NoSuchProcess(_))));
     assert!(matches!(preflight(Pid(-1)), Err(Error::NoSuchProcess(_))));
-    // A kernel thread, where there is one to be seen.
+    // A kernel thread, if one is visible.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|c| c == "kthreadd\n") {
         assert!(matches!(preflight(Pid(2)), Err(Error::KernelThread { .. })));
     }
@@ -22,7 +22,7 @@ fn by_what_they_are() {
 }
 
 #[test]
-fn a_zombie() {
+fn a_zombie_is_refused() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = Pid(child.id().cast_signed());
     until("end", || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z "));
@@ -31,7 +31,7 @@ fn a_zombie() {
 }
 
 #[test]
-fn one_that_is_traced() {
+fn a_traced_process_is_refused() {
     let _alone = alone();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let mut gdb = Command::new("gdb")
@@ -52,7 +52,7 @@ fn one_that_is_traced() {
     gdb.kill().unwrap();
     gdb.wait().unwrap();
     until("end of gdb", || g.process.status().unwrap().tracer_pid == 0);
-    // We are a tracer like any other.
+    // whet's own tracing counts as well.
     let stopped = stop(&g.process).unwrap();
     assert!(matches!(preflight(g.pid()), Err(Error::AlreadyTraced { .. })));
     assert!(matches!(Seized::seize(&g.process), Err(Error::AlreadyTraced { .. })));
@@ -60,7 +60,7 @@ fn one_that_is_traced() {
 }
 
 #[test]
-fn under_seccomp() {
+fn seccomp_modes_are_recognized() {
     let _alone = alone();
     let g = Guest::start("states", &["strict"]);
     g.tell("\n");
@@ -73,7 +73,7 @@ fn under_seccomp() {
     match preflight(g.pid()) {
         Ok(p) => {
             assert_eq!((p.seccomp, p.no_new_privs), (Seccomp::Filter, true));
-            // The filter would kill it for this.
+            // The filter would kill the process for this call.
             match with_one_stopped(&g.process, |r| r.mmap(None, 4096, libc::PROT_READ, 0)) {
                 Ok(_) => {}
                 Err(Error::SeccompFilter { why, .. }) => println!("cannot be suspended here: {why}"),

@@ -43,7 +43,7 @@ fn maps_and_unmaps_and_leaves_the_thread_as_it_was() {
 }
 
 #[test]
-fn failures_of_the_call_are_told() {
+fn failed_calls_return_their_errors() {
     let _alone = alone();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let e = with_one_stopped(&g.process, |r| r.munmap(Avma(1), 1)).unwrap_err();
@@ -62,7 +62,7 @@ fn failures_of_the_call_are_told() {
     assert!(matches!(stopped.write_text(Avma(64), b"x"), Err(Error::Unwritable { .. })));
     assert_eq!(stopped.syscall(libc::SYS_munmap, [at.0, 4096, 0, 0, 0, 0]).unwrap(), 0);
     stopped.release().unwrap();
-    // A panic in the middle.
+    // A panic in the middle of a stop.
     let panicked = std::panic::catch_unwind(|| {
         let _: Result<(), Error> = with_one_stopped(&g.process, |_| panic!("on purpose"));
     });
@@ -81,7 +81,7 @@ fn huge_pages_from_outside() {
         return println!("no huge pages here: {e}");
     }
     assert_eq!(g.process.huge_pages(range).unwrap(), []);
-    // The first touch is for a whole one.
+    // The first touch allocates a whole huge page.
     g.process.write(range.start, &[0x90]).unwrap();
     match &g.process.huge_pages(range).unwrap()[..] {
         [] => println!("no huge pages here"),
@@ -91,10 +91,10 @@ fn huge_pages_from_outside() {
     assert!(g.process.bytes(range).unwrap().iter().all(|&b| b == 0x90));
 }
 
-/// The process that `calls_without_end` works on.
+/// The environment variable with the target of `calls_without_end`.
 const ITS_TARGET: &str = "WHET_TEST_TARGET";
 
-/// No test of its own: a whet that another test kills.
+/// Not a test by itself: a whet that another test kills.
 #[test]
 #[ignore = "runs until it is killed, for another test"]
 fn calls_without_end() {
@@ -111,10 +111,10 @@ fn calls_without_end() {
     }
 }
 
-/// A thread that is away for a system call comes back by itself where whet is killed: by the return from signal handlers, or in
-/// a program that has none by what else leads there.
+/// If whet is killed, a thread that runs a remote system call returns by itself: by the code that returns
+/// from signal handlers, or in a program without handlers by other code that leads to `rt_sigreturn`.
 #[test]
-fn a_thread_comes_home_from_a_killed_tracer() {
+fn a_thread_returns_after_its_tracer_is_killed() {
     let _alone = alone();
     let static_musl = ("musl-gcc", &["-static"][..]);
     for (compiler, flags) in [("gcc", &["-pthread"][..]), static_musl] {
@@ -135,7 +135,7 @@ fn a_thread_comes_home_from_a_killed_tracer() {
                     .unwrap();
                 let is_traced = || tracer_of(&g) != 0;
                 until("tracer", is_traced);
-                // Another instant of a call, each time.
+                // Another instant of a call in each round.
                 std::thread::sleep(Duration::from_micros(37 * i));
                 tracer.kill().unwrap();
                 tracer.wait().unwrap();
@@ -146,14 +146,14 @@ fn a_thread_comes_home_from_a_killed_tracer() {
     }
 }
 
-/// Who traces its first thread; 0 for nobody.
+/// Returns the tracer of its first thread; 0 for none.
 fn tracer_of(g: &Guest) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", g.pid())).unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// One that nothing can stop for most of the time is waited for.
+/// A thread that nothing can stop for most of the time is waited for.
 #[test]
 fn a_thread_that_mostly_waits_for_children() {
     let _alone = alone();
@@ -167,17 +167,17 @@ fn a_thread_that_mostly_waits_for_children() {
 }
 
 #[test]
-fn a_small_stack_amid_data_is_not_built_on() {
+fn no_frame_is_written_to_a_small_stack() {
     let _alone = alone();
     let getpid = |g: &Guest| with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
-    // Alone, it is called home by way of the stack on which it was born.
+    // A single thread returns by the stack on which it was started.
     for kind in ["alone", "thread", "turns", "guard"] {
         let g = Guest::start("smallstack", &[kind]);
         g.progress(0, 5);
         for i in 0..20 {
             match getpid(&g) {
                 Ok(pid) => assert_eq!(pid, i64::from(g.pid().0)),
-                // Before Linux 6.15 that guard cannot be seen.
+                // Before Linux 6.15 this guard cannot be seen.
                 Err(Error::NoThread(_)) if kind == "guard" && i == 0 => break,
                 Err(e) => panic!("{kind}: {e}"),
             }
@@ -193,9 +193,9 @@ fn a_small_stack_amid_data_is_not_built_on() {
     }
 }
 
-/// The handles of one whet know nothing of what the last did, but for what it left in the target.
+/// A new handle has no state of earlier ones except what is left in the target.
 #[test]
-fn one_shelter_is_enough_for_all() {
+fn later_whets_use_the_same_shelter() {
     let _alone = alone();
     let g = Guest::start("smallstack", &["alone"]);
     g.progress(0, 5);
@@ -204,7 +204,7 @@ fn one_shelter_is_enough_for_all() {
         maps.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_hexdigit()) && is_64_kib(l)).count()
     };
     let before = shelters(&g);
-    // A stack has untouched pages for a few only.
+    // A stack has only a few untouched pages.
     for _ in 0..40 {
         let process = Process::open(g.pid()).unwrap();
         let pid = with_one_stopped(&process, |r| r.syscall(libc::SYS_getpid, [0; 6]));

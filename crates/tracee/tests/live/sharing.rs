@@ -1,4 +1,4 @@
-//! What shares the target's memory without being one of its threads.
+//! Processes that share the target's memory without being its threads.
 
 use crate::guest::{Guest, alone, stop, until};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ fn is_refusal(e: &Error, with: Pid) -> bool {
 }
 
 #[test]
-fn one_that_stays_is_a_refusal() {
+fn a_lasting_sharer_is_refused() {
     let _alone = alone();
     let g = Guest::start("sharers", &["long"]);
     let with = Pid(i32::try_from(g.words[2]).unwrap());
-    // Young, it may be a spawn under way.
+    // While young, it may be a spawn under way.
     let e = stop(&g.process).map(drop).unwrap_err();
     println!("{e}");
     assert!(
@@ -30,7 +30,7 @@ fn one_that_stays_is_a_refusal() {
     println!("{e}");
     assert!(is_refusal(&e, with));
     assert!(is_refusal(&Seized::seize(&g.process).unwrap_err(), with));
-    // So it is for the other of the two.
+    // The refusal holds in both directions.
     let other = tracee::Process::open(with).unwrap();
     assert!(is_refusal(&Seized::seize(&other).unwrap_err(), g.pid()));
     g.progress(0, 1000);
@@ -38,7 +38,7 @@ fn one_that_stays_is_a_refusal() {
 }
 
 #[test]
-fn short_ones_are_waited_for() {
+fn short_sharers_are_waited_for() {
     let _alone = alone();
     for kind in ["short", "spawn"] {
         let g = Guest::start("sharers", &[kind]);
@@ -47,7 +47,7 @@ fn short_ones_are_waited_for() {
         while since.elapsed() < Duration::from_secs(4) && good < 150 {
             match Seized::seize(&g.process).unwrap().stop(Duration::from_millis(50)) {
                 Ok(stopped) => {
-                    // Nobody runs in this memory.
+                    // No process runs in this memory.
                     let seen = g.word(0);
                     std::thread::sleep(Duration::from_millis(1));
                     assert_eq!(seen, g.word(0), "after {good} stops");

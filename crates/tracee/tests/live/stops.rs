@@ -1,4 +1,4 @@
-//! Stops of all threads, under everything that makes them hard.
+//! Stops of all threads, under all conditions that make them hard.
 
 use crate::guest::{Guest, alone, stop, stop_and_go, until};
 use addr::{Addr, Avma, ReadMemory};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracee::{Error, Process, Seized, StopError, Tid};
 
 #[test]
-fn a_thousand_stops_of_churning_threads() {
+fn a_thousand_stops_during_thread_creation() {
     let _alone = alone();
     let g = Guest::start("churn", &["4", "2", "4"]);
     let mut most = 0;
@@ -18,7 +18,7 @@ fn a_thousand_stops_of_churning_threads() {
         assert!(threads.len() >= 11, "{}", threads.len());
         most = most.max(threads.len());
         if i % 50 == 0 {
-            // Nothing moves.
+            // No thread runs.
             let seen = (g.word(0), g.word(1));
             for &t in &threads {
                 assert_eq!(g.process.thread_status(t).unwrap().state, 't');
@@ -39,7 +39,7 @@ fn a_thousand_stops_of_churning_threads() {
 }
 
 #[test]
-fn dropped_instead_of_released() {
+fn a_drop_releases_all_threads() {
     let _alone = alone();
     let g = Guest::start("churn", &["1", "1", "1"]);
     drop(Seized::seize(&g.process).unwrap());
@@ -93,10 +93,10 @@ fn registers_stack_and_moving_the_instruction_pointer() {
         assert_eq!(words[0], g.process.u64(first).unwrap());
         assert_eq!(words[words.len() - 1], g.process.u64(first.add(8 * (words.len() as u64 - 1))).unwrap());
         let all = stopped.stack(tid, 1 << 30).unwrap();
-        // It may end right there: where a stack begins is up to chance.
+        // The stack may end right there: where it begins is random.
         assert!(all.starts_with(&words), "{} {}", all.len(), words.len());
         assert_eq!(words.len(), all.len().min(512));
-        // To where it is: nothing changes.
+        // A move to the present address changes nothing.
         if regs.syscall().is_none() {
             stopped.set_ip(tid, regs.ip()).unwrap();
         }
@@ -106,7 +106,7 @@ fn registers_stack_and_moving_the_instruction_pointer() {
     g.progress(0, 100);
     assert_eq!(g.word(1), 0);
 
-    // Inside a call the instruction pointer is not ours to move.
+    // Inside a call the instruction pointer cannot be moved.
     let g = Guest::start("churn", &["0", "0", "1"]);
     until("rest", || g.state() == 'S');
     let mut stopped = stop(&g.process).unwrap();
@@ -185,7 +185,7 @@ fn no_wait_is_cut_short() {
         for _ in 0..10 {
             let mut stopped = stop(&g.process).unwrap();
             if round % 2 == 1 {
-                // Also the thread that is made to do something else in between.
+                // The thread that runs another call in between is tested as well.
                 stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
             }
             cured += stopped.release().unwrap().cured;
@@ -197,7 +197,7 @@ fn no_wait_is_cut_short() {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Relative timeouts begin anew with each stop: let them run out now and then.
+        // Relative timeouts begin again with each stop: let them end now and then.
         let before = counts();
         until("end of each wait", || counts().iter().zip(&before).all(|(now, then)| now[0] > then[0]));
     }
@@ -212,7 +212,7 @@ fn no_wait_is_cut_short() {
         assert_eq!((*eintr, *odd), (0, 0), "{name}");
     }
     assert!(cured > 0);
-    // Those that the kernel restarts keep their time: not one of ten stops was added.
+    // Calls that the kernel restarts keep their timeout: not one of ten stops was added.
     let longest = |name| NAMES.iter().zip(&seen).find(|(n, _)| **n == name).unwrap().1[3];
     assert!(longest("nanosleep") < longest("epoll_wait"));
     g.tell("\n");
@@ -233,11 +233,11 @@ fn a_handler_still_ends_a_wait() {
 }
 
 #[test]
-fn a_stop_by_job_control_stays_one() {
+fn a_stop_by_job_control_is_kept() {
     let _alone = alone();
     let g = Guest::start("churn", &["0", "2", "2"]);
     for early in [true, false] {
-        // Before the stop, between seizing and stopping, and while stopped.
+        // SIGSTOP before the stop, between seizing and stopping, and while stopped.
         let seized = Seized::seize(&g.process).unwrap();
         if early {
             g.signal("-STOP");
@@ -260,7 +260,7 @@ fn a_stop_by_job_control_stays_one() {
         g.signal("-CONT");
         g.progress(1, 1000);
     }
-    // Continued while we have it.
+    // SIGCONT while stopped by whet.
     g.signal("-STOP");
     until("stop", || g.state() == 'T');
     let stopped = stop(&g.process).unwrap();
@@ -302,7 +302,7 @@ fn a_process_opens_while_its_first_thread_ends() {
 }
 
 #[test]
-fn forks_and_execs_go_on() {
+fn forks_and_execs_continue() {
     let _alone = alone();
     for kind in ["f", "v", "s", "c"] {
         let g = Guest::start("forks", &[kind]);
@@ -329,7 +329,7 @@ fn forks_and_execs_go_on() {
 }
 
 #[test]
-fn busy_in_time_and_all_go_on() {
+fn busy_stops_end_in_time_and_resume_all_threads() {
     let _alone = alone();
     let g = Guest::start("states", &["vfork"]);
     until("vfork", || g.state() == 'D');
@@ -341,9 +341,9 @@ fn busy_in_time_and_all_go_on() {
     assert_eq!((stuck.len(), stuck[0].tid, stuck[0].state), (1, Tid(g.pid().0), 'D'));
     assert!(took < Duration::from_millis(100));
     g.progress(0, 1000);
-    // As it is our child: nobody keeps it.
+    // The target is a child of this program: no tracer stays.
     assert_eq!(g.process.status().unwrap().tracer_pid, 0);
-    // Whose child it is not, looks after it until it comes out of that.
+    // For another parent's child, the tracer stays until the wait ends.
     let exe = std::env::current_exe().unwrap();
     let other = Command::new(exe)
         .args(["--exact", "stops::not_the_parent"])
@@ -353,10 +353,10 @@ fn busy_in_time_and_all_go_on() {
     assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stdout));
     let g = Guest::start("states", &["vfork"]);
     until("vfork", || g.state() == 'D');
-    // Another thread can run calls for us.
+    // Another thread can run remote calls.
     let pid = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
     assert_eq!(pid, i64::from(g.pid().0));
-    // The parent itself gets out of it.
+    // The parent itself leaves the vfork.
     until("end of the vfork", || g.word(0) > 1_000_000_000_000);
     stop_and_go(&g.process);
 }
@@ -365,14 +365,14 @@ fn stop_for(p: &Process, deadline: Duration) -> Result<(), StopError> {
     Seized::seize(p)?.stop(deadline).map(drop)
 }
 
-/// Not a test: what is done above by a program that did not start the target.
+/// Not a test by itself: the same steps in a program that did not start the target.
 #[test]
 fn not_the_parent() {
     let Ok(pid) = std::env::var("TRACEE_NO_CHILD") else { return };
     let pid = tracee::Pid(pid.parse().unwrap());
     let p = Process::open(pid).unwrap();
     assert!(matches!(stop_for(&p, Duration::from_millis(20)), Err(StopError::Busy { .. })));
-    // Who looks after it is no obstacle for a next try.
+    // A tracer that stays is no obstacle for a next stop.
     assert_ne!(p.status().unwrap().tracer_pid, 0);
     tracee::preflight(pid).unwrap();
     let again = stop_for(&p, Duration::from_millis(20)).unwrap_err();
@@ -384,7 +384,7 @@ fn not_the_parent() {
 }
 
 #[test]
-fn exec_and_end_have_names() {
+fn exec_and_end_give_named_errors() {
     let _alone = alone();
     let g = Guest::start("states", &["exec"]);
     let seized = Seized::seize(&g.process).unwrap();
@@ -394,13 +394,13 @@ fn exec_and_end_have_names() {
     assert!(matches!(e, StopError::Failed(Error::Exec(_) | Error::Gone(_))), "{e}");
     until("the new program", || g.process.status().unwrap().name == "sleep" && g.state() == 'S');
     assert_eq!(g.process.status().unwrap().tracer_pid, 0);
-    // The memory that was opened is not the new program's.
+    // The opened memory is not the new program's.
     assert!(g.process.write(Avma(g.words[0]), &[1]).is_err());
 
     let mut g = Guest::start("churn", &["1", "1", "1"]);
     let stopped = stop(&g.process).unwrap();
     g.child.kill().unwrap();
-    // Dead while stopped: released all the same.
+    // Killed while stopped: the release works all the same.
     stopped.release().unwrap();
     g.child.wait().unwrap();
     assert!(!g.process.is_alive());
@@ -409,7 +409,7 @@ fn exec_and_end_have_names() {
     assert!(matches!(gone, Err(Error::Gone(_))));
 }
 
-/// What is done to a process that ends meanwhile; the first failure.
+/// Works on a process until it ends. Returns the first failure.
 fn work_until_it_ends(p: &Process) -> Error {
     let failed = |e| match e {
         StopError::Failed(e) => e,
@@ -439,7 +439,7 @@ fn work_until_it_ends(p: &Process) -> Error {
 }
 
 #[test]
-fn the_end_at_any_moment_is_called_that() {
+fn an_end_at_any_moment_is_reported_as_gone() {
     let _alone = alone();
     let mut g = Guest::start("churn", &["1", "2", "3"]);
     for i in 0..80u64 {
@@ -456,7 +456,7 @@ fn the_end_at_any_moment_is_called_that() {
     }
 }
 
-/// Not a test: what the tracer does that is killed below.
+/// Not a test by itself: the work of the tracer that is killed below.
 #[test]
 fn victim() {
     let Ok(pid) = std::env::var("TRACEE_VICTIM") else { return };
@@ -498,7 +498,7 @@ fn a_killed_tracer_leaves_no_harm() {
     g.progress(1, 1000);
     assert_eq!(g.process.status().unwrap().tracer_pid, 0);
 
-    // At any instant of a system call made for us, in a thread that spins and in one that waits.
+    // A kill at any instant of a remote system call, in a thread that spins and in one that waits.
     for args in [&[][..], &["sleep"]] {
         let g = Guest::start("registers", args);
         for i in 0..40u64 {
