@@ -33,7 +33,7 @@ pub enum Refusal {
     RuntimeInternal,
     /// A signal frame, by its unwind information.
     SignalFrame,
-    /// No instruction on the way from the entry can carry a redirect ([`crate::redirect_sites`]).
+    /// No instruction on the way from the entry can carry a redirect ([`mod@crate::redirect_sites`]).
     NoRedirectSite,
     /// Bytes in memory differ from the file's, and whet did not change them.
     ForeignChange,

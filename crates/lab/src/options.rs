@@ -19,7 +19,7 @@ pub struct Common {
     /// A server's program: a private one is started from it. May be given several times.
     #[arg(long, value_name = "PATH")]
     pub server_binary: Vec<PathBuf>,
-    /// A server that runs already: mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]. The lab writes to that database
+    /// A server that runs already: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab writes to that database
     /// alone, which must be empty or not exist (default whet_lab). The password may be given in WHET_LAB_PASSWORD instead.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,

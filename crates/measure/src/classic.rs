@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// Compares a target as older tools do: so long with, undo, so long without, redo. Slices of the options' window give the
 /// intervals; rounds are not looked at. Whatever else changes between the two halves is in the figures, so this is for
-/// comparing with what such tools have shown; [`crate::paired`] is for knowing.
+/// comparing with what such tools have shown; [`crate::paired()`] is for knowing.
 ///
 /// # Errors
-/// As [`crate::paired`].
+/// As [`crate::paired()`].
 pub fn classic(
     pid: Pid,
     half: Duration,

@@ -3,7 +3,7 @@
 //! You give an optimized process under load, and something that counts its work ([`Work`]); it gives ratios with 95%
 //! intervals, and says whether they can be believed ([`Report`]). The target is left in the state in which it was found.
 //!
-//! The method ([`paired`]): two short windows make a pair, one with and one without, in random order. Whatever drifts (the
+//! The method ([`paired()`]): two short windows make a pair, one with and one without, in random order. Whatever drifts (the
 //! host's other guests, the caches, the clock rate) is nearly the same for both halves, so the ratio within a pair is
 //! good even where single runs differ by half. The answer is the median of the ratios. What is computed from the windows
 //! is pure ([`evaluate()`], [`Estimate`]).

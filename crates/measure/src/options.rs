@@ -16,7 +16,7 @@ pub struct Options {
     /// where it is not given.
     pub seed: Option<u64>,
     /// Whether a process of its own restores the target should this one be killed in the midst of it. It is this
-    /// process's program, called with [`crate::GUARD_COMMAND`]: its `main` must then call [`crate::guard`].
+    /// process's program, called with [`crate::GUARD_COMMAND`]: its `main` must then call [`crate::guard()`].
     pub guarded: bool,
     /// A wish that it end soon; the target is restored then.
     pub interrupt: Interrupt,

@@ -92,7 +92,7 @@ pub struct ModuleProfile {
 pub struct FunctionKey {
     /// Stated address of its entry.
     pub at: Svma,
-    /// [`hash`] of its graph.
+    /// [`hash()`] of its graph.
     pub hash: u64,
 }
 

@@ -29,7 +29,7 @@ impl FirstStop<'_> {
     /// then nothing was changed.
     ///
     /// # Errors
-    /// As [`crate::install`]; at worst the process holds mappings that nothing refers to.
+    /// As [`crate::install()`]; at worst the process holds mappings that nothing refers to.
     pub fn make(
         &self,
         process: &Process,

@@ -3,7 +3,7 @@
 //! INVARIANT(armed): an instruction that accesses counters' memory is written back only while all threads are
 //! stopped, after each of them got its base. A thread may be anywhere in such a clone, or return into it
 //! later: it counts or it does not. A thread inside a counter of three instructions stores the content of its
-//! register. No other instruction reads that register, and [`crate::counters`] omits values that no counter
+//! register. No other instruction reads that register, and [`mod@crate::counters`] omits values that no counter
 //! can reach.
 //! INVARIANT(listed): the journals list the caches as counting before any clone counts. So if whet dies, the
 //! next whet ends the counting.
@@ -46,7 +46,7 @@ impl Cache {
 /// at `offsets`. Redirects of the generation in force are undone in the same stop.
 ///
 /// # Errors
-/// As [`crate::install`]; [`Error::Journal`] if the caches cannot count again.
+/// As [`crate::install()`]; [`Error::Journal`] if the caches cannot count again.
 pub fn count_again(
     process: &Process,
     installed: &Installed,

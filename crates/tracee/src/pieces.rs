@@ -78,9 +78,10 @@ impl Message {
         (message.control.len() as u64 <= most).then_some((message, pieces))
     }
 
-    /// Returns whether a received message has brought ancillary data.
-    pub(crate) fn brought_control(process: &Process, at: Avma) -> bool {
-        process.u64(at.add(40)).is_ok_and(|len| len != 0)
+    /// Returns whether a message that is being received has room for ancillary data. The kernel has replaced the
+    /// length of that room by the length of what came with the part.
+    pub(crate) fn takes_control(process: &Process, at: Avma) -> bool {
+        process.u64(at.add(32)).map_or(true, |control| control != 0)
     }
 
     /// Returns the header in the kernel's format, with its pieces and its ancillary data elsewhere.

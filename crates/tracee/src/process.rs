@@ -39,7 +39,7 @@ struct Inner {
 const READ_ANEW: u32 = 20;
 
 impl Process {
-    /// Opens a process for reading and writing its memory. [`crate::preflight`] checks whether it can be
+    /// Opens a process for reading and writing its memory. [`crate::preflight()`] checks whether it can be
     /// traced.
     ///
     /// # Errors

@@ -160,11 +160,11 @@ impl Rest {
             let receives = transfer_file(nr, &given)?.receives;
             match socket {
                 Some(s) if !s.stream => return None,
-                // File descriptors, or another sender's name, end such a call.
+                // The rest could bring descriptors, and a slot has no room for them.
                 Some(s)
                     if nr == libc::SYS_recvmsg
                         && s.domain == libc::AF_UNIX
-                        && Message::brought_control(process, Avma(given[1])) =>
+                        && Message::takes_control(process, Avma(given[1])) =>
                 {
                     return None;
                 }

@@ -145,7 +145,7 @@ impl<'p> Stopped<'p> {
     }
 
     /// Returns the words of a thread's stack from the red zone up (the first word 8-byte aligned, at or just
-    /// below `sp - 128`), as by [`Stopped::words`]. Empty if the stack pointer is in no mapping.
+    /// below `sp - 128`), as by `words`. Empty if the stack pointer is in no mapping.
     ///
     /// # Errors
     /// [`Error::NotStopped`]; errors of [`Process::maps_text`].

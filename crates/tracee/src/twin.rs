@@ -80,7 +80,7 @@ impl Twin {
     /// its copy are equal.
     ///
     /// # Errors
-    /// As [`Watched::twin`].
+    /// As [`crate::Watched::twin`].
     pub fn twin(&mut self) -> Result<Twin, Error> {
         let twin = double(&self.process, self.tid, OPTIONS | EXIT_KILL)?;
         self.copies.push(twin.tid);

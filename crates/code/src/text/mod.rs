@@ -1,4 +1,4 @@
-//! A graph as text, for golden tests and bug reports: [`Cfg`] prints itself, and [`parse`] parses the text.
+//! A graph as text, for golden tests and bug reports: [`crate::Cfg`] prints itself, and [`parse()`] parses the text.
 //!
 //! ```text
 //! function 0x1000
@@ -27,7 +27,7 @@
 //! table is `absolute8` or `relative4 BASE`; a `load` line (`load I [base A] differs I..I`) means that it may
 //! be cloned.
 //!
-//! The round trip is exact for every graph that [`crate::verify`] accepts. The parser checks only what it
+//! The round trip is exact for every graph that [`crate::verify()`] accepts. The parser checks only what it
 //! needs to build a graph; the verifier checks whether that graph is sound.
 
 mod parse;

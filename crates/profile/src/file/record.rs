@@ -36,7 +36,7 @@ impl FunctionProfile {
         Self { size, entered: counts.entry, blocks, ..Self::default() }
     }
 
-    /// The counts on a graph with the same [`super::hash`]: those that [`FunctionProfile::record`] was given, but for two edges
+    /// The counts on a graph with the same [`super::hash()`]: those that [`FunctionProfile::record`] was given, but for two edges
     /// from one block to one place, which come back as one. Always consistent: where the profile's numbers contradict
     /// each other the largest stands, and the rest comes from or goes to the outside.
     ///

@@ -174,6 +174,20 @@ fn a_transfer_ends_as_without_stops() {
 }
 
 #[test]
+fn descriptors_in_the_second_half_of_a_message_arrive() {
+    let _alone = alone();
+    let g = Guest::start("descriptors", &[]);
+    prepared(&g);
+    let since = std::time::Instant::now();
+    while rows(&g)[0][0] < 200 {
+        assert!(since.elapsed() < Duration::from_secs(60), "{:?}", rows(&g));
+        stop_and_go(&g.process);
+        std::thread::sleep(Duration::from_micros(1700));
+    }
+    assert_eq!(rows(&g)[0][1], 0, "messages without their descriptors");
+}
+
+#[test]
 fn seccomp_filters_are_obeyed() {
     let _alone = alone();
     let mut g = Guest::start("endings", &["filtered"]);
