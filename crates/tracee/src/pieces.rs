@@ -81,7 +81,7 @@ impl Message {
     /// Returns whether a message that is being received has room for ancillary data. The kernel has replaced the
     /// length of that room by the length of what came with the part.
     pub(crate) fn takes_control(process: &Process, at: Avma) -> bool {
-        process.u64(at.add(32)).map_or(true, |control| control != 0)
+        process.u64(at.add(32)) != Ok(0)
     }
 
     /// Returns the header in the kernel's format, with its pieces and its ancillary data elsewhere.
