@@ -42,9 +42,13 @@ deb:
 	cargo build --release --locked -p whet
 	tools/deb.sh
 
+# Format, lints (with them that nothing needs a Rust newer than `rust-version`), links of the documentation, and that the
+# fuzz targets compile.
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings -D clippy::incompatible-msrv
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+	CARGO_TARGET_DIR=target/fuzz cargo check --manifest-path fuzz/Cargo.toml
 
 setup:
 	tools/setup.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A program that waits for its data: what it loses by code that cannot make it faster. 0.99 and more of the work per CPU is
-no loss.
+"""Measures what a program that waits for its data loses by clones, which cannot make it faster. 0.99 and more
+of the work per CPU is no loss.
 
     bench/back_end.py [--pairs N] [--seed N] [--whet PATH] [--json FILE]
 """
@@ -13,5 +13,5 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 from guest_gain import main  # noqa: E402
 
 if __name__ == "__main__":
-    # It fills its array first.
+    # The warm-up: the program first fills its array.
     sys.exit(main("back_end", __doc__, {"chase": 5.0}))

@@ -1,6 +1,6 @@
-// The least that stops a process: seizes, interrupts, awaits and lets go every thread, and does nothing else. Prints for how
-// long that took, from the first interruption to the last release, in ms. Argument 1 is the process. What it does not do is
-// why nothing else should stop a process like this: calls that were interrupted may fail with EINTR.
+// The shortest possible stop of a process: seizes, interrupts, awaits and releases every thread, and does
+// nothing else. Prints how long that took, from the first interruption to the last release, in ms. Argument 1
+// is the pid. Tools should not stop a process in this way: interrupted system calls may fail with EINTR.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <sched.h>
@@ -21,7 +21,7 @@ static double now_ms(void) {
 
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
-    // As whet does, below which a thousand threads that compute would starve it.
+    // whet does the same. Without the priority, a thousand computing threads would starve the tracer.
     struct sched_param priority = {.sched_priority = 2};
     sched_setscheduler(0, SCHED_FIFO, &priority);
     char path[64];

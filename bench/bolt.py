@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""What llvm-bolt gains on a server, beside what whet gains on it.
+"""Compares what llvm-bolt gains on a server with what whet gains on it.
 
-Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load, of which one
-stands still (SIGSTOP) while the other's window is taken; the servers on one CPU, their clients on another; pairs of
-windows in random order, and several couples of servers after one another, as each has memory of its own; intervals are
-of couples first, then of pairs. The plain one runs against a second plain one, which is the noise of comparing two
-servers; then against the one that llvm-bolt made by a profile of all loads; then llvm-bolt's against a plain one that whet
-has optimized live, where more than 1 is what whet gains over llvm-bolt.
+Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load. One
+load is stopped (SIGSTOP) while the window of the other is measured. The servers have one CPU, their clients
+another. Pairs of windows come in random order. There are several couples of servers, as each server has
+memory of its own; intervals resample couples first, then pairs. First the plain server runs against a second
+plain server, which gives the noise of comparing two servers. Then it runs against the server that llvm-bolt
+made with a profile of all loads. Then llvm-bolt's server runs against a plain server that whet has optimized
+live: more than 1 is what whet gains over llvm-bolt.
 
-Then the plain one alone, on all CPUs, with whet's code and without, as in bench/run.py; once more without huge pages, as
-llvm-bolt's code is in such only where the kernel has them for files (`huge pages` in the table tells). At last llvm-bolt's
-alone in the same ways: both layouts in one process, where what differs between servers does not count.
+Next the plain server runs alone, on all CPUs, with whet's clones and without, as in bench/run.py. It runs
+once more without huge pages, as llvm-bolt's code is in huge pages only where the kernel has them for files
+(see `huge pages` in the table). Last, llvm-bolt's server runs alone in the same ways: both layouts are in one
+process, so differences between servers do not count.
 
     bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
 
-FOLDER holds the servers `plain` and `bolted`.
+FOLDER has the servers `plain` and `bolted`.
 """
 
 import argparse
@@ -43,12 +45,12 @@ from whet_cli import Whet, WhetError  # noqa: E402
 
 WINDOW, SETTLE = 0.2, 0.03
 COUPLES, THREADS = 8, 4
-# What optimizing takes, for which the other side's load runs, too. Seconds.
+# Seconds that `whet optimize` takes; the load of the other side runs as long.
 OPTIMIZE = 10.0
 
 
 class Side:
-    """A server under its load, which runs only while a window is taken."""
+    """A server under its load. After the warm-up the load runs only while a window is measured."""
 
     def __init__(self, stack: ExitStack, program: Path, load_name: str):
         self.stack, self.load_name = stack, load_name
@@ -57,16 +59,17 @@ class Side:
         self.gauge = Gauge(self.server.pid, stack.enter_context(Connection(self.server.socket)))
 
     def warm_up(self) -> None:
-        """Begins the load and gives it time."""
+        """Starts the load and gives it time to warm up."""
         load = Load(self.server.socket, self.load_name, THREADS, None, TABLES, ROWS)
         self.load = self.stack.enter_context(load)
-        # Before the load is waited for, whatever happens: a stopped one never ends by itself.
+        # This is registered now, so that it comes before the wait for the load: a stopped load never ends by
+        # itself.
         self.stack.callback(self.go)
         time.sleep(WARM_UP)
 
     def pin(self) -> None:
-        """Server and client each to a CPU of its own. Which threads share one is else settled by chance for a server's
-        life, and makes a tenth of difference between two of one kind."""
+        """Binds server and client each to a CPU of its own. Otherwise chance decides for a server's life
+        which threads share a CPU, which makes 10% of difference between two servers of one kind."""
         client, server, *_ = sorted(os.sched_getaffinity(0))
         for pid, cpu in ((self.load.pid, client), (self.server.pid, server)):
             for task in os.listdir(f"/proc/{pid}/task"):
@@ -74,7 +77,7 @@ class Side:
                     os.sched_setaffinity(int(task), {cpu})
 
     def go(self) -> None:
-        """Lets the load run."""
+        """Continues the load."""
         self._signal(signal.SIGCONT)
 
     def halt(self) -> None:
@@ -86,7 +89,7 @@ class Side:
             os.kill(self.load.pid, number)
 
     def window(self, pair: int, side: str) -> Window:
-        """One window with the load, which stands still before and after."""
+        """Measures a window with the load, which is stopped before and after."""
         self.go()
         time.sleep(SETTLE)
         window = self.gauge.window(pair, side, WINDOW)
@@ -94,7 +97,7 @@ class Side:
         return window
 
     def finish(self) -> None:
-        """Ends the load and sees that it was well."""
+        """Ends the load. Raises ServerError if a query failed."""
         self.go()
         finish(self.load, self.server)
 
@@ -102,9 +105,9 @@ class Side:
 def couple(
     load_name: str, programs: dict[str, Path], pairs: range, group: int, live: Whet | None, rng: random.Random
 ) -> tuple[list[Window], dict[str, int]]:
-    """The windows of two servers in turn, and what is in huge pages of each."""
+    """Returns the windows of two servers in turn, and the bytes of code in huge pages of each."""
     with ExitStack() as stack:
-        # Each side is the first as often as the second.
+        # Each side is first as often as second.
         order = list(programs)[:: -1 if group % 2 else 1]
         sides = {name: Side(stack, programs[name], load_name) for name in order}
         for name, side in sides.items():
@@ -128,7 +131,7 @@ def couple(
 
 
 def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, live: Whet | None = None) -> dict:
-    """Couples of servers; with `live`, whet optimizes the second of each."""
+    """Measures couples of servers. With `live`, whet optimizes the server `with` of each couple."""
     windows, huge, rng = [], [], random.Random(args.seed)
     for group in range(COUPLES):
         pairs = range(args.pairs * group // COUPLES, args.pairs * (group + 1) // COUPLES)
@@ -141,7 +144,7 @@ def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Names
 
 
 def in_one(load_name: str, name: str, program: Path, args: argparse.Namespace) -> dict[str, dict]:
-    """A server with whet's code and without; then the same with clones in small pages."""
+    """Measures a server with whet's clones and without, then the same with clones in small pages."""
     with ExitStack() as stack:
         side = Side(stack, program, load_name)
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-bench-"))) / "profile"
@@ -163,7 +166,7 @@ def in_one(load_name: str, name: str, program: Path, args: argparse.Namespace) -
 
 
 def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """One load: what was compared, and what came of it."""
+    """Runs the comparisons of one load: yields name and figures of each."""
     plain, bolted = args.folder / "plain", args.folder / "bolted"
     yield "nothing", side_by_side(load_name, {"without": plain, "with": plain}, args)
     yield "llvm-bolt", side_by_side(load_name, {"without": plain, "with": bolted}, args)
@@ -173,7 +176,7 @@ def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dic
 
 
 def row(load_name: str, tool: str, g: dict) -> list[str]:
-    """What one tool gains."""
+    """Returns the row of one comparison."""
     user = f"x{g['user_cpu_per_query'] or 0:.2f}"
     huge = f"{g['huge_code_bytes'] / (1 << 20):.0f} MiB"
     return [load_name, tool, cell(g["cpu_per_query"]), user, cell(g["throughput"]), huge]
@@ -203,7 +206,7 @@ def main() -> int:
             results.append({"load": load_name, "threads": THREADS, "machine": machine(), "tools": tools})
             for name, gain in compare(load_name, args):
                 tools[name] = gain
-                # After each, so that a later failure loses nothing.
+                # Written after each comparison, so that a later failure loses nothing.
                 args.json.write_text(json.dumps(results, indent=1))
                 print(f"{load_name}, {name}: done", file=sys.stderr, flush=True)
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Builds the two servers that bench/bolt.py compares: Debian's MariaDB with relocations, plain and by llvm-bolt.
+"""Builds the two servers that bench/bolt.py compares: Debian's MariaDB with relocations, plain and optimized
+by llvm-bolt.
 
     bench/bolt_server.py FOLDER [--jobs N] [LOAD...]
 
-Debian's source package is compiled as Debian compiles it, but for what llvm-bolt needs (relocations and symbols in the
-file, no functions split by the compiler), for debug information, and for engines and plugins that no load here touches;
-about half an hour on two cores and 4 GB. Then llvm-bolt's instrumented server runs under the loads, and one profile of
-all of them lays the server out. FOLDER/plain and FOLDER/bolted are the result; what stands is not made again: remove
-FOLDER/profile.fdata for other loads, FOLDER/bolted for other options. Others must be able to reach FOLDER, as servers do
-not run as root, and not to write to it.
+Debian's source package is compiled as Debian compiles it, with three differences. llvm-bolt needs relocations
+and symbols in the file, and no functions split by the compiler. There is no debug information. Engines and
+plugins that no load here uses are left out. This takes about half an hour on two cores and 4 GB. Then
+llvm-bolt's instrumented server runs under the loads, and one profile of all loads gives the layout. The
+results are FOLDER/plain and FOLDER/bolted. Existing files are not built again: remove FOLDER/profile.fdata
+for other loads, FOLDER/bolted for other options. Other users must be able to reach FOLDER, as servers do not
+run as root, but not to write to it.
 
-Needs the source packages of the release that the machine runs, from its own mirror, and, as root, the packages named
-below, which it installs.
+Needs the source packages of the machine's own release, from its own mirror. As root, it installs the packages
+listed below.
 """
 
 import argparse
@@ -36,7 +38,7 @@ from servers import FetchError  # noqa: E402
 from servers.fetch import debian_source, private_apt  # noqa: E402
 from servers.room import die_with_parent  # noqa: E402
 
-# Where llvm-bolt finds its runtime beside itself; by its name in /usr/bin it does not.
+# The path at which llvm-bolt finds its runtime library. Through /usr/bin it does not find it.
 BOLT = "/usr/lib/llvm-16/bin/llvm-bolt"
 INCLUDE = "/usr/include"
 NEEDED = [
@@ -49,7 +51,7 @@ NEEDED = [
     *(f"{INCLUDE}/liburing.h=liburing-dev", f"{INCLUDE}/libxml2=libxml2-dev", f"{INCLUDE}/zstd.h=libzstd-dev"),
     f"{INCLUDE}/zlib.h=zlib1g-dev",
 ]
-# A function in two parts makes llvm-bolt 16's instrumented server crash.
+# The instrumented server of llvm-bolt 16 crashes if a function is in two parts.
 WHOLE = "-fno-reorder-blocks-and-partition"
 UNUSED = ("MROONGA", "SPIDER", "CONNECT", "ROCKSDB", "OQGRAPH", "SPHINX", "S3", "COLUMNSTORE", "TOKUDB")
 OPTIONS = [
@@ -62,12 +64,13 @@ LAYOUT = [
     *("-reorder-blocks=ext-tsp", "-reorder-functions=hfsort+", "-split-functions", "-split-all-cold", "-split-eh"),
     *("-icf=1", "-plt=hot", "-hugify", "-dyno-stats"),
 ]
-# Under instrumentation a tenth of the usual speed.
+# The instrumented server has a tenth of the usual speed.
 SECONDS_PER_LOAD = 60
 
 
 def run(*command: object, folder: Path | None = None) -> None:
-    """One command, whose words go to this program's; it and all it started end with this program."""
+    """Runs one command, whose output goes to that of this program. The command ends with this program, with
+    all it started."""
     print("+", *command, file=sys.stderr, flush=True)
     words = [str(word) for word in command]
     with subprocess.Popen(words, cwd=folder, process_group=0, preexec_fn=die_with_parent) as child:
@@ -82,19 +85,20 @@ def run(*command: object, folder: Path | None = None) -> None:
 
 @contextmanager
 def whole(made: Path) -> Iterator[Path]:
-    """Where to write a file or folder that is to be there whole or not at all."""
+    """Yields the path at which to write a file or folder, and renames it at the end. So the file exists whole
+    or not at all."""
     new = made.with_name(f"{made.name}.new")
     if new.is_dir():
         shutil.rmtree(new)
     yield new
     if new.is_file():
-        # llvm-bolt lets anybody write to what it makes.
+        # llvm-bolt lets all users write to its output.
         new.chmod(0o755)
     new.rename(made)
 
 
 def source(folder: Path) -> Path:
-    """Debian's source, unpacked and patched."""
+    """Returns the folder of Debian's source, unpacked and patched."""
     tree = folder / "source"
     if not tree.exists():
         run(ROOT / "tools" / "install-missing.sh", *NEEDED)
@@ -107,13 +111,13 @@ def source(folder: Path) -> Path:
 
 
 def flags(name: str) -> str:
-    """What Debian compiles with, without debug information."""
+    """Returns Debian's compiler flags, without debug information."""
     said = subprocess.run(["dpkg-buildflags", "--get", name], check=True, capture_output=True, text=True).stdout
     return " ".join(word for word in said.split() if word != "-g" and not word.startswith("-ffile-prefix-map"))
 
 
 def plain(folder: Path, jobs: int) -> Path:
-    """The server with its relocations."""
+    """Builds the server with its relocations."""
     made = folder / "plain"
     if not made.exists():
         tree, build = source(folder), folder / "build"
@@ -132,17 +136,18 @@ def plain(folder: Path, jobs: int) -> Path:
 
 
 def profile(folder: Path, server: Path, loads: list[str]) -> Path:
-    """How often each edge runs under the loads, by the instrumented server."""
+    """Counts how often each edge runs under the loads, with the instrumented server."""
     counts, counting, place = folder / "profile.fdata", folder / "counting", folder / "counts"
     if counts.exists():
         return counts
-    # The server writes it, who is another user.
+    # The server writes the counts, as another user.
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     if os.geteuid() == 0:
         shutil.chown(place, "mysql")
     said = place / "profile.fdata"
-    # All counts since the start each second, in place of those of the last second, and once more at the end.
+    # Each second it writes all counts since the start, instead of those of the last second; and once more at
+    # the end.
     options = [f"--instrumentation-file={said}", "--instrumentation-sleep-time=1", "--instrumentation-no-counters-clear"]
     with whole(counting) as new:
         run(BOLT, server, "-o", new, "-instrument", *options)
@@ -155,7 +160,7 @@ def profile(folder: Path, server: Path, loads: list[str]) -> Path:
             print(f"{name}: {result}", file=sys.stderr)
             if not result.clean_but_for(running.deadlocks() - before):
                 raise ServerError(f"{name}: a query failed: {result}")
-    # A process of its own writes it, which outlives the server by a moment.
+    # A separate process writes the counts, and ends a moment after the server.
     time.sleep(5)
     with whole(counts) as new:
         shutil.copyfile(said, new)

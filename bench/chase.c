@@ -1,5 +1,5 @@
-// Follows pointers through 256 MB in random order: the data caches are what it waits for. Argument 1 is a file of a page,
-// whose first 8 bytes tell how many it has followed.
+// Follows pointers through 256 MiB in random order, so it waits for the data caches. Argument 1 is a file of
+// one page, whose first 8 bytes count the pointers followed.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     uint64_t sum = 0;
     for (uint32_t at = 0;; at = follow(lines, at)) {
         sum = weigh(lines, at, sum);
-        // Something to see, so that it is not left out.
+        // The sum is stored, so that the compiler does not leave it out.
         followed[1] = sum;
         followed[0] += 1;
     }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What counting costs while it lasts: work done with clones that count in force, against before, by the second and by
-the second of the target's CPU time, which other work on the machine does not change.
+"""Measures what counting costs while it lasts: work with counting clones in force, compared with before; per
+second, and per second of the target's CPU time, which other work on the machine does not change.
 
-Two targets: a guest whose threads hammer one small function, and MariaDB under sysbench. `whet optimize --count` is
-run on each while its work is read every few hundredths of a second; whether clones that count are in force is read
-from the target itself, from the journal that `whet status` shows. Prints a line for each and writes all to a JSON file.
+There are two targets: a guest whose threads hammer one small function, and MariaDB under sysbench. `whet
+optimize --count` runs on each, while the work is read every 50 ms. Whether counting clones are in force is
+read from the target's journal, as `whet status` shows it. Prints a line for each target and writes all
+figures to a JSON file.
 
     bench/counting.py [--threads N] [--count SECONDS] [--whet PATH] [--json FILE] [guest|server]...
 """
@@ -36,14 +37,14 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU time that a process has used."""
+    """Returns the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
 @dataclass
 class Reading:
-    """What was done by a time."""
+    """Work and CPU time up to a moment."""
 
     at: float
     work: int
@@ -52,7 +53,7 @@ class Reading:
 
 
 def rate(readings: list[tuple[Reading, Reading]]) -> tuple[float, float]:
-    """Work by the second, and by the second of CPU time, over some spans."""
+    """Returns the work per second, and per second of CPU time, over some spans."""
     work = sum(b.work - a.work for a, b in readings)
     seconds = sum(b.at - a.at for a, b in readings)
     used = sum(b.cpu - a.cpu for a, b in readings)
@@ -60,7 +61,8 @@ def rate(readings: list[tuple[Reading, Reading]]) -> tuple[float, float]:
 
 
 def rates(pid: int, work: Callable[[], int], optimize: Callable[[], dict], whet: Whet) -> dict:
-    """Work a second before, with counters in force, and in all the time from the first to the last of them."""
+    """Returns the work per second before, with counters in force, and from the first to the last moment with
+    counters."""
     answer: dict = {}
 
     def run() -> None:
@@ -105,14 +107,14 @@ def rates(pid: int, work: Callable[[], int], optimize: Callable[[], dict], whet:
 
 
 def guest(args: argparse.Namespace) -> dict:
-    """Threads that hammer one function."""
+    """Measures threads that hammer one function."""
     with guest_running("hammer", str(args.threads)) as (pid, count):
         time.sleep(1)
         return rates(pid, lambda: sum(count(64 * i) for i in range(args.threads)), lambda: optimize(pid, args), args.whet)
 
 
 def server(args: argparse.Namespace) -> dict:
-    """MariaDB under a load."""
+    """Measures MariaDB under a load."""
     with loaded("mariadb", "oltp_read_only", 4) as running, Connection(running.socket) as connection:
         return rates(
             running.pid,
@@ -123,7 +125,7 @@ def server(args: argparse.Namespace) -> dict:
 
 
 def optimize(pid: int, args: argparse.Namespace) -> dict:
-    """As a user would, with counting."""
+    """Runs `whet optimize` with counting."""
     return args.whet.run("optimize", pid, "--count", args.count)
 
 

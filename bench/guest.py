@@ -12,7 +12,7 @@ from typing import Callable
 from server import die_with_parent
 
 
-# How the source with each ending is compiled.
+# The compiler for each file name extension.
 COMPILERS = {
     ".c": ["gcc", "-O2", "-pthread"],
     ".cc": ["g++", "-O2", "-pthread"],
@@ -21,7 +21,7 @@ COMPILERS = {
 
 
 def build(name: str, program: Path) -> None:
-    """Compiles the one source of that name."""
+    """Compiles the source with this name."""
     here = Path(__file__).resolve().parent
     ending = next(e for e in COMPILERS if (here / f"{name}{e}").exists())
     subprocess.run([*COMPILERS[ending], str(here / f"{name}{ending}"), "-o", str(program)], check=True)
@@ -29,7 +29,8 @@ def build(name: str, program: Path) -> None:
 
 @contextmanager
 def running(name: str, *words: str) -> Iterator[tuple[int, Callable[[int], int]]]:
-    """Builds and runs `name`, whose source lies beside this file; its pid, and what reads the counter at an offset of the page."""
+    """Builds and runs `name`, whose source lies beside this file. Yields its pid, and a function that reads
+    the counter at an offset of the page, in bytes."""
     with tempfile.TemporaryDirectory(prefix=f"whet-{name}-") as folder:
         program, file = Path(folder) / name, Path(folder) / "page"
         build(name, program)

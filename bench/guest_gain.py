@@ -1,5 +1,5 @@
-"""Benchmarks of programs that are no servers: each guest counts its work, and windows with and without whet's code
-are taken in turn."""
+"""Benchmarks of programs that are no servers: each guest counts its work, and windows with and without clones
+are measured in turn."""
 
 import argparse
 import json
@@ -25,12 +25,13 @@ class Counted:
         self.count = count
 
     def status(self, _name: str) -> int:
-        """Units of work so far."""
+        """Returns the units of work so far."""
         return self.count(0)
 
 
 def compare(whet: Whet, guest: str, warm_up: float, pairs: int, rng: random.Random) -> dict:
-    """Measures one guest after `warm_up` seconds: the answer of `optimize`, the gain, and the A/A control (`null`)."""
+    """Measures one guest after `warm_up` seconds: the output of `optimize`, the gain, and the A/A control
+    (`null`)."""
     with running(guest) as (pid, count):
         time.sleep(warm_up)
         figures = {"optimize": whet.run("optimize", pid)}
@@ -43,7 +44,8 @@ def compare(whet: Whet, guest: str, warm_up: float, pairs: int, rng: random.Rand
 
 
 def main(name: str, description: str, guests: dict[str, float]) -> int:
-    """Runs the benchmark `name` on its guests, given with the seconds that each needs to warm up; returns the exit status."""
+    """Runs the benchmark `name` on its guests, given with the seconds that each needs to warm up. Returns the
+    exit status."""
     exit_on_signals()
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--pairs", type=int, default=150)

@@ -1,5 +1,5 @@
-// Threads that do nothing but call one small function. Argument 1 is a file of a page of 8 bytes a thread: how often
-// each has called it, each in a cache line of its own. Argument 2 is how many threads.
+// Threads that only call one small function. Argument 1 is a file of one page, with the call count of each
+// thread in a cache line (64 bytes) of its own. Argument 2 is the number of threads, 64 at most.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-"""The servers and loads that benchmarks compare: sysbench's, on tables that fit in memory."""
+"""The servers and loads that benchmarks compare: loads of sysbench, on tables that fit in memory."""
 
 import sys
 import time
@@ -18,8 +18,9 @@ WARM_UP = 5.0
 
 @contextmanager
 def loaded(name: str, load_name: str, threads: int) -> Iterator[Server]:
-    """A server of its own under a load that is warm; in the end no query may have failed. Where the load writes, each
-    commit is synced and each page written twice, as in production; the disk is memory, so that the CPU is what limits."""
+    """Yields a server of its own under a warm load. Raises ServerError at the end if a query failed. If the
+    load writes, each commit is synced and each page written twice, as in production. The disk is memory, so
+    that the CPU is the limit."""
     with Server(name, durable=load_name not in READS) as server:
         server.prepare(TABLES, ROWS)
         with Load(server.socket, load_name, threads, None, TABLES, ROWS) as load:

@@ -1,4 +1,4 @@
-"""What memory of a process is, by /proc/PID/smaps."""
+"""The memory of a process, as /proc/PID/smaps reports it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass
 class Mapping:
-    """One mapping of a process: how many of its bytes in memory are no file's, and how many are in huge pages."""
+    """A mapping of a process: its bytes in memory that belong to no file, and its bytes in huge pages."""
 
     permissions: str
     anonymous: int = 0
@@ -14,7 +14,7 @@ class Mapping:
 
 
 def mappings(pid: int) -> dict[str, Mapping]:
-    """All mappings of a process by their first address."""
+    """Returns all mappings of a process by their start address (hexadecimal)."""
     found: dict[str, Mapping] = {}
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         first, *more = line.split()
@@ -28,5 +28,5 @@ def mappings(pid: int) -> dict[str, Mapping]:
 
 
 def huge_code(pid: int) -> int:
-    """Bytes of a process's code in huge pages."""
+    """Returns the bytes of a process's code in huge pages."""
     return sum(m.huge for m in mappings(pid).values() if "x" in m.permissions)

@@ -1,4 +1,5 @@
-//! Panics caught below 24 frames with values to drop. Argument 1 is a file of a page whose first 8 bytes count them.
+//! Panics caught below 24 frames with values to drop. Argument 1 is a file of one page, whose first 8 bytes
+//! count them.
 
 use std::fs::OpenOptions;
 use std::hint::black_box;
@@ -29,7 +30,7 @@ fn main() {
     let mut caught = 0u64;
     let mut x = 1;
     loop {
-        // Told now and then: a call of the kernel costs more than a panic.
+        // The count is written every 256 panics only, since a system call costs more than a panic.
         for _ in 0..256 {
             let thrown = catch_unwind(|| descend(24, x)).expect_err("it panics");
             x = thrown.downcast_ref::<u64>().map_or(1, |x| x.wrapping_add(1));

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The share of the gain that each pass has: all of them, and all but one, on the same server under the same load.
+"""Measures the share that each pass has in the gain: builds with all passes and with all but one, on the same
+server under the same load.
 
-Each round has a server of its own, profiled once; by that profile it is rebuilt again and again, each time with one
-other pass left out, in random order, and each rebuild is measured against the original code by pairs of windows (see
-tools/measure.py). A gain is user CPU per query over all windows without, by that with, as no pass changes the kernel's
-part. A pass's share is the ratio of the gains with all passes and without it, within each round; more than 1 is what it
-gives. All of them are built twice a round, and shares are taken of both builds together; "nothing" is one's share of the
-other, which a layout's place alone makes. Shares do not multiply up to the whole: what one pass leaves undone another may
-do. Beside it stands what `whet explain` says of each build by the counts, without noise: branches taken, instructions,
-indirect calls and calls through the PLT in the clones, against the same functions' originals, and how many cache lines
-and pages are hot.
+Each round has a server of its own, profiled once. By this profile the server is rebuilt again and again, each
+time with one other pass left out, in random order. Each rebuild is compared with the original code by pairs
+of windows (see tools/measure.py). A gain is user CPU per query without clones over user CPU per query with
+clones, over all windows: no pass changes the kernel's part. A pass's share is the gain with all passes over
+the gain without this pass, within each round; more than 1 means that the pass helps. The build with all
+passes is made twice a round, and shares use both builds together. "nothing" is the share of one of these
+builds in the other, which only the place of a layout can cause. Shares do not multiply up to the whole: one
+pass may do what another leaves undone. Beside the share stands what `whet explain` reports of each build by
+the counts, without noise: taken branches, instructions, indirect calls and calls through the PLT in the
+clones, compared with the same functions' originals, and the numbers of hot cache lines and pages.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 """
@@ -46,7 +48,8 @@ Pair = dict[str, Window]
 
 @dataclass
 class Build:
-    """What one pass left out makes: the windows, and what is executed before and after, by the counts."""
+    """A build with one pass left out: its windows, and its executed events before and after, by the
+    counts."""
 
     pairs: list[Pair]
     before: dict[str, int]
@@ -54,7 +57,7 @@ class Build:
 
 
 def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, Build]:
-    """The builds by the pass that was left out."""
+    """Returns the builds of a round, by the pass that was left out."""
     left_out = [ALL, AGAIN, *args.passes]
     rng.shuffle(left_out)
     builds: dict[str, Build] = {}
@@ -75,7 +78,8 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict
 
 
 def share(rounds: list[dict[str, Build]], name: str, rng: random.Random) -> dict:
-    """The median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then pairs in each."""
+    """Returns the median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then
+    pairs in each."""
 
     def of_round(one: dict[str, Build], draw: Callable[[list[Pair]], list[Pair]]) -> float:
         whole = one[ALL].pairs + ([] if name == AGAIN else one[AGAIN].pairs)
@@ -92,7 +96,8 @@ def share(rounds: list[dict[str, Build]], name: str, rng: random.Random) -> dict
 
 
 def executed(rounds: list[dict[str, Build]], name: str) -> list[str]:
-    """What is executed in a build: changes against the originals, and what is hot; medians over rounds."""
+    """Returns the executed events of a build: changes against the originals, and what is hot; medians over
+    rounds."""
 
     def change(key: str) -> str:
         ratios = [r[name].after[key] / r[name].before[key] for r in rounds if r[name].before[key]]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The gain on a server under three sysbench loads, with a run of nothing against nothing beside each.
+"""Measures the gain on a server under three sysbench loads, with an A/A control for each.
 
-For each load: a private server, the load on it, `whet optimize`, then pairs of short windows with and without (see
-tools/measure.py for the method and why it holds on a noisy machine), then a second server that starts warm with the
-profile of the first. Writes one JSON file with everything measured and prints two tables in Markdown: what is gained,
-and what whet took and did for it.
+For each load there is a private server with the load on it. `whet optimize` runs, then pairs of short windows
+are measured with and without clones (see tools/measure.py for the method). Then a second server starts warm
+with the profile of the first. Writes one JSON file with all measurements, and prints two tables in Markdown:
+the gains, and what whet did and what it cost.
 
     bench/run.py [--server NAME] [--pairs N] [--threads N] [--seed N] [--whet PATH] [--json FILE] [LOAD...]
 
-The server is Debian's MariaDB or any other of tools/servers; bench/loaded.py has how it is set up.
+The server is Debian's MariaDB or any other server of tools/servers; bench/loaded.py sets it up.
 """
 
 import argparse
@@ -29,15 +29,16 @@ from whet_cli import Whet, WhetError  # noqa: E402
 
 
 def added(before: dict[str, Mapping], after: dict[str, Mapping]) -> int:
-    """Bytes in memory that whet added: new mappings that cannot be written to, as all of its are that hold anything, and
-    pages of code that are no longer the file's. A server makes neither while it works."""
+    """Returns the bytes of memory that whet added: new mappings that are not writable (as all of whet's
+    mappings with content are), and pages of code that are no longer the file's. A server makes neither while
+    it works."""
     new = sum(m.anonymous for at, m in after.items() if at not in before and "w" not in m.permissions)
     code = ((m, before[at]) for at, m in after.items() if at in before and "x" in m.permissions)
     return new + sum(now.anonymous - then.anonymous for now, then in code)
 
 
 def bench(load_name: str, args: argparse.Namespace) -> dict:
-    """One load on a server of its own, and on another that starts warm."""
+    """Measures one load on a server of its own, and a warm start on another server."""
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as folder:
         profile = Path(folder) / "profile"
         with loaded(args.server, load_name, args.threads) as server:
@@ -64,7 +65,7 @@ def bench(load_name: str, args: argparse.Namespace) -> dict:
 
 
 def cell(ratio: dict) -> str:
-    """A ratio with its interval."""
+    """Formats a ratio with its interval."""
     return f"x{ratio['ratio']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
@@ -78,7 +79,7 @@ COST = [
 
 
 def gain_row(r: dict) -> list[str]:
-    """What one load gains."""
+    """Returns the row of gains of one load."""
     gain, null = r["gain"], r["null"]
     return [
         r["load"],
@@ -90,10 +91,10 @@ def gain_row(r: dict) -> list[str]:
 
 
 def cost_row(r: dict) -> list[str]:
-    """What whet took and did for it."""
+    """Returns the row of what whet did for one load, and what it cost."""
     o = r["optimize"]
     branches, pages = "-", "-"
-    # There is none where nothing was counted.
+    # Without counts there are no such figures.
     if dyno := o.get("dyno"):
         before, after = dyno["before"], dyno["after"]
         branches = f"{after['taken_branches'] / max(1, before['taken_branches']) - 1:+.0%}"
@@ -116,7 +117,7 @@ def cost_row(r: dict) -> list[str]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Formats a table in Markdown."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
 
 
@@ -138,7 +139,7 @@ def main() -> int:
     try:
         for load_name in args.loads:
             results.append(bench(load_name, args))
-            # After each, so that a later failure loses nothing.
+            # Written after each load, so that a later failure loses nothing.
             args.json.write_text(json.dumps(results, indent=1))
             print(f"{load_name}: done", file=sys.stderr, flush=True)
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:

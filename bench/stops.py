@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""For how long a program with many threads stands still: `undo` and `redo` in turn, and rebuilds with their mappings.
+"""Measures for how long a program with many threads is stopped: by `undo` and `redo` in turn, and by rebuilds
+with their mappings.
 
     bench/stops.py [--threads N] [--computing N] [--toggles N] [--rebuilds N] [--whet PATH] [--json FILE]
 
-After each toggle the same process is stopped by `bare_stop.c`, which does nothing but that: the floor on this machine, at
-the same time (`bare`). Without --threads both shapes are taken: 1,001 threads of which 500 compute, and 65 of which 8 do, as in a server with
-64 connections. More than twice as many threads as CPUs compute: who waits for a CPU takes longest to stop.
+After each toggle, `bare_stop.c` stops the same process and does nothing else: this is the minimum on this
+machine at that time (`bare`). Without --threads two shapes are measured: 1,001 threads of which 500 compute,
+and 65 threads of which 8 compute, as in a server with 64 connections. More than twice as many threads as CPUs
+compute, since threads that wait for a CPU take longest to stop.
 """
 
 import argparse
@@ -26,12 +28,13 @@ from whet_cli import Whet, WhetError  # noqa: E402
 
 SHAPES = [(1001, 500), (65, 8)]
 WARM_UP = 2.0
-# One function more in each: a rebuild of the same has the same to do.
+# All rebuilds clone the same functions, so each has the same work.
 REBUILD = ("--shuffle", "1", "--only", *(f"step{n}" for n in range(1, 9)))
 
 
 def spread(values: list[float]) -> dict:
-    """Median, 99th percentile (by nearest rank: of 100 stops one may be longer) and maximum; ms."""
+    """Returns median, 99th percentile (by nearest rank: of 100 stops one may be longer) and maximum, in
+    ms."""
     values = sorted(values)
 
     def at(share: float) -> float:
@@ -41,13 +44,13 @@ def spread(values: list[float]) -> dict:
 
 
 def bare_stop(program: Path, pid: int) -> float:
-    """For how long a stop takes that does nothing else; ms."""
+    """Stops a process and does nothing else. Returns how long that took, in ms."""
     done = subprocess.run([program, str(pid)], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def shape(whet: Whet, threads: int, computing: int, toggles: int, rebuilds: int) -> dict:
-    """The stops of one program."""
+    """Measures the stops of one program."""
     with (
         tempfile.TemporaryDirectory(prefix="whet-bare-stop-") as folder,
         running("threads", str(threads), str(computing)) as (pid, count),

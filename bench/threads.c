@@ -1,5 +1,6 @@
-// Threads of which some compute and the others wait: in epoll_wait, in recv, for a condition. Argument 1 is a file of a page whose
-// first 8 bytes count rounds of the first computing thread, 2 how many threads there are, 3 how many of them compute.
+// Threads of which some compute and the others wait: in epoll_wait, in recv, for a condition. Argument 1 is a
+// file of one page, whose first 8 bytes count rounds of the first computing thread. Bytes 8 to 15 are 1 when
+// all threads run. Argument 2 is the number of threads, argument 3 how many of them compute.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-// Exceptions thrown through 24 frames with destructors. Argument 1 is a file of a page whose first 8 bytes count them.
+// Exceptions thrown through 24 frames with destructors. Argument 1 is a file of one page, whose first 8 bytes
+// count them.
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>

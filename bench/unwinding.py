@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Programs that unwind their stacks without end, 24 frames deep: exceptions of C++ and panics of Rust. 0.995 and more of the
-work per CPU is no loss.
+"""Measures programs that unwind their stacks without end, 24 frames deep: exceptions of C++ and panics of
+Rust. 0.995 and more of the work per CPU is no loss.
 
     bench/unwinding.py [--pairs N] [--seed N] [--whet PATH] [--json FILE]
 """

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What the daemon costs that looks after a host, with its default settings: in CPU time, its workers' with it. What the
-kernel does for them in a target's own time, taking samples of it, is in no figure.
+"""Measures what the daemon costs with its default settings: CPU time, that of its workers included. The time
+that the kernel spends in a target for sampling is not included.
 
-First it watches: a host with many processes, one of them on its list and not busy. Then the one, a MariaDB, gets a
-load, becomes optimized and is judged, after which nothing changes: what is used then goes by what the server uses.
+First the daemon watches: the host has many processes, and one of them is on the daemon's list and idle. Then
+this process, a MariaDB, gets a load, and the daemon optimizes and judges it. After that nothing changes, and
+the daemon's CPU time is compared with the server's.
 
     bench/watching.py [--processes N] [--seconds N] [--whet PATH] [--json FILE]
 """
@@ -30,12 +31,13 @@ from whet_daemon import Daemon, own_mariadb  # noqa: E402
 
 TABLES, ROWS = 4, 50_000
 LOAD = "oltp_read_only"
-# A young process is let alone; the first look, the rebuild, and the comparison that judges it.
+# Seconds for the wait until the process is old enough, the first look, the rebuild, and the comparison that
+# judges it.
 UNTIL_JUDGED = 400
 
 
 def used(daemon: Daemon, pid: int, seconds: float) -> dict:
-    """CPU seconds of the daemon and of a process over so long."""
+    """Returns the CPU seconds of the daemon and of a process over some seconds."""
     before, began = (daemon.cpu_seconds(), cpu_clock(pid)), time.monotonic()
     metrics = [daemon.metric(f"whet_{name}_total") for name in ("looks", "looking_seconds")]
     time.sleep(seconds)
@@ -47,12 +49,12 @@ def used(daemon: Daemon, pid: int, seconds: float) -> dict:
 
 
 def target(daemon: Daemon, pid: int) -> dict:
-    """What the daemon says of a process."""
+    """Returns what the daemon reports of a process."""
     return next((t for t in daemon.targets() if t["pid"] == pid), {})
 
 
 def wait_until_judged(daemon: Daemon, pid: int) -> None:
-    """Until the daemon has compared, and found that the rebuild pays."""
+    """Waits until the daemon has compared, and found a gain."""
     deadline = time.monotonic() + UNTIL_JUDGED
     while (said := target(daemon, pid)).get("state") != "optimized" or "factor" not in said:
         if time.monotonic() > deadline:
@@ -61,7 +63,7 @@ def wait_until_judged(daemon: Daemon, pid: int) -> None:
 
 
 def watch(args: argparse.Namespace, folder: Path) -> dict:
-    """Both figures."""
+    """Measures both phases."""
     program = own_mariadb(folder, "whet-watched-mariadbd")
     with ExitStack() as stack:
         for _ in range(args.processes):
@@ -97,7 +99,7 @@ def main() -> int:
     args.json.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="whet-watching-") as folder:
-            # The server's user has to reach its program.
+            # The server's user must be able to reach the program.
             Path(folder).chmod(0o755)
             result = watch(args, Path(folder))
     except (FetchError, MysqlError, ServerError, WhetError, OSError) as e:

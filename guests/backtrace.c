@@ -1,4 +1,5 @@
-// backtrace() through hot functions: the depth is that of the calls; from a signal it ends in the outermost frame.
+// backtrace() through hot functions: the depth must be that of the calls. From a signal, it must end in the
+// outermost frame.
 //#Lang: c
 #include "guest.h"
 #include <execinfo.h>

@@ -1,4 +1,5 @@
-// pthread_cancel, deferred and asynchronous, and pthread_exit: forced unwinding through hot frames, with cleanups.
+// pthread_cancel, deferred and asynchronous, and pthread_exit: forced unwinding through hot frames, with
+// cleanups.
 //#Lang: c
 //#Flags: -pthread -fexceptions
 #include "guest.h"
@@ -21,7 +22,7 @@ static void cleanup(void *arg) {
     job->digest = mix(job->digest, (uint64_t)job->depth--);
 }
 
-// Leaves from its depth, each frame having a cleanup.
+// Leaves from its depth. Each frame has a cleanup.
 APART uint64_t exit_at(struct job *job, unsigned depth, uint64_t x) {
     pthread_cleanup_push(cleanup, job);
     x = hot(x, 10);
@@ -62,7 +63,7 @@ static void *waiting(void *arg) {
     guest_fail("a cancelled thread came back");
 }
 
-// Cancelled at any instruction.
+// This thread may be cancelled at any instruction.
 static void *computing(void *arg) {
     struct job *job = arg;
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);

@@ -1,4 +1,5 @@
-// A thread cancelled in C++ frames: destructors run, catch (...) sees it pass and must let it.
+// A thread is cancelled in C++ frames: destructors run, and catch (...) catches the cancellation and must
+// rethrow it.
 //#Lang: c++
 //#Flags: -pthread
 #include "guest.h"

@@ -1,4 +1,4 @@
-// Threads made and ended all the time, joined and detached, some of which make threads themselves.
+// Threads start and end all the time, joined and detached. Some of them start threads themselves.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"

@@ -1,4 +1,5 @@
-// Rare paths in a part of their own (.cold), entered now and then, by jump, and coming back.
+// Rare paths in a separate part (.cold) of the function. They are entered by jumps now and then, and jump
+// back.
 //#Lang: c
 #include "guest.h"
 

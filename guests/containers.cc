@@ -1,4 +1,4 @@
-// The library's templates: maps, sorting with closures, strings, std::function, variants.
+// Templates of the library: maps, sorting with closures, strings, std::function, variants.
 //#Lang: c++
 //#Flags: -std=c++17
 #include "guest.h"

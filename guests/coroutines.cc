@@ -1,4 +1,4 @@
-// The language's coroutines: frames on the heap, resumed through pointers in them, also by exceptions.
+// Coroutines of the language: frames on the heap, resumed through pointers in them, also with exceptions.
 //#Lang: c++
 //#Flags: -std=c++20
 //#Compilers: gcc
@@ -54,7 +54,7 @@ Generator folded(Generator inner) {
 }
 
 static uint64_t round_once() {
-    // One that lives as long as the program, suspended between rounds.
+    // A coroutine that lives as long as the program, suspended between rounds.
     static Generator kept = [](uint64_t v) -> Generator {
         for (;;) co_yield mix(v, 5);
     }(3);

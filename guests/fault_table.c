@@ -1,5 +1,5 @@
-// Loads that may fault, each listed in a table with the address at which to go on, as in the tables of kernels. A handler
-// looks the faulting address up. A label of the same kind is compared with the interrupted program counter.
+// Loads that may fault. A table has the address of each and the address at which to continue, as in kernels.
+// A handler compares the interrupted program counter with the addresses in the table.
 //#Lang: c
 #include "guest.h"
 #include <signal.h>

@@ -1,4 +1,5 @@
-// Floating point: SSE, x87, rounding modes, and conversions; vector registers live over branches and calls.
+// Floating point: SSE, x87, rounding modes and conversions. Vector registers are live across branches and
+// calls.
 //#Lang: c
 //#Flags: -frounding-math -ffp-contract=off
 //#Link: -lm

@@ -1,4 +1,4 @@
-// fork in the middle of hot work, also in two threads at once: the child goes on in the same code.
+// fork in the middle of hot work, also in two threads at once. The child continues in the same code.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"
@@ -40,7 +40,7 @@ APART uint64_t forking(uint64_t x) {
     pid_t self = getpid();
     uint64_t y = fork_at(5, x);
     if (getpid() != self) {
-        // As the child's digest is 64 bits and its status 8, it checks itself.
+        // The exit status has 8 bits, the child's digest 64. So the child checks its digest itself.
         uint64_t z = hot(x, 1000);
         _exit(hot(x, 1000) == z ? 42 : 43);
     }

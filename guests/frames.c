@@ -1,4 +1,4 @@
-// Frames of unknown size (alloca, arrays of variable length), large ones, and over-aligned ones.
+// Frames of unknown size (alloca, arrays of variable length), large frames, and over-aligned frames.
 //#Lang: c
 #include "guest.h"
 

@@ -1,4 +1,4 @@
-// An interpreter by computed goto: addresses of labels in a table, and one indirect jump per operation.
+// An interpreter with computed goto: addresses of labels in a table, and an indirect jump for each operation.
 //#Lang: c
 #include "guest.h"
 
@@ -42,7 +42,7 @@ end:
     return mix(x, y);
 }
 
-// The same table of differences instead of pointers: no relocation.
+// The same with a table of differences instead of pointers, which needs no relocation.
 APART uint64_t interpret_offsets(const uint8_t *code, uint64_t x) {
     static const int offsets[] = {&&inc - &&inc, &&dbl - &&inc, &&inv - &&inc, &&out - &&inc};
 #define STEP goto *(&&inc + offsets[*code++])

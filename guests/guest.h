@@ -1,9 +1,10 @@
 // The protocol of a guest program: it repeats rounds, and each round must give the digest of the first.
 //
-// GUEST_SECONDS (default 1.5) is how long it goes on. GUEST_STOP, if set, names a file: the guest also ends soon
-// after that file appears, so a harness need not guess how long its own work takes. The first round is run before
-// "ready" is printed on stderr, so that its digest comes from code nobody has touched. The printed output never
-// depends on the number of rounds. With GUEST_REST set it rests after each round for as long as that took, 20 ms at most.
+// GUEST_SECONDS (default 1.5) is how long it runs. GUEST_STOP, if set, names a file: the guest also ends soon
+// after this file appears, so a test need not guess how long its own work takes. The first round runs before
+// "ready" is printed on stderr, so its digest comes from unchanged code. The printed output never depends on
+// the number of rounds. With GUEST_REST set, the guest sleeps after each round for as long as the round took,
+// 20 ms at most.
 #ifndef GUEST_H
 #define GUEST_H
 
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Kept a function of its own, called by the rules of the ABI.
+// Keeps a function separate and called by the rules of the ABI.
 #if defined(__clang__)
 #define APART __attribute__((noinline))
 #else
@@ -28,11 +29,12 @@
 // Keeps a call from becoming a tail call.
 #define NO_TAIL __asm__ volatile("")
 
-// Seed of all pseudo-random input; volatile so that no compiler computes a round beforehand.
+// The seed of all pseudo-random input. It is volatile, so that no compiler computes a round at compile time.
 static volatile uint64_t guest_seed = 0x9e3779b97f4a7c15u;
 
 __attribute__((unused)) static inline uint64_t mix(uint64_t digest, uint64_t value) {
-    // The turn and the sum: no state may absorb what follows, not even where the value is the digest itself.
+    // The rotation and the sum prevent that a state absorbs later values, even if the value is the digest
+    // itself.
     digest = (((digest << 5) | (digest >> 59)) ^ value) * 0xff51afd7ed558ccdu + 0x2545f4914f6cdd1du;
     return digest ^ (digest >> 29);
 }
@@ -67,7 +69,7 @@ __attribute__((unused)) static double guest_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// Leaves the CPU to others for some seconds, whatever signals come.
+// Sleeps for some seconds (20 ms at most), also if signals interrupt the sleep.
 __attribute__((unused)) static void guest_rest(double seconds) {
     struct timespec left = {0, (long)((seconds < 0.02 ? seconds : 0.02) * 1e9)};
     while (nanosleep(&left, &left) && left.tv_nsec > 0) {

@@ -1,4 +1,4 @@
-// Threads that hand work to each other under locks: mutex, condition, rwlock, barrier, semaphore, spin.
+// Threads that pass work to each other under locks: mutex, condition, rwlock, barrier, semaphore, spin.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"

@@ -1,6 +1,6 @@
-// Calls of what is hardly there: getters, setters and constants, called directly and through virtual tables that are always the
-// same, nearly always, or any; through which callees throw. Callees with a short way through them that is nearly always taken, and
-// others that call, throw and go on.
+// Calls of very small functions: getters, setters and constants. They are called directly, and through
+// virtual tables that are always the same, nearly always the same, or mixed; some of the callees throw. Other
+// callees have a short path that is nearly always taken, and long paths that call, throw and continue.
 //#Lang: c++
 #include "guest.h"
 #include <memory>
@@ -28,7 +28,7 @@ APART uint64_t sum(uint64_t a, uint64_t b) { return a * 3 + b; }
 APART bool is_small(uint64_t a) { return a < 1000; }
 APART double scaled(const Point *p) { return p->weight * factor; }
 
-// Short ways, and others.
+// Callees with short and long paths.
 struct Words {
     uint64_t *words;
     uint64_t count, misses;
@@ -41,7 +41,7 @@ APART uint64_t out_of_range(Words *w, uint64_t i) {
 APART uint64_t at(Words *w, uint64_t i) { return i < w->count ? w->words[i] : out_of_range(w, i); }
 APART void put(Words *w, uint64_t i, uint64_t x) {
     if (i >= w->count) {
-        // A frame of its own, on that way alone.
+        // Only this path has a frame of its own.
         uint64_t near[4] = {x, i, w->count, w->misses};
         for (unsigned k = 0; k < 4; k++) w->misses += out_of_range(w, near[k] | 1) & 3;
         return;
@@ -132,7 +132,7 @@ APART uint64_t by_ways(Words &w, uint64_t x) {
     Point a = {x, 1, 2.5}, b = a;
     for (unsigned i = 0; i < 70; i++) {
         uint64_t cleaned = x;
-        // Once in a while beyond the end.
+        // From time to time the index is beyond the end.
         uint64_t place = i % 35 == 0 ? w.count + x % 7 : x % w.count;
         try {
             Cleanup cleanup(cleaned);
@@ -149,7 +149,7 @@ APART uint64_t by_ways(Words &w, uint64_t x) {
     return mix(x, w.misses);
 }
 
-// One call after the other, with nothing in between that a guard's flags could be mistaken for.
+// Consecutive calls. Nothing between them sets flags that could be taken for those of a guard.
 APART uint64_t look(Node &n, uint64_t x) {
     n.set(x >> 3);
     n.idle();
@@ -178,7 +178,7 @@ APART uint64_t dare(Node &n, uint64_t x) {
     return mix(x, cleaned);
 }
 
-// Each kind of mixture has sites of its own.
+// Each mixture of kinds has call sites of its own.
 template <int kind> APART uint64_t one_way(const std::vector<std::unique_ptr<Node>> &nodes, uint64_t x) {
     for (auto &n : nodes) {
         x = mix(x, n->kind());

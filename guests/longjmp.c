@@ -1,4 +1,4 @@
-// setjmp and longjmp over hot functions, within one, and out of a signal handler.
+// setjmp and longjmp over hot functions, within one function, and out of a signal handler.
 //#Lang: c
 #include "guest.h"
 #include <setjmp.h>
@@ -30,7 +30,7 @@ APART uint64_t catching(unsigned depth, uint64_t x) {
     return mix(kept, (uint64_t)code);
 }
 
-// A loop that goes round by longjmp to its own frame.
+// A loop whose back edge is a longjmp to its own frame.
 APART uint64_t round_and_round(uint64_t x) {
     jmp_buf here;
     volatile uint64_t value = x;

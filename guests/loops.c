@@ -1,4 +1,4 @@
-// Instructions with branches of their own: loop, jrcxz, rep; and flags that live over edges.
+// Instructions with branches of their own (loop, jrcxz, rep), and flags that are live across edges.
 //#Lang: c
 //#With: asm/loops.S
 #include "guest.h"

@@ -1,4 +1,4 @@
-//! Panics caught, resumed and cleaned up after, through hot functions and threads.
+//! Panics that are caught and resumed, with cleanups, through hot functions and threads.
 //#Lang: rust
 
 #[path = "support/guest.rs"]
@@ -60,7 +60,7 @@ fn round() -> u64 {
     let mut digest = 1;
     for i in 0..300 {
         x = mix(x, catching(i % 12, next_random(&mut r), &mut digest));
-        // A panic that is caught while another passes through.
+        // Another panic is caught, and the digest of all cleanups so far is mixed in.
         x = mix(x, catching(2, x, &mut digest) ^ digest);
     }
     let threads: Vec<_> = (0..4u64)

@@ -1,4 +1,4 @@
-// Entries made for other patchers: endbr64, and no-operations after it.
+// Function entries made for other patchers: endbr64, and then nops.
 //#Lang: c
 //#Flags: -fcf-protection=full -fpatchable-function-entry=5
 #include "guest.h"

@@ -1,4 +1,4 @@
-// A library loaded, called and unloaded over and over.
+// A library is loaded, called and unloaded again and again.
 //#Lang: c
 //#Library: lib/plugin.c
 //#Link: -rdynamic -ldl

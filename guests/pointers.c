@@ -1,4 +1,5 @@
-// The identity of function pointers: compared, hashed, kept in data, taken by code before and after.
+// Function pointers keep their identity: they are compared, stored in data, and taken by code before and
+// after.
 //#Lang: c
 #include "guest.h"
 

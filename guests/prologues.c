@@ -1,9 +1,9 @@
-// The first bytes of functions: all that makes a place for a jump there hard to find.
+// The first bytes of functions, in all forms that make it hard to place a jump there.
 //#Lang: c
 //#With: asm/prologues.S
 #include "guest.h"
 
-// Every function of the matrix; each takes one number and gives one.
+// All functions of the matrix. Each takes a number and returns a number.
 #define ALL(m)                                                                                                  \
     m(p_short) m(p_short_next) m(p_two) m(p_five) m(p_six) m(p_plus1) m(p_plus2) m(p_plus3) m(p_plus4)           \
         m(p_plus5) m(p_other3) m(p_into3) m(p_loop) m(p_loop_endbr) m(p_call) m(p_push_call) m(p_indirect_call)  \
@@ -28,7 +28,7 @@ static uint64_t round_once(void) {
     for (int i = 0; i < 2000; i++) {
         uint64_t k = (next_random(&r) & 31) + 1;
         uint64_t before = x;
-        // By direct calls and by pointers.
+        // Direct calls first, then calls by pointers.
 #define CALL(f) x = mix(x, f(k));
         ALL(CALL)
         uint64_t y = before;

@@ -1,4 +1,4 @@
-// Real-time signals: none lost, none doubled, in order, with their values.
+// Real-time signals: none may be lost or doubled, and they come in order with their values.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"
@@ -32,7 +32,7 @@ static void *waiter(void *arg) {
     for (int i = 0; i < 32; i++) {
         siginfo_t info;
         int got;
-        // POSIX lets sigwaitinfo end with EINTR at a handled signal; this thread blocks all of them.
+        // POSIX lets sigwaitinfo fail with EINTR if a handler runs. This thread blocks all signals.
         got = sigwaitinfo(&set, &info);
         if (got != SIGRTMIN + 5) guest_fail("sigwaitinfo gave %d", got);
         x = fold(x, (uint64_t)info.si_value.sival_int);

@@ -1,4 +1,4 @@
-// Leaf functions that keep locals below the stack pointer, under a storm of signals.
+// Leaf functions with locals below the stack pointer, under frequent signals.
 //#Lang: c
 #include "guest.h"
 #include <signal.h>

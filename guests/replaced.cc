@@ -1,4 +1,5 @@
-// Two plugins replace each other at the same address. Whatever was known of the first is wrong for the second.
+// Two plugins replace each other at the same address. All that was found for the first is wrong for the
+// second.
 //#Lang: c++
 //#Count: 0.9
 //#Twice: lib/replaced.cc
@@ -15,7 +16,7 @@ struct __attribute__((visibility("default"))) Base {
 uint64_t Base::value(uint64_t x) const { return (x >> 3) + added; }
 uint64_t Base::other(uint64_t x) const { return x; }
 
-// Compilers guess where there is one function alone that could be meant.
+// With only one possible callee, compilers guess it; a second override prevents that.
 struct Another : Base {
     uint64_t value(uint64_t x) const override { return x + added; }
 };

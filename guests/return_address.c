@@ -1,5 +1,5 @@
-// Functions that look at the address to which they return: they ask which module it is in, and compare it with the bounds of
-// the program's code. One of them is reached by a tail call.
+// Functions that read their return address: they look up its module with dladdr, and compare it with the
+// bounds of the program's code. One of them is reached by a tail call.
 //#Lang: c
 //#Link: -rdynamic -ldl
 #include "guest.h"
@@ -21,7 +21,7 @@ APART uint64_t by_module(uint64_t x) {
 
 APART uint64_t by_tail_call(uint64_t x) { return x & 1 ? by_bounds(x + 1) : x; }
 
-// A wrapper, as those of libraries that are preloaded.
+// A wrapper, as in preloaded libraries.
 __attribute__((visibility("default"))) int atoi(const char *text) {
     int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "atoi");
     CHECK(next && next != atoi);

@@ -1,4 +1,4 @@
-// Signal handlers on an alternate stack at some kHz; nested; SA_RESTART over a blocking read.
+// Signal handlers on an alternate stack at some kHz, also nested; SA_RESTART across a blocking read.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"
@@ -57,7 +57,7 @@ static void *writer(void *arg) {
 static uint64_t round_once(void) {
     pthread_t thread;
     sigset_t all, old;
-    // The writer has no alternate stack: it takes no signals.
+    // The writer has no alternate stack, so it blocks all signals.
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
     CHECK(pthread_create(&thread, NULL, writer, NULL) == 0);
@@ -65,7 +65,7 @@ static uint64_t round_once(void) {
     uint64_t x = 1;
     for (int i = 0; i < 4; i++) {
         uint8_t byte;
-        // SA_RESTART: a read is never cut short.
+        // With SA_RESTART, a read never fails with EINTR.
         if (read(to_main[0], &byte, 1) != 1) guest_fail("read: %s", strerror(errno));
         x = mix(x, hot(byte, 4000));
     }

@@ -1,4 +1,5 @@
-// Sleds as XRay's: places in functions that are listed in a table and patched while the program runs, also after whet.
+// Sleds as those of XRay: places in functions, listed in a table and patched while the program runs, also
+// after whet has run.
 //#Lang: c
 //#Patches
 #include "guest.h"
@@ -9,7 +10,7 @@ static uint64_t seen;
 
 __attribute__((used)) static void tell(void) { seen++; }
 
-// Keeps all registers but the flags, as a sled's trampoline does.
+// Keeps all registers except the flags, as a sled's trampoline does.
 __asm__(".text\n.type trampoline,@function\ntrampoline:\n"
         ".cfi_startproc\n"
         "lock incq seen(%rip)\n"

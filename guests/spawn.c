@@ -1,4 +1,4 @@
-// vfork, exec and posix_spawn of itself, from within hot work.
+// vfork, exec and posix_spawn of this program itself, in the middle of hot work.
 //#Lang: c
 #include "guest.h"
 #include <spawn.h>

@@ -1,4 +1,4 @@
-// Coroutines by a hand-written stack switch.
+// Coroutines with a hand-written stack switch.
 //#Lang: c
 //#With: asm/stackswitch.S
 #include "guest.h"

@@ -1,4 +1,4 @@
-// A program linked statically: no dynamic loader, no libraries.
+// A statically linked program: no dynamic loader, no libraries.
 //#Lang: c
 //#Link: -static
 //#Pic: no

@@ -1,4 +1,4 @@
-// String functions chosen by ifunc, the C library's and the program's own.
+// String functions chosen by ifunc: the C library's and one of the program.
 //#Lang: c
 #include "guest.h"
 #include <strings.h>

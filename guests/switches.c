@@ -1,4 +1,4 @@
-// Switches of every shape a compiler makes a jump table for.
+// Switches of every shape for which compilers make a jump table.
 //#Lang: c
 #include "guest.h"
 
@@ -66,7 +66,7 @@ APART uint64_t nested(unsigned a, unsigned b, uint64_t x) {
     return x * 3;
 }
 
-// Two switches over the same values, one after the other: some compilers keep one base for both tables.
+// Two switches over the same values, one after the other. Some compilers use one base for both tables.
 APART uint64_t two(unsigned a, uint64_t x) {
     switch (a) {
         CASE(0, x += 17)
@@ -108,7 +108,7 @@ APART uint64_t byte_index(uint8_t k, uint64_t x) {
     CASE(base, x op 1) CASE(base + 1, x op 3) CASE(base + 2, x op 5) CASE(base + 3, x op 7) CASE(base + 4, x op 9)    \
         CASE(base + 5, x op 11) CASE(base + 6, x op 13) CASE(base + 7, x op 15)
 
-// All 256 values of a byte: no bound is compared.
+// All 256 values of a byte, so no bound is compared.
 APART uint64_t whole_byte(uint8_t k, uint64_t x) {
     uint64_t y = x ^ 0x5a5a;
     switch (k) {
@@ -178,7 +178,7 @@ APART uint64_t unreachable(unsigned k, uint64_t x) {
     return x;
 }
 
-// Cases that fall through, several labels for one case, and a case that is the loop's exit.
+// Cases that fall through, several labels for one case, and a case that leaves the loop.
 APART uint64_t looping(const uint8_t *program, uint64_t x) {
     for (;;) {
         switch (*program++) {
@@ -211,7 +211,7 @@ APART uint64_t looping(const uint8_t *program, uint64_t x) {
     }
 }
 
-// A switch as the last thing of a function: each case may become a tail call.
+// A switch at the end of a function: each case may become a tail call.
 APART uint64_t tail(unsigned k, uint64_t x) {
     switch (k) {
     case 0: return dense(x & 7, x);

@@ -1,4 +1,4 @@
-// Jump tables by hand: absolute and relative entries, byte pre-tables, shared and odd tables.
+// Hand-written jump tables: absolute and relative entries, tables of byte indices, shared and odd tables.
 //#Lang: c
 //#With: asm/tables.S
 #include "guest.h"

@@ -1,4 +1,4 @@
-// An exception that leaves a noexcept function ends the program by std::terminate, as it must.
+// An exception that leaves a noexcept function must end the program by std::terminate.
 //#Lang: c++
 //#Signal: 6
 #include "guest.h"

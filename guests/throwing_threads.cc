@@ -1,4 +1,4 @@
-// Eight threads that throw at the same time.
+// Eight threads throw at the same time.
 //#Lang: c++
 //#Flags: -pthread
 #include "guest.h"

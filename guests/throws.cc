@@ -1,4 +1,4 @@
-// throw, catch, rethrow and cleanups, across and inside hot functions.
+// throw, catch, rethrow and cleanups, across hot functions and inside them.
 //#Lang: c++
 #include "guest.h"
 #include <exception>
@@ -52,7 +52,7 @@ APART uint64_t descend(unsigned depth, uint64_t x) {
     return mix(y, guard.value);
 }
 
-// Caught and thrown again on the way.
+// Exceptions are caught and thrown again on the way.
 APART uint64_t again(unsigned depth, uint64_t x) {
     Guard guard(depth);
     try {
@@ -86,7 +86,7 @@ APART uint64_t catching(unsigned depth, uint64_t x) {
     }
 }
 
-// A throw and its catch in one function, in its loop; one thrown while another is handled.
+// A throw and its catch in one function, in its loop. Another exception is thrown while the first is handled.
 APART uint64_t inside(uint64_t x) {
     uint64_t caught = 0;
     for (unsigned i = 0; i < 12; i++) {
@@ -115,7 +115,7 @@ struct Fails {
     }
 };
 
-// The exception leaves as a pointer and comes back another way.
+// The exception is stored as a pointer and rethrown from there.
 APART uint64_t carried(uint64_t x) {
     std::exception_ptr kept;
     try {
@@ -134,7 +134,7 @@ APART uint64_t carried(uint64_t x) {
     }
 }
 
-// Catches all, has a noexcept callee and an uncaught_exceptions count in a destructor.
+// A noexcept function that catches all exceptions. A destructor in it calls uncaught_exceptions.
 struct Counts {
     ~Counts() { cleanups = mix(cleanups, static_cast<uint64_t>(std::uncaught_exceptions())); }
 };

@@ -1,4 +1,4 @@
-// Thread-local variables, of each model, in several threads.
+// Thread-local variables of several models, in several threads.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"

@@ -1,4 +1,5 @@
-// Coroutines on heap stacks by swapcontext; some live as long as the program, suspended deep in hot functions.
+// Coroutines on heap stacks with swapcontext. Some live as long as the program, suspended deep in hot
+// functions.
 //#Lang: c
 #include "guest.h"
 #include <ucontext.h>
@@ -71,7 +72,7 @@ static uint64_t round_once(void) {
     char *stack = malloc(STACK);
     CHECK(stack);
     for (int i = 0; i < 100; i++) {
-        // Twice each: once to the yield in the depth, once to the one in the loop.
+        // Each is resumed twice: at the yield in the depth, and at the yield in the loop.
         for (int j = 0; j < COROUTINES; j++) x = mix(x, resume(&all[j], next_random(&r)));
         for (int j = COROUTINES; j-- > 0;) x = mix(x, resume(&all[j], next_random(&r)));
         make(&fresh, live_once, 0, 0, stack);

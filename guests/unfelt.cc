@@ -1,5 +1,5 @@
-// What a stop must not be felt by: transfers that block half done are whole, waits end by their time with their own result, and
-// a thread cancelled inside of either unwinds.
+// What a stop must not change: transfers that block half done are complete, waits end after their time with
+// their own result, and a thread that is cancelled in either of them unwinds.
 //#Lang: c++
 //#Flags: -pthread
 #include "guest.h"
@@ -27,7 +27,7 @@ static char pattern[MUCH];
 static std::atomic<int> busy;
 static int file;
 static struct timespec length = {0, 20000000};
-// Seconds that any wait took.
+// The longest time that a wait took, in seconds.
 static std::atomic<double> longest;
 
 APART uint64_t hot(uint64_t x, unsigned n) {
@@ -45,7 +45,7 @@ struct Pair {
     ~Pair() { close(in), close(out); }
 };
 
-// The other end: takes or gives little at a time.
+// The other end of a transfer: reads or writes a few bytes at a time.
 static void *nibble(void *arg) {
     Pair &pair = *static_cast<Pair *>(arg);
     char got[LITTLE];
@@ -67,7 +67,7 @@ static void *give(void *arg) {
     return nullptr;
 }
 
-// Transfers, each through a pair of its own to a thread that takes or gives little at a time.
+// Transfers, each through its own pair to a thread that reads or writes a few bytes at a time.
 enum Transfer { WRITE, WRITEV, SEND, SENDMSG, SENDFILE, SPLICE, RECEIVE, TRANSFERS };
 
 static long move(Transfer kind, int out) {
@@ -87,7 +87,7 @@ static long move(Transfer kind, int out) {
         return r;
     }
     case SPLICE: {
-        // As much as a pipe holds at a time: an empty one ends the call.
+        // At most as much as a pipe holds, since an empty pipe ends the call.
         Pair held(true);
         long moved = 0;
         for (long part; moved < MUCH; moved += part) {
@@ -117,7 +117,7 @@ static void *transfers(void *arg) {
     return nullptr;
 }
 
-// Waits that nothing ends but their time, which is `length`.
+// Waits that only their timeout ends, which is `length`.
 enum Wait {
     EPOLL_WAIT, EPOLL_PWAIT2, RECEIVE_TIMED, ACCEPT_TIMED, CONNECT_TIMED, SIGTIMEDWAIT, SEMTIMEDOP, IO_GETEVENTS, SELECT, POLL, FUTEX, WAITS
 };
@@ -156,7 +156,7 @@ static void waited(Wait kind, const struct timespec *time) {
             CHECK(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &micros, sizeof micros) == 0);
             CHECK(failed_with(accept(listener, nullptr, nullptr), EAGAIN));
         } else {
-            // Once the listener's queue is full nobody answers.
+            // Once the listener's queue is full, further connections get no answer.
             for (int &other : others) {
                 other = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
                 connect(other, reinterpret_cast<struct sockaddr *>(&any), size);
@@ -264,7 +264,7 @@ static uint64_t round_once() {
         CHECK(result == PTHREAD_CANCELED);
         CHECK(jobs[i].unwound == 3);
     }
-    // Who counts rounds asks for it.
+    // A test that counts rounds sets GUEST_TELLS.
     static bool tells = getenv("GUEST_TELLS") != nullptr;
     if (tells) fprintf(stderr, "round\nlongest wait %.3f s\n", longest.load());
     return x;
@@ -276,7 +276,7 @@ int main() {
     char name[] = "/tmp/unfelt-XXXXXX";
     file = mkstemp(name);
     CHECK(file >= 0 && unlink(name) == 0 && write(file, pattern, MUCH) == MUCH);
-    // The waits of a thread in a set of signals of its own.
+    // SIGUSR1 is blocked, so that sigtimedwait can wait for it.
     sigset_t usr1;
     sigemptyset(&usr1);
     sigaddset(&usr1, SIGUSR1);

@@ -1,4 +1,4 @@
-// Variable arguments: registers, floats (al), the stack, va_copy and a list passed on.
+// Variable arguments: registers, floats (al), the stack, va_copy, and a list that is passed on.
 //#Lang: c
 #include "guest.h"
 

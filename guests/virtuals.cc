@@ -1,4 +1,5 @@
-// Virtual calls: single, multiple and virtual bases, thunks, covariant results, pointers to members, dynamic_cast.
+// Virtual calls: single, multiple and virtual bases, thunks, covariant results, pointers to members,
+// dynamic_cast.
 //#Lang: c++
 #include "guest.h"
 #include <memory>

@@ -1,4 +1,4 @@
-// Every waiting system call: being stopped and let go must not end any with EINTR, nor shorten it.
+// Every waiting system call. A stop must not end any of them with EINTR, nor shorten it.
 //#Lang: c
 //#Flags: -pthread
 #include "guest.h"
@@ -25,7 +25,7 @@ APART uint64_t hot(uint64_t x, unsigned n) {
     return x;
 }
 
-// One call: what it must return, what errno must be, and no sooner than its time.
+// Makes one call: checks its result and errno, and that it did not end long before its time.
 #define WAIT(call, result, error)                                                                      \
     do {                                                                                               \
         double before = guest_now();                                                                   \

@@ -1,4 +1,4 @@
-// 128-bit arithmetic: carries, wide multiply and divide, atomic exchange of 16 bytes.
+// 128-bit arithmetic: carries, wide multiplication and division, atomic exchange of 16 bytes.
 //#Lang: c
 //#Flags: -mcx16
 #include "guest.h"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The tests that need whole servers and programs rather than cargo: tools, MariaDB under load, real programs shuffled.
+# The tests that need whole servers and programs instead of cargo: the tools, MariaDB under load, real
+# programs in stress mode.
 #
 #   tools/acceptance.sh short|long        the binary is $WHET
 set -uo pipefail
@@ -13,7 +14,7 @@ run() {
     failed=$((failed + 1))
     return 1
 }
-# These wait more than they work.
+# These wait more than they compute, so they run beside the others.
 run python3 tools/test_bisect.py &
 pids=($!)
 run tools/test_deb.sh &

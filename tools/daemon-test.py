@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The daemon over time, on programs and a server of its own.
+"""Tests the daemon over time, on programs and a server of its own.
 
-    daemon-test.py soak [--minutes N] [--seed N]   ten targets that start, fork, end and are killed, under load, with undo and
-                                                   redo by hand in between: no output may differ, nothing may stay stopped,
-                                                   and the daemon may not grow
-    daemon-test.py loads [--seconds N]             a server whose load changes: point select, write only, range scans; each
-                                                   change has to be rebuilt for, and no query may fail
+    daemon-test.py soak [--minutes N] [--seed N]   ten targets that start, fork, end and are killed, under load,
+                                                   with undo and redo by hand in between: no output may differ,
+                                                   nothing may stay stopped, and the daemon may not grow
+    daemon-test.py loads [--seconds N]             a server whose load changes: point select, write only, range
+                                                   scans; the daemon must rebuild for each change, and no query
+                                                   may fail
 
-Nothing outside is touched: the daemon knows only programs of names that this test makes up. $WHET is the binary.
+Nothing else is touched: the daemon only has targets with names that this test makes up. $WHET is the binary.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from whet_daemon import Daemon, own_mariadb
 ROOT = Path(__file__).resolve().parent.parent
 GUESTS = ["fork.c", "churn.c", "spawn.c", "throws.cc", "signals.c", "containers.cc", "switches.c", "tls.c", "virtuals.cc"]
 TABLES, ROWS = 4, 50_000
-# So that much happens in a short time.
+# Settings for which much happens in a short time.
 QUICK = """
 [take]
 cpu_percent = 2.0
@@ -45,17 +46,18 @@ counting = "300ms"
 [harm]
 judge = false
 """
-# A target may be stopped for milliseconds; what is found so in every look for so long stays so.
+# Seconds. A target may be stopped for milliseconds. A thread that is found stopped each time for longer than
+# this stays stopped.
 STUCK = 20.0
 
 
 class Failed(Exception):
-    """A promise that was not kept."""
+    """A check failed."""
 
 
 @dataclass
 class Tally:
-    """What happened."""
+    """Counts of what happened."""
 
     ended: int = 0
     killed: int = 0
@@ -65,7 +67,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, what: str, wrong: str | None = None) -> None:
-        """One more of `what`."""
+        """Counts one more of `what`."""
         with self.lock:
             setattr(self, what, getattr(self, what) + 1)
             if wrong:
@@ -73,7 +75,7 @@ class Tally:
 
 
 def stopped(pid: int) -> bool:
-    """Whether any thread of a process stands still by a tracer's or the shell's wish."""
+    """Returns whether a tracer or a signal holds any thread of a process."""
     try:
         texts = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -82,7 +84,7 @@ def stopped(pid: int) -> bool:
 
 
 def build(folder: Path, name: str) -> Path:
-    """A guest, by the directives at its head."""
+    """Builds a guest, by the directives at its head."""
     source = ROOT / "guests" / name
     flags = re.findall(r"^//#(?:Flags|Link): (.*)$", source.read_text(), re.M)
     program = folder / f"whet-soak-{source.stem}"
@@ -92,7 +94,7 @@ def build(folder: Path, name: str) -> Path:
 
 
 def run(program: Path, seconds: float) -> "subprocess.Popen[bytes]":
-    """A guest for so long."""
+    """Runs a guest for some seconds."""
     return subprocess.Popen(
         [str(program)],
         stdin=subprocess.DEVNULL,
@@ -104,7 +106,7 @@ def run(program: Path, seconds: float) -> "subprocess.Popen[bytes]":
 
 
 def lives(program: Path, until: float, rng: random.Random, tally: Tally, alive: dict[Path, int]) -> None:
-    """A target that is started again and again, until its time or the whole test is over."""
+    """Starts a target again and again, until its time or the whole test is over."""
     guest = None
     try:
         plain = run(program, 0.5)
@@ -128,13 +130,13 @@ def lives(program: Path, until: float, rng: random.Random, tally: Tally, alive: 
 def one_life(
     guest: "subprocess.Popen[bytes]", seconds: float, wanted: tuple[bytes, int], rng: random.Random, tally: Tally
 ) -> None:
-    """One run: to its end, or until it is killed."""
+    """Runs a target once: to its end, or until it is killed."""
     dies = rng.random() < 0.3
     end = time.monotonic() + (seconds * rng.random() if dies else seconds)
     while time.monotonic() < end and guest.poll() is None and not tally.over.is_set():
         time.sleep(min(rng.uniform(0.5, 10), max(end - time.monotonic(), 0.01)))
         if rng.random() < 0.3 and guest.poll() is None:
-            # What it says is the daemon's affair too: it may be at work on the target just then.
+            # The exit code is ignored: the daemon may work on the target at this moment.
             Whet().try_run(rng.choice(["undo", "redo"]), guest.pid)
             tally.add("toggled")
     if tally.over.is_set():
@@ -150,7 +152,7 @@ def one_life(
 
 
 def soak(args: argparse.Namespace, folder: Path) -> None:
-    """Ten targets for a long time."""
+    """Runs ten targets for a long time."""
     rng = random.Random(args.seed)
     programs = [build(folder, name) for name in GUESTS]
     server_program = own_mariadb(folder, "whet-soak-mariadbd")
@@ -206,7 +208,7 @@ def soak(args: argparse.Namespace, folder: Path) -> None:
     check("no query failed", outcome.clean_but_for(deadlocks), str(outcome))
     check("the server complains of nothing", not complaints, "; ".join(complaints[:3]))
     check("the server's code is its file's", verified["identical"], str(verified["unexpected"]))
-    # From its second third on it knows all there is to know.
+    # From the second third on, the daemon has met all its targets.
     third = len(sizes) // 3
     early, late = [[s[1] for s in part] for part in (sizes[third : 2 * third], sizes[2 * third :])]
     for i, (what, slack) in enumerate([("memory", 4e6), ("open files", 4), ("threads", 2), ("zombies", 1)]):
@@ -217,13 +219,14 @@ def soak(args: argparse.Namespace, folder: Path) -> None:
 
 
 def rebuilt(daemon: Daemon) -> set[str]:
-    """The programs of those targets that clones were made for, by the daemon's log: some live for seconds only."""
+    """Returns the programs for which clones were made, from the daemon's log: some targets live for seconds
+    only."""
     told = re.findall(r'clones hold .* exe="([^"]*)" state="optimized"', daemon.log.read_text())
     return {Path(exe).name for exe in told}
 
 
 def reasons(daemon: Daemon, names: set[str]) -> str:
-    """What the daemon has said of programs, and how often."""
+    """Returns what the daemon logged of programs, and how often."""
     said: Counter[str] = Counter()
     for line in daemon.log.read_text().splitlines():
         told = re.search(r'(?:INFO|WARN) (.*) pid=.*exe="[^"]*/([^"/]*)" state="(\w+)"', line)
@@ -233,18 +236,18 @@ def reasons(daemon: Daemon, names: set[str]) -> str:
 
 
 def loads(args: argparse.Namespace, folder: Path) -> None:
-    """One server, three loads."""
+    """Runs one server under three loads."""
     program = own_mariadb(folder, "whet-loads-mariadbd")
     settings = f'{QUICK}[reoptimize]\nevery = "3s"\nmin_interval = "10s"\n'
     with Server(program=str(program)) as server:
-        # That is a load of its own.
+        # The preparation is a load of its own, so it comes first.
         server.prepare(TABLES, ROWS)
         with Daemon(folder, [program], settings) as daemon:
             change_loads(server, daemon, args.seconds)
 
 
 def change_loads(server: Server, daemon: Daemon, seconds: float) -> None:
-    """The loads, one after the other."""
+    """Runs the loads, one after the other."""
     deadlocks = 0
     for name in ["oltp_point_select", "oltp_write_only", "select_random_ranges"]:
         while daemon.busy():
@@ -266,7 +269,7 @@ def change_loads(server: Server, daemon: Daemon, seconds: float) -> None:
 
 
 def check(promise: str, kept: bool, detail: str) -> None:
-    """Prints one line; a broken promise ends the test."""
+    """Prints one line. Raises Failed if the check does not hold."""
     print(f"{'ok  ' if kept else 'FAIL'} {promise}: {detail}", flush=True)
     if not kept:
         raise Failed(promise)
@@ -280,7 +283,7 @@ def main() -> int:
     p.add_argument("--seconds", type=float, default=90, help="for each load to be rebuilt for")
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
-    # Servers run as a user of their own, who has to get to his program.
+    # Servers run as a user of their own, which must be able to read the program.
     with tempfile.TemporaryDirectory(prefix="whet-daemon-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -290,7 +293,7 @@ def main() -> int:
             print(f"daemon-test: {e}", file=sys.stderr)
             log = folder / "log"
             lines = log.read_text().splitlines() if log.exists() else []
-            # What it warned of is what is asked for, however long ago it was.
+            # All warnings are shown, and the last lines.
             print("\n".join([line for line in lines[:-20] if " WARN " in line] + lines[-20:]), file=sys.stderr)
             return 1
     return 0

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes a Debian package of a whet that is built; prints its path.
+# Builds a Debian package of a whet that is built already, and prints the package's path.
 #
 #   tools/deb.sh [BINARY [FOLDER]]      target/release/whet, to target/deb
 set -euo pipefail
@@ -9,7 +9,7 @@ binary=${1:-target/release/whet} folder=${2:-target/deb}
 version=$("$binary" --version)
 version=${version#whet }-1
 maintainer="${DEBFULLNAME:-whet developers} <${DEBEMAIL:-whet@example.org}>"
-# The same sources and binary make the same package.
+# The date of the last commit: the same sources and binary make the same package.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 export SOURCE_DATE_EPOCH
 mkdir -p "$folder"
@@ -22,7 +22,7 @@ doc=$root/usr/share/doc/whet man=$root/usr/share/man
 install -D -m 755 "$binary" "$root/usr/bin/whet"
 strip --strip-unneeded --remove-section=.comment "$root/usr/bin/whet"
 install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet.service packaging/whet-off.{path,service}
-# The kill switch is armed wherever the package is.
+# The kill switch is active wherever the package is installed.
 mkdir "$root/usr/lib/systemd/system/paths.target.wants"
 ln -s ../whet-off.path "$root/usr/lib/systemd/system/paths.target.wants/whet-off.path"
 install -D -m 644 packaging/whet.toml "$root/etc/whet.toml"
@@ -59,7 +59,7 @@ mkdir "$root/DEBIAN"
 install -m 755 -t "$root/DEBIAN" packaging/debian/{postinst,prerm,postrm}
 echo /etc/whet.toml >"$root/DEBIAN/conffiles"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
-# dpkg-shlibdeps wants the shape of a source package around it, and of a binary one.
+# dpkg-shlibdeps expects the layout of a source package and of a binary package around the program.
 mkdir "$root/debian"
 printf 'Source: whet\n\nPackage: whet\nArchitecture: amd64\n' >"$root/debian/control"
 touch "$root/DEBIAN/control"

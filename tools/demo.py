@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The demo's second half: a private server, a load, and whet. Everything it starts ends with it.
+"""The second part of the demo: a private server, a load, and whet. All that it starts ends with it.
 
-DEMO_PAIRS: pairs of windows to measure (default 150, which takes some two minutes).
+DEMO_PAIRS: pairs of windows to measure (default 150, about two minutes).
 """
 
 import os
@@ -22,7 +22,7 @@ WARM_UP = 5.0
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Says what happens and how long it took."""
+    """Prints what happens, and how long it took."""
     print(f"==> {what}", flush=True)
     began = time.monotonic()
     yield
@@ -30,7 +30,7 @@ def step(what: str) -> Iterator[None]:
 
 
 def demo(whet: Whet, pairs: int) -> bool:
-    """The story from a fresh server to a verified undo; whether all of it went well."""
+    """Runs the demo, from a fresh server to a verified undo. Returns whether all went well."""
     with Server() as server:
         with step(f"a private MariaDB (Debian's own binary), pid {server.pid}: {TABLES} tables of {ROWS:,} rows"):
             server.prepare(TABLES, ROWS)

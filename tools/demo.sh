@@ -1,6 +1,6 @@
 #!/bin/bash
-# The demo: a stock MariaDB under load, optimized while it runs, measured, and put back byte for byte.
-# Installs and builds what is missing, then hands over to demo.py. DEMO_PAIRS=50 makes the measurement shorter.
+# The demo: a stock MariaDB under load is optimized while it runs, measured, and restored byte for byte. This
+# script installs and builds what is missing, then runs demo.py. DEMO_PAIRS=50 shortens the measurement.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

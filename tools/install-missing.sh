@@ -1,6 +1,6 @@
 #!/bin/bash
-# Debian packages that the demo and the tests need: installs those that are missing, as root; says which they are,
-# as anybody else.
+# Installs the Debian packages that the demo and the tests need, if they are missing and the user is root. For
+# other users it lists the missing packages and fails.
 #
 #   tools/install-missing.sh COMMAND=PACKAGE...     COMMAND: a program's name, or the path of any file
 set -euo pipefail
@@ -11,7 +11,7 @@ for pair in "$@"; do
     if [[ $command == /* ]]; then
         [[ -e $command ]] || missing+=("$package")
     else
-        # mariadbd lives in /usr/sbin, which only root has in its path.
+        # mariadbd is in /usr/sbin, which only the path of root has.
         PATH=$PATH:/usr/sbin command -v "$command" >/dev/null || missing+=("$package")
     fi
 done
@@ -23,8 +23,8 @@ if ((EUID != 0)); then
     exit 1
 fi
 
-# Debian's packages start their services; the demo brings its own private server. A policy that is there already
-# (as in containers) is left as it is.
+# Debian's packages start their services, but the demo starts its own private server. An existing policy (as
+# in containers) is left as it is.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What an optimized MariaDB gains, measured so that the answer holds on a noisy machine.
+"""Measures what an optimized MariaDB gains, with a method that is valid on a noisy machine.
 
-Two short windows make a pair: one with whet's code, one without, in random order, `whet redo` and `whet undo` in
-between. Whatever drifts (the host's other guests, the buffer pool, the clock rate) is nearly the same for both
-halves of a pair, so the ratio within a pair is good even where single runs differ by half. The answer is the median
-of the ratios with a 95% bootstrap interval. `--null` leaves whet out and so measures the method itself: its
-interval must hold 1.
+Two short windows make a pair: one with whet's clones, one without, in random order, with `whet redo` and
+`whet undo` between them. Whatever drifts (the host's other guests, the buffer pool, the clock rate) is nearly
+the same for both halves of a pair. So the ratio within a pair is good even if single runs differ by half. The
+result is the median of the ratios with a 95% bootstrap interval. `--null` is the A/A control: it leaves whet
+out and so measures the method itself. Its interval must contain 1.
 
-The load must be running already, and the target be optimized. It is left in the state in which it was found.
+The load must be running already, and the target be optimized. At the end the target is in the state in which
+it was found.
 
-The figures, all of them 1.00 for "no difference" and more for a gain:
+The figures are ratios: 1.00 is no difference, more is a gain.
   CPU per query        the server's CPU time per query, without / with     (the one to quote: the client is not in it)
   throughput           queries per second, with / without
   user CPU per query   as the first, user mode alone, pooled over all windows of a side (the kernel splits user from
@@ -37,7 +38,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class MeasureError(Exception):
-    """There is no honest answer; the text says why."""
+    """There is no valid result; the text says why."""
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Window:
     cpu: float
     user: float
     system: float
-    # Windows of one group have more in common than their pair: the server process, the layout of its memory.
+    # Windows of one group share more than a pair does: the server process, the layout of its memory.
     group: int = 0
 
 
@@ -65,18 +66,20 @@ class Estimate:
 
 
 def cpu_clock(pid: int) -> float:
-    """Seconds of CPU that the process has used.
+    """Returns the CPU seconds of a process.
 
-    The process's CPU clock, read from outside: the same nanoseconds as the sum of /proc/PID/task/*/schedstat, but in
-    one system call, and with the threads that have ended. The number is the kernel's MAKE_PROCESS_CPUCLOCK with
-    CPUCLOCK_SCHED (include/linux/posix-timers.h), which is what clock_getcpuclockid(3) computes.
+    This is the process's CPU clock, read from outside: the same nanoseconds as the sum of
+    /proc/PID/task/*/schedstat, but in one system call, and with the threads that have ended. The number is
+    the kernel's MAKE_PROCESS_CPUCLOCK with CPUCLOCK_SCHED (include/linux/posix-timers.h), as
+    clock_getcpuclockid(3) computes it.
     """
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def cpu_ticks(pid: int) -> tuple[float, float]:
-    """User and system seconds of the process, in the kernel's coarse split."""
-    # The name in the second field may hold blanks and parentheses; what follows the last one is regular.
+    """Returns the user and system seconds of a process, in the kernel's coarse split."""
+    # The name in the second field may hold blanks and parentheses. The text behind the last parenthesis is
+    # regular.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) * TICK, int(fields[12]) * TICK
 
@@ -89,14 +92,15 @@ class Gauge:
         self.connection = connection
 
     def read(self) -> tuple[int, float, float]:
-        """Queries so far, time, CPU time; the latter two as of the middle of the question about the first."""
+        """Reads queries so far, time and CPU time. Both times are those of the middle of the query for the
+        first."""
         time_before, cpu_before = time.monotonic(), cpu_clock(self.pid)
         queries = self.connection.status("Questions")
         time_after, cpu_after = time.monotonic(), cpu_clock(self.pid)
         return queries, (time_before + time_after) / 2, (cpu_before + cpu_after) / 2
 
     def window(self, pair: int, side: str, seconds: float) -> Window:
-        """Takes one window."""
+        """Measures one window."""
         user, system = cpu_ticks(self.pid)
         queries, began, cpu = self.read()
         time.sleep(seconds)
@@ -105,7 +109,8 @@ class Gauge:
         return Window(
             pair=pair,
             side=side,
-            # The server counts the question itself before it answers, so exactly one of ours is in the difference.
+            # The server counts this statement before it answers it, so exactly one statement of the gauge is
+            # in the difference.
             queries=queries_after - queries - 1,
             seconds=ended - began,
             cpu=cpu_after - cpu,
@@ -132,16 +137,17 @@ class Sides:
         self.go(self.found)
 
     def go(self, state: str | None) -> None:
-        """Undo or redo, unless that is the state already. In random order both sides need it equally often."""
+        """Runs undo or redo, unless the target is in the state already. In random order both sides need this
+        equally often."""
         if state != self.now:
-            # Set only after success: a toggle that was broken off is done again at the end.
+            # Set only after success: an interrupted toggle is repeated at the end.
             self.now = None
             self.whet.run("redo" if state == "optimized" else "undo", self.pid)
             self.now = state
 
 
 class NoSides:
-    """For `--null`: both sides are the target as it is."""
+    """The sides with `--null`: both are the target as it is."""
 
     def __enter__(self) -> "NoSides":
         return self
@@ -150,13 +156,13 @@ class NoSides:
         pass
 
     def go(self, _state: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def take_windows(
     gauge: Gauge, sides: Sides | NoSides, pairs: int, window: float, settle: float, rng: random.Random
 ) -> list[Window]:
-    """All windows, in the order in which they were taken."""
+    """Measures all windows, and returns them in the order in which they were measured."""
     state = {"with": "optimized", "without": "undone"}
     windows = []
     for pair in range(pairs):
@@ -174,7 +180,8 @@ def take_windows(
 
 
 def bootstrap(groups: list[list[float]], rng: random.Random, resamples: int = RESAMPLES) -> Estimate:
-    """The median, with the percentile bootstrap's 95% interval: groups are drawn, then ratios in each."""
+    """Returns the median, with the 95% interval of the percentile bootstrap: groups are drawn, then ratios in
+    each group."""
 
     def resampled() -> float:
         drawn = rng.choices(groups, k=len(groups)) if len(groups) > 1 else groups
@@ -189,7 +196,7 @@ def bootstrap(groups: list[list[float]], rng: random.Random, resamples: int = RE
 
 
 def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
-    """Those pairs, by side, of which both windows saw the server work."""
+    """Returns the pairs, by side, in which the server worked in both windows."""
     pairs: dict[int, dict[str, Window]] = {}
     for w in windows:
         pairs.setdefault(w.pair, {})[w.side] = w
@@ -197,7 +204,7 @@ def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
 
 
 def user_gain(pairs: list[dict[str, Window]]) -> float | None:
-    """User CPU per query without by that with, pooled. None where windows were too few for a single tick."""
+    """Returns user CPU per query without clones over with clones, pooled. None if the windows had no tick."""
 
     def per_query(side: str) -> float:
         return sum(p[side].user for p in pairs) / sum(p[side].queries for p in pairs)
@@ -207,7 +214,8 @@ def user_gain(pairs: list[dict[str, Window]]) -> float | None:
 
 
 def evaluate(windows: list[Window], rng: random.Random) -> dict:
-    """The figures of the windows. Pairs with a window in which the server did nothing are left out, and counted."""
+    """Computes the figures of the windows. Pairs with a window in which the server did nothing are left out,
+    and counted."""
     whole = whole_pairs(windows)
     taken = len({w.pair for w in windows})
     if len(whole) < max(2, taken // 2):
@@ -240,7 +248,7 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
     return {
         "cpu_per_query": estimate(lambda p: per_query(p["without"]) / per_query(p["with"])),
         "throughput": estimate(lambda p: rate(p["with"]) / rate(p["without"])),
-        # No interval: one number of each side.
+        # No interval: each side gives one number.
         "user_cpu_per_query": user_gain(whole),
         "with": side("with"),
         "without": side("without"),
@@ -250,7 +258,7 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
 
 
 def machine() -> dict:
-    """What the figures were taken on."""
+    """Describes the host."""
     found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": found[0].partition(":")[2].strip() if found else platform.machine(),
@@ -271,7 +279,7 @@ def measure(
     whet: Whet | None = None,
     user: str = "root",
 ) -> dict:
-    """Takes the windows and evaluates them."""
+    """Measures the windows and evaluates them."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     rng = random.Random(seed)
     began = time.monotonic()
@@ -295,7 +303,7 @@ def measure(
 
 
 def table(result: dict) -> str:
-    """The figures for people."""
+    """Formats the figures for the user."""
     method, here = result["method"], result["machine"]
     left, right = ("A", "B") if method["null"] else ("without", "with")
 

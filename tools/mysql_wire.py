@@ -1,8 +1,8 @@
-"""The MySQL client protocol, as little of it as status counters need: log in without a password over a unix
+"""The part of the MySQL client protocol that status counters need: log in without a password over a unix
 socket, send a query, read its rows as text.
 
-The lab and the tests use it instead of a client program, so that reading a counter costs one round trip and no
-process. Packet layouts: MariaDB Knowledge Base, "Clients & Utilities / Client/Server Protocol".
+With it the tools read a counter in one round trip, without the process of a client program. Packet layouts:
+MariaDB Knowledge Base, "Clients & Utilities / Client/Server Protocol".
 """
 
 import socket
@@ -22,11 +22,12 @@ UTF8MB4 = 45
 
 
 class MysqlError(Exception):
-    """The server said no, or said something that is not the protocol."""
+    """The server refused a request, or its reply is not in the protocol."""
 
 
 def lenenc(data: bytes, at: int) -> tuple[int | None, int]:
-    """A length-encoded integer at `at`: its value (None for SQL NULL) and the place after it."""
+    """Parses a length-encoded integer at `at`. Returns its value (None for SQL NULL) and the offset after
+    it."""
     first = data[at]
     if first < 0xFB:
         return first, at + 1
@@ -37,7 +38,7 @@ def lenenc(data: bytes, at: int) -> tuple[int | None, int]:
 
 
 def text_row(data: bytes) -> list[str | None]:
-    """One row of the text protocol."""
+    """Parses one row of the text protocol."""
     row: list[str | None] = []
     at = 0
     while at < len(data):
@@ -51,7 +52,7 @@ def text_row(data: bytes) -> list[str | None]:
 
 
 def handshake_response(user: str, database: str) -> bytes:
-    """The login packet for a user without a password."""
+    """Builds the login packet of a user without a password."""
     caps = LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH
     if database:
         caps |= CONNECT_WITH_DB
@@ -64,7 +65,7 @@ def handshake_response(user: str, database: str) -> bytes:
 
 
 class Connection:
-    """One session. Use as a context manager, or call `close`."""
+    """One session. Use it as a context manager, or call `close`."""
 
     def __init__(self, path: str, user: str = "root", database: str = "", timeout: float = 30.0):
         self._sequence = 0
@@ -85,7 +86,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Says good-bye; a server that is already gone does not mind."""
+        """Ends the session. It is no error if the server has ended."""
         try:
             self._sequence = 0
             self._send(COM_QUIT)
@@ -95,7 +96,7 @@ class Connection:
         self._socket.close()
 
     def query(self, sql: str) -> list[list[str | None]]:
-        """The rows of a statement (none for one that gives no rows)."""
+        """Runs a statement and returns its rows (none if the statement gives no rows)."""
         self._sequence = 0
         self._send(COM_QUERY + sql.encode())
         first = self._receive()
@@ -113,7 +114,7 @@ class Connection:
             rows.append(text_row(packet))
 
     def status(self, name: str) -> int:
-        """A global status counter."""
+        """Returns a global status counter."""
         rows = self.query(f"SHOW GLOBAL STATUS LIKE '{name}'")
         if len(rows) != 1 or rows[0][1] is None:
             raise MysqlError(f"the server has no status counter {name!r}")
@@ -125,8 +126,8 @@ class Connection:
             raise MysqlError(f"handshake version {greeting[0]} is not 10")
         self._send(handshake_response(user, database))
         answer = self._receive()
-        # 0xFE: the account wants another method. With unix_socket the server looks at who we are, and an account
-        # without a password takes an empty proof; both are answered by an empty packet.
+        # 0xFE: the account has another method. With unix_socket the server checks the user of this process,
+        # and an account without a password takes an empty proof. An empty packet serves both.
         if answer[0] == 0xFE:
             self._send(b"")
             answer = self._receive()

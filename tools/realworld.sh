@@ -1,12 +1,13 @@
 #!/bin/bash
-# Real programs in stress mode: each runs plain, and then under `whet run --shuffle SEED`, which clones every function
-# it can and puts all blocks in random order while the program runs. Exit code and output must be the same.
+# Real programs in stress mode: each runs plain, and then under `whet run --shuffle SEED`, which clones every
+# function it can and puts all blocks in random order while the program runs. Exit code and output must be the
+# same.
 #
 #   tools/realworld.sh short [SEED]       python3, sqlite3, perl with one seed; a minute at most
 #   tools/realworld.sh long [SEED...]     also more of python3's own tests, xz, bash, gdb, mariadbd; three seeds
 #
-# The binary is $WHET or target/release/whet. A program that ends before it was optimized proves nothing, and has
-# failed. Closes with "N passed, N failed".
+# The binary is $WHET or target/release/whet. A program that ends before it is optimized proves nothing, so it
+# counts as failed. The last line is "N passed, N failed".
 set -uo pipefail
 export LC_ALL=C.UTF-8
 cd "$(dirname "$0")/.." || exit 1
@@ -40,7 +41,7 @@ fi
 "$tools/install-missing.sh" "${packages[@]}" || exit 1
 
 scratch=$(mktemp -d -t whet-realworld-XXXXXX)
-# Ends what still runs when the script is broken off: each case is a process group of its own.
+# Ends the running program if the script is interrupted. Each program is a process group of its own.
 running=
 finish() {
     [[ -z $running ]] || kill -KILL -- "-$running" 2>/dev/null
@@ -63,7 +64,7 @@ result() {
 in_group() {
     local limit=$1
     shift
-    # timeout makes the group, and signals all of it when the time is up.
+    # timeout creates the group, and signals all of it when the time is up.
     timeout --kill-after=5 "$limit" "$@" &
     running=$!
     wait "$running"
@@ -72,8 +73,8 @@ in_group() {
     return "$code"
 }
 
-# What of a program's output may differ from run to run. python's test runner: times, load, its scratch directory, and
-# that a test has passed, which it says only of those that took half a minute.
+# Removes what differs from run to run in a program's output. In that of python's test runner these are times,
+# load, its scratch directory, and the note that a test passed, which only tests of half a minute or more get.
 stable() {
     sed -E -e 's/^[0-9:]+ load avg: [0-9.]+ //' -e '/^== /d' -e '/^Total duration/d' \
         -e '/^test_[a-z]+ passed in /d' -e 's/ -- test_[a-z]+ passed in .*//' "$1"
@@ -94,7 +95,8 @@ program() {
     fi
     stable plain.out >plain.txt
     for seed in "${seeds[@]}"; do
-        # On a busy machine a program may be over before it is optimized; that run proves nothing.
+        # On a busy machine a program may end before it is optimized. Such a run proves nothing and is
+        # repeated.
         for _ in 1 2 3; do
             rm -f report.json
             began=$SECONDS
@@ -128,9 +130,9 @@ program() {
     done
 }
 
-# The work. Each program has several seconds of it, so that most of it happens after the optimization.
+# The work. Each program has several seconds of it, so that most of it runs after the optimization.
 
-# Named again and again, the modules are run as often: what comes first runs while whet still works.
+# Each module is named several times, so it runs as often: the first runs happen while whet still works.
 python_modules=()
 for _ in {1..9}; do python_modules+=(test_json test_re); done
 if [[ $form == long ]]; then
@@ -139,11 +141,11 @@ if [[ $form == long ]]; then
         test_exceptions test_math test_decimal
     )
 
-    # 30 MB that a compressor has to think about: words of a fixed pseudo-random sequence.
+    # 30 MB that take a compressor some time: words of a fixed pseudo-random sequence.
     /usr/bin/perl -e 'my $s = 1; my @words = map { join "", map { chr 97 + ($s = ($s * 69069 + 1) & 0xffffffff) % 26 } 0 .. 2 + $_ % 9 } 1 .. 5000;
         my $n = 0; while ($n < 30_000_000) { $s = ($s * 69069 + 1) & 0xffffffff; my $w = $words[($s >> 12) % 5000]; print $w, " "; $n += 1 + length $w }' >words
     xz -T1 -0 -k words
-    # One file of many streams; each carries a checksum of what must come out.
+    # One file of many streams. Each stream has a checksum of its content.
     for _ in {1..6}; do cat words.xz; done >many.xz
 fi
 
@@ -210,7 +212,7 @@ if [[ $form == long ]]; then
     program xz xz -T1 -1 -c words
     program xz-test xz -T1 -t many.xz
     program bash /bin/bash work.sh
-    # The listing of whet's own symbols, three times: reads DWARF, sorts and demangles.
+    # Lists the symbols of whet three times: gdb reads DWARF, sorts and demangles.
     listing=()
     for _ in {1..3}; do listing+=(-ex 'info functions' -ex 'info types' -ex 'info variables'); done
     program gdb gdb -nx -batch "${listing[@]}" "$whet"

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The acceptance test on a real server under sysbench: Debian's stripped mariadbd, or another one by its name.
+"""The acceptance test on a real server under sysbench: Debian's stripped mariadbd, or another server by its
+name.
 
-Default: the server is optimized under load, the code is taken out and put back many times, and at last everything
-is undone and verified. No query may fail and nothing may appear in the server's error log. Prints how long the
-server stood still.
+Default: the server is optimized under load, the clones are undone and redone many times, and at last
+everything is undone and verified. No query may fail, and nothing may appear in the server's error log. The
+test prints how long the server was stopped.
 
   --shuffle SEED   every clonable function, in random order, under oltp_read_write: correctness, not speed
   --crash          an optimized server is killed by SIGSEGV in a busy thread; the stack trace that it writes to its
                    own error log must be whole, through the clones
 
-Closes with "N passed, N failed".
+The last line is "N passed, N failed".
 """
 
 import argparse
@@ -35,13 +36,13 @@ SYS_TGKILL = 234
 
 
 class Checks:
-    """Counts what held and what did not, and says so at once."""
+    """Counts checks that hold and checks that fail, and prints each at once."""
 
     def __init__(self) -> None:
         self.passed = self.failed = 0
 
     def check(self, holds: bool, what: str, evidence: object = "") -> bool:
-        """One check; the evidence is shown where it does not hold."""
+        """Prints one check. The evidence is shown if the check fails. Returns whether it holds."""
         if holds:
             self.passed += 1
         else:
@@ -50,7 +51,7 @@ class Checks:
         return holds
 
     def works(self, what: str, act: Callable[[], dict]) -> dict:
-        """One check that a whet command succeeds; its answer, {} if it does not."""
+        """Checks that a whet command succeeds. Returns its output, {} if it fails."""
         try:
             answer = act()
         except WhetError as e:
@@ -61,14 +62,14 @@ class Checks:
 
 
 def show_stops(name: str, answers: list[dict]) -> None:
-    """The stops of some commands in one line."""
+    """Prints the stops of some commands in one line."""
     stops = [a["stop_ms"] for a in answers if "stop_ms" in a]
     if stops:
         print(f"       {name:<8} stop: median {median(s['median'] for s in stops):.2f} ms, max {max(s['max'] for s in stops):.2f} ms")
 
 
 def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
-    """Optimizes the server under its load."""
+    """Optimizes the server under its load and returns whet's output."""
     words = ["optimize", pid] + (["--shuffle", shuffle] if shuffle is not None else [])
     began = time.monotonic()
     answer = checks.works("optimize", lambda: whet.run(*words))
@@ -79,7 +80,7 @@ def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
             f"       {functions['cloned']} functions cloned, {functions['refused']} refused, {took:.1f} s, "
             f"whet's CPU time {whet.cpu_seconds:.1f} s, peak memory {answer['whet_peak_rss_mb']:.0f} MB"
         )
-        # Stress mode clones what never ran.
+        # Stress mode also clones functions that never ran, so coverage says nothing there.
         if shuffle is None:
             coverage = answer["coverage_main"]
             print(f"       in clones: {coverage:.3f} of the program's samples, {answer['coverage']:.3f} of all")
@@ -88,7 +89,7 @@ def optimize(checks: Checks, whet: Whet, pid: int, shuffle: int | None) -> dict:
 
 
 def toggle(checks: Checks, whet: Whet, pid: int, toggles: int, until: float) -> None:
-    """Undo and redo, evenly over the time that is left."""
+    """Runs undo and redo, evenly over the time that is left."""
     undone, redone = [], []
     try:
         for i in range(toggles):
@@ -104,7 +105,7 @@ def toggle(checks: Checks, whet: Whet, pid: int, toggles: int, until: float) -> 
 
 
 def undo_and_verify(checks: Checks, whet: Whet, pid: int) -> None:
-    """Takes everything out; the server's code must be the file's again."""
+    """Undoes all clones. The server's code must then be identical to the file."""
     checks.works("undo", lambda: whet.run("undo", pid))
     answer = checks.works("verify", lambda: whet.run("verify", pid))
     identical = answer.get("identical") is True and not answer.get("unexpected")
@@ -112,7 +113,7 @@ def undo_and_verify(checks: Checks, whet: Whet, pid: int) -> None:
 
 
 def no_failed_query(checks: Checks, load: Load, result: LoadResult, deadlocks: int) -> None:
-    """sysbench's own account."""
+    """Checks sysbench's result."""
     print(f"       {result.queries} queries in {result.seconds:.0f} s")
     checks.check(result.exit_code == 0, "sysbench ended well", f"exit code {result.exit_code}\n{load.text()[-2000:]}")
     well = result.queries > 0 and result.clean_but_for(deadlocks)
@@ -120,19 +121,19 @@ def no_failed_query(checks: Checks, load: Load, result: LoadResult, deadlocks: i
 
 
 def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
-    """Optimize, toggle, undo, verify, all of it under load."""
+    """Optimizes, toggles, undoes and verifies a server, all of it under load."""
     test = "oltp_read_only" if options.shuffle is None else "oltp_read_write"
     with Server(options.server) as server:
         server.prepare(TABLES, ROWS)
         errors_before = server.error_lines()
         began = time.monotonic()
-        # Without an end of its own: on a busy machine what is done to the server may take longer than was meant.
+        # The load has no end of its own: on a busy machine the steps may take longer than planned.
         with Load(server.socket, test, options.connections, None, TABLES, ROWS) as load:
             time.sleep(WARM_UP)
             installed = optimize(checks, whet, server.pid, options.shuffle)
             if installed:
                 show_stops("install", [installed])
-                # The last undo and verify are to happen under load as well.
+                # The last undo and verify must happen under load as well.
                 toggle(checks, whet, server.pid, options.toggles, began + options.seconds - 5)
                 undo_and_verify(checks, whet, server.pid)
                 checks.check(load.running(), "all of it happened under load", "sysbench ended before")
@@ -144,13 +145,13 @@ def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
         checks.check(not errors, "nothing in the error log", "\n".join(errors))
 
 
-# A frame in the server's own stack trace. MariaDB and MySQL 5.6: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`; MySQL 9.7:
-# ` #3 0x7f38... name`, closed by one of all ones.
+# A frame in the server's own stack trace. MariaDB and MySQL 5.6: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`.
+# MySQL 9.7: ` #3 0x7f38... name`, where the last address is all ones.
 FRAME = re.compile(r"^(?:\S*\[(0x[0-9a-f]+)\]|\s*#\d+ (0x[0-9a-f]+) .*)$", re.M)
 
 
 class CodeMap:
-    """What code of a process lies where, as it was when this was made."""
+    """The executable mappings of a process at one moment."""
 
     def __init__(self, pid: int):
         self.ranges = []
@@ -161,12 +162,13 @@ class CodeMap:
                 self.ranges.append((start, end, path[0] if path else "" if inode == "0" else "?"))
 
     def file(self, address: int) -> str | None:
-        """The file there; "" for code of no file, which clones are; None where there is no code."""
+        """Returns the file mapped at an address; "" for code without a file, as clones are; None if there is
+        no code."""
         return next((path for start, end, path in self.ranges if start <= address < end), None)
 
 
 def busiest_thread(pid: int) -> int:
-    """The thread that used most CPU in the last moment: one that serves queries."""
+    """Returns the thread that used most CPU in the last half second: it serves queries."""
 
     def used() -> dict[int, int]:
         tasks = Path(f"/proc/{pid}/task").iterdir()
@@ -178,7 +180,7 @@ def busiest_thread(pid: int) -> int:
 
 
 def crash(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
-    """A crash report through clones. The server is meant to die here, so the load's errors do not count."""
+    """Checks a crash report through clones. The server must die here, so the load's errors do not count."""
     with Server(options.server) as server:
         server.prepare(1, 10_000)
         with Load(server.socket, "oltp_read_only", options.connections, None, 1, 10_000) as load:
@@ -190,7 +192,7 @@ def crash(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
             code_map = CodeMap(server.pid)
             LIBC.syscall(SYS_TGKILL, server.pid, busiest_thread(server.pid), signal.SIGSEGV)
             code = server.wait(60)
-        # MySQL reports and then exits, with 1 or 2.
+        # MySQL writes the report and then exits with 1 or 2.
         checks.check(code in (-signal.SIGSEGV, 1, 2), "the server ended by the signal", f"exit code {code}")
         log = server.error_log.read_text(errors="replace")
         trace = log.partition("Attempting backtrace")[2].partition("Trying to get some variables")[0]

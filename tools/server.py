@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A private MariaDB or MySQL server for tests, and a sysbench load for it.
 
-The server is Debian's own stripped mariadbd, or another one of tools/servers by its name, on a new, throw-away data
-directory: its own unix socket, no network, and settings that keep the disk out of the way so that the load is bound
-by the CPU. It and its directory are gone afterwards, whatever happens; nothing else on the host is touched.
+The server is Debian's own stripped mariadbd, or another server of tools/servers by its name. It has a new,
+throw-away data directory, its own unix socket and no network. Its settings avoid waits for the disk, so that
+the load is bound by the CPU. The server and its directory are removed at the end, also after a failure.
+Nothing else on the host is changed.
 
 As a module:   with Server() as server: server.prepare(4, 100_000); load = Load(server.socket, "oltp_read_only")
 As a command:  server.py fetch [NAME...]           bring servers into the cache ($WHET_SERVERS), all without a name
@@ -32,18 +33,19 @@ from servers.room import die_with_parent, entered, left, room
 
 USER = "sbtest"
 DATABASE = "sbtest"
-# Memory that looks like a disk: a server that syncs each commit is bound by the CPU there as well.
+# Memory as a disk: there, a server that syncs each commit is bound by the CPU as well.
 MEMORY_DISK = "/dev/shm"
 NO_DISK = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
 DURABLE = ["--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=1"]
 
 
 class ServerError(Exception):
-    """The server or sysbench did not do what the test needs; the text says what and shows their own words."""
+    """The server or sysbench failed; the text says how and shows their own messages."""
 
 
 def exit_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP end this program as Ctrl-C does: through the context managers, which clean up."""
+    """Makes SIGTERM and SIGHUP end this program as Ctrl-C does: through the context managers, which clean
+    up."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -53,7 +55,7 @@ def exit_on_signals() -> None:
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The end of a log, for error messages."""
+    """Returns the last lines of a log, for error messages."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError as e:
@@ -84,7 +86,7 @@ class Server:
 
     def __enter__(self) -> "Server":
         self.recipe = obtain(self.name)
-        # Servers refuse to run as root; Debian's package has a user for them.
+        # Servers refuse to run as root. Debian's package has a user for them.
         self.user = "mysql" if os.geteuid() == 0 else None
         self.dir = Path(tempfile.mkdtemp(prefix="whet-server-", dir=MEMORY_DISK if self.durable else None))
         self.data = self.dir / "data"
@@ -104,7 +106,8 @@ class Server:
         self.stop()
 
     def _child(self, args: list[str], **more: object) -> "subprocess.Popen[bytes]":
-        # A process group of its own: a Ctrl-C at the terminal is for us, and we end the server in order.
+        # A process group of its own: a Ctrl-C at the terminal reaches only this program, which ends the
+        # server in order.
         return subprocess.Popen(
             args,
             stdin=subprocess.DEVNULL,
@@ -148,10 +151,10 @@ class Server:
                 "--skip-name-resolve",
                 "--skip-log-bin",
                 f"--max-connections={self.max_connections}",
-                # All data in memory, and nobody waits for the disk: what is left is CPU work.
+                # All data is in memory and nothing waits for the disk, so only CPU work is left.
                 "--innodb-buffer-pool-size=256M",
                 *(DURABLE if self.durable else NO_DISK),
-                # The data is thrown away: a shutdown needs not write it out.
+                # The data is thrown away, so a shutdown need not write it out.
                 "--innodb-fast-shutdown=2",
                 *self.recipe.options,
             ],
@@ -175,17 +178,18 @@ class Server:
                 time.sleep(0.1)
 
     def connect(self) -> Connection:
-        """A session as root."""
+        """Opens a session as root."""
         return Connection(self.socket)
 
     def alive(self) -> bool:
-        """Whether the server has not ended."""
+        """Returns whether the server runs."""
         if self._process is not None and self.exit_code is None:
             self.exit_code = self._process.poll()
         return self._process is not None and self.exit_code is None
 
     def wait(self, timeout: float) -> int | None:
-        """Waits for the server to end by itself; its exit code (minus the signal's number), None if it has not."""
+        """Waits for the server to end by itself. Returns its exit code (minus a signal's number), None if it
+        has not ended."""
         assert self._process is not None
         try:
             self.exit_code = self._process.wait(timeout)
@@ -194,7 +198,7 @@ class Server:
         return self.exit_code
 
     def shut_down(self, timeout: float = 60) -> int | None:
-        """Asks the server to end; its exit code, None if it has not ended in time."""
+        """Ends the server with SIGTERM. Returns its exit code, None if it has not ended in time."""
         if self.alive():
             assert self._process is not None
             self._process.terminate()
@@ -202,7 +206,7 @@ class Server:
         return self.exit_code
 
     def stop(self) -> None:
-        """Ends the server, by force if it must be, and removes its directory."""
+        """Ends the server, by SIGKILL if needed, and removes its directory."""
         try:
             if self.shut_down() is None and self._process is not None:
                 self._process.kill()
@@ -210,27 +214,27 @@ class Server:
         finally:
             shutil.rmtree(self.dir, ignore_errors=True)
             left(self.recipe.root, self.dir)
-            # What whet leaves for profilers, which is to outlive the process.
+            # The perf map that whet leaves for profilers, which outlives the process.
             for root in (Path("/"), self.recipe.root or Path("/")):
                 Path(root, f"tmp/perf-{self.pid}.map").unlink(missing_ok=True)
 
     def prepare(self, tables: int, rows: int) -> None:
-        """Makes sysbench's tables."""
+        """Creates sysbench's tables."""
         prepare(self.socket, tables, rows)
 
     def error_lines(self) -> list[str]:
-        """What the error log holds that no healthy run writes."""
+        """Returns the lines of the error log that no healthy run writes."""
         text = self.error_log.read_text(errors="replace")
         return [line for line in text.splitlines() if "[ERROR]" in line or "got signal" in line]
 
     def deadlocks(self) -> int:
-        """How many deadlocks between transactions the server has ended so far."""
+        """Returns how many deadlocks between transactions the server has ended so far."""
         with self.connect() as db:
             return int(db.query(self.recipe.deadlocks)[0][0] or 0)
 
 
 def sysbench_command(socket: str, test: str, tables: int, rows: int, threads: int) -> list[str]:
-    """sysbench's words up to the command."""
+    """Returns sysbench's arguments up to its command."""
     return [
         "sysbench",
         test,
@@ -245,7 +249,7 @@ def sysbench_command(socket: str, test: str, tables: int, rows: int, threads: in
 
 
 def prepare(socket: str, tables: int, rows: int) -> None:
-    """Makes sysbench's tables on the server at `socket`."""
+    """Creates sysbench's tables on the server at `socket`."""
     threads = min(tables, os.cpu_count() or 1)
     command = sysbench_command(socket, "oltp_read_only", tables, rows, threads) + ["prepare"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -255,7 +259,7 @@ def prepare(socket: str, tables: int, rows: int) -> None:
 
 @dataclass
 class LoadResult:
-    """What a load did and what went wrong with it."""
+    """The work of a load, and its errors."""
 
     exit_code: int
     seconds: float
@@ -266,11 +270,12 @@ class LoadResult:
 
     @property
     def clean(self) -> bool:
-        """No query failed and no connection was lost."""
+        """Returns whether no query failed and no connection was lost."""
         return self.clean_but_for(0)
 
     def clean_but_for(self, deadlocks: int) -> bool:
-        """The same beside so many deadlocks: those are the data's doing, and sysbench tries such transactions again."""
+        """As `clean`, apart from this number of deadlocks: they come from the data, and sysbench retries such
+        transactions."""
         failed = self.ignored_errors > deadlocks or self.reconnects > 0 or bool(self.complaints)
         return self.exit_code == 0 and not failed
 
@@ -279,15 +284,15 @@ INTERVAL = re.compile(r"^\[ \d+s \].* qps: ([\d.]+) .* err/s: ([\d.]+) reconn/s:
 
 
 def figure(text: str, name: str) -> int | None:
-    """A total of sysbench's closing report."""
+    """Returns a total of sysbench's closing report."""
     found = re.search(rf"^\s+{name}:\s+(\d+)", text, re.M)
     return int(found[1]) if found else None
 
 
 class Load:
-    """sysbench in the background, with a report of each second."""
+    """sysbench in the background, with a report each second."""
 
-    # sysbench has no "until told to stop"; this is longer than any use of it.
+    # sysbench needs a time limit; this one is longer than any use of it.
     FOREVER = 24 * 3600
 
     def __init__(
@@ -300,7 +305,7 @@ class Load:
         rows: int = 100_000,
     ):
         self._bounded = seconds is not None
-        # A file and not a pipe: nobody needs to read it while the load runs.
+        # A file instead of a pipe, which would have to be read while the load runs.
         self._output = tempfile.TemporaryFile("w+", prefix="whet-sysbench-")
         self._began = time.monotonic()
         self._process = subprocess.Popen(
@@ -324,24 +329,24 @@ class Load:
 
     @property
     def pid(self) -> int:
-        """sysbench's process."""
+        """Returns the pid of sysbench."""
         return self._process.pid
 
     def running(self) -> bool:
-        """Whether sysbench has not ended; it ends by itself at the first query that fails for good."""
+        """Returns whether sysbench runs. It ends by itself at the first query that fails for good."""
         return self._process.poll() is None
 
     def text(self) -> str:
-        """What sysbench has said so far."""
+        """Returns the output of sysbench so far."""
         self._output.seek(0)
         return self._output.read()
 
     def finish(self) -> LoadResult:
-        """The result: of a load with an end, when it has come; of one without, by ending it now."""
+        """Returns the result: a load with an end is waited for, a load without an end is ended now."""
         if self._bounded:
             code = self._process.wait()
         elif self.running():
-            # One whole interval after whatever the caller did last, so that its errors would be in the report.
+            # One whole interval passes after the caller's last action, so that the report has its errors.
             time.sleep(1.5)
             ended_early = not self.running()
             self._process.terminate()
@@ -355,7 +360,7 @@ class Load:
         text = self.text()
         intervals = [tuple(map(float, found)) for found in INTERVAL.findall(text)]
         queries, errors, reconnects = (sum(column) for column in zip(*intervals)) if intervals else (0.0, 0.0, 0.0)
-        # The closing report is exact where there is one; the last interval is often a part of a second.
+        # The closing report is exact, if there is one. The last interval is often only a part of a second.
         total = re.search(r"^\s+total:\s+(\d+)", text, re.M)
         return LoadResult(
             exit_code=code,
@@ -368,7 +373,7 @@ class Load:
 
 
 def finish(load: Load, server: Server) -> LoadResult:
-    """Ends the only load that a server has had; none of its queries may have failed."""
+    """Ends the only load that a server has had. Raises ServerError if a query failed."""
     result = load.finish()
     if not result.clean_but_for(server.deadlocks()):
         raise ServerError(f"a query failed: {result}")
@@ -388,7 +393,8 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def fetch_command(options: argparse.Namespace) -> int:
-    """`server.py fetch`: each is told, and a server that cannot be had does not keep the others away."""
+    """`server.py fetch`: prints each server. If a server cannot be obtained, the others are fetched all the
+    same."""
     missing = 0
     for name in options.names or NAMES:
         try:
@@ -402,15 +408,15 @@ def fetch_command(options: argparse.Namespace) -> int:
 
 
 def exec_command(options: argparse.Namespace) -> int:
-    """`server.py exec`: the server's process has this one's number, so whoever started it can watch and end it. It runs
-    as the user who calls, on `data` in the first folder."""
+    """`server.py exec`: becomes the server's process with the same pid, so the caller can watch and end it.
+    The server runs as the calling user, on `data` in the first folder."""
     recipe = obtain(options.name)
     folders = [folder.absolute() for folder in options.folder]
     data = folders[0] / "data"
     places = [f"--datadir={data}", f"--tmpdir={folders[0]}"]
     if options.what == "forget":
         left(recipe.root, *folders)
-        # What whet leaves for profilers, of servers that are gone.
+        # Perf maps that whet leaves for profilers, of servers that have ended.
         for maps in recipe.root.glob("tmp/perf-*.map") if recipe.root else ():
             if not Path("/proc", maps.stem.removeprefix("perf-")).exists():
                 maps.unlink(missing_ok=True)
@@ -441,7 +447,7 @@ def load_command(options: argparse.Namespace) -> int:
             while load.running():
                 time.sleep(0.2)
         except (KeyboardInterrupt, SystemExit):
-            # The signal is the order to end the load, not to be short of its result.
+            # The signal ends the load. Its result is still reported.
             pass
         result = load.finish()
         if not result.clean:

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what the tests and the benchmarks need and what is missing here: compilers for the guests, a debugger, a server
-# and its load.
+# Installs what the tests and the benchmarks need and is missing: compilers for the guests, a debugger, a
+# server and its load.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/bisect against a made-up whet that breaks the command from a certain function on."""
+"""Tests tools/bisect with a made-up whet, whose command fails from a certain number of functions on."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from plain_result import run_and_tell
 
 BISECT = Path(__file__).resolve().parent / "bisect"
 
-# Clones "f1", "f2", ... and spoils the command when BAD is among them, in the way that SYMPTOM says.
+# Clones "f1", "f2", ... and breaks the command in the way of SYMPTOM if function BAD is among the clones.
 FAKE_WHET = """#!/usr/bin/env python3
 import json, subprocess, sys
 TOTAL, BAD, SYMPTOM = {total}, {bad}, {symptom!r}
@@ -35,7 +35,7 @@ sys.exit(128 - code if code < 0 else code)
 
 
 class Bisect(unittest.TestCase):
-    """Each test: how many functions there are, which is bad, how it shows."""
+    """Each test gives the number of functions, the bad function, and the symptom."""
 
     def bisect(
         self, total: int, bad: int, symptom: str, command: tuple[str, ...] = ("echo", "hello"), timeout: int = 60
@@ -75,8 +75,8 @@ class Bisect(unittest.TestCase):
         self.assertIn("plain: exit code 3", done.stdout)
         self.assertIn("culprit: f5\n", done.stdout)
 
-    def test_death_by_a_signal_reads_the_same_plain_and_under_whet(self) -> None:
-        # Plain, the command's death is told by the kernel; whet tells it as a shell does, by 128 + 15.
+    def test_death_by_a_signal_gives_the_same_code_plain_and_under_whet(self) -> None:
+        # The plain command's death is reported by the kernel. whet reports it as a shell does, by 128 + 15.
         done = self.bisect(3, 9, "none", ("sh", "-c", "kill -TERM $$"))
         self.assertIn("plain: exit code 143", done.stdout)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

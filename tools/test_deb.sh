@@ -1,8 +1,9 @@
 #!/bin/bash
-# The package: built of a binary, looked at, installed in a root folder of its own (an overlay of this machine's, in
-# namespaces of its own), used, upgraded, removed and purged; nothing is left.
+# Tests the package: builds it from a binary, examines it, then installs, uses, upgrades, removes and purges
+# it in a root folder of its own (an overlay of this machine's root, in its own namespaces). Nothing may be
+# left.
 #
-#   tools/test_deb.sh        the binary is $WHET, target/debug/whet by default; takes root
+#   tools/test_deb.sh        the binary is $WHET, target/debug/whet by default; needs root
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() {
@@ -10,7 +11,7 @@ fail() {
     exit 1
 }
 
-# The part in the new root. /outside has the package and a whet that stays.
+# The steps in the new root. /outside has the package, and a whet that stays after the removal.
 inside() {
     local package=$1 whet=/outside/whet pid
     installed() { dpkg-query -W -f '${Status}' whet 2>/dev/null; }
@@ -35,13 +36,13 @@ inside() {
     runs=$(daemon)
     [[ -n $runs ]] || fail "no daemon"
 
-    # An upgrade changes nothing in targets, nor what is configured.
+    # An upgrade changes neither targets nor the configuration.
     quietly dpkg --no-triggers --force-confold -i "$package"
     (($(live "$pid") > 0)) || fail "an upgrade has taken something back"
     [[ $(daemon) == "$runs" ]] || fail "the daemon is gone after an upgrade"
     grep -q "^# mine" /etc/whet.toml || fail "the configuration was replaced"
 
-    # What cannot be taken back keeps the package, which has the tool for it.
+    # If a target cannot be undone, the package stays, since it has the tool for the undo.
     kill -STOP "$pid"
     if dpkg --no-triggers -r whet >/outside/log 2>&1; then fail "removed while something is optimized"; fi
     grep -q "still optimized" /outside/log || fail "no word of why: $(cat /outside/log)"
@@ -72,7 +73,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$(tools/deb.sh "$whet" "$work/deb")
 
-# What is in it.
+# The content of the package.
 dpkg-deb -x "$package" "$work/tree"
 man1=$work/tree/usr/share/man/man1
 for command in $("$whet" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]\+\) .*/\1/p'); do
@@ -89,13 +90,14 @@ for script in postinst prerm postrm; do
     dpkg-deb -I "$package" "$script" | sh -n
 done
 if command -v lintian >/dev/null; then
-    # Made by hand, of a binary: no bug of Debian's is closed by it.
+    # The package is made by hand from a binary, so it closes no bug of Debian.
     lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "$package"
 else
     echo "skipped: no lintian"
 fi
 
-# Nothing in the new root reaches this machine's files or processes. Its first process lives in it, as that of a system does.
+# Nothing in the new root can change files or processes of this machine. The first process is in the new root,
+# as on a real system.
 cp "$whet" "$work/whet"
 cp "$0" "$work/test"
 mkdir "$work/mnt"
@@ -113,10 +115,10 @@ unshare --mount --propagation private bash -euc '
     mount --bind "$work" "$root/outside"
     unshare --pid --fork --kill-child chroot "$root" sh -c "
         mount -t proc proc /proc && exec bash /outside/test --inside /outside/deb/$package"
-    # The first is of mount.
+    # Mount itself writes to /run/mount, which is left out.
     find "$root/run" -mindepth 1 ! -path "*/mount*" -printf "/run/%P\n" >"$work/left"
     cd "$work/mnt/upper"
-    # New files, and folders that were not there. dpkg keeps its own accounts.
+    # New files, and folders that did not exist. The database and log of dpkg are left out.
     find . -mindepth 1 ! -path "./var/lib/dpkg/*" ! -path ./var/log/dpkg.log ! -path ./outside |
         while read -r left; do
             [[ -d $left && -d /$left ]] || echo "$left"

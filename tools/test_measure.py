@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The parts of measure.py that can be wrong without a server: the statistics, the clocks, the way back."""
+"""Tests the parts of measure.py that need no server: the statistics, the clocks, the restore of the
+target."""
 
 import random
 import subprocess
@@ -15,7 +16,7 @@ from measure import MeasureError, Sides, Window, bootstrap, cpu_clock, evaluate,
 from plain_result import run_and_tell
 from whet_cli import Whet, WhetError
 
-# Keeps the state in a file; fails where the file FAIL is there, after having made the change only by half.
+# Keeps the state in a file. If the file FAIL exists, it fails after half of the change.
 FAKE_WHET = """#!/usr/bin/env python3
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
@@ -35,7 +36,8 @@ else:
 
 
 def windows(pairs: int, gain: float, noise: float, rng: random.Random) -> list[Window]:
-    """Made-up windows: the machine drifts by far more than the gain, each window has a little noise of its own."""
+    """Makes windows: the machine drifts by far more than the gain, and each window has a little noise of its
+    own."""
     made = []
     for pair in range(pairs):
         drift = rng.uniform(0.5, 2.0)
@@ -55,21 +57,21 @@ class Statistics(unittest.TestCase):
             self.assertTrue(1.15 < e["low"] < e["ratio"] < e["high"] < 1.25, e)
         self.assertAlmostEqual(result["user_cpu_per_query"], 1.20, delta=0.05)
 
-    def test_nothing_is_nothing(self) -> None:
+    def test_no_gain_gives_an_interval_around_1(self) -> None:
         e = evaluate(windows(100, 1.0, 0.05, random.Random(3)), random.Random(4))["cpu_per_query"]
         self.assertTrue(e["low"] < 1 < e["high"], e)
 
-    def test_the_interval_holds_the_truth_about_as_often_as_it_says(self) -> None:
+    def test_about_95_percent_of_intervals_hold_the_true_value(self) -> None:
         rng = random.Random(5)
         held = 0
         for _ in range(40):
             ratios = [rng.lognormvariate(0, 0.2) for _ in range(60)]
             e = bootstrap([ratios], rng, resamples=500)
             held += e.low <= 1 <= e.high
-        # 95% of 40 is 38; fewer than 34 would be one chance in a hundred.
+        # 95% of 40 is 38. Fewer than 34 would be a chance of one in a hundred.
         self.assertGreaterEqual(held, 34)
 
-    def test_what_a_group_has_in_common_widens_the_interval(self) -> None:
+    def test_common_noise_of_groups_widens_the_interval(self) -> None:
         rng = random.Random(10)
         held = {True: 0, False: 0}
         for _ in range(40):
@@ -80,11 +82,11 @@ class Statistics(unittest.TestCase):
             for grouped in held:
                 e = bootstrap(groups if grouped else [sum(groups, [])], rng, resamples=300)
                 held[grouped] += e.low <= 1 <= e.high
-        # Few groups make the interval a little short; without groups it seldom holds the truth.
+        # Few groups make the interval a little short. Without groups it rarely holds the true value.
         self.assertGreaterEqual(held[True], 32)
         self.assertLess(held[False], 25)
 
-    def test_windows_are_grouped_as_they_say(self) -> None:
+    def test_windows_are_grouped_by_their_group_field(self) -> None:
         rng = random.Random(11)
         made = windows(60, 1.0, 0.01, rng)
         common = [rng.lognormvariate(0, 0.1) for _ in range(6)]
@@ -129,7 +131,7 @@ class Clocks(unittest.TestCase):
         with subprocess.Popen([sys.executable, "-c", script]) as child:
             try:
                 time.sleep(0.5)
-                child.send_signal(19)  # SIGSTOP: both readings are of the same moment
+                child.send_signal(19)  # SIGSTOP: both readings are of the same state
                 time.sleep(0.1)
                 tasks = Path(f"/proc/{child.pid}/task").iterdir()
                 ns = sum(int((t / "schedstat").read_text().split()[0]) for t in tasks)

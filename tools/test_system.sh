@@ -1,9 +1,11 @@
 #!/bin/bash
-# A whole system: systemd as the first process in namespaces of its own, in an overlay of this machine's root folder. The package
-# is installed there, MariaDB is started by Debian's unit and put under load; it becomes optimized by itself, is measured, restarted
-# and started warm, taken back by the kill switch, and the package is removed. Prints a transcript; nothing of it stays.
+# Tests whet on a whole system: systemd is the first process in namespaces of its own, in an overlay of this
+# machine's root folder. The package is installed there. Debian's unit starts MariaDB, which runs under load.
+# The daemon optimizes the server, which is then measured, restarted and started warm. The kill switch undoes
+# it, and the package is removed. The script prints a transcript, and nothing is left.
 #
-#   tools/test_system.sh     the binary is $WHET, target/debug/whet by default; takes root and systemd; some minutes
+#   tools/test_system.sh     the binary is $WHET, target/debug/whet by default; needs root and systemd; some
+# minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() {
@@ -11,7 +13,7 @@ fail() {
     exit 1
 }
 
-# The part in that system. /outside has the package and a whet that stays.
+# The steps in that system. /outside has the package, and a whet that stays after the removal.
 inside() {
     local package=$1 first second
     shown() {
@@ -21,7 +23,7 @@ inside() {
     }
     server() { systemctl show mariadb -p MainPID --value; }
     state() { whet status "$1" --format json | grep -o '"targets":\[{[^}]*"state":"[a-z]*"' | grep -o '[a-z]*"$' | tr -d '"' | head -1; }
-    # Waits for so many seconds until it says so.
+    # Waits up to SECONDS until `whet status` reports the wanted state of the process.
     becomes() {
         local seconds=$1 pid=$2 wanted=$3 found=
         for ((; seconds > 0; seconds--)); do
@@ -47,20 +49,20 @@ inside() {
     systemd-run --quiet --unit=load "${load[@]}" run
     first=$(server)
 
-    # Otherwise it waits for a minute.
+    # By default the daemon waits for a minute.
     sed -i 's/^#:min_age.*/min_age = "5s"/; s/^#:warm_min_age.*/warm_min_age = "2s"/' /etc/whet.toml
     shown systemctl enable --now whet || fail "the daemon does not start"
     becomes 180 "$first" optimized
     shown whet status
     shown whet verify "$first" || fail "code differs"
-    # The daemon compares first, to see whether it pays.
+    # The daemon first compares, to see whether the clones gain.
     local tries
     for ((tries = 0; tries < 90; tries++)); do
         journalctl --no-pager -u whet | grep -q 'work per user CPU second\|could not be told' && break
         sleep 1
     done
     shown whet status
-    # 7: a machine too busy to tell.
+    # Exit code 7: the machine is too busy for a result.
     shown whet measure "$first" --mysql --rounds 10 || [[ $? == 7 ]] || fail "cannot be measured"
 
     echo "# systemctl restart mariadb"
@@ -71,11 +73,11 @@ inside() {
     shown whet status
     journalctl --no-pager -u whet | grep -iq warm || fail "no warm start"
 
-    # An upgrade: another daemon, the same targets.
+    # After an upgrade another daemon has the same targets.
     shown dpkg --no-triggers --force-confold -i "$package" || fail "cannot be upgraded"
     becomes 30 "$second" optimized
 
-    # With capabilities instead of root, as RUNBOOK.md has it.
+    # The daemon runs with capabilities instead of root, as RUNBOOK.md describes.
     local own=/etc/systemd/system/whet.service.d
     mkdir "$own"
     {
@@ -93,7 +95,7 @@ inside() {
     rm -r "$own"
     systemctl daemon-reload
 
-    # The kill switch, with no daemon; more than once.
+    # The kill switch works without a daemon, and more than once.
     systemctl stop whet
     for _ in 1 2; do
         shown touch /etc/whet.off
@@ -123,7 +125,7 @@ fi
 whet=$(realpath "${WHET:-target/debug/whet}")
 work=$(mktemp -d)
 name=whet-test-$$
-# Of the first version, and of both, systemd has a hierarchy of its own.
+# With cgroups of version 1, or of both versions, systemd has its own hierarchy.
 if [[ -d /sys/fs/cgroup/systemd ]]; then
     groups=(/sys/fs/cgroup/systemd/$name /sys/fs/cgroup/unified/$name)
 else
@@ -131,7 +133,7 @@ else
 fi
 system='' outer=''
 ends() {
-    # Its first process ends with it, and all others with that.
+    # The new system's first process ends with this process, and all its other processes end with the first.
     kill -9 "$outer" 2>/dev/null || true
     wait "$outer" 2>/dev/null || true
     for _ in {1..50}; do
@@ -166,7 +168,7 @@ exec unshare --mount --cgroup --propagation private sh -euc '
     mount -t tmpfs run "$root/run"
     mkdir "$root/outside"
     mount --bind "$work" "$root/outside"
-    # systemd makes files in its /dev, which are not to be in that of this machine.
+    # systemd creates files in its /dev, which must not get into the /dev of this machine.
     mount -t tmpfs -o mode=755 dev "$root/dev"
     for node in null zero full random urandom tty; do
         touch "$root/dev/$node"
@@ -186,7 +188,7 @@ exec unshare --mount --cgroup --propagation private sh -euc '
     else
         mount -t cgroup2 groups "$root/sys/fs/cgroup"
     fi
-    # What this machine starts is not wanted there, nor what a machine without hardware cannot.
+    # The units that this machine starts are removed, and the units that need hardware are masked.
     rm -f "$root"/etc/systemd/system/*.wants/*
     for unit in getty.target systemd-udevd.service systemd-udev-trigger.service systemd-networkd.service \
         systemd-modules-load.service systemd-sysctl.service; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licenses of everything that is linked into whet: each crate with its terms, and each text once."""
+"""Prints the licenses of all crates that are linked into whet: each crate with its terms, each text once."""
 import json
 import pathlib
 import subprocess
@@ -15,7 +15,7 @@ def metadata():
 
 
 def linked(data, root):
-    """All packages that `root` is built from, those for tests left out."""
+    """Returns all packages that `root` is built from, without those for tests or builds alone."""
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
     seen, todo = set(), [root]
     while todo:

@@ -1,4 +1,4 @@
-"""The `whet` command line, called from Python: words in, exit code and JSON answer out."""
+"""The `whet` command line, called from Python: arguments in, exit code and JSON output out."""
 
 import json
 import os
@@ -10,29 +10,29 @@ OK = 0
 
 
 class WhetError(Exception):
-    """whet did not do what was asked; the text is its own."""
+    """whet failed; the text is its own message."""
 
 
 def default_whet() -> str:
-    """$WHET, else the release build of this repository."""
+    """Returns the path of the binary: $WHET, else the release build of this repository."""
     return os.environ.get("WHET") or str(Path(__file__).resolve().parent.parent / "target/release/whet")
 
 
 def children_cpu() -> float:
-    """CPU seconds of all children that have ended and were waited for."""
+    """Returns the CPU seconds of all children that have ended and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Whet:
-    """One whet binary. `cpu_seconds` is what the last command used, user and system."""
+    """One whet binary. `cpu_seconds` is the CPU time of the last command, user and system."""
 
     def __init__(self, path: str | None = None):
         self.path = path or default_whet()
         self.cpu_seconds = 0.0
 
     def run(self, *words: object, timeout: float = 120) -> dict:
-        """The JSON answer of a command that must succeed."""
+        """Runs a command that must succeed, and returns its JSON output. Raises WhetError if it fails."""
         code, answer, errors = self.try_run(*words, timeout=timeout)
         if code != OK:
             said = " ".join(map(str, words))
@@ -40,7 +40,7 @@ class Whet:
         return answer
 
     def try_run(self, *words: object, timeout: float = 120) -> tuple[int, dict, str]:
-        """Exit code, JSON answer ({} where there is none), standard error."""
+        """Runs a command. Returns its exit code, JSON output ({} if there is none) and standard error."""
         before = children_cpu()
         try:
             done = subprocess.run(
@@ -50,7 +50,8 @@ class Whet:
                 text=True,
                 timeout=timeout,
                 check=False,
-                # A Ctrl-C at the terminal is for the caller, who may want whet once more to put things right.
+                # A Ctrl-C at the terminal reaches only the caller, which may need whet once more to restore
+                # the target.
                 process_group=0,
             )
         except FileNotFoundError:
@@ -65,7 +66,7 @@ class Whet:
         return done.returncode, answer, done.stderr
 
     def state(self, pid: int) -> str | None:
-        """"optimized" or "undone"; None for a process that whet never touched."""
+        """Returns "optimized" or "undone"; None for a process that whet never changed."""
         for target in self.run("status", pid).get("targets", []):
             if target["pid"] == pid:
                 return target["state"]

@@ -1,4 +1,4 @@
-"""A daemon of whet's for tests and benchmarks, apart from any that the host has."""
+"""A whet daemon for tests and benchmarks, separate from any daemon of the host."""
 
 import os
 import re
@@ -15,7 +15,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Daemon:
-    """A daemon with a configuration of its own: these programs, these settings, and all its files in `folder`."""
+    """A daemon with its own configuration: these programs, these settings, and all its files in `folder`."""
 
     def __init__(self, folder: Path, programs: list[Path], settings: str = ""):
         self.folder = folder
@@ -47,24 +47,25 @@ class Daemon:
             self.process.wait()
 
     def is_well(self) -> bool:
-        """Whether it lives, and no worker of it has crashed."""
+        """Returns whether the daemon runs and no worker of it has crashed."""
         return self.process.poll() is None and self.metric("whet_workers_crashed_total") == 0
 
     def busy(self) -> bool:
-        """Whether it works on a target just now."""
+        """Returns whether the daemon works on a target now."""
         return any(t["state"] not in ("watching", "optimized", "undone", "refused", "lost") for t in self.targets())
 
     def targets(self) -> list[dict]:
-        """What it says of each process that it looks after."""
+        """Returns what the daemon reports of each of its targets."""
         return self.whet.run("status").get("daemon", {}).get("targets", [])
 
     def end(self) -> int | None:
-        """Asks it to end, so that it lets go in order of what it is at work on; its exit code."""
+        """Ends the daemon with SIGTERM, so that it finishes its present work in order. Returns its exit
+        code."""
         self.process.terminate()
         return self.process.wait(60)
 
     def metric(self, name: str) -> float:
-        """A figure of its own; 0 before there is one."""
+        """Returns one of the daemon's metrics; 0 if there is none yet."""
         try:
             found = re.search(rf"^{name} (\S+)$", (self.folder / "metrics").read_text(), re.M)
         except FileNotFoundError:
@@ -72,20 +73,22 @@ class Daemon:
         return float(found[1]) if found else 0.0
 
     def size(self) -> tuple[int, int, int, int]:
-        """Resident bytes, open files, threads, children that have ended and were not waited for."""
+        """Returns the daemon's resident bytes, open files, threads, and ended children that were not waited
+        for."""
         proc = Path(f"/proc/{self.process.pid}")
         resident = int((proc / "statm").read_text().split()[1]) * PAGE
         zombies = [c for c in children(self.process.pid) if state(c) == "Z"]
         return resident, len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir())), len(zombies)
 
     def cpu_seconds(self) -> float:
-        """What it has used so far, and its workers that have ended."""
+        """Returns the CPU seconds of the daemon and of its workers that have ended."""
         ended = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
         return cpu_clock(self.process.pid) + sum(map(int, ended)) / TICK
 
 
 def own_mariadb(folder: Path, name: str) -> Path:
-    """Debian's server under a name that no other process has, where the user it runs as can reach it."""
+    """Copies Debian's server under a name that no other process has, to a folder that the server's user can
+    read."""
     program = folder / name
     shutil.copy("/usr/sbin/mariadbd", program)
     program.chmod(0o755)
@@ -93,7 +96,7 @@ def own_mariadb(folder: Path, name: str) -> Path:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process."""
+    """Returns the children of all threads of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         found += map(int, task.read_text().split())
@@ -101,7 +104,7 @@ def children(pid: int) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """A letter as in ps; nothing where there is no such process."""
+    """Returns the state of a process as a letter, as ps does; "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,10 +1,11 @@
-// Places inside functions, close behind their entries, to which control comes in ways that no analysis of the file shows.
-// Each function: a number in rdi (1 to 32), a result in rax.
+// Places inside functions, close behind their entries, that control reaches in ways that no analysis of the
+// file shows. One function reads a constant inside an instruction of another. Each function takes a number in
+// rdi (1 to 32) and returns a result in rax.
 #include "function.inc"
 
     .text
 
-    // A word of constant data holds the second address.
+    // A word of constant data has the second address.
     function h_pointer
     xor %eax, %eax
 h_pointer_inside:
@@ -14,7 +15,7 @@ h_pointer_inside:
     ret
     end h_pointer
 
-    // A table of label differences, that another function reads, holds the second address.
+    // A table of label differences, which another function reads, has the second address.
     function h_label
     xor %eax, %eax
 h_label_inside:
@@ -23,7 +24,7 @@ h_label_inside:
     ret
     end h_label
 
-    // Two bytes behind a trap hide the jump back from whoever decodes one instruction after the other.
+    // Two bytes behind a trap hide the jump back from a linear disassembly.
     function h_back
     xor %eax, %eax
 1:  add %rdi, %rax
@@ -37,6 +38,29 @@ h_label_inside:
     .skip 8, 0x90
     end h_back
 
+    // Another function reads the constant in this function's instruction.
+    function h_constant
+    movabs $0x123456789abcdef, %rax
+h_constant_end:
+    imul %rdi, %rax
+    ret
+    end h_constant
+
+    function h_constant_read
+    mov h_constant_end-8(%rip), %rax
+    imul %rdi, %rax
+    ret
+    end h_constant_read
+
+    // A word of constant data has the address of the second byte of the first instruction. Without its
+    // prefix, the instruction adds only 32 bits.
+    function h_prefix
+    .byte 0x48, 0x81, 0xc7 // add $0x12345678, %rdi
+    .long 0x12345678
+    lea (%rdi,%rdi,2), %rax
+    ret
+    end h_prefix
+
     .p2align 3
 #ifdef __PIC__
     .section .data.rel.ro, "aw", @progbits
@@ -47,6 +71,9 @@ h_label_inside:
     .globl h_pointer_word
 h_pointer_word:
     .quad h_pointer_inside
+    .globl h_prefix_word
+h_prefix_word:
+    .quad h_prefix + 1
     .section .rodata
     .p2align 3
     .globl h_label_table

@@ -11,7 +11,7 @@
     ret
     end loop_sum
 
-    // loopne: ends at the first match.
+    // loopne ends at the first match.
     function loop_until
     mov %rsi, %rcx
     lea -1(%rdi), %rax
@@ -46,7 +46,7 @@
 2:  ret
     end count_rcx
 
-    // jecxz looks at 32 bits only.
+    // jecxz tests only 32 bits.
     function count_ecx
     mov $0x700000000, %rcx
     add %rdi, %rcx
@@ -110,7 +110,7 @@
     ret
     end backwards
 
-    // The carry lives over the loop's edge: dec and lea leave it alone.
+    // The carry is live across the loop's back edge: dec and lea do not change it.
     function carry_chain
     mov %rdx, %rcx
     xor %eax, %eax
@@ -125,7 +125,7 @@
     ret
     end carry_chain
 
-    // One compare, four conditional jumps over blocks that keep the flags.
+    // One compare and four conditional jumps over blocks that keep the flags.
     function flags_kept
     xor %eax, %eax
     cmp %rsi, %rdi
@@ -186,7 +186,7 @@
     ret
     end swap_loop
 
-    // The old way to make a frame; x87 and a division in it.
+    // `enter` makes the frame; x87 and a division are in it.
     function entered
     enter $32, $0
     .cfi_def_cfa_offset 16

@@ -1,9 +1,10 @@
-// Each function: a number in rdi (1 to 32), a result in rax. Calls out align the stack themselves.
+// Each function takes a number in rdi (1 to 32) and returns a result in rax. Functions that call others align
+// the stack themselves.
 #include "function.inc"
 
     .text
 
-    // Three bytes, and the next function follows at once.
+    // Three bytes, and the next function follows directly.
     function p_short
     push %rdi
     .cfi_adjust_cfa_offset 8
@@ -141,7 +142,7 @@ leaf:
     ret
     end p_indirect_call
 
-    // Addresses relative to the instruction in the first bytes; with an immediate after the displacement too.
+    // Addresses relative to rip in the first bytes, also with an immediate after the displacement.
     function p_rip
     mov constant(%rip), %rax
     add %rdi, %rax
@@ -204,7 +205,7 @@ leaf:
     ret
     end p_nop5
 
-    // The entry's bytes lie on two pages, on two cache lines.
+    // The first bytes cross a page, or a cache line.
     .p2align 12
     .skip 4096 - 3, 0x90
     begin p_page
@@ -227,7 +228,7 @@ leaf:
     ret
     end p_line
 
-    // Jumps as the first instruction.
+    // The first instruction is a jump.
     function p_jump
     jmp 1f
     ud2
@@ -259,7 +260,7 @@ leaf:
     ret
     end p_condition_first
 
-    // Runs on into the next function.
+    // Control falls through into the next function.
     function p_falls
     add $61, %rdi
     rol $3, %rdi
@@ -280,7 +281,7 @@ p_second_entry:
     lea 71(%rdi), %rax
     rep ret
     end p_rep_ret
-    // Gives back an argument pushed on the stack.
+    // Pops an argument from the stack on return.
     .p2align 4
     .type ret_imm, @function
 ret_imm:
@@ -298,7 +299,7 @@ ret_imm:
     ret
     end p_ret_imm
 
-    // Reads its own address by call and pop: the distance is what it is in the original.
+    // Reads its own address by call and pop. The distance must be that of the original.
     function p_own_address
     call 1f
 1:  pop %rax

@@ -48,7 +48,7 @@ switch_stack:
     .cfi_endproc
     .size switch_stack, . - switch_stack
 
-    // The first frame of a coroutine: nothing above it.
+    // The first frame of a coroutine: no frame is above it.
     .p2align 4
     .type start_coroutine, @function
 start_coroutine:

@@ -1,4 +1,5 @@
-// Jump tables no one compiler makes all of. Each function: rdi selects, rsi is the value, the result is in rax.
+// Jump tables in forms that no single compiler has all of. In each function, rdi selects, rsi is the value,
+// and the result is in rax.
 #include "function.inc"
 
     .text
@@ -63,7 +64,7 @@
 9:  ret
     end table_bytes
 
-    // One table, two functions: the second jumps into the middle of the first.
+    // One table for two functions: the second jumps into the middle of the first.
     function table_shared_a
     cmp $3, %rdi
     ja .Lshared_default
@@ -93,7 +94,8 @@
     jmp *%rcx
     end table_shared_b
 
-    // Two switches of one function over one table base, kept in one register; two jumps over the same table.
+    // Two switches of one function over one table base, which stays in one register; two jumps over the same
+    // table.
     function table_twice
     cmp $3, %rdi
     ja 9f
@@ -148,7 +150,7 @@
 9:  ret
     end table_notrack
 
-    // An entry that is never used points just past the function's end.
+    // An entry that is never used points to the first byte behind the function.
     function table_end
     mov %rsi, %rax
     cmp $4, %rdi
@@ -164,7 +166,7 @@
     end table_end
 .Lafter_end:
 
-    // No bound at all: the caller knows.
+    // No bound is compared: the caller keeps to the bound.
     function table_unbounded
     lea .Lunbounded(%rip), %rdx
     movslq (%rdx,%rdi,4), %rcx
@@ -178,7 +180,8 @@
     ret
     end table_unbounded
 
-    // A table in writable data, changed by the function itself: its entries may never be taken for constant.
+    // A table in writable data, which the function itself changes. So its entries must not be taken as
+    // constant.
     function table_writable
     mov %rsi, %rax
     cmp $3, %rdi
@@ -200,7 +203,7 @@
 9:  ret
     end table_writable
 
-    // A jump made of push and ret.
+    // A jump by push and ret.
     function table_ret
     mov %rsi, %rax
     cmp $2, %rdi

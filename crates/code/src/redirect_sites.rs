@@ -20,7 +20,7 @@
 
 use crate::liveness::Liveness;
 use crate::{BlockId, Cfg, Dest, Point, Spot, Term};
-use addr::{Addr, Avma, AvmaRange};
+use addr::{Addr, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -144,8 +144,8 @@ impl RedirectSites {
 /// Searches the redirects of a function.
 ///
 /// `is_cloned` returns whether the clone has a block; the search ends at blocks that it does not have.
-/// `is_free` returns whether the bytes of a range may change: they lie in one page and nothing refers to an
-/// address in them.
+/// `is_free` returns whether the bytes of a range may change: they lie in one page, and nothing in the module
+/// reads them or refers to an address in them.
 #[must_use]
 pub fn redirect_sites(
     cfg: &Cfg,
@@ -174,8 +174,6 @@ struct Search<'a> {
     cfg: &'a Cfg,
     is_cloned: &'a dyn Fn(BlockId) -> bool,
     is_free: &'a dyn Fn(AvmaRange) -> bool,
-    /// Code that the function reads as data.
-    read: Vec<AvmaRange>,
     /// The edges whose branch displacement is a site.
     led: Vec<(BlockId, u32)>,
     found: RedirectSites,
@@ -187,8 +185,7 @@ impl<'a> Search<'a> {
         is_cloned: &'a dyn Fn(BlockId) -> bool,
         is_free: &'a dyn Fn(AvmaRange) -> bool,
     ) -> Self {
-        let read = ranges_read(cfg);
-        Self { cfg, is_cloned, is_free, read, led: Vec::new(), found: RedirectSites::default() }
+        Self { cfg, is_cloned, is_free, led: Vec::new(), found: RedirectSites::default() }
     }
 
     fn found(mut self) -> RedirectSites {
@@ -274,7 +271,7 @@ impl<'a> Search<'a> {
             let range = AvmaRange::with_len(i.at.add(1), form.changed_bytes());
             // The displacement of a branch is a site of its own, which another generation may change.
             let fits = range.end <= i.end() && i.branches_to().is_none();
-            let fits = fits && !self.differs(inst) && self.is_free(range);
+            let fits = fits && !self.differs(inst) && (self.is_free)(range);
             fits.then_some(RedirectSite { inst, form, leads_to: inst, range })
         });
         let Some(site) = { site }.next() else { return false };
@@ -298,15 +295,11 @@ impl<'a> Search<'a> {
         let range = AvmaRange::new(i.end().sub(form.changed_bytes()), i.end());
         let leads_to = cfg.blocks.get(to.index())?.insts.start;
         i.branches_to()?;
-        if !(self.is_cloned)(to) || self.differs(leads_to) || !self.is_free(range) {
+        if !(self.is_cloned)(to) || self.differs(leads_to) || !(self.is_free)(range) {
             return None;
         }
         self.found.sites.push(RedirectSite { inst, form, leads_to, range });
         Some(0)
-    }
-
-    fn is_free(&self, range: AvmaRange) -> bool {
-        (self.is_free)(range) && !self.read.iter().any(|r| r.overlaps(&range))
     }
 
     /// Returns whether a register differs between original and clone at an instruction: see
@@ -315,17 +308,6 @@ impl<'a> Search<'a> {
         let loads = self.cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.map(|load| load.differs).any(|(from, to)| (from..to).contains(&inst))
     }
-}
-
-/// Returns the code that instructions of the function read as data with RIP-relative operands. An operand of
-/// unknown size counts as 64 bytes, the largest size.
-fn ranges_read(cfg: &Cfg) -> Vec<AvmaRange> {
-    let reads = cfg.insts.iter().map(|i| &i.decoded).filter(|i| i.is_ip_rel_memory_operand());
-    let ranges = reads.map(|i| {
-        let size = u64::try_from(i.memory_size().size()).unwrap_or(0);
-        AvmaRange::with_len(Avma(i.ip_rel_memory_address()), if size == 0 { 64 } else { size })
-    });
-    ranges.filter(|r| cfg.parts.iter().any(|p| p.overlaps(r))).collect()
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub enum Refusal {
     RuntimeInternal,
     /// A signal frame, by its unwind information.
     SignalFrame,
-    /// No instruction on the way from the entry can carry a redirect ([`mod@crate::redirect_sites`]).
+    /// No instruction on the way from the entry can carry a redirect (`redirect_sites`).
     NoRedirectSite,
     /// Bytes in memory differ from the file's, and whet did not change them.
     ForeignChange,
@@ -83,23 +83,21 @@ impl Refusal {
         }
     }
 
-    /// Returns half a sentence that explains the refusal to people.
+    /// Returns a clause that explains the refusal.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
             Refusal::NoUnwindInfo => {
-                "some of its instructions have no unwind rule: an exception could not pass"
+                "some of its instructions have no unwind rule, so no exception could pass through a copy"
             }
-            Refusal::OddUnwindInfo => "its unwind rules cannot be carried over to a copy",
+            Refusal::OddUnwindInfo => "its unwind rules cannot be translated for a copy",
             Refusal::UnwindDisagrees => {
                 "its unwind rules disagree with what its code does to the stack pointer"
             }
             Refusal::OddExceptionTable => "its exception table could not be read in full",
-            Refusal::BadInstruction => "there are bytes that are no instruction where control may go",
-            Refusal::OverlappingCode => "instructions of it overlap",
-            Refusal::ReadsOwnAddress => {
-                "its own address is computed from where it lies, which a copy would change"
-            }
+            Refusal::BadInstruction => "its control flow leads to bytes that are no instruction",
+            Refusal::OverlappingCode => "some of its instructions overlap",
+            Refusal::ReadsOwnAddress => "it computes its own address, which differs in a copy",
             Refusal::AddressInData => {
                 "data holds the address of an instruction inside it (a fault table, a sled to be patched)"
             }
@@ -107,21 +105,25 @@ impl Refusal {
             Refusal::CallerSensitive => {
                 "it calls a function that examines its return address, as dlsym and dlopen do to find their caller"
             }
-            Refusal::RestartableSequence => "the kernel knows its code by address (restartable sequences)",
+            Refusal::RestartableSequence => {
+                "the kernel refers to its code by address (restartable sequences)"
+            }
             Refusal::RuntimeInternal => {
                 "it is part of the unwinder, the dynamic loader or a signal trampoline"
             }
-            Refusal::SignalFrame => "it is a signal frame by its unwind information",
-            Refusal::NoRedirectSite => "no instruction on the way from its entry has room for a redirect",
-            Refusal::ForeignChange => "somebody else has changed its bytes since they were loaded",
-            Refusal::OutOfReach => "something it refers to is further away than 2 GiB",
-            Refusal::RoundTrip => "its rebuilt code did not decode back to what was meant",
-            Refusal::TooLarge => "it is larger than the analysis is willing to look at",
+            Refusal::SignalFrame => "its unwind information describes a signal frame",
+            Refusal::NoRedirectSite => "no instruction on the path from its entry has room for a redirect",
+            Refusal::ForeignChange => {
+                "another program, or the process itself, has changed its bytes since they were loaded"
+            }
+            Refusal::OutOfReach => "it refers to an address more than 2 GiB away from the clones",
+            Refusal::RoundTrip => "its clone did not decode back to the intended instructions",
+            Refusal::TooLarge => "it is larger than the analysis supports",
             Refusal::ModuleMayUnload => {
-                "it is in, or branches into, a library whose unloading would not be noticed"
+                "it is in, or branches into, a library whose unloading whet could not detect"
             }
             Refusal::Unreadable => "its bytes could not be read",
-            Refusal::Cold => "it runs too rarely to pay",
+            Refusal::Cold => "it runs too rarely to gain anything",
             Refusal::MemoryCap => "the cap on the memory of clones was reached",
         }
     }

@@ -1,4 +1,5 @@
-//! One linear pass over all code of a module: finds all direct branches and computed code addresses.
+//! One linear pass over all code of a module: finds all direct branches, computed code addresses, and code
+//! that instructions read as data.
 //!
 //! The pass decodes every piece from its first byte on. In a piece that an FDE covers, this gives the true
 //! instructions. In the gaps between FDEs (assembly without unwind rules, padding, constants), some of the
@@ -7,7 +8,7 @@
 
 use crate::Ranges;
 use addr::{Addr, Avma, AvmaRange};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
 /// A run of code to be decoded from its start.
 #[derive(Clone, Copy, Debug)]
@@ -78,10 +79,14 @@ impl DirectCall {
     }
 }
 
+/// The most bytes that one instruction reads: `fxrstor`. `xrstor` may read more, but no program keeps its state
+/// in code.
+const MOST_READ: u64 = 512;
+
 /// A reference from one address to another: (destination, source), so that sorting groups by destination.
 type Mention = (Avma, Avma);
 
-/// All direct branches of a module, and the code addresses that its instructions compute.
+/// All direct branches of a module, and the code that its instructions refer to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Branches {
     /// Sorted.
@@ -92,6 +97,8 @@ pub struct Branches {
     called: Vec<Mention>,
     /// Sorted.
     taken: Vec<Mention>,
+    /// Code that instructions access as data: sorted starts and lengths.
+    read: Vec<(Avma, u64)>,
     instructions: usize,
     invalid: usize,
 }
@@ -133,6 +140,15 @@ impl Branches {
         self.taken_in(AvmaRange::with_len(at, 1)).len() > 0
     }
 
+    /// Returns whether an instruction accesses a byte of `range` at a constant address.
+    #[must_use]
+    pub fn is_read(&self, range: AvmaRange) -> bool {
+        let from = self.read.partition_point(|r| r.0.raw().saturating_add(MOST_READ) <= range.start.raw());
+        let to = self.read.partition_point(|r| r.0 < range.end);
+        let near = self.read.get(from..to).unwrap_or_default();
+        near.iter().any(|&(at, len)| at.raw().saturating_add(len) > range.start.raw())
+    }
+
     /// Merges the results for parts of a module.
     #[must_use]
     pub fn joined(mut parts: Vec<Self>) -> Self {
@@ -141,6 +157,7 @@ impl Branches {
             calls: merged(parts.iter_mut().map(|p| &mut p.calls)),
             called: merged(parts.iter_mut().map(|p| &mut p.called)),
             taken: merged(parts.iter_mut().map(|p| &mut p.taken)),
+            read: merged(parts.iter_mut().map(|p| &mut p.read)),
             instructions: parts.iter().map(|p| p.instructions).sum(),
             invalid: parts.iter().map(|p| p.invalid).sum(),
         }
@@ -202,6 +219,7 @@ pub fn sweep_part(pieces: &[Piece], text: &Ranges) -> Branches {
     found.calls.sort_unstable();
     found.called.sort_unstable();
     found.taken.sort_unstable();
+    found.read.sort_unstable();
     found
 }
 
@@ -229,6 +247,11 @@ fn sweep_piece(piece: &Piece, text: &Ranges, found: &mut Branches, inst: &mut In
 
 fn note(inst: &Instruction, text: &Ranges, found: &mut Branches) {
     let from = Avma(inst.ip());
+    if let Some((at, len)) = constant_memory(inst)
+        && text.contains(at)
+    {
+        found.read.push((at, len));
+    }
     match inst.flow_control() {
         FlowControl::Next => {
             if let Some(to) = computed_address(inst)
@@ -260,6 +283,21 @@ fn note(inst: &Instruction, text: &Ranges, found: &mut Branches) {
         | FlowControl::Interrupt
         | FlowControl::Exception => {}
     }
+}
+
+/// Returns the memory that an instruction accesses at a constant address, relative to the instruction pointer
+/// or absolute, as its start and length. A length is unknown if it depends on the processor's state (`xsave`).
+fn constant_memory(inst: &Instruction) -> Option<(Avma, u64)> {
+    let is_memory = (0..inst.op_count()).any(|i| inst.op_kind(i) == OpKind::Memory);
+    let is_constant = matches!(inst.memory_base(), Register::None | Register::RIP | Register::EIP)
+        && inst.memory_index() == Register::None
+        && inst.segment_prefix() == Register::None;
+    let len = match inst.memory_size().size() as u64 {
+        0 => MOST_READ,
+        known => known.min(MOST_READ),
+    };
+    (is_memory && is_constant && inst.code() != Code::Lea_r64_m)
+        .then(|| (Avma(inst.memory_displacement64()), len))
 }
 
 /// Returns the address that an instruction computes from constants alone.

@@ -45,6 +45,26 @@ fn each_kind_of_mention_is_found() {
 }
 
 #[test]
+fn code_that_instructions_read_is_found() {
+    let code = [
+        0x80, 0x3d, 0xf9, 0xff, 0xff, 0xff, 0x00, // 1000: cmp byte ptr [rip-7], 0 = 1000
+        0x48, 0x8b, 0x05, 0x19, 0, 0, 0, // 1007: mov rax, [rip+19] = 1027
+        0x48, 0x8b, 0x04, 0x25, 0x10, 0x10, 0, 0, // 100e: mov rax, [1010]
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0x20, 0x10, 0, 0, // 1016: mov rax, fs:[1020], not code
+        0x48, 0x8b, 0x05, 0, 0, 0, 0x10, // 101f: mov rax, [rip+10000000], not code
+        0x48, 0x8d, 0x05, 0xf3, 0xff, 0xff, 0xff, // 1026: lea rax, [rip-d], no access
+        0xc3, 0xcc, // 102d
+    ];
+    let b = one(0x1000, &code);
+    let read: Vec<u64> = (0xf00..0x1100).filter(|&at| b.is_read(r(at, at + 1))).collect();
+    assert_eq!(
+        read,
+        [&[0x1000][..], &Vec::from_iter(0x1010..0x1018), &Vec::from_iter(0x1027..0x102f)].concat()
+    );
+    assert!(b.is_read(r(0x100c, 0x1011)) && !b.is_read(r(0x100c, 0x1010)) && !b.is_read(r(0x1018, 0x1027)));
+}
+
+#[test]
 fn decoding_resumes_one_byte_after_an_invalid_one() {
     // 06 is no instruction in 64-bit mode; the call behind it must still be found.
     let b = one(0, &[0x06, 0x06, 0xe8, 0xf9, 0xff, 0xff, 0xff]);

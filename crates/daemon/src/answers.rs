@@ -1,4 +1,4 @@
-//! What the daemon answers callers.
+//! Answers the calls of the daemon's callers.
 
 use crate::machine::Event;
 use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView, Wish};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use tracing::info;
 
 impl Daemon {
-    /// Answers one call. Anybody may ask; `may_command` says who may have something done.
+    /// Answers one call. Methods that only read are open to every user. Methods that change something require
+    /// `may_command`.
     pub(crate) fn answer(&mut self, call: &Call, may_command: bool) -> Answer {
         match call.method.as_str() {
             "whet.Status" => match serde_json::to_value(self.status()) {
@@ -36,7 +37,7 @@ impl Daemon {
                 }
             }
             "whet.Stop" => {
-                info!("somebody wants the daemon to stop");
+                info!("a stop was requested");
                 self.is_stopping = true;
                 accepted(json!({ "pid": std::process::id() }))
             }
@@ -82,13 +83,13 @@ impl Daemon {
         }
     }
 
-    /// Everything counted, as text.
+    /// Returns all metrics as text.
     pub(crate) fn metrics(&self) -> String {
         self.counted.text(self.targets.values().map(|e| e.life.state), self.off)
     }
 }
 
-/// The time of day so long ago, to the second, as people and JSON have it.
+/// Returns the time of day `passed` ago, in UTC and to the second, as RFC 3339 writes it.
 fn ago(passed: Duration) -> String {
     let then = i64::try_from(passed.as_secs()).ok().map(|s| Timestamp::now().as_second().saturating_sub(s));
     then.and_then(|s| Timestamp::from_second(s).ok()).map_or_else(String::new, |t| t.to_string())

@@ -1,4 +1,4 @@
-//! Asking the daemon.
+//! Calls the daemon.
 
 use crate::proto::{Answer, Call, DaemonStatus, MAX_ANSWER, StandBack, Wish};
 use rustix::io::Errno;
@@ -10,29 +10,29 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest wait for an answer, for those who have nothing else to do.
+/// The longest wait for an answer, for callers that have nothing else to do.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// The reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No daemon listens.
     #[error("no daemon listens at {}", socket.display())]
     NoDaemon {
-        /// Where it would.
+        /// The socket's path.
         socket: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// It does not answer, or not so that it could be understood.
+    /// The daemon does not answer, or its answer cannot be parsed.
     #[error("the daemon at {} does not answer: {what}", socket.display())]
     NoAnswer {
-        /// Where it listens.
+        /// The socket's path.
         socket: PathBuf,
         /// What happened.
         what: String,
     },
-    /// It says no.
+    /// The daemon refuses the call.
     #[error("the daemon refuses: {message}")]
     Refused {
         /// The stable name of the reason.
@@ -42,7 +42,7 @@ pub enum AskError {
     },
 }
 
-/// Calls a method.
+/// Calls a method, and returns the parameters of the answer.
 ///
 /// # Errors
 /// [`AskError`]
@@ -50,7 +50,7 @@ pub fn call(socket: &Path, method: &str, parameters: Value) -> Result<Value, Ask
     call_within(PATIENCE, socket, method, parameters)
 }
 
-/// Calls a method, and waits so long for each part of the answer.
+/// Calls a method. The connection, each write and each read of the answer may take `patience`.
 fn call_within(
     patience: Duration,
     socket: &Path,
@@ -72,7 +72,7 @@ fn call_within(
         let (mut answer, mut part) = (Vec::new(), [0; 4096]);
         while answer.last() != Some(&0) {
             let n = match stream.read(&mut part) {
-                // A terminal that changes its size.
+                // A signal came, for example because the terminal changed its size.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 n => n?,
             };
@@ -85,7 +85,7 @@ fn call_within(
         Ok(answer)
     };
     let answer = exchange(&mut stream).map_err(|e| {
-        // What the system calls a resource that is temporarily unavailable.
+        // For a timeout, the system's text would be "resource temporarily unavailable".
         let is_late = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
         no_answer(if is_late { "it says nothing".to_owned() } else { e.to_string() })
     })?;
@@ -99,7 +99,8 @@ fn call_within(
     }
 }
 
-/// Where a daemon's queue is full, waits so long and not for ever, as [`UnixStream::connect`] would; so does each write.
+/// Connects to the socket. If the daemon's queue is full, waits at most `patience`, where
+/// [`UnixStream::connect`] would wait for ever. Each write to the stream has the same limit.
 fn connect(socket: &Path, patience: Duration) -> Result<UnixStream, Errno> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
@@ -107,7 +108,7 @@ fn connect(socket: &Path, patience: Duration) -> Result<UnixStream, Errno> {
     Ok(fd.into())
 }
 
-/// What the daemon sees; it is waited for so long.
+/// Returns the daemon's status. The wait for each part of the answer is limited by `patience`.
 ///
 /// # Errors
 /// [`AskError`]
@@ -117,7 +118,8 @@ pub fn status(socket: &Path, patience: Duration) -> Result<DaemonStatus, AskErro
         .map_err(|e| AskError::NoAnswer { socket: socket.to_owned(), what: e.to_string() })
 }
 
-/// Tells the daemon that a process, or each of them, is about to be changed by hand: its workers let go of it first.
+/// Informs the daemon that a process, or every process if `pid` is `None`, is about to be changed by hand.
+/// Before an undo, the daemon interrupts its workers on these targets.
 ///
 /// # Errors
 /// [`AskError`]

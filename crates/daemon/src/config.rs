@@ -1,64 +1,66 @@
-//! The configuration: what `whet.toml` says, checked.
+//! The configuration: the content of `whet.toml`, checked.
 //!
-//! Unknown keys are errors: a misspelt limit must not silently be none. Every error names file, line and column.
+//! Unknown keys are errors: a misspelt limit must not silently mean no limit. Every error in the text names
+//! file, line and column.
 
 use crate::units::{Bytes, Hours, Span};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the configuration is where nobody says otherwise.
+/// The path of the configuration, unless another is given.
 pub const CONFIG_FILE: &str = "/etc/whet.toml";
-/// Names another file.
+/// The environment variable that names another file.
 pub const CONFIG_VARIABLE: &str = "WHET_CONFIG";
 
-/// Everything that can be set. `packaging/whet.toml` tells of each key.
+/// All settings. `packaging/whet.toml` describes each key.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What is to be optimized.
+    /// The processes that are optimized.
     pub target: Vec<Rule>,
-    /// When a target is taken.
+    /// When a target is optimized.
     pub take: Take,
-    /// How it is profiled.
+    /// How a target is profiled.
     pub profile: Profiling,
-    /// When it is done again.
+    /// When a target is rebuilt.
     pub reoptimize: Reoptimize,
-    /// When it is taken back.
+    /// When a rebuild is undone.
     pub harm: Harm,
-    /// Where things are.
+    /// The paths of files.
     pub paths: Paths,
-    /// Never do a target again, whatever becomes of its load.
+    /// Never rebuild an optimized target, even if its load changes.
     pub optimize_once: bool,
 }
 
-/// Which processes are targets. What is given must all be so.
+/// A rule that selects targets. A process must match every key that is given.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
-    /// The program: its file name, or its whole path where it begins with `/`.
+    /// The program: its file name, or its whole path if the value begins with `/`.
     pub exe: Option<String>,
-    /// The cgroup, or one that it lies in: `/system.slice/mariadb.service`.
+    /// The process's control group, or one above it: `/system.slice/mariadb.service`.
     pub cgroup: Option<String>,
 }
 
-/// When a target is taken.
+/// When a target is optimized.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Take {
-    /// Percent of one CPU that it must use in user mode, in two looks in a row.
+    /// Percent of one CPU that the process must use in user mode, in two looks in a row.
     pub cpu_percent: f64,
-    /// How old it must be.
+    /// The least age of the process.
     pub min_age: Span,
-    /// The same where a profile of its build is there: it is started warm.
+    /// The least age if a profile of the same build is kept, so that the process is started warm. `min_age`
+    /// applies if it is shorter.
     pub warm_min_age: Span,
-    /// How many are worked on at once.
+    /// The most targets that are worked on at the same time.
     pub at_once: u32,
-    /// How many are kept optimized at most.
+    /// The most targets that are kept optimized.
     pub max_targets: u32,
-    /// When nothing new is begun. Local time.
+    /// The times of day at which no new work begins. Local time.
     pub quiet_hours: Vec<Hours>,
-    /// How often processes are looked at.
+    /// The interval between looks at the processes.
     pub every: Span,
 }
 
@@ -66,51 +68,54 @@ pub struct Take {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profiling {
-    /// How long samples are taken.
+    /// The sampling time.
     pub sampling: Span,
-    /// How long a round of counting takes; 0 infers counts from samples.
+    /// The length of a round of counting; 0 estimates all counts from samples.
     pub counting: Span,
-    /// Address space of all clones of one target.
+    /// The address space for all clones of one target. Bytes.
     pub memory_cap: Bytes,
 }
 
-/// When a target is done again.
+/// When a target is rebuilt.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reoptimize {
-    /// How often the layout is held against the load.
+    /// The interval between comparisons of the layout with the load.
     pub every: Span,
-    /// By how much the share of samples in hot clones must have fallen. Percent of all samples.
+    /// The layout no longer fits if the share of samples in hot clones has fallen by more than this. Percent
+    /// of all samples.
     pub share_drop_percent: f64,
-    /// How much of the profile must lie in other functions than before. Percent of all samples.
+    /// The layout no longer fits if more than this share of the samples lies in other functions than in the
+    /// profile. Percent of all samples.
     pub drift_percent: f64,
-    /// The least time from one generation to the next.
+    /// The least time from one rebuild to the next.
     pub min_interval: Span,
 }
 
-/// When a target's clones are taken back.
+/// When a rebuild is undone because it does harm.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Harm {
-    /// Whether work with and without is compared at all.
+    /// Whether work with and without clones is compared after each rebuild.
     pub judge: bool,
-    /// How long that may take.
+    /// The time for the comparison of work.
     pub within: Span,
-    /// By how much work per CPU second must at least be better, by the upper end of its interval. Percent.
+    /// The least gain in work per CPU second. Percent. A rebuild is undone if the upper end of the gain's 95%
+    /// interval is lower, and the gain itself is lower by at least 1 percentage point.
     pub min_gain_percent: f64,
 }
 
-/// Where things are.
+/// The paths of files.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Paths {
-    /// The socket that commands go through.
+    /// The socket on which the daemon accepts calls.
     pub socket: PathBuf,
-    /// What outlives the daemon: profiles and reasons.
+    /// The folder of files that outlive the daemon: profiles, and records of targets.
     pub state: PathBuf,
-    /// While this file is there, nothing is optimized, and what is optimized is taken back.
+    /// While this file exists, nothing is optimized, and optimized targets are undone.
     pub kill_switch: PathBuf,
-    /// Where metrics are written for a collector of text files.
+    /// The file for metrics, for a collector of text files.
     pub metrics: Option<PathBuf>,
 }
 
@@ -177,7 +182,7 @@ impl Default for Paths {
     }
 }
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -185,17 +190,17 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It says what cannot be.
+    /// The text is not a valid configuration.
     #[error("{}:{line}:{column}: {what}", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
         /// Its line, from 1.
         line: usize,
-        /// The character in the line, from 1.
+        /// Its column, in characters, from 1.
         column: usize,
         /// What is wrong.
         what: String,
@@ -203,7 +208,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The file that counts where the command line names none.
+    /// Returns the path of the file that applies if the command line names none.
     #[must_use]
     pub fn file() -> PathBuf {
         std::env::var_os(CONFIG_VARIABLE).map_or_else(|| CONFIG_FILE.into(), PathBuf::from)
@@ -219,10 +224,10 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads a file, or gives the defaults where there is none.
+    /// Reads a file, or returns the defaults if the file does not exist.
     ///
     /// # Errors
-    /// [`ConfigError`] for one that is there.
+    /// [`ConfigError`] for a file that exists.
     pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
         match Self::read(path) {
             Err(ConfigError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -232,7 +237,7 @@ impl Config {
         }
     }
 
-    /// Reads its text; `path` is for messages.
+    /// Parses the text of a file; `path` is for messages.
     ///
     /// # Errors
     /// [`ConfigError::Wrong`]
@@ -250,7 +255,7 @@ impl Config {
         })
     }
 
-    /// The first value that cannot be: its section, its key, and why.
+    /// Returns the first invalid value: its section, its key, and the reason.
     fn check(&self) -> Option<(&'static str, &'static str, String)> {
         let percent = |v: f64, most: f64| (0.0..=most).contains(&v);
         let said = |ok: bool, section, key, what: &str| (!ok).then(|| (section, key, what.to_owned()));
@@ -337,15 +342,15 @@ impl Config {
         })
     }
 
-    /// Whether nothing may be optimized now.
+    /// Returns whether the kill switch is on, so that nothing may be optimized.
     #[must_use]
     pub fn is_switched_off(&self) -> bool {
-        // What cannot be asked for is taken as being there: the switch is for emergencies.
+        // If the check fails, the file counts as present: the switch is for emergencies.
         !matches!(self.paths.kill_switch.try_exists(), Ok(false))
     }
 }
 
-/// Where a key is written, in bytes; of a value that was read it is there.
+/// Returns the position of a key in the text, in bytes. The text contains every key whose value was parsed.
 fn place(text: &str, section: &str, key: &str) -> usize {
     let (mut at, mut inside) = (0, false);
     for line in text.split_inclusive('\n') {

@@ -5,10 +5,10 @@ fn parse(text: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn the_shipped_file_says_what_is_the_default_anyway() {
+fn the_shipped_file_equals_the_defaults() {
     let shipped = include_str!("../../../packaging/whet.toml");
     assert_eq!(parse(shipped), Ok(Config::default()));
-    // And so does it with every key taken out of its comment.
+    // The same holds for the file with every key taken out of its comment.
     let all: String = shipped.lines().map(|l| format!("{}\n", l.strip_prefix("#:").unwrap_or(l))).collect();
     let config = parse(&all).unwrap();
     assert_eq!(
@@ -20,7 +20,7 @@ fn the_shipped_file_says_what_is_the_default_anyway() {
         },
         Config::default()
     );
-    // The file tells of every key there is.
+    // The file describes every key.
     for key in [
         "exe",
         "cgroup",
@@ -56,7 +56,7 @@ fn the_shipped_file_says_what_is_the_default_anyway() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_and_column() {
+fn mistakes_are_reported_with_line_and_column() {
     let at = |text: &str| parse(text).unwrap_err();
     assert!(
         at("optimize_once = true\n[take]\n  cpu_precent = 3\n")

@@ -1,4 +1,4 @@
-//! Workers started, heard and ended.
+//! Starts workers, reads their output and ends them.
 
 use crate::machine::{By, Event, Job, Outcome};
 use crate::supervisor::{Daemon, Entry};
@@ -8,15 +8,18 @@ use crate::worker::Worker;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// What a rebuild may take beyond sampling and counting: the analysis of a large server, on a busy machine.
+/// The time that a rebuild may take beyond sampling and counting. It is enough to analyse a large server on a
+/// busy machine.
 const BUILDING: Duration = Duration::from_secs(300);
-/// What any other job may take beyond its own time.
+/// The time that any other job may take. A comparison may take this time beyond its own.
 const SHORT: Duration = Duration::from_secs(60);
-/// How long a rebuild may take to end by itself once the kill-switch file is there. What a killed one leaves is mended.
+/// How long a rebuild may take to end by itself once the kill-switch file exists. Then its worker is killed,
+/// and the target is mended.
 const AT_ONCE: Duration = Duration::from_millis(400);
 
 impl Daemon {
-    /// Starts what targets want, the hungriest first, as far as there are places.
+    /// Starts the jobs that targets need, as far as there are worker slots. Targets with the highest CPU use
+    /// come first.
     pub(crate) fn start_jobs(&mut self) {
         if self.is_stopping {
             return;
@@ -28,7 +31,7 @@ impl Daemon {
             .iter()
             .filter_map(|(pid, e)| Some((e.life.cpu_percent, *pid, e.life.wants(now, &policy)?)))
             .collect();
-        // One that has become another program may be in a worker's hands yet.
+        // The process may be another program by now, while a worker is still at work on it.
         wanted.retain(|(_, pid, _)| self.workers.iter().all(|w| w.order.pid != *pid));
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let keeps_its = |e: &&Entry| e.life.is_before_judgement(&self.config);
@@ -36,7 +39,7 @@ impl Daemon {
             + self.targets.values().filter(keeps_its).count();
         let mut begun = Vec::new();
         for (_, pid, job) in wanted {
-            // Asked again: the ones before may have made it too many.
+            // This is checked again: with the jobs begun so far, the limit of targets may be reached.
             let (policy, targets) = self.split();
             let Some(entry) = targets.get_mut(&pid).filter(|e| e.life.wants(now, &policy) == Some(job))
             else {
@@ -55,7 +58,8 @@ impl Daemon {
             begun.push((entry.id, job));
         }
         if !begun.is_empty() {
-            // Before anything is done: should the daemon be killed, the next one knows who did it.
+            // Records are written before the work begins: if the daemon is killed, the next daemon finds
+            // there what caused a target's state.
             self.keep();
         }
         for (id, job) in begun {
@@ -96,7 +100,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in what workers have said.
+    /// Reads the output of all workers, and records the jobs that have ended.
     pub(crate) fn hear_workers(&mut self) {
         let now = Instant::now();
         let mut i = 0;
@@ -138,25 +142,26 @@ impl Daemon {
                     u64::from(job == Job::Undo && entry.life.memory().undone_by == Some(By::Harm));
             }
         } else if let Outcome::Failed { message, .. } = outcome {
-            // One that is not on the list, or has ended meanwhile.
+            // The target is not on the list, or has ended meanwhile.
             info!(pid = id.pid, ?job, "{message}");
         }
     }
 
-    /// Everything is to be taken back: workers stop what they do. What is not on the list is not the daemon's; `whet undo --all` takes
-    /// that back.
+    /// Interrupts all workers except those that undo or mend, because everything is to be undone. Targets
+    /// that are not on the list are not the daemon's; `whet undo --all` undoes these.
     pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
             match worker.order.job {
                 Job::Undo | Job::Mend => {}
-                // It may build for seconds before it hears, while clones of before are in force.
+                // It may build for seconds before it notices the request, while clones of an earlier
+                // generation are in force.
                 Job::Optimize { .. } => worker.interrupt_within(AT_ONCE),
                 Job::Check | Job::Judge | Job::Redo => worker.interrupt(),
             }
         }
     }
 
-    /// Whoever works on a target, or on any, lets go of it.
+    /// Interrupts the workers of one target, or all workers if `pid` is `None`.
     pub(crate) fn let_go(&mut self, pid: Option<i32>) {
         for worker in &mut self.workers {
             if pid.is_none_or(|pid| worker.order.pid == pid) {

@@ -1,4 +1,4 @@
-//! Does a rebuild pay: the target's work with and without, in short windows.
+//! Compares a target's work with clones and without, in short windows: does a rebuild gain?
 
 use crate::machine::{Outcome, Verdict};
 use engine::{Error, Interrupt, Pid};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 /// The length of one window.
 const WINDOW: Duration = Duration::from_millis(150);
-/// What a pair of windows takes beyond its windows: two switches with what they wait for.
+/// The time that a pair takes beyond its windows: two switches with the pauses after them.
 const BESIDE: Duration = Duration::from_millis(100);
-/// Pairs that tell anything at all.
+/// The fewest pairs that can show anything.
 const FEWEST: u32 = 8;
 
-/// Compares by system calls, for about `time`. The target is as it was found then.
+/// Compares work by the number of system calls, for about `time`. Afterwards the target is as it was found.
 ///
 /// # Errors
-/// Those of the engine; where work could not be counted the outcome says so.
+/// Errors of the engine. If work cannot be counted, the outcome says so.
 pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<Outcome, Error> {
     let pair = (2 * WINDOW + BESIDE).as_millis();
     let rounds = u32::try_from(time.as_millis() / pair).unwrap_or(u32::MAX).max(FEWEST);
@@ -27,9 +27,10 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
     let options = Options { rounds, window: WINDOW, interrupt: interrupt.clone(), ..Options::default() };
     match measure::paired(pid, &options, &mut work, &mut |_| {}) {
         Ok(report) => Ok(told(&report)),
-        // Somebody undid, redid or optimized it meanwhile: their wish counts.
+        // For example, another command undid, redid or optimized the target meanwhile. The other command's
+        // change stands.
         Err(measure::Error::Engine(e)) => Err(e),
-        // It may be without: it is put back then.
+        // The target may be without clones. Then they are put back.
         Err(e @ measure::Error::NotRestored { .. }) => Ok(Outcome::Failed {
             code: e.code().to_owned(),
             exit: e.exit_code() as u8,
@@ -39,7 +40,8 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
     }
 }
 
-/// What a report says. By user CPU time where the kernel tells it apart, since that is what a layout can change.
+/// Returns the outcome of a report. It uses user CPU time if the kernel reports this time, because a layout
+/// can change nothing else.
 fn told(report: &Report) -> Outcome {
     let figure = report.user_cpu_factor.or(report.combined_improvement_factor);
     match figure.filter(|_| report.can_tell) {

@@ -1,18 +1,26 @@
-//! What a DBA installs, starts once and forgets: watches for processes on a list, keeps them optimized, takes harm back.
+//! A daemon that is installed and started once. It watches for processes on a list, keeps them optimized, and
+//! undoes rebuilds that do harm.
 //!
-//! You give a [`Config`]; it gives a process that follows each target's life ([`machine`]), answers on a socket ([`client`])
-//! and leaves every target sound whenever it ends, however it ends.
+//! The input is a [`Config`]. The daemon is a process that follows each target's life ([`machine`]) and
+//! answers calls on a socket ([`client`]). Whenever it ends, and however it ends, it leaves every target
+//! sound.
 //!
-//! **One thread, no tracing.** The daemon only looks and decides. Whatever touches a target is done by a *worker*: whet's own program,
-//! started for one job on one target ([`Order`]), with a deadline. So a crash of the worker takes neither the daemon nor other targets along;
-//! the memory of an analysis (hundreds of megabytes for a large server) goes back to the system at once; no two threads of one
-//! process wait for stops of different tracees, which the kernel reports to any thread that asks; and the daemon needs no defence of its own
-//! against what engine, image or code might do with a hostile target. It costs a start of a process for each job, some milliseconds where
-//! a job takes seconds. The worker is `/proc/self/exe`: an upgrade of the file on disk does not mix versions. Should the daemon be
-//! killed, the kernel tells its workers (`PR_SET_PDEATHSIG`), which put their targets in order and end.
+//! **One thread, no tracing.** The daemon only observes and decides. Whatever touches a target is done by a
+//! *worker*: whet's own program, started for one job on one target ([`Order`]), with a deadline. The reasons:
+//! - A worker's crash ends neither the daemon nor the work on other targets.
+//! - The memory of an analysis (hundreds of megabytes for a large server) returns to the system at once.
+//! - No two threads of one process wait for stops of different tracees, which the kernel reports to any
+//!   waiting thread.
+//! - The daemon needs no defence of its own against what a hostile target might cause in engine, image or
+//!   code.
 //!
-//! **The truth is in the targets.** What the daemon keeps on disk ([`store`]) are profiles and reasons. Journals in the processes say
-//! what is done to them; a new daemon finds and adopts them by those.
+//! The cost is the start of a process for each job: some milliseconds, while a job takes seconds. The worker
+//! is `/proc/self/exe`, so an upgrade of the file on disk does not mix versions. If the daemon is killed, the
+//! kernel sends a signal to its workers (`PR_SET_PDEATHSIG`). They bring their targets in order and end.
+//!
+//! **The truth is in the targets.** On disk the daemon keeps only profiles and reasons ([`store`]). The
+//! journals in the processes record what was done to them. A new daemon finds its targets by these journals
+//! and adopts them.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -42,14 +50,15 @@ pub use units::{Bytes, Hours, Span};
 pub use work::{Order, run as run_order};
 pub use worker::COMMAND as WORKER_COMMAND;
 
-/// Makes this process one of the background: of a session of its own, and in nobody's folder.
+/// Makes this process a background process, with a session of its own and the root folder as its working
+/// folder.
 pub fn detach() {
-    // It leads a session already where this does not work.
+    // If this fails, the process leads a session already.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
 }
 
-/// A share as people read it.
+/// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }

@@ -1,4 +1,4 @@
-//! Where the daemon's log goes: the journal where there is one, else standard error, or a file that does not grow for ever.
+//! The daemon's log: it goes to the system journal, to standard error, or to a file of limited size.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,22 +9,22 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Bytes after which a log file becomes the one before, in the place of the one before that.
+/// The size in bytes at which the log file is rotated. One old file is kept.
 const MOST: u64 = 4 << 20;
 
-/// Who reads it.
+/// The destination of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogTo {
-    /// Whoever started it, on standard error; the journal, where standard error leads there.
+    /// Standard error, or the system journal if standard error leads there. For a daemon in the foreground.
     Starter,
-    /// Nobody is there any more: the journal, or this file.
+    /// The system journal, or this file if there is no journal. For a daemon in the background.
     File(PathBuf),
 }
 
-/// Begins to log. Only once in a process.
+/// Starts logging. Only the first call in a process has an effect.
 ///
 /// # Errors
-/// The system's, for a file that cannot be opened.
+/// The system's error, for a file that cannot be opened.
 pub fn begin(to: &LogTo) -> io::Result<()> {
     let journal = || tracing_journald::layer().map(|l| l.with_syslog_identifier("whet".to_owned()));
     let registry = tracing_subscriber::registry().with(LevelFilter::INFO);
@@ -32,7 +32,7 @@ pub fn begin(to: &LogTo) -> io::Result<()> {
         LogTo::Starter if std::env::var_os("JOURNAL_STREAM").is_none() => None,
         _ => journal().ok(),
     };
-    // A second log would be a fault of the program; the first one goes on then.
+    // A second log would be a defect of the program; the first log then goes on.
     let _ = match (journal, to) {
         (Some(journal), _) => registry.with(journal).try_init(),
         (None, LogTo::Starter) => {
@@ -46,7 +46,7 @@ pub fn begin(to: &LogTo) -> io::Result<()> {
     Ok(())
 }
 
-/// A file, and the one before it.
+/// A log file with a limited size, and its path.
 struct Bounded {
     path: PathBuf,
     file: File,
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_does_not_grow_for_ever() {
+    fn the_log_file_has_a_limited_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut log = Bounded::open(&path).unwrap();

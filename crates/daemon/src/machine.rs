@@ -1,7 +1,7 @@
-//! The life of one target: states, what leads from one to the next, and what is to be done next.
+//! The life of one target: its states, the transitions between states, and the next job.
 //!
-//! Pure: it knows no process, no file and no clock. Moments are handed in, on a clock that only goes on (time since the daemon's
-//! start), so a change of the time of day does nothing here.
+//! Pure: it accesses no process, no file and no clock. Moments are passed in, on a clock that never goes back
+//! (time since the daemon's start). So a change of the time of day has no effect here.
 
 use crate::config::Config;
 use crate::percent;
@@ -13,72 +13,74 @@ use std::time::Duration;
 /// Time since the daemon's start.
 pub type Moment = Duration;
 
-/// Looks in a row that must agree before something costly is done.
+/// How many looks in a row must agree before something costly is done.
 const AGREEING: u32 = 2;
-/// Samples below which a look at the fit says nothing.
+/// The fewest samples for a check of the fit to count.
 const TELLING_SAMPLES: u64 = 200;
-/// Of the samples in cloned functions so large a share may lie elsewhere than in the hot parts of clones, where a profile fits.
+/// If a profile fits, at most this share of the samples in cloned functions lies outside the hot fragments of
+/// clones.
 const WARM_SHARE: f64 = 0.1;
-/// The first wait after something went wrong; it doubles with each further time.
+/// The wait after the first failure; it doubles with each further failure.
 const FIRST_WAIT: Duration = Duration::from_secs(20);
-/// The wait after something could not be put in order.
+/// The wait after a target could not be put in order. Also the time after a change by hand in which journals
+/// are ignored.
 const SHORT_WAIT: Duration = Duration::from_secs(5);
-/// How long after a worker's end a child that was forked before it may be found.
+/// How long after a worker's end a look may find a child that was forked before.
 const A_MOMENT: Duration = Duration::from_secs(30);
-/// The longest.
+/// The longest wait after a failure.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// Workers that may crash on one target before it is left alone.
+/// How many crashes of workers a target may have. After one more, the target is left alone.
 const CRASHES: u32 = 3;
-/// The longest time between two rebuilds that doubling comes to.
+/// The longest time between two rebuilds that doubling leads to.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
 
-/// What is so in the daemon as a whole.
+/// The conditions that hold for all targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    /// What is set.
+    /// The configuration.
     pub config: &'a Config,
-    /// The kill-switch file is there.
+    /// The kill-switch file exists.
     pub off: bool,
-    /// It is a quiet hour.
+    /// This is a quiet hour.
     pub quiet: bool,
-    /// As many targets as allowed are optimized.
+    /// As many targets as allowed are optimized or worked on.
     pub full: bool,
 }
 
 /// One target.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Target {
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// Why.
+    /// The reason for the state.
     pub reason: String,
-    /// Since when.
+    /// The moment at which it entered the state.
     pub since: Moment,
-    /// What a worker does to it.
+    /// The job of the worker that is at work on it.
     pub job: Option<Job>,
     /// User CPU time at the last look, percent of one CPU.
     pub cpu_percent: f64,
-    /// The number of its newest rebuild by this daemon; 0 before.
+    /// The generation of its newest rebuild by this daemon; 0 before the first rebuild.
     pub generation: u32,
-    /// The last look at how the layout fits.
+    /// The result of the last check of the fit.
     pub fit: Option<Fit>,
-    /// The last comparison.
+    /// The result of the last comparison.
     pub verdict: Option<Verdict>,
     /// A profile of its build is kept.
     pub has_profile: bool,
     undone_by: Option<By>,
     age: Duration,
     hungry: u32,
-    /// Nothing new is begun before.
+    /// No new work begins before this moment.
     ready_at: Moment,
-    /// Nothing is put in order before.
+    /// No job that puts the target in order begins before this moment.
     toggled_at: Moment,
     failures: u32,
     crashes: u32,
     needs_mending: bool,
     /// Clones were in force when the job began.
     was_optimized: bool,
-    /// Clones that did harm are to be taken back.
+    /// The clones did harm and are to be undone.
     harmful: bool,
     judged: bool,
     final_generation: bool,
@@ -88,12 +90,13 @@ pub struct Target {
     built_at: Moment,
     deaf_until: Moment,
     changed_at: Option<Moment>,
-    /// The last look at how the layout fits; none since the rebuild.
+    /// The moment of the last check of the fit; `None` if there was no check since the rebuild.
     checked_at: Option<Moment>,
 }
 
 impl Target {
-    /// One that was just found; `known` is what an earlier daemon knew of it.
+    /// Creates a target that was just found. `known` is the record of an earlier daemon, or follows from the
+    /// parent process.
     #[must_use]
     pub fn new(now: Moment, known: Option<Memory>) -> Self {
         let known = known.unwrap_or_default();
@@ -129,13 +132,14 @@ impl Target {
         }
     }
 
-    /// Whether it is looked at only before it is judged, for which it keeps its place.
+    /// Returns true while a check of the fit runs before the pending comparison; the worker slot stays
+    /// reserved.
     #[must_use]
     pub fn is_before_judgement(&self, c: &Config) -> bool {
         self.job == Some(Job::Check) && !self.judged && c.harm.judge
     }
 
-    /// What is to be kept of it.
+    /// Returns the facts that a later daemon needs.
     #[must_use]
     pub fn memory(&self) -> Memory {
         let under_judgement =
@@ -147,13 +151,14 @@ impl Target {
         }
     }
 
-    /// Whether clones of it are in force, as far as is known.
+    /// Returns whether its clones are in force, as far as the daemon can see.
     #[must_use]
     pub fn is_optimized(&self) -> bool {
         self.state == State::Optimized
     }
 
-    /// Whether a worker has it in hand, or had a moment ago: children forked meanwhile may be without its clones for no other reason.
+    /// Returns whether a worker is changing the target, or did so a moment ago. Children forked meanwhile may
+    /// be without its clones for this reason alone.
     #[must_use]
     pub fn is_being_changed(&self, now: Moment) -> bool {
         let working = self.job.is_some_and(|j| j != Job::Check);
@@ -170,7 +175,7 @@ impl Target {
         self.reason = reason.into();
     }
 
-    /// What should be done next, if anything; the caller decides when.
+    /// Returns the next job, if there is one; the caller decides when to start it.
     #[must_use]
     pub fn wants(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
         if self.job.is_some() || self.state == State::Lost {
@@ -182,7 +187,8 @@ impl Target {
         })
     }
 
-    /// What brings it where it should be, which waits for nothing.
+    /// Returns the job that puts the target in order, if one is needed. The wait for new work (`ready_at`)
+    /// does not delay it.
     fn wants_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
         match self.state {
             _ if self.needs_mending => Some(Job::Mend),
@@ -198,7 +204,8 @@ impl Target {
         let calm = !policy.off && !policy.quiet;
         match self.state {
             State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
-            // At once after a rebuild, while the load is still the one it was made for: later ones are held against that.
+            // The first check comes at once after a rebuild, while the load is still the load of the profile.
+            // Later checks are compared with its result.
             State::Optimized if self.checked_at.is_none() && self.may_be_checked(c) => Some(Job::Check),
             State::Optimized if !self.judged && c.harm.judge => Some(Job::Judge),
             State::Optimized if calm && self.should_be_rebuilt(now, c) => Some(Job::Optimize { fresh: true }),
@@ -216,13 +223,13 @@ impl Target {
         !c.optimize_once && self.is_busy(c)
     }
 
-    /// What keeps a watched target from being taken.
+    /// Returns the reason why a watched target is not optimized now.
     fn obstacle(&self, policy: &Policy<'_>) -> Option<String> {
         let c = policy.config;
         let age =
             if self.has_profile { c.take.warm_min_age.0.min(c.take.min_age.0) } else { c.take.min_age.0 };
         if policy.off {
-            Some("the kill-switch file is there".to_owned())
+            Some("the kill-switch file exists".to_owned())
         } else if policy.full {
             Some("as many targets as allowed are optimized".to_owned())
         } else if self.age < age {
@@ -251,7 +258,7 @@ impl Target {
             && now >= self.built_at + doubled.min(LONGEST_INTERVAL.max(c.reoptimize.min_interval.0))
     }
 
-    /// A worker has begun.
+    /// Records that a worker has begun a job.
     pub fn begin(&mut self, job: Job, now: Moment) {
         self.job = Some(job);
         self.was_optimized = self.state == State::Optimized;
@@ -265,13 +272,13 @@ impl Target {
         }
     }
 
-    /// Takes an event in.
+    /// Applies an event.
     pub fn apply(&mut self, event: Event, now: Moment, policy: &Policy<'_>) {
         if self.state == State::Lost {
             return;
         }
         if matches!(event, Event::ByHand(_)) {
-            // What the journal says until that is done is of before.
+            // Until the change by hand is done, the journal shows the earlier state.
             self.deaf_until = now + SHORT_WAIT;
         }
         match event {
@@ -288,7 +295,7 @@ impl Target {
             }
             Event::Ended(outcome) => {
                 if let Some(job) = self.job.take() {
-                    // Whatever it says of its end: it works no more.
+                    // The job is over, whatever its outcome.
                     if matches!(self.state, State::Profiling | State::Counting | State::Optimizing) {
                         self.state = if self.was_optimized { State::Optimized } else { State::Watching };
                         self.since = now;
@@ -305,7 +312,7 @@ impl Target {
                 self.harmful = false;
                 self.enter(State::Undone, now, "by hand");
             }
-            // The journal will tell what came of it.
+            // The journal will show the result.
             Event::ByHand(Wish::Redo) => {
                 if matches!(self.state, State::Undone | State::Refused) {
                     self.undone_by = None;
@@ -341,7 +348,7 @@ impl Target {
                 }
             }
             (State::Watching | State::Optimized, Some(J::Undone)) => match self.undone_by {
-                // A worker died between taking out and putting back.
+                // A worker died between undo and redo.
                 Some(By::Whet) => self.enter(State::Optimized, now, "its clones are being put back"),
                 Some(By::Mended) => self.enter(State::Watching, now, self.reason.clone()),
                 Some(By::Harm) => self.enter(State::Undone, now, self.reason.clone()),
@@ -360,7 +367,7 @@ impl Target {
                 self.judged = true;
                 self.ready_at = now;
                 self.built_at = now;
-                // What was known may have been of another layout.
+                // The earlier results may belong to another layout.
                 (self.verdict, self.fit, self.best_share, self.unfit) = (None, None, None, 0);
                 self.enter(State::Optimized, now, "found optimized");
             }
@@ -374,7 +381,8 @@ impl Target {
     fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
         match outcome {
             Outcome::Optimized { generation, coverage, layout } => {
-                // A load that goes to and fro between layouts takes nothing, and is not kept waiting.
+                // An earlier layout takes no room. So a load that alternates between layouts does not
+                // lengthen the wait.
                 let waits_longer = self.was_optimized && layout != Layout::Earlier;
                 self.rebuilds = self.rebuilds.saturating_add(u32::from(waits_longer));
                 self.generation = generation;
@@ -383,7 +391,9 @@ impl Target {
                 self.judged = false;
                 self.verdict = None;
                 self.unfit = 0;
-                // A layout by a profile of another load is known by its first look; one for the load of now sets the mark itself.
+                // A warm layout was built for the profile's load, so its first check is already compared with
+                // the profile's share. For a layout built for the present load, the first check sets the
+                // share to compare with.
                 self.best_share = (layout == Layout::Warm).then_some(coverage * (1.0 - WARM_SHARE));
                 self.built_at = now;
                 self.checked_at = None;
@@ -408,7 +418,7 @@ impl Target {
     }
 
     fn crashed(&mut self, job: Job, why: &str, now: Moment, policy: &Policy<'_>) {
-        // Under the kill switch workers are killed that do not end by themselves.
+        // With the kill switch on, workers that do not end by themselves are killed. These are no crashes.
         self.crashes = self.crashes.saturating_add(u32::from(!policy.off));
         match job {
             Job::Check => self.checked_at = Some(now),
@@ -418,7 +428,7 @@ impl Target {
                 self.undone_by = Some(By::Whet);
             }
             _ => {
-                // Mending is not tried for ever either.
+                // The number of attempts to mend is limited as well.
                 self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
                 self.wait(job, now);
                 let state = if self.was_optimized { State::Optimized } else { State::Watching };
@@ -466,7 +476,7 @@ impl Target {
             return;
         };
         let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
-        // Less than a hundredth off, it is no difference, whatever the interval says.
+        // A difference of less than 1% is none, whatever the interval says.
         let least = 1.0 + policy.config.harm.min_gain_percent / 100.0;
         if v.high < least && v.factor <= least - measure::LEAST_EFFECT {
             self.harmful = true;
@@ -490,20 +500,21 @@ impl Target {
                 self.enter(
                     State::Optimized,
                     now,
-                    if job == Job::Mend { "mended" } else { "its clones were put back" },
+                    if job == Job::Mend { "mended" } else { "its redirects were put back" },
                 );
             }
             (Job::Undo, Some(J::Undone)) if self.harmful => {
                 self.harmful = false;
                 self.undone_by = Some(By::Harm);
-                let reason = format!("taken back: {}", self.reason);
+                let reason = self.reason.clone();
                 self.enter(State::Undone, now, reason);
             }
             (Job::Undo, Some(J::Undone)) if policy.off => {
                 self.undone_by = Some(By::Switch);
-                self.enter(State::Undone, now, "the kill-switch file is there");
+                self.enter(State::Undone, now, "the kill-switch file exists");
             }
-            // What was undone before a worker died and never came back, or what that worker began: ours to put in order.
+            // A worker died after an undo, before the redo, or while it installed: the daemon puts the clones
+            // back.
             (_, Some(J::Undone)) if self.state == State::Optimized => self.undone_by = Some(By::Whet),
             (_, Some(J::Undone) | None) if self.state == State::Refused => self.undone_by = Some(By::Mended),
             (_, Some(J::Undone)) => {
@@ -513,14 +524,14 @@ impl Target {
             (_, Some(J::Counting | J::Interrupted | J::Profiling | J::Optimizing)) => {
                 self.needs_mending = true;
             }
-            (_, None) => self.enter(State::Watching, now, "nothing of whet's is in it"),
+            (_, None) => self.enter(State::Watching, now, "it holds no clones"),
         }
     }
 
     fn failed(&mut self, job: Job, code: &str, exit: u8, message: &str, now: Moment) {
         let was_optimized = self.was_optimized && matches!(job, Job::Optimize { .. });
         if self.state == State::Undone && self.undone_by == Some(By::User) {
-            // Somebody wanted it back: it was interrupted for that.
+            // An operator undid the target, and the job was interrupted for this.
             return;
         }
         if job == Job::Judge {
@@ -547,7 +558,8 @@ impl Target {
             (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
                 self.enter(State::Watching, now, message);
             }
-            // What may pass: a debugger, job control, a want of rights that is mended, of memory.
+            // These causes may pass: a debugger, job control, missing permissions that are granted later,
+            // missing memory.
             (
                 "already_traced" | "stopped" | "exiting" | "shares_memory" | "memory_limit" | "map_denied",
                 _,
@@ -562,7 +574,8 @@ impl Target {
         }
     }
 
-    /// Waits: with what is new longer each time, with what puts it in order a moment.
+    /// Sets the wait after a failure. New work waits longer each time, a job that puts the target in order
+    /// only a short time.
     fn wait(&mut self, job: Job, now: Moment) {
         if matches!(job, Job::Undo | Job::Redo | Job::Mend) {
             self.toggled_at = now + SHORT_WAIT;

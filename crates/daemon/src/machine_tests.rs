@@ -50,7 +50,7 @@ impl World {
         self.seen(100.0, 100 * S).seen(100.0, 100 * S)
     }
 
-    /// Begins what it wants, which must be this.
+    /// Begins the job that the target needs, which must be `job`.
     #[track_caller]
     fn begin(&mut self, job: Job) -> &mut Self {
         assert_eq!(self.wants(), Some(job), "{:?}", self.target);
@@ -69,12 +69,12 @@ impl World {
         self
     }
 
-    /// Built just now, and looked at.
+    /// Ends a rebuild and the check after it.
     fn built(&mut self) -> &mut Self {
         self.ends(built()).begin(Job::Check).ends(fits(0.9, 0.1))
     }
 
-    /// Optimized, judged, and under load.
+    /// Returns a target that is optimized, judged and under load.
     fn optimized() -> Self {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built();
@@ -95,7 +95,7 @@ fn failed(code: &str, exit: u8) -> Outcome {
     Outcome::Failed { code: code.to_owned(), exit, message: format!("because {code}") }
 }
 
-/// A look at the layout, where one is wanted.
+/// Passes a minute, and ends a check of the fit if one is due.
 fn look(w: &mut World, outcome: Outcome) {
     w.pass(61 * S).seen(100.0, 1000 * S);
     if w.wants() == Some(Job::Check) {
@@ -108,13 +108,13 @@ fn fits(hot: f64, drift: f64) -> Outcome {
 }
 
 #[test]
-fn a_target_is_taken_when_it_is_old_and_hungry_enough() {
+fn a_target_is_optimized_when_it_is_old_and_busy_enough() {
     let mut w = world();
     assert_eq!(
         w.seen(100.0, 10 * S).seen(100.0, 59 * S).is(State::Watching, "younger than 60 s").wants(),
         None
     );
-    // Hungry in one look alone.
+    // It was busy in one look only.
     assert_eq!(
         w.seen(0.0, 70 * S).seen(100.0, 75 * S).is(State::Watching, "30% is the threshold").wants(),
         None
@@ -134,7 +134,7 @@ fn a_target_is_taken_when_it_is_old_and_hungry_enough() {
         .tell(Event::Stage(State::Optimizing))
         .is(State::Optimizing, "");
     w.ends(built()).is(State::Optimized, "97.0% of its user time");
-    // A profile that is kept makes the wait short.
+    // With a kept profile, the wait is short.
     let mut w = world();
     w.target.has_profile = true;
     w.seen(100.0, 6 * S)
@@ -144,19 +144,19 @@ fn a_target_is_taken_when_it_is_old_and_hungry_enough() {
 }
 
 #[test]
-fn what_does_not_pay_is_taken_back_and_stays_so() {
+fn a_harmful_rebuild_is_undone_and_stays_undone() {
     let mut w = world();
     w.busy().begin(Job::Optimize { fresh: false }).built();
     w.begin(Job::Judge).ends(judged(0.8, 0.7, 0.95)).is(State::Optimized, "does not pay");
     w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
-    w.is(State::Undone, "taken back: it does not pay: work per user CPU second x0.80 (0.70-0.95)");
+    w.is(State::Undone, "it does not pay: work per user CPU second x0.80 (0.70-0.95)");
     assert_eq!(w.busy().pass(100_000 * S).busy().wants(), None);
-    // Another daemon knows of it.
+    // Another daemon finds the reason.
     let memory = w.target.memory();
     assert_eq!(memory.undone_by, Some(By::Harm));
     w.target = Target::new(w.now, Some(memory));
     assert_eq!(w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().wants(), None);
-    // Less than a hundredth is no difference, whatever the interval says.
+    // A loss of less than 1% is no difference, whatever the interval says.
     let mut w = world();
     w.busy()
         .begin(Job::Optimize { fresh: false })
@@ -164,7 +164,7 @@ fn what_does_not_pay_is_taken_back_and_stays_so() {
         .begin(Job::Judge)
         .ends(judged(0.995, 0.991, 0.999));
     assert_eq!(w.is(State::Optimized, "no difference to be seen").wants(), None);
-    // What cannot be told stays.
+    // Without a clear result, the clones stay.
     for verdict in [judged(0.99, 0.9, 1.01), Outcome::Judged(None, "too idle".to_owned())] {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge).ends(verdict);
@@ -173,7 +173,7 @@ fn what_does_not_pay_is_taken_back_and_stays_so() {
 }
 
 #[test]
-fn a_judge_that_broke_off_may_have_left_it_without() {
+fn clones_are_put_back_after_an_interrupted_comparison() {
     for outcome in [failed("interrupted", 11), Outcome::Crashed("dead".to_owned())] {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge);
@@ -186,7 +186,7 @@ fn a_judge_that_broke_off_may_have_left_it_without() {
         w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
         assert_eq!(w.wants(), None, "not judged again and again");
     }
-    // The same where the daemon died.
+    // The same holds if the daemon died.
     let mut w = world();
     w.target = Target::new(w.now, Some(Memory { undone_by: Some(By::Whet), ..Memory::default() }));
     w.tell(Event::Journal(Some(J::Undone)))
@@ -196,13 +196,13 @@ fn a_judge_that_broke_off_may_have_left_it_without() {
 }
 
 #[test]
-fn a_changed_load_is_rebuilt_for_less_often_each_time() {
+fn the_time_between_rebuilds_for_changed_loads_doubles() {
     let mut w = World::optimized();
     for _ in 0..20 {
         look(&mut w, fits(0.95, 0.1));
     }
     assert_eq!(w.is(State::Optimized, "hot clones hold 95.0%").wants(), None);
-    // Once is chance.
+    // A single sign may be chance.
     look(&mut w, fits(0.7, 0.1));
     look(&mut w, fits(0.9, 0.1));
     look(&mut w, fits(0.7, 0.1));
@@ -212,7 +212,7 @@ fn a_changed_load_is_rebuilt_for_less_often_each_time() {
         .begin(Job::Optimize { fresh: true })
         .is(State::Profiling, "again, as the load has changed");
     w.built().begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
-    // The second time comes after twice the interval.
+    // The second rebuild comes after twice the interval.
     look(&mut w, fits(0.5, 0.0));
     look(&mut w, fits(0.9, 0.5));
     look(&mut w, fits(0.5, 0.5));
@@ -221,12 +221,12 @@ fn a_changed_load_is_rebuilt_for_less_often_each_time() {
     assert_ne!(w.wants(), Some(Job::Optimize { fresh: true }));
     w.begin(Job::Check).ends(fits(0.5, 0.5)).pass(600 * S);
     w.begin(Job::Optimize { fresh: true });
-    // The cap ends it, and the clones before stay in force.
+    // The memory cap ends the rebuilds, and the earlier clones stay in force.
     w.ends(failed("memory_cap", 5)).is(State::Optimized, "because memory_cap");
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9));
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9)).is(State::Optimized, "cap is reached").pass(S);
     assert_eq!(w.wants(), None);
-    // One that is started warm by a profile of another load: its first look tells, with the next.
+    // A warm start from a profile of another load is noticed by its first check and the next.
     let mut w = world();
     let warm = Outcome::Optimized { generation: 1, coverage: 0.97, layout: Layout::Warm };
     w.busy().begin(Job::Optimize { fresh: false }).ends(warm).begin(Job::Check);
@@ -235,13 +235,14 @@ fn a_changed_load_is_rebuilt_for_less_often_each_time() {
     w.is(State::Optimized, "70.0% of the samples, not 87.3%").begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
     look(&mut w, fits(0.7, 0.1));
     w.pass(600 * S).begin(Job::Optimize { fresh: true });
-    // What a rebuild for the load of now cannot reach, the next one could not either.
+    // What a rebuild for the present load does not reach, the next rebuild would not reach either.
     w.ends(built()).begin(Job::Check).ends(fits(0.7, 0.1)).begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
     for _ in 0..30 {
         look(&mut w, fits(0.7, 0.1));
     }
     assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").wants(), None);
-    // Too few samples tell nothing, an idle target is not asked, and one may not want any of it.
+    // A check with too few samples does not count, an idle target is not checked, and `optimize_once`
+    // prevents checks.
     let mut w = World::optimized();
     w.pass(61 * S).begin(Job::Check).ends(Outcome::Checked(Fit { samples: 50, ..Fit::default() }));
     assert_eq!(w.target.fit.map(|f| f.samples), Some(1000));
@@ -251,7 +252,7 @@ fn a_changed_load_is_rebuilt_for_less_often_each_time() {
 }
 
 #[test]
-fn quiet_hours_keep_what_is_and_begin_nothing() {
+fn no_rebuild_begins_in_quiet_hours() {
     let mut w = World::optimized();
     w.config.reoptimize.min_interval = Span(Duration::ZERO);
     w.quiet = true;
@@ -265,7 +266,7 @@ fn quiet_hours_keep_what_is_and_begin_nothing() {
 }
 
 #[test]
-fn the_kill_switch_takes_back_and_gives_again() {
+fn the_kill_switch_undoes_and_its_removal_redoes() {
     let mut w = World::optimized();
     w.off = true;
     w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch");
@@ -275,13 +276,13 @@ fn the_kill_switch_takes_back_and_gives_again() {
 }
 
 #[test]
-fn what_is_done_by_hand_is_respected() {
+fn changes_by_hand_are_respected() {
     let mut w = World::optimized();
-    // Without a word to the daemon.
+    // By hand, without a message to the daemon.
     w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
     assert_eq!(w.busy().pass(9999 * S).wants(), None);
     w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
-    // With one, in the midst of the work.
+    // With a message, in the middle of a rebuild.
     let mut w = world();
     w.busy()
         .begin(Job::Optimize { fresh: false })
@@ -297,12 +298,12 @@ fn what_is_done_by_hand_is_respected() {
         .pass(9999 * S)
         .busy()
         .begin(Job::Optimize { fresh: false });
-    // In the midst of a look, whose figures are of before.
+    // In the middle of a check, whose figures are from before the undo.
     let mut w = World::optimized();
     w.pass(61 * S).busy().begin(Job::Check).tell(Event::ByHand(Wish::Undo));
     w.ends(fits(0.5, 0.5)).is(State::Undone, "by hand");
     assert_eq!(w.target.fit.map(|f| f.hot), Some(0.9));
-    // A journal that was read before the hand had done its work is no news.
+    // A journal that was read before the undo was done is ignored.
     let mut w = World::optimized();
     w.tell(Event::ByHand(Wish::Undo)).tell(Event::Journal(Some(J::Optimized))).is(State::Undone, "by hand");
     w.pass(SHORT_WAIT).tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
@@ -324,7 +325,7 @@ fn refusals_last_as_long_as_their_reason() {
     assert!(w.target.memory().refused);
     w.target = Target::new(w.now, Some(w.target.memory()));
     assert_eq!(w.is(State::Refused, "because go_runtime").busy().wants(), None);
-    // A debugger goes away, a limit is raised.
+    // These causes may pass: a debugger detaches, a limit is raised.
     for code in ["memory_limit", "map_denied", "already_traced"] {
         let mut w = refused(failed(code, 5));
         assert!(!w.target.memory().refused, "{code}");
@@ -338,12 +339,12 @@ fn refusals_last_as_long_as_their_reason() {
         .busy()
         .is(State::Watching, "")
         .begin(Job::Optimize { fresh: false });
-    // The switch waits for nothing of that.
+    // The kill switch does not wait for such times.
     let mut optimized = World::optimized();
     optimized.target.ready_at = Moment::MAX;
     optimized.off = true;
     optimized.begin(Job::Undo).ends(failed("busy", 6)).pass(SHORT_WAIT).begin(Job::Undo);
-    // Each time it takes longer.
+    // Each wait is longer.
     w.ends(failed("already_traced", 5)).pass(30 * S).busy().is(State::Refused, "");
     let mut w = refused(failed("busy", 6));
     assert_eq!(w.is(State::Watching, "because busy").wants(), None);
@@ -351,7 +352,7 @@ fn refusals_last_as_long_as_their_reason() {
 }
 
 #[test]
-fn crashes_are_mended_and_counted() {
+fn crashes_of_workers_are_mended_and_limited() {
     let mut w = world();
     w.busy();
     for _ in 0..CRASHES {
@@ -363,21 +364,22 @@ fn crashes_are_mended_and_counted() {
     w.begin(Job::Optimize { fresh: false }).ends(Outcome::Crashed("dead".to_owned()));
     w.begin(Job::Mend).ends(Outcome::Toggled(None));
     assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().wants(), None);
-    // What it left is put in order all the same.
+    // The rest of the crashed worker's change is mended all the same.
     w.tell(Event::Journal(Some(J::Counting)))
         .begin(Job::Mend)
         .ends(Outcome::Toggled(Some(J::Undone)))
         .is(State::Refused, "4 times");
-    // What a dead one has left is not taken for somebody's wish.
+    // An undo after a dead worker does not count as an undo by hand.
     let mut w = world();
     w.tell(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
     w.is(State::Watching, "taken out").tell(Event::Journal(Some(J::Undone)));
     w.is(State::Watching, "taken out").busy().begin(Job::Optimize { fresh: false });
 }
 
-/// A rebuild that does not end by itself is killed for the kill switch, which is no fault of the target's.
+/// A rebuild that does not end by itself is killed when the kill switch is on. This does not count as a crash
+/// of the target.
 #[test]
-fn what_is_killed_for_the_switch_is_mended_and_undone() {
+fn a_rebuild_killed_by_the_switch_is_mended_and_undone() {
     let mut w = World::optimized();
     for _ in 0..=CRASHES {
         w.target.begin(Job::Optimize { fresh: true }, w.now);
@@ -391,18 +393,19 @@ fn what_is_killed_for_the_switch_is_mended_and_undone() {
 }
 
 #[test]
-fn ends() {
+fn replaced_and_ended_processes_are_noticed() {
     let mut w = World::optimized();
-    // The same program anew in the same process.
+    // The same program is executed again in the same process.
     w.tell(Event::Journal(None)).is(State::Watching, "another program");
     w.tell(Event::Gone).is(State::Lost, "ended");
     w.tell(Event::Journal(Some(J::Optimized))).busy().is(State::Lost, "");
     assert_eq!(w.wants(), None);
 }
 
-/// Any events in any order: one job at a time, none for what is lost, and states that their words fit.
+/// Events in any order: there is one job at a time, none for a lost target, and each working state has a
+/// rebuild as its job.
 #[test]
-fn any_order_of_events_is_lived_through() {
+fn any_order_of_events_keeps_the_rules() {
     arbtest::arbtest(|u| {
         let mut w = world();
         let mut states = Vec::new();
@@ -448,7 +451,7 @@ fn any_order_of_events_is_lived_through() {
 }
 
 #[test]
-fn earlier_layouts_are_told_and_keep_nobody_waiting() {
+fn earlier_layouts_are_reported_and_do_not_lengthen_the_wait() {
     let mut w = World::optimized();
     let by = |layout| Outcome::Optimized { generation: 2, coverage: 0.97, layout };
     let mut rebuilt = |after: u32, layout, words: &str| {

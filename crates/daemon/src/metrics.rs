@@ -1,38 +1,38 @@
-//! What the daemon counts, as OpenMetrics text (<https://github.com/prometheus/OpenMetrics>, version 1.0).
+//! The daemon's metrics, as OpenMetrics text (<https://github.com/prometheus/OpenMetrics>, version 1.0).
 
 use crate::machine::{Layout, Outcome, State};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Counted since the daemon's start.
+/// Counts since the daemon's start.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Counted {
-    /// Rebuilds that were put in place.
+    /// Rebuilds that were put in force.
     pub rebuilds: u64,
-    /// Those that were started warm.
+    /// Rebuilds that were started warm.
     pub warm: u64,
-    /// Those by an earlier layout.
+    /// Rebuilds by an earlier layout, for whatever reason.
     pub earlier: u64,
-    /// Those by an earlier layout as there was no room for new clones.
+    /// Rebuilds by an earlier layout because there was no room for new clones.
     pub full: u64,
-    /// Targets whose clones were taken back as they did harm.
+    /// Targets whose clones were undone because they did harm.
     pub taken_back: u64,
-    /// Jobs that ended with a reason why not.
+    /// Jobs that failed with a reason.
     pub failed: u64,
     /// Workers that died or took too long.
     pub crashed: u64,
     /// Targets that ended, or became another program.
     pub ended: u64,
-    /// Files that could not be written.
+    /// Failed writes of files.
     pub unwritten: u64,
     /// Looks at all processes.
     pub looks: u64,
-    /// CPU time spent on those.
+    /// CPU time spent on looks.
     pub looking: Duration,
 }
 
 impl Counted {
-    /// Takes a job's end in.
+    /// Counts the end of a job.
     pub fn outcome(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Optimized { layout, .. } => {
@@ -47,7 +47,7 @@ impl Counted {
         }
     }
 
-    /// The text. `states` are those of all targets that are there.
+    /// Returns the text. `states` are the states of all live targets.
     #[must_use]
     pub fn text(&self, states: impl Iterator<Item = State>, switched_off: bool) -> String {
         let mut by_state = [0u64; State::ALL.len()];
@@ -74,7 +74,7 @@ impl Counted {
         begin(
             "whet_switched_off",
             "gauge",
-            "Whether the kill-switch file is there.",
+            "Whether the kill-switch file exists.",
             &plain(u8::from(switched_off).to_string()),
         );
         for (name, help, n) in [
@@ -86,7 +86,7 @@ impl Counted {
                 "Rebuilds by an earlier layout as there was no room for new clones.",
                 self.full,
             ),
-            ("whet_taken_back", "Rebuilds that were taken back as they did not pay.", self.taken_back),
+            ("whet_taken_back", "Rebuilds that were undone because they did not pay.", self.taken_back),
             ("whet_jobs_failed", "Jobs that ended with a reason why not.", self.failed),
             ("whet_workers_crashed", "Workers that died or took too long.", self.crashed),
             (
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_what_collectors_read() {
+    fn metrics_are_written_as_openmetrics_text() {
         let mut counted = Counted { looking: Duration::from_millis(1500), ..Counted::default() };
         counted.outcome(&Outcome::Optimized { generation: 1, coverage: 0.9, layout: Layout::Warm });
         counted.outcome(&Outcome::Optimized { generation: 2, coverage: 0.9, layout: Layout::EarlierAsFull });

@@ -1,7 +1,7 @@
-//! What is said on the socket: JSON objects, each ended by a NUL byte, in the manner of Varlink.
+//! The messages on the socket: JSON objects, each ended by a NUL byte, in the manner of Varlink.
 //!
-//! A call is `{"method": "...", "parameters": {...}}`, its answer `{"parameters": {...}}` or `{"error": "...", "parameters":
-//! {"message": "..."}}`. Fields may be added; those that are there stay.
+//! A call is `{"method": "...", "parameters": {...}}`. Its answer is `{"parameters": {...}}`, or
+//! `{"error": "...", "parameters": {"message": "..."}}`. Fields may be added; existing fields stay.
 
 use crate::machine::State;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub const MAX_ANSWER: usize = 16 << 20;
 /// A call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// Which method: `whet.Status`, `whet.Metrics`, `whet.StandBack`, `whet.Reload`, `whet.Stop`.
+    /// The method: `whet.Status`, `whet.Metrics`, `whet.StandBack`, `whet.Reload`, `whet.Stop`.
     pub method: String,
     /// Its parameters.
     #[serde(default)]
@@ -25,74 +25,75 @@ pub struct Call {
 /// An answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// What went wrong: `whet.NotPermitted`, `whet.UnknownMethod`, `whet.BadCall`.
+    /// The error's name: `whet.NotPermitted`, `whet.UnknownMethod`, `whet.BadCall`, `whet.BadConfig`,
+    /// `whet.Fault`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was asked for, or a `message`.
+    /// The result; with an error, a `message`.
     pub parameters: Value,
 }
 
-/// The parameters of `whet.StandBack`: somebody is about to undo or redo this process by hand, or all.
+/// The parameters of `whet.StandBack`: a process, or every process, is about to be undone or redone by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StandBack {
-    /// Which; all where it is left out.
+    /// The process; every process if this is left out.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// What for.
+    /// The change that is about to be made.
     pub wish: Wish,
 }
 
-/// What somebody is about to do by hand.
+/// A change that is about to be made by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
-    /// The daemon leaves it alone from now on.
+    /// Undo. The daemon leaves the target alone from now on.
     Undo,
-    /// The daemon looks after it again.
+    /// Redo. The daemon works on the target again from now on.
     Redo,
 }
 
-/// The answer of `whet.Status`.
+/// The result of `whet.Status`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DaemonStatus {
-    /// Of this program.
+    /// The daemon's version.
     pub version: String,
-    /// The daemon's process.
+    /// The daemon's process id.
     pub pid: i32,
     /// Seconds since its start.
     pub uptime_seconds: u64,
-    /// Whether the kill-switch file is there.
+    /// Whether the kill-switch file exists.
     pub switched_off: bool,
-    /// What is wrong with the configuration file that was to be read anew; the one before is in force.
+    /// The error in the configuration file at the last reload. The earlier configuration is then in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_error: Option<String>,
-    /// How many processes on its list are alive; a daemon of an older version does not say.
+    /// The number of live processes on the list. A daemon of an older version does not report this.
     #[serde(default)]
     pub watched: usize,
-    /// Processes on its list; those that have ended a short while ago among them.
+    /// The processes on the list, and those that have ended a short while ago.
     pub targets: Vec<TargetView>,
 }
 
 /// One target as the daemon sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TargetView {
-    /// The process.
+    /// The process id.
     pub pid: i32,
-    /// Its program.
+    /// The process's program.
     pub exe: String,
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// Why.
+    /// The reason for the state.
     pub reason: String,
-    /// Since when: RFC 3339, UTC.
+    /// The time at which it entered the state: RFC 3339, UTC.
     pub since: String,
     /// User CPU time, percent of one CPU.
     pub cpu_percent: f64,
-    /// Share of user samples in hot clones, when that was last looked at.
+    /// Share of user samples in hot clones, at the last check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_share: Option<f64>,
-    /// Work per user CPU second with clones, divided by that without.
+    /// Work per user CPU second with clones, divided by work per user CPU second without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
 }

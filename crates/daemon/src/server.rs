@@ -1,6 +1,8 @@
-//! The socket's side of the daemon: who calls, what they may, and no more of it than there is room for.
+//! The daemon's side of the socket. It accepts callers, determines their permissions, and limits the number
+//! of connections and the size of calls.
 //!
-//! One peer cannot hold the daemon up: nothing here waits, calls are limited in size, connections in number and time.
+//! One caller cannot block the daemon: nothing here waits, calls are limited in size, connections in number
+//! and time.
 
 use crate::proto::{Answer, Call, MAX_CALL};
 use rustix::net::sockopt::socket_peercred;
@@ -13,9 +15,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Connections at once; further ones wait in the kernel's queue.
+/// The most connections at a time; further ones wait in the kernel's queue.
 const MOST: usize = 16;
-/// How long a connection may stay without a whole call, or an answer be left unread.
+/// How long a connection may stay without a whole call, or with an unread answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The listening socket with its connections.
@@ -35,7 +37,7 @@ struct Connection {
     until: Instant,
 }
 
-/// Whether a connection goes on.
+/// Whether a connection stays open.
 #[derive(PartialEq, Eq)]
 enum Goes {
     On,
@@ -43,35 +45,37 @@ enum Goes {
 }
 
 impl Server {
-    /// Listens. The caller holds the lock that says no other daemon does: a socket that is there is a dead one's.
+    /// Starts listening. The caller holds the lock against other daemons, so an existing socket belongs to a
+    /// dead daemon.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn listen(path: &Path) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
-        // Anybody may ask; what one may, credentials tell.
+        // Every user may call; the peer's credentials decide which methods are permitted.
         fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path: path.to_owned(), connections: Vec::new() })
     }
 
-    /// What to wait for: descriptors, and whether they are to be written to.
+    /// Returns the descriptors to wait for, and for each whether it is to be written.
     pub fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let listener = (self.connections.len() < MOST).then(|| (self.listener.as_fd(), false));
         listener.into_iter().chain(self.connections.iter().map(|c| (c.stream.as_fd(), !c.write.is_empty())))
     }
 
-    /// When it must be served again at the latest.
+    /// Returns the latest moment at which it must be served again.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.connections.iter().map(|c| c.until).min()
     }
 
-    /// Takes in what has come and gives out what can go. `answer` gets a method, its parameters, and whether the caller may command.
+    /// Reads calls and writes answers, as far as possible without waiting. `answer` gets the call, and
+    /// whether the caller may command.
     pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(&Call, bool) -> Answer) {
         while self.connections.len() < MOST
             && let Ok((stream, _)) = self.listener.accept()
@@ -99,7 +103,7 @@ impl Connection {
     fn serve(&mut self, now: Instant, answer: &mut impl FnMut(&Call, bool) -> Answer) -> Goes {
         let mut ended = false;
         let mut part = [0; 4096];
-        // One call at a time: while an answer is unread, nothing more is taken in.
+        // One call at a time: while an answer is unread, no more is read.
         while self.write.is_empty() && !self.read.contains(&0) && self.read.len() <= MAX_CALL && !ended {
             match self.stream.read(&mut part) {
                 Ok(0) => ended = true,
@@ -148,13 +152,13 @@ impl Connection {
     }
 }
 
-/// An answer that says no.
+/// Returns an answer that refuses a call.
 #[must_use]
 pub fn refusal(code: &str, message: &str) -> Answer {
     Answer { error: Some(code.to_owned()), parameters: json!({ "message": message }) }
 }
 
-/// An answer that says yes.
+/// Returns an answer that accepts a call.
 #[must_use]
 pub fn accepted(parameters: Value) -> Answer {
     Answer { error: None, parameters }
@@ -168,7 +172,7 @@ mod tests {
         accepted(json!({ "method": call.method }))
     }
 
-    /// What comes back for some bytes, until the server closes or the answers are complete.
+    /// Returns the answers to some bytes, once the server closes the connection or the answers are complete.
     fn exchange(server: &mut Server, bytes: &[u8], answers: usize) -> Vec<Answer> {
         let mut peer = UnixStream::connect(&server.path).unwrap();
         peer.set_nonblocking(true).unwrap();
@@ -205,7 +209,7 @@ mod tests {
             assert_eq!(answers.len(), 1, "{:?}", String::from_utf8_lossy(bytes));
             assert_eq!(answers[0].error.as_deref(), Some("whet.BadCall"));
         }
-        // Endless bytes are answered and cut off.
+        // Endless bytes are answered with an error, and the connection is closed.
         let answers = exchange(&mut server, &vec![b'x'; 1 << 20], 1);
         assert_eq!(answers[0].error.as_deref(), Some("whet.BadCall"));
         server.serve(Instant::now() + 2 * PATIENCE, echo);
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_let_go() {
+    fn silent_connections_are_closed() {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::listen(&folder.path().join("s")).unwrap();
         let peers: Vec<UnixStream> =
@@ -223,7 +227,7 @@ mod tests {
         assert_eq!(server.fds().count(), MOST);
         server.serve(Instant::now() + 2 * PATIENCE, echo);
         assert!(server.connections.is_empty());
-        // The others come in then, and the socket goes with its server.
+        // The other callers are accepted then. The socket's file is removed with the server.
         server.serve(Instant::now(), echo);
         assert_eq!(server.connections.len(), 5);
         let path = server.path.clone();

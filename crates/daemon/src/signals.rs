@@ -1,4 +1,4 @@
-//! Signals, as flags and as something to wait for.
+//! Signals, as flags and as a stream to wait for.
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What was asked by signals.
+/// The requests that came as signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     stop: Arc<AtomicBool>,
@@ -15,7 +15,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on signals are flags, and make a stream readable.
+    /// Catches signals from now on. They set flags and make the returned stream readable.
     pub fn catch() -> io::Result<(UnixStream, Self)> {
         let signals = Self { stop: Arc::default(), reload: Arc::default() };
         let (read, write) = UnixStream::pair()?;
@@ -26,7 +26,7 @@ impl Signals {
             (SIGHUP, Some(&signals.reload)),
             (SIGCHLD, None),
         ] {
-            // The flag first: who is woken must find it set.
+            // The flag is first: it must be set when the stream becomes readable.
             if let Some(to) = to {
                 flag::register(signal, Arc::clone(to))?;
             }
@@ -35,12 +35,12 @@ impl Signals {
         Ok((read, signals))
     }
 
-    /// Whether the configuration is to be read anew; asked once for each time.
+    /// Returns whether the configuration is to be read again; true once for each request.
     pub fn wants_reload(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the daemon is to end.
+    /// Returns whether the daemon is to end.
     pub fn wants_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -1,34 +1,34 @@
-//! What is said of a target: its states, what is done to it, how that ends, what comes in.
+//! The types of a target's life: states, jobs, their outcomes, and events.
 
 use crate::proto::Wish;
 use engine::{Fit, TargetState};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Where a target is.
+/// The state of a target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It runs its original code, and is looked at.
+    /// The original code runs, and the process is observed.
     Watching,
-    /// Samples are taken.
+    /// A worker samples the target.
     Profiling,
-    /// Clones that count run.
+    /// Clones that count are in force.
     Counting,
-    /// Clones are built and put in place.
+    /// Clones are built and installed.
     Optimizing,
-    /// Clones run.
+    /// Clones are in force.
     Optimized,
-    /// They were taken back.
+    /// The clones were undone.
     Undone,
-    /// It is left alone.
+    /// The target is left alone.
     Refused,
-    /// It has ended.
+    /// The process has ended, or has become another program.
     Lost,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 8] = [
         State::Watching,
         State::Profiling,
@@ -40,7 +40,7 @@ impl State {
         State::Lost,
     ];
 
-    /// The word in JSON and metrics.
+    /// Returns the word for JSON and metrics.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -56,137 +56,139 @@ impl State {
     }
 }
 
-/// What a worker does to a target.
+/// A worker's job on a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// Rebuilds it.
+    /// Rebuilds the target.
     Optimize {
-        /// From new samples, even where a profile is kept.
+        /// Takes new samples, even if a profile is kept.
         fresh: bool,
     },
-    /// Holds the layout against the load.
+    /// Compares the layout with the load.
     Check,
-    /// Compares work with and without.
+    /// Compares work with clones and without.
     Judge,
-    /// Takes the clones back.
+    /// Undoes the clones.
     Undo,
-    /// Puts them in place again.
+    /// Puts the undone clones in force again.
     Redo,
-    /// Brings it in order after a worker that died.
+    /// Mends the target after a worker died.
     Mend,
 }
 
 impl Job {
-    /// Whether it takes one of the places of `at_once`: what helps a target is never kept waiting.
+    /// Returns whether the job needs one of the `at_once` worker slots. Checks, and jobs that put a target in
+    /// order, never wait for a slot.
     #[must_use]
     pub fn takes_a_place(self) -> bool {
         matches!(self, Job::Optimize { .. } | Job::Judge)
     }
 }
 
-/// Who had a target's clones taken back.
+/// The cause of an undo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// Somebody by hand: it is left alone until somebody puts them back by hand.
+    /// An operator, by hand. The target is left alone until an operator redoes it.
     User,
-    /// The daemon, as they did harm.
+    /// The daemon, because the clones did harm.
     Harm,
-    /// The kill-switch file: they are put back when it goes.
+    /// The kill-switch file. The clones are put back when the file is gone.
     Switch,
-    /// A worker on its way; it is the daemon's to put them back.
+    /// A worker in the course of its job. The daemon must put the clones back.
     Whet,
-    /// The daemon, after a worker died while it installed: a rebuild begins anew.
+    /// The daemon, after a worker died while it installed. A rebuild begins anew.
     Mended,
 }
 
-/// What a comparison with and without came to: work per user CPU second with clones, divided by that without.
+/// The result of a comparison: work per user CPU second with clones, divided by work per user CPU second
+/// without.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Verdict {
     /// The best estimate.
     pub factor: f64,
     /// The lower end of its 95% interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of its 95% interval.
     pub high: f64,
 }
 
-/// Where the layout of a rebuild comes from.
+/// The origin of a rebuild's layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// It was made for the load of now.
+    /// It was made for the present load.
     New,
-    /// From a profile that was kept.
+    /// It was made from a kept profile.
     Warm,
-    /// An earlier rebuild's, which serves the load of now.
+    /// It is an earlier rebuild's layout, which serves the present load.
     Earlier,
-    /// An earlier rebuild's, as there is no room for new clones.
+    /// It is an earlier rebuild's layout, because there is no room for new clones.
     EarlierAsFull,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Clones are in place.
+    /// Clones are in force.
     Optimized {
-        /// The number of this rebuild.
+        /// The number of the new generation.
         generation: u32,
         /// Share of the user samples in cloned functions.
         coverage: f64,
-        /// Where its layout comes from.
+        /// The origin of its layout.
         layout: Layout,
     },
-    /// The layout was held against the load.
+    /// The layout was compared with the load.
     Checked(Fit),
-    /// Work was compared; `None` where that told nothing, for the reason given.
+    /// Work was compared. The verdict is `None` if the comparison showed nothing, for the reason in the text.
     Judged(Option<Verdict>, String),
-    /// The target was brought to this state of its journal.
+    /// The target was undone, redone or mended; its journal has this state, or there is none.
     Toggled(Option<TargetState>),
-    /// The worker says why not.
+    /// The job failed, for a reason that the worker reports.
     Failed {
         /// The stable name of the cause.
         code: String,
-        /// The exit code that the command line has for it.
+        /// The exit code of the command line for this cause.
         exit: u8,
-        /// In words.
+        /// The cause in words.
         message: String,
     },
-    /// The worker died, or was ended as it took too long.
+    /// The worker died, or was ended because it took too long.
     Crashed(String),
 }
 
-/// What comes in.
+/// An event in a target's life.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// A look at it.
+    /// The process was seen in a look.
     Seen {
-        /// User CPU time since the look before, percent of one CPU.
+        /// User CPU time since the previous look, percent of one CPU.
         cpu_percent: f64,
         /// How long it has been running.
         age: Duration,
     },
-    /// What its journal says; `None` for none.
+    /// The state in its journal; `None` if there is no journal.
     Journal(Option<TargetState>),
-    /// The worker has come to another part of its work.
+    /// The worker has come to another stage of its work.
     Stage(State),
     /// A job has ended.
     Ended(Outcome),
-    /// Somebody undoes or redoes it by hand, right now.
+    /// An operator undoes or redoes the target by hand, right now.
     ByHand(Wish),
-    /// It has ended, or become another program.
+    /// The process has ended, or has become another program.
     Gone,
 }
 
-/// What a daemon that comes after this one must know, beside the journal.
+/// The record of a target for a later daemon, beside the journal.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Who took the clones back.
+    /// The cause of the undo.
     pub undone_by: Option<By>,
-    /// Why it is as it is.
+    /// The reason for the state.
     pub reason: String,
-    /// Left alone for as long as it lives.
+    /// The target is left alone for as long as it lives.
     pub refused: bool,
 }

@@ -1,7 +1,8 @@
-//! What outlives the daemon: profiles by build-id, and what a later daemon must know of targets.
+//! Files that outlive the daemon: profiles by build-id, and records of targets for a later daemon.
 //!
-//! Every file is written whole beside its place, and moved there: a reader, or a daemon after a crash, sees the old one or the new one.
-//! All of it can be deleted at any time; nothing that cannot be written keeps the daemon from its work.
+//! Every file is written whole beside its place and then renamed. So a reader, or a daemon after a crash,
+//! sees the old file or the new file. All files can be deleted at any time. If a file cannot be written, the
+//! daemon goes on with its work.
 
 use crate::machine::Memory;
 use crate::watch::Identity;
@@ -13,10 +14,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
-/// The most bytes of a file that is read back.
+/// The largest file that is read back, in bytes.
 const MOST: u64 = 16 << 20;
 
-/// The folder.
+/// The folder of these files.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -25,7 +26,7 @@ pub struct Store {
 #[derive(Debug, Serialize, Deserialize)]
 struct Targets {
     version: u32,
-    /// Process ids and start times mean something in one boot only.
+    /// Process ids and start times are valid in one boot only.
     boot: String,
     /// Another version may refuse other processes.
     program: String,
@@ -41,11 +42,11 @@ struct Kept {
 }
 
 impl Store {
-    /// The store in a folder, which is made where it can be.
+    /// Opens the store in a folder, and creates the folder if possible.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         let store = Self { folder: folder.to_owned() };
-        // What cannot be made here is told of when something is to be written there.
+        // A folder that cannot be created is reported when a file is to be written there.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(store.profiles());
         store
     }
@@ -54,16 +55,16 @@ impl Store {
         self.folder.join("profiles")
     }
 
-    /// Where the profile of a build is kept, or would be.
+    /// Returns the path of a build's profile, whether or not the profile exists.
     #[must_use]
     pub fn profile(&self, build_id: &str) -> PathBuf {
         self.profiles().join(format!("{build_id}.profile"))
     }
 
-    /// Keeps what is known of targets.
+    /// Writes the records of targets.
     ///
     /// # Errors
-    /// The system's: no room, no right. What was kept before is still there.
+    /// The system's error: no room, no permission. The earlier records are still there.
     pub fn keep(&self, targets: impl Iterator<Item = (Identity, Memory)>) -> io::Result<()> {
         let targets = targets.map(|(id, memory)| Kept { pid: id.pid, start: id.start, memory }).collect();
         let all = Targets {
@@ -75,7 +76,7 @@ impl Store {
         write_whole(&self.folder.join("targets.json"), &serde_json::to_vec(&all)?)
     }
 
-    /// What was known of targets in this boot.
+    /// Returns the records of targets from this boot. Refusals by another version are left out.
     #[must_use]
     pub fn known(&self) -> HashMap<Identity, Memory> {
         let path = self.folder.join("targets.json");
@@ -93,18 +94,18 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Writes a file whole, or leaves what was there.
+/// Writes a file whole, or leaves the earlier file.
 ///
 /// # Errors
-/// The system's; nothing half written is left.
+/// The system's error; no partly written file is left.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, bytes, File::sync_data)
 }
 
-/// The same for what is written again soon: the disk is not waited for.
+/// Writes like [`write_whole`], but does not wait for the disk. For files that are soon written again.
 ///
 /// # Errors
-/// As [`write_whole`].
+/// Same as [`write_whole`].
 pub fn write_lightly(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, bytes, |_| Ok(()))
 }
@@ -124,7 +125,7 @@ mod tests {
     use crate::machine::By;
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn records_of_targets_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(&folder.path().join("state"));
         assert!(store.known().is_empty());
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(store.known(), HashMap::from([(id, memory)]));
         let file = folder.path().join("state/targets.json");
         let text = fs::read_to_string(&file).unwrap();
-        // Another boot, another version, no JSON: nothing is known, and nothing breaks.
+        // Another boot, another version, no JSON: there are no records, and nothing fails.
         for other in [
             text.replace(&boot(), "other"),
             text.replace("\"version\":1", "\"version\":9"),
@@ -143,12 +144,12 @@ mod tests {
             fs::write(&file, other).unwrap();
             assert!(store.known().is_empty());
         }
-        // Only what is meant to be there is there.
+        // Only the expected files exist.
         assert_eq!(fs::read_dir(folder.path().join("state")).unwrap().count(), 2);
     }
 
     #[test]
-    fn a_link_is_not_followed() {
+    fn writes_do_not_follow_links() {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("x"), folder.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
@@ -161,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_an_error_and_leaves_the_old_file() {
+    fn a_failed_write_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         write_whole(&path, b"old").unwrap();
-        // A folder stands where the new one would be written: as good as no room.
+        // A folder has the name of the new file. The write fails, as it would without room.
         fs::create_dir(folder.path().join(format!("x.{}", std::process::id()))).unwrap();
         assert!(write_whole(&path, b"new").is_err());
         assert_eq!(fs::read(&path).unwrap(), b"old");

@@ -1,4 +1,4 @@
-//! The daemon's one loop: waits for signals, callers, workers and the next look, and hands each to where it belongs.
+//! The daemon's only loop: waits for signals, callers, workers and the next look, and handles each.
 
 use crate::config::{Config, ConfigError};
 use crate::machine::{Event, Memory, Moment, Policy, State, Target};
@@ -21,26 +21,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// How often a target's journal is read for what others have done.
+/// The interval at which a target's journal is read for changes by other commands.
 const JOURNAL_EVERY: Duration = Duration::from_secs(10);
-/// Journals read in one look at most, but for those of new targets.
+/// The most journals that are read in one look. The journals of new targets are always read.
 const JOURNALS_AT_ONCE: usize = 16;
-/// A look may cost the part of a CPU that one divided by this is: 0.05%.
+/// The inverse of the share of a CPU that looks may use: 1/2000 is 0.05%.
 const COST: u32 = 2000;
-/// The longest time from look to look that this comes to.
+/// The longest pause to which [`COST`] leads, between two looks and between two readings of journals.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The same for lists of all processes, which cost as much again, and the shortest time between two of them.
+/// The shortest and the longest pause between two lists of all processes. These lists have a limit of
+/// [`COST`] of their own.
 const ALL: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-/// The time between two checks for the kill-switch file. They do not wait for a look at the host.
+/// The interval of checks for the kill-switch file. The checks do not wait for a look at the host.
 const SWITCH_EVERY: Duration = Duration::from_millis(250);
-/// How long a target that has ended is still told of.
+/// How long a target that has ended is still reported.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// How many of those at most.
+/// The most ended targets that are reported.
 const REMEMBERED_AT_MOST: usize = 64;
-/// How long workers are waited for at the end.
+/// How long the daemon waits for its workers when it ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why the daemon cannot run.
+/// The reason why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The configuration is wrong.
@@ -52,17 +53,17 @@ pub enum DaemonError {
         /// The lock file.
         path: PathBuf,
     },
-    /// Something it cannot be without.
+    /// The system refused something that the daemon needs.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// One target with what belongs to it.
+/// One target, and the daemon's data about it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: Identity,
@@ -94,12 +95,12 @@ pub(crate) struct Daemon {
     files_fail: bool,
     started: Instant,
     next_look: Moment,
-    /// Journals of targets that are not new are read then.
+    /// Before this moment, only the journals of new targets are read.
     next_journals: Moment,
     next_switch: Moment,
 }
 
-/// Runs until told to stop.
+/// Runs until a signal or a call stops the daemon.
 ///
 /// # Errors
 /// [`DaemonError`]; nothing was done to any target then.
@@ -136,7 +137,7 @@ pub fn run(config_file: &Path) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Says that this daemon is the one at this socket, for as long as the file is open.
+/// Locks the socket for this daemon, for as long as the returned file is open.
 fn lock(socket: &Path) -> Result<File, DaemonError> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -182,12 +183,12 @@ impl Daemon {
         }
     }
 
-    /// The daemon's clock.
+    /// Returns the daemon's clock: the time since its start.
     pub(crate) fn now(&self) -> Moment {
         self.started.elapsed()
     }
 
-    /// What is so for all targets, and the targets.
+    /// Returns the conditions that hold for all targets, and the targets.
     pub(crate) fn split(&mut self) -> (Policy<'_>, &mut BTreeMap<i32, Entry>) {
         let optimized =
             self.targets.values().filter(|e| e.life.is_optimized() || e.life.job.is_some()).count();
@@ -197,7 +198,7 @@ impl Daemon {
         (policy, &mut self.targets)
     }
 
-    /// Waits for something to happen, and does it.
+    /// Waits for an event, and handles it.
     fn turn(&mut self, server: &mut Server, wake: &mut UnixStream, watchdog: Option<Duration>) {
         self.wait(server, wake, watchdog);
         while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
@@ -217,14 +218,15 @@ impl Daemon {
         let deadlines = self.workers.iter().map(Worker::deadline).chain(server.deadline()).map(until);
         let look = self.next_look.min(self.next_switch).saturating_sub(self.now());
         let timeout = deadlines.chain(watchdog.map(|w| w / 2)).fold(look, Duration::min);
-        // Rounded up: a moment too early would only make it come back at once, again and again.
+        // The timeout is rounded up: if the wait ended a moment too early, the loop would only wait again,
+        // many times.
         let timeout = Timespec::try_from(timeout + Duration::from_millis(1)).ok();
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         fds.extend(self.workers.iter().map(|w| PollFd::from_borrowed_fd(w.fd(), PollFlags::IN)));
         fds.extend(server.fds().map(|(fd, writes)| {
             PollFd::from_borrowed_fd(fd, if writes { PollFlags::OUT } else { PollFlags::IN })
         }));
-        // Interrupted by a signal, or not possible: what there is to do is looked up in any case.
+        // If the wait was interrupted or failed, the loop looks for work all the same.
         if poll(&mut fds, timeout.as_ref()).is_err_and(|e| e != rustix::io::Errno::INTR) {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -244,14 +246,14 @@ impl Daemon {
         if self.off == was_off {
             return;
         }
-        warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "is there: all targets are taken back" } else { "is gone" });
+        warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "exists: all targets are undone" } else { "is removed" });
         self.start_jobs();
-        // What somebody else has optimized meanwhile is found by its journal.
+        // Targets that another command has optimized meanwhile are found by their journals.
         self.targets.values_mut().for_each(|e| e.journal_at = None);
         self.next_look = now;
     }
 
-    /// One look at all processes.
+    /// Looks at the processes once, reads journals that are due, and writes the metrics file.
     fn look(&mut self) {
         let (began, wanted_at) = (cpu_time(), self.next_look);
         let time = jiff::Zoned::now().time();
@@ -268,11 +270,12 @@ impl Daemon {
         self.counted.looks += 1;
         self.counted.looking += cpu_time().saturating_sub(began);
         let mut pause = cost.saturating_mul(COST);
-        // What a list of all costs, only the next one waits for, where those of new processes are to be had in between.
+        // The cost of a list of all processes delays only the next such list, if new processes can be listed
+        // alone in between.
         if all && self.watch.list_all_at(now + pause.clamp(ALL[0], ALL[1])) {
             pause = Duration::ZERO;
         }
-        // Unless another look is wanted already.
+        // A look that was requested meanwhile keeps its time.
         if self.next_look == wanted_at {
             self.next_look = now + self.config.take.every.0.max(pause.min(LONGEST));
         }
@@ -283,7 +286,8 @@ impl Daemon {
         }
     }
 
-    /// Who is there now, and who no longer.
+    /// Updates the targets: adds new processes, and removes processes that have ended or become other
+    /// programs.
     fn take_in(&mut self, seen: Vec<Seen>) {
         let now = self.now();
         let still: HashMap<i32, (Identity, &str)> =
@@ -302,7 +306,8 @@ impl Daemon {
         for s in seen {
             let pid = s.id.pid;
             if !self.targets.contains_key(&pid) {
-                // A child that was forked while a worker had its parent in hand is as the parent was then.
+                // A child that was forked while a worker changed its parent has the parent's state of that
+                // moment.
                 let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed(now));
                 let inherited = || {
                     parent.then(|| Memory { undone_by: Some(crate::machine::By::Whet), ..Memory::default() })
@@ -315,11 +320,11 @@ impl Daemon {
             }
             self.tell(pid, Event::Seen { cpu_percent: s.cpu_percent, age: s.age });
         }
-        // What is not there any more will not come back.
+        // Recorded processes that were not seen have ended and do not come back.
         self.known.clear();
     }
 
-    /// What others have done to targets, by their journals.
+    /// Reads journals, to notice what other commands have done to targets.
     fn read_journals(&mut self) {
         let (now, began) = (self.now(), cpu_time());
         let is_due = |at: Moment| now >= at + JOURNAL_EVERY && now >= self.next_journals;
@@ -334,12 +339,13 @@ impl Daemon {
         due.truncate(new.max(JOURNALS_AT_ONCE));
         let any = !due.is_empty();
         for (_, pid) in due {
-            // Many journals, or one that is slow to be had, do not keep the switch waiting.
+            // The kill switch does not wait for many journals, or for a journal that takes long to read.
             self.heed_switch();
             if let Some(entry) = self.targets.get_mut(&pid) {
                 entry.journal_at = Some(now);
             }
-            // What cannot be looked at now may be another time, and what somebody works on tells little yet.
+            // A journal that cannot be read now may be readable later. A journal says little while another
+            // whet is at work on the target.
             let Ok(report) = engine::status(Some(Pid(pid))) else { continue };
             let target = report.targets.first();
             if target.is_none_or(|t| t.worked_on_by.is_none()) {
@@ -352,7 +358,7 @@ impl Daemon {
         }
     }
 
-    /// Hands an event to a target, and tells the log what came of it.
+    /// Applies an event to a target, and logs a change of its state or of its verdict.
     pub(crate) fn tell(&mut self, pid: i32, event: Event) {
         let now = self.now();
         let (policy, targets) = self.split();
@@ -368,7 +374,7 @@ impl Daemon {
         }
     }
 
-    /// Keeps on disk what a later daemon must know, where it has changed.
+    /// Writes the records for a later daemon to disk, if they have changed.
     pub(crate) fn keep(&mut self) {
         let now: Vec<_> = self
             .targets
@@ -383,7 +389,7 @@ impl Daemon {
         }
     }
 
-    /// Says once that files cannot be written, and once that they can again.
+    /// Counts failed writes of files. Logs the first failure after a success.
     fn tell_of_files(&mut self, written: Result<(), String>) {
         match written {
             Ok(()) => self.files_fail = false,
@@ -396,14 +402,14 @@ impl Daemon {
         }
     }
 
-    /// Reads the configuration anew; a wrong one changes nothing.
+    /// Reads the configuration again. A wrong configuration changes nothing.
     pub(crate) fn reload(&mut self) {
         match Config::read_or_default(&self.config_file) {
             Ok(config) => {
                 if config.paths.socket != self.config.paths.socket
                     || config.paths.state != self.config.paths.state
                 {
-                    warn!("another socket or state folder takes a new start of the daemon");
+                    warn!("the new socket or state folder is used only after a restart of the daemon");
                 }
                 let paths = crate::config::Paths {
                     socket: self.config.paths.socket.clone(),
@@ -414,7 +420,7 @@ impl Daemon {
                 self.config_error = None;
                 self.watch.look_again();
                 self.next_look = self.now();
-                info!("the configuration is read anew");
+                info!("the configuration was read again");
             }
             Err(e) => {
                 warn!("{e}; the configuration before stays in force");
@@ -423,7 +429,7 @@ impl Daemon {
         }
     }
 
-    /// Lets workers bring their targets in order, and ends.
+    /// Interrupts the workers, and waits for them to bring their targets in order.
     fn finish(&mut self, server: &mut Server, wake: &mut UnixStream) {
         let until = Instant::now() + PATIENCE;
         for worker in &mut self.workers {
@@ -440,7 +446,7 @@ impl Daemon {
     }
 }
 
-/// CPU time of this thread, which is the daemon.
+/// Returns the CPU time of this thread, which is the daemon's only one.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or(Duration::ZERO)
 }

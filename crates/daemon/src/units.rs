@@ -1,4 +1,4 @@
-//! Durations, sizes and times of day as people write them in the configuration.
+//! Durations, sizes and times of day, as the configuration writes them.
 
 use jiff::civil::Time;
 use serde::de::{Deserialize, Deserializer, Error};
@@ -12,7 +12,7 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Bytes(pub u64);
 
-/// A part of the day, in local time: `02:00-04:30`; over midnight where it ends before it begins.
+/// A part of the day, in local time: `02:00-04:30`. It spans midnight if it ends before it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hours {
     from: Time,
@@ -20,7 +20,7 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// Whether a time of day lies within. The end is outside.
+    /// Returns whether a time of day lies within. The end is outside.
     #[must_use]
     pub fn contain(&self, at: Time) -> bool {
         if self.from <= self.to {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write() {
+    fn durations_and_sizes_are_parsed() {
         assert_eq!(span("90s"), Some(Span(Duration::from_secs(90))));
         assert_eq!(span("250 ms"), Some(Span(Duration::from_millis(250))));
         for wrong in ["", "s", "90", "-1s", "1.5s", "90 sec", "99999999999d", "18446744073709551616s"] {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_day() {
+    fn parts_of_the_day_are_parsed_and_matched() {
         let at = |h, m| Time::new(h, m, 0, 0).unwrap();
         let day = hours("02:00-04:30").unwrap();
         assert!(

@@ -1,7 +1,8 @@
-//! One look at all processes, as cheap as can be: a list of ids, and of most nothing else.
+//! Looks at all processes at low cost: of most processes, only the id is listed.
 //!
-//! A process's program is looked up when it is new, in the two looks after (what forks soon becomes another program), and then
-//! now and again; only processes on the list are asked for their CPU time. Most looks list new processes alone ([`Roster`]).
+//! A process's program is read when the process is new, in the two looks after (a forked process soon becomes
+//! another program), and then now and again. CPU time is read only for processes on the list. Most looks list
+//! new processes alone ([`Roster`]).
 
 use crate::config::Rule;
 use crate::machine::Moment;
@@ -12,43 +13,44 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Looks for which a new process's program is looked up each time.
+/// The number of a new process's first looks in which its program is read each time.
 const NEW: u32 = 3;
-/// From then on it is looked up every so many looks.
+/// After that, the program is read once in this many looks.
 const LOOKS_PER_LOOKUP: u32 = 12;
-/// Programs looked up in one look at most, but for those of targets and of what was just found.
+/// The most programs that are read in one look. The programs of targets and of processes that were just found
+/// are always read.
 const AT_ONCE: usize = 128;
 
-/// What names a process for ever: its id, and when it started (clock ticks since boot).
+/// The identity of a process, valid for ever: its id, and its start in clock ticks since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Identity {
-    /// Its id.
+    /// The process id.
     pub pid: i32,
-    /// When it started.
+    /// Its start, in clock ticks since boot.
     pub start: u64,
 }
 
 /// A process on the list, as seen in one look.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seen {
-    /// Which.
+    /// Its identity.
     pub id: Identity,
-    /// Its parent.
+    /// Its parent's process id.
     pub parent: i32,
-    /// Its program.
+    /// Its program's path.
     pub exe: String,
-    /// User CPU time since the look before, percent of one CPU; 0 at the first.
+    /// User CPU time since the previous look, percent of one CPU; 0 in the first look.
     pub cpu_percent: f64,
     /// How long it has been running.
     pub age: Duration,
 }
 
-/// What is known from one look to the next.
+/// An observer of processes, with its results of earlier looks.
 #[derive(Debug)]
 pub struct Watch {
     proc: PathBuf,
     roster: Roster,
-    /// Until then new processes alone are listed, where that can be had.
+    /// Until this moment only new processes are listed, if this is possible.
     all_at: Moment,
     ticks_per_second: u64,
     looks: u32,
@@ -58,9 +60,9 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct Known {
-    /// How often its program was looked up.
+    /// How many times its program was read.
     times: u32,
-    /// In which look the last time.
+    /// The number of the last look in which its program was read.
     at: u32,
     target: Option<Followed>,
 }
@@ -75,7 +77,7 @@ struct Followed {
     when: Moment,
 }
 
-/// What is needed of `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stat {
     parent: i32,
@@ -84,7 +86,7 @@ struct Stat {
 }
 
 impl Watch {
-    /// Looks at `/proc`, or at what stands in for it.
+    /// Creates an observer of `/proc`, or of a folder that stands in for it.
     #[must_use]
     pub fn new(proc: &Path) -> Self {
         Self {
@@ -98,20 +100,20 @@ impl Watch {
         }
     }
 
-    /// Forgets what is no target: rules have changed.
+    /// Forgets all processes that are no targets, because the rules have changed.
     pub fn look_again(&mut self) {
         self.known.retain(|_, k| k.target.is_some());
         self.all_at = Moment::ZERO;
     }
 
-    /// Lists new processes alone until then, as far as that can be had; whether it can.
+    /// Lists new processes alone until the moment `at`, if this is possible. Returns whether it is.
     pub fn list_all_at(&mut self, at: Moment) -> bool {
         self.all_at = at;
         self.roster.can_list_new()
     }
 
-    /// All processes on the list, and whether all processes were listed for that. `now` is the daemon's clock, `uptime` the time
-    /// since boot.
+    /// Returns all processes on the list, and whether all processes were listed for this. `now` is the
+    /// daemon's clock, `uptime` the time since boot.
     pub fn look(&mut self, rules: &[Rule], now: Moment, uptime: Duration) -> (Vec<Seen>, bool) {
         self.looks = self.looks.wrapping_add(1);
         let new = if now < self.all_at { self.roster.new_ones() } else { None };
@@ -131,16 +133,17 @@ impl Watch {
         (due.into_iter().filter_map(|pid| self.one(pid, rules, now, uptime)).collect(), all)
     }
 
-    /// Takes a process in that has begun lately.
+    /// Records a process that was listed as new.
     fn found(&mut self, pid: i32) {
         let known = self.known.entry(pid).or_insert(UNKNOWN);
-        // One that was found in the look before is shown once more; any other had its id before, and has ended.
+        // A process that was found in the previous look is listed once more. If it was read more often, the
+        // id belonged to an earlier process, which has ended.
         if known.target.is_none() && known.times > 1 {
             *known = UNKNOWN;
         }
     }
 
-    /// Whose program is to be looked up in this look.
+    /// Returns the processes whose program is read in this look.
     fn due(&self) -> Vec<i32> {
         let mut now = Vec::new();
         let mut later = Vec::new();
@@ -151,7 +154,7 @@ impl Watch {
             } else if k.times < NEW {
                 later.push((false, passed, pid));
             } else if passed >= LOOKS_PER_LOOKUP {
-                // Of these, those first whose turn was longest ago.
+                // Of these, the processes whose last reading was longest ago come first.
                 later.push((true, u32::MAX - passed, pid));
             }
         }
@@ -210,13 +213,14 @@ impl Watch {
     }
 }
 
-/// The fields of a `stat` text; `None` for a process that has ended, whether or not somebody has asked how.
+/// Parses the fields of a `stat` text. Returns `None` for a process that has ended, whether or not its parent
+/// has waited for it, and for a malformed text.
 fn stat(text: &[u8]) -> Option<Stat> {
     // The command's name is in parentheses and may hold any bytes.
     let end = text.iter().rposition(|&b| b == b')')?;
     let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
-    // From the third on, as proc_pid_stat(5) counts.
+    // Fields are numbered as in proc_pid_stat(5). The first here is the third.
     let field = |n: usize| fields.get(n - 3).copied();
     if matches!(field(3)?, "Z" | "X" | "x") {
         return None;
@@ -272,7 +276,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn what_is_on_the_list_is_followed() {
+    fn processes_on_the_list_are_followed() {
         let fake = Fake(tempfile::tempdir().unwrap());
         let mut watch = Watch::new(fake.0.path());
         watch.ticks_per_second = 100;
@@ -286,21 +290,21 @@ mod tests {
         fake.put(10, "/usr/bin/server (deleted)", 650, 1000);
         let (seen, _) = watch.look(&rules, 2 * S, 21 * S);
         assert_eq!(seen[0].cpu_percent, 150.0);
-        // What has forked becomes another program soon.
+        // A forked process soon becomes another program.
         fake.put(11, "/usr/bin/server", 0, 1000);
         assert_eq!(watch.look(&rules, 3 * S, 22 * S).0.len(), 2);
-        // The same id, another process.
+        // Another process has the same id.
         fake.put(10, "/usr/bin/server", 9000, 2200);
         let (again, _) = watch.look(&rules, 4 * S, 23 * S);
         let again = again.iter().find(|s| s.id.pid == 10).unwrap();
         assert_eq!((again.id.start, again.cpu_percent), (2200, 0.0));
-        // It becomes another program, and ends.
+        // One process becomes another program, the other ends.
         fake.put(10, "/usr/bin/other", 9000, 2200);
         assert_eq!(watch.look(&rules, 5 * S, 24 * S).0.len(), 1);
         fs::remove_dir_all(fake.0.path().join("11")).unwrap();
         assert_eq!(watch.look(&rules, 6 * S, 25 * S), (Vec::new(), true));
         assert_eq!(watch.known.len(), 1);
-        // And becomes a target again, later than a new one would be found.
+        // The first process becomes a target again, later than a new process would be found.
         for i in 0..20 {
             watch.look(&rules, (7 + i) * S, 30 * S);
         }
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn rules_match_programs_and_control_groups() {
         let fake = Fake(tempfile::tempdir().unwrap());
         fake.put(10, "/usr/bin/server", 0, 1);
         let folder = fake.0.path().join("10");
@@ -323,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_a_stat_or_none() {
+    fn any_stat_text_is_parsed_or_rejected() {
         assert_eq!(stat(b"7 (x) Z 1 2 3"), None);
         assert_eq!(stat(b""), None);
         arbtest::arbtest(|u| {

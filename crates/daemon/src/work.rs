@@ -1,6 +1,6 @@
 //! The worker: whet's own program, started by the daemon for one job on one target.
 //!
-//! It gets an [`Order`], and writes lines of JSON: stages on its way, at last an [`Outcome`].
+//! It gets an [`Order`] and writes lines of JSON: stages and warnings, at last an [`Outcome`].
 
 use crate::judge;
 use crate::machine::{Job, Layout, Outcome, State};
@@ -14,57 +14,57 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Samples a second of a busy thread when a layout is held against its load. Of a target that is busy for a tenth of the time that
-/// is as much as tells anything, of others more.
+/// The sampling rate for a comparison of the layout with the load, per second of a busy thread. A target that
+/// is busy for a tenth of the time gives the fewest samples that count, others give more.
 const CHECK_HZ: u32 = 1009;
-/// For how long.
+/// The sampling time of a comparison of the layout with the load.
 const CHECK_TIME: Duration = Duration::from_secs(2);
 
 /// One job on one target.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The process.
+    /// The process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot: the id may be another's by now.
+    /// The process's start, in clock ticks since boot. The id may belong to another process by now.
     pub start: u64,
-    /// What is to be done.
+    /// The job.
     pub job: Job,
-    /// The daemon's own process: without it there is no order.
+    /// The daemon's process id. If the worker's parent is another process, the worker does nothing.
     pub daemon: i32,
-    /// Samples are taken for so long.
+    /// The sampling time.
     pub sampling: Duration,
-    /// A round of counting takes so long; none where it is zero.
+    /// The length of a round of counting; zero means no counting.
     pub counting: Duration,
-    /// Bytes of clones at most.
+    /// The most address space for clones. Bytes.
     pub memory_cap: u64,
-    /// How long a comparison may take.
+    /// The time for a comparison.
     pub judging: Duration,
-    /// The profile of its build: where it is read from, and written to.
+    /// The file of the profile of the target's build. The worker reads and writes it.
     pub profile: Option<PathBuf>,
-    /// For tests: everything is laid out at random, which does harm.
+    /// For tests: lay out everything at random, which does harm.
     pub bad_layout: bool,
 }
 
-/// A line of a worker's answer.
+/// A line of a worker's output.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// It has come so far.
+    /// The worker has come to this stage.
     Stage(State),
-    /// Something the daemon's log should have.
+    /// A warning for the daemon's log.
     Warning(String),
-    /// It is done.
+    /// The job has ended.
     Outcome(Outcome),
 }
 
 fn say(line: &Line) {
     let text = serde_json::to_string(line).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
-    // Should the daemon be gone, the work is still to be brought to a sound end.
+    // If the daemon is gone, the work must still come to a sound end.
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Carries an order out, given as JSON. `listen` makes signals a wish to end in good order.
+/// Carries out an order, given as JSON. `listen` turns signals into a request for an orderly end.
 pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
     let Ok(order) = serde_json::from_str::<Order>(order) else { return ExitCode::Usage };
     let interrupt = Interrupt::default();
@@ -78,13 +78,13 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
     ExitCode::Ok
 }
 
-/// How a job ends that could not be done.
+/// Returns the outcome of a job that failed.
 pub(crate) fn failed(e: &Error) -> Outcome {
     Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message: engine::with_causes(e) }
 }
 
 impl Order {
-    /// The identity that was ordered.
+    /// Returns the identity of the target.
     #[must_use]
     pub fn target(&self) -> Identity {
         Identity { pid: self.pid, start: self.start }
@@ -126,7 +126,8 @@ impl Order {
                     let warm = OptimizeOptions { profile: Some(Arc::new(profile)), ..cold.clone() };
                     match self.optimize_by(&warm) {
                         Ok((outcome, _)) => return Ok(outcome),
-                        // Of other libraries, or of nothing that is loaded: as if there were none.
+                        // The profile is of other libraries, or of nothing that is loaded. Then the rebuild
+                        // goes on without it.
                         Err(Error::ProfileUnfit { .. } | Error::NothingHot { .. }) => {}
                         Err(e) => return Err(e),
                     }
@@ -141,8 +142,9 @@ impl Order {
         Ok(outcome)
     }
 
-    /// Rebuilds a target without the functions whose originals somebody else has changed, by the profile that it carries: a probe
-    /// in a function has no effect while its clone runs. `None` where there is no such function.
+    /// Rebuilds a target without the functions whose originals another program has changed, from the profile
+    /// in the target. A probe in a function has no effect while its clone runs. Returns `None` if there is no
+    /// such function, or if the target cannot be rebuilt without them.
     fn give_way(&self, interrupt: &Interrupt) -> Result<Option<Outcome>, Error> {
         let pid = Pid(self.pid);
         let changed = engine::changed_originals(pid)?;
@@ -161,7 +163,7 @@ impl Order {
         };
         match self.optimize_by(&options) {
             Ok((outcome, _)) => Ok(Some(outcome)),
-            // Nothing else is rebuilt, or there is no room for another generation.
+            // No other function is rebuilt, or there is no room for another generation.
             Err(
                 e @ (Error::NothingHot { .. }
                 | Error::ProfileUnfit { .. }
@@ -183,7 +185,11 @@ impl Order {
             let stage = match p {
                 Progress::Reading | Progress::Sampling { .. } => State::Profiling,
                 Progress::Counting { .. } => State::Counting,
-                Progress::Building | Progress::Shuffling { .. } | Progress::Installing => State::Optimizing,
+                Progress::Analysing
+                | Progress::Shuffling { .. }
+                | Progress::LayingOut
+                | Progress::Building
+                | Progress::Installing => State::Optimizing,
             };
             if last.replace(stage) != Some(stage) {
                 say(&Line::Stage(stage));
@@ -199,7 +205,7 @@ impl Order {
         Ok((Outcome::Optimized { generation, coverage, layout }, layout == Layout::New))
     }
 
-    /// Keeps the profile for the next start of the same build. What hinders that does the target no harm.
+    /// Writes the profile for the next start of the same build. A failure does not affect the target.
     fn keep_profile(&self) {
         let Some(path) = &self.profile else { return };
         let written = engine::export_profile(Pid(self.pid))

@@ -1,4 +1,4 @@
-//! A worker as the daemon sees it: a child process with a deadline, whose words are foreign.
+//! A worker as the daemon sees it: a child process with a deadline. Its output is not trusted.
 
 use crate::machine::{Outcome, State};
 use crate::work::{Line, Order, failed};
@@ -11,14 +11,15 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The hidden command by which the program calls itself.
+/// The hidden command by which the program calls itself as a worker.
 pub const COMMAND: &str = "daemon-work";
-/// The most bytes of words that are kept.
+/// The most bytes of output that are kept.
 const MOST: usize = 64 << 10;
-/// From the wish that a worker end to its killing: it may have to wait for threads that cannot be stopped.
+/// The time from a request to end until the worker is killed. It may have to wait for threads that cannot be
+/// stopped.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A worker at work. Dropped, it is killed; its target stays sound, and is mended later.
+/// A running worker. If dropped, it is killed; its target stays sound, and is mended later.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -30,26 +31,26 @@ pub struct Worker {
     asked_to_end: bool,
     too_long: bool,
     outcome: Option<Outcome>,
-    /// What it is to do.
+    /// Its order.
     pub order: Order,
 }
 
-/// What a worker has said.
+/// The output of a worker since the last call.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// The last stage it came to.
+    /// The last stage that it reported.
     pub stage: Option<State>,
-    /// For the log.
+    /// Warnings for the log.
     pub warnings: Vec<String>,
-    /// How it ended.
+    /// The outcome, if the worker has ended.
     pub outcome: Option<Outcome>,
 }
 
 impl Worker {
-    /// Starts one.
+    /// Starts a worker.
     ///
     /// # Errors
-    /// The system's: no memory, no more processes.
+    /// The system's error: no memory, no more processes.
     pub fn start(program: &Path, order: Order, limit: Duration) -> io::Result<Self> {
         let text = serde_json::to_string(&order)?;
         let mut child = Command::new(program)
@@ -58,7 +59,7 @@ impl Worker {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // The daemon alone talks to the service manager.
+            // Only the daemon talks to the service manager.
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
@@ -84,24 +85,25 @@ impl Worker {
         })
     }
 
-    /// What tells that it has something to say.
+    /// Returns the descriptor that is readable when the worker has written something.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stdout.as_fd()
     }
 
-    /// When it must be looked at again.
+    /// Returns the moment at which the worker must be served again.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Asks it to bring its target in order and end.
+    /// Requests that the worker bring its target in order and end.
     pub fn interrupt(&mut self) {
         self.interrupt_within(GRACE);
     }
 
-    /// The same, with a time of its own until it is killed; the target is mended then.
+    /// Works like [`Worker::interrupt`], but sets the time until the worker is killed; then the target is
+    /// mended. A further call can only shorten this time.
     pub fn interrupt_within(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         if self.asked_to_end {
@@ -114,13 +116,13 @@ impl Worker {
     }
 
     fn signal(&self, signal: Signal) {
-        // Not waited for yet, so the id is still its.
+        // The child was not waited for yet, so the id still belongs to it.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Takes in what it has said, and minds its deadline.
+    /// Reads the worker's output, and acts if its deadline has passed.
     pub fn listen(&mut self, now: Instant) -> Said {
         let ended = self.child.try_wait().ok().flatten();
         read_all(&mut self.stdout, &mut self.words);
@@ -137,7 +139,7 @@ impl Worker {
         }
         if let Some(status) = ended {
             said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
-                // Asked to end before it listened to such wishes, and so before it had begun anything.
+                // The signal came before the worker caught signals, and so before it had begun anything.
                 if self.asked_to_end && !self.too_long && status.signal() == Some(Signal::TERM.as_raw()) {
                     return failed(&engine::Error::Interrupted {
                         signal: Signal::TERM.as_raw().cast_unsigned() as usize,
@@ -170,7 +172,7 @@ impl Drop for Worker {
     }
 }
 
-/// Reads what is there; of too much, what came first.
+/// Reads all available bytes. `to` keeps the first [`MOST`] bytes.
 fn read_all(from: &mut impl Read, to: &mut Vec<u8>) {
     let mut part = [0; 4096];
     while let Ok(n @ 1..) = from.read(&mut part) {
@@ -231,7 +233,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_workers_say_and_how_they_end() {
+    fn output_and_ends_of_workers_become_outcomes() {
         let (warnings, outcome) = to_the_end(r#"echo junk; echo '{"outcome":{"toggled":"undone"}}'"#, LONG);
         assert_eq!(warnings.len(), 1);
         assert_eq!(outcome, Outcome::Toggled(Some(engine::TargetState::Undone)));
@@ -240,13 +242,13 @@ mod tests {
             matches!(&outcome, Outcome::Crashed(why) if why.contains("panicked") && why.contains("101")),
             "{outcome:?}"
         );
-        // Endless words, without a line's end.
+        // Endless output without a line's end.
         let (_, outcome) = to_the_end("head -c 300000 /dev/zero; kill -9 $$", LONG);
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
-        // One that is asked to end before it listens to that has begun nothing.
+        // A worker that gets the request before it catches signals has begun nothing.
         let (_, outcome) = begun("exec sleep 100", LONG, Worker::interrupt);
         assert!(matches!(&outcome, Outcome::Failed { code, .. } if code == "interrupted"), "{outcome:?}");
-        // One that does not, and has little time, is killed.
+        // A worker that ignores the request and has little time is killed.
         let (_, outcome) = begun("trap '' TERM; echo ready; while :; do sleep 1; done", LONG, |w| {
             while w.words.is_empty() {
                 read_all(&mut w.stdout, &mut w.words);
@@ -255,7 +257,7 @@ mod tests {
             w.interrupt_within(Duration::from_millis(50));
         });
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
-        // One that takes too long is asked to end.
+        // A worker that takes too long gets the request to end.
         let (_, outcome) = to_the_end("exec sleep 100", Duration::from_millis(50));
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("too long")), "{outcome:?}");
     }

@@ -41,7 +41,7 @@ use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
-use crate::verify_inline::Asides;
+use crate::verify_inline::OutOfLineCalls;
 use addr::Avma;
 use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
@@ -115,15 +115,15 @@ impl Verifier<'_> {
         if !entry_ok || clone.fragments != *self.map.fragments() {
             return None;
         }
-        let mut asides = Asides::default();
-        clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment, &mut asides))?;
+        let mut calls = OutOfLineCalls::default();
+        clone.fragments()?.iter().try_for_each(|fragment| self.fragment(fragment, &mut calls))?;
         let entered = |&(original, at): &(Avma, Avma)| {
             !self.map.entries_at(at).is_empty() && self.stands_for(at, original)
         };
-        (self.hold(&asides) && clone.entrances.iter().all(entered)).then_some(())
+        (self.hold(&calls) && clone.entrances.iter().all(entered)).then_some(())
     }
 
-    fn fragment(&self, fragment: &Fragment<'_>, asides: &mut Asides) -> Option<()> {
+    fn fragment(&self, fragment: &Fragment<'_>, calls: &mut OutOfLineCalls) -> Option<()> {
         let mut steps = steps(fragment)?.into_iter();
         while let Some(step) = steps.next() {
             let original = step.inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
@@ -132,16 +132,16 @@ impl Verifier<'_> {
             }
             match (step.entry.link, original) {
                 (Link::Dropped, Some(o)) if o.decoded.is_call_near() => {
-                    self.inlined(&step, o, &mut steps, asides)?;
+                    self.inlined(&step, o, &mut steps, calls)?;
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy | Link::Again, o) => self.copy(o?, &step.got, step.bytes)?,
                 (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
-                    self.guarded(&step, &mut steps, asides)?;
+                    self.guarded(&step, &mut steps, calls)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,
                 // All other instructions of an inlined or guarded call are behind its first instruction.
-                (Link::Within, _) => self.aside(&step, asides)?,
+                (Link::Within, _) => self.out_of_line(&step, calls)?,
             }
         }
         Some(())

@@ -34,12 +34,12 @@ type Rest<'a> = std::vec::IntoIter<Step<'a>>;
 
 /// Out-of-line calls.
 #[derive(Default)]
-pub(crate) struct Asides {
+pub(crate) struct OutOfLineCalls {
     /// Required: the clone address of the call, the original call that it is for, and its original
     /// destination.
-    asked: Vec<(Avma, Avma, Avma)>,
+    required: Vec<(Avma, Avma, Avma)>,
     /// Found: for a clone address, the original call that it is for, and its destination.
-    given: FxHashMap<Avma, (Avma, Avma)>,
+    found: FxHashMap<Avma, (Avma, Avma)>,
 }
 
 impl Verifier<'_> {
@@ -49,7 +49,7 @@ impl Verifier<'_> {
         step: &Step<'_>,
         call: &Inst,
         steps: &mut Rest<'_>,
-        asides: &mut Asides,
+        calls: &mut OutOfLineCalls,
     ) -> Option<()> {
         let inline_site = self.inline_site_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
@@ -58,7 +58,7 @@ impl Verifier<'_> {
         if call.decoded.code() != Code::Call_rel32_64 || !called || inline_site.guard.is_some() {
             return None;
         }
-        self.body(inline_site, call, step.at, steps, asides)
+        self.body(inline_site, call, step.at, steps, calls)
     }
 
     /// Checks point 2: `compare` is the first instruction.
@@ -66,7 +66,7 @@ impl Verifier<'_> {
         &self,
         compare: &Step<'_>,
         steps: &mut Rest<'_>,
-        asides: &mut Asides,
+        calls: &mut OutOfLineCalls,
     ) -> Option<()> {
         let at = compare.entry.original;
         let inline_site = self.inline_site_of(at)?;
@@ -93,7 +93,7 @@ impl Verifier<'_> {
         }
         let is_call = |s: &Step<'_>| s.entry.link == Link::Within && s.got.is_call_near();
         if !steps.as_slice().first().is_some_and(is_call) {
-            return self.body(inline_site, call, Avma(otherwise.next_ip()), steps, asides);
+            return self.body(inline_site, call, Avma(otherwise.next_ip()), steps, calls);
         }
         let direct = within(steps.next()?, at)?.got;
         let goes = direct.code() == Code::Call_rel32_64
@@ -110,7 +110,7 @@ impl Verifier<'_> {
         call: &Inst,
         mut at: Avma,
         steps: &mut Rest<'_>,
-        asides: &mut Asides,
+        calls: &mut OutOfLineCalls,
     ) -> Option<()> {
         let body = inline_site.body.filter(|body| body.cfg.entry == inline_site.callee)?;
         let mut factory = InstructionInfoFactory::new();
@@ -132,7 +132,7 @@ impl Verifier<'_> {
             if was.is_jcc_short_or_near() {
                 let [off, on] = ways(inst, &step.got)?;
                 original = on;
-                asides.asked.push((Avma(step.got.near_branch_target()), call.at, off));
+                calls.required.push((Avma(step.got.near_branch_target()), call.at, off));
                 continue;
             }
             let same = match was.is_ip_rel_memory_operand() {
@@ -148,19 +148,19 @@ impl Verifier<'_> {
     }
 
     /// Records an out-of-line call. Its destination is checked once all calls are known.
-    pub(crate) fn aside(&self, step: &Step<'_>, asides: &mut Asides) -> Option<()> {
+    pub(crate) fn out_of_line(&self, step: &Step<'_>, calls: &mut OutOfLineCalls) -> Option<()> {
         let for_call = step.entry.original;
         let inline_site = self.inline_site_of(for_call)?;
         let call = self.f.cfg.insts.get(inline_site.call as usize)?;
         let is_call = step.got.code() == Code::Call_rel32_64;
-        asides.given.insert(step.at, (for_call, Avma(step.got.near_branch_target())));
+        calls.found.insert(step.at, (for_call, Avma(step.got.near_branch_target())));
         (is_call && self.stands_for(Avma(step.got.next_ip()), call.end())).then_some(())
     }
 
     /// Checks point 3: each required call is there and leads to the right destination.
-    pub(crate) fn hold(&self, asides: &Asides) -> bool {
-        asides.asked.iter().all(|(at, call, to)| {
-            asides.given.get(at).is_some_and(|(of, leads)| of == call && self.stands_for(*leads, *to))
+    pub(crate) fn hold(&self, calls: &OutOfLineCalls) -> bool {
+        calls.required.iter().all(|(at, call, to)| {
+            calls.found.get(at).is_some_and(|(of, leads)| of == call && self.stands_for(*leads, *to))
         })
     }
 

@@ -22,6 +22,7 @@ pub use base::interrupt::Interrupt;
 pub use base::names::{demangled, short as short_name};
 pub use base::options::{MEMORY_CAP, OptimizeOptions};
 pub use base::passes::{Pass, Passes};
+pub use base::phases::PhaseTime;
 pub use base::progress::Progress;
 pub use base::whole_file;
 pub use build::map_store::read as read_maps;

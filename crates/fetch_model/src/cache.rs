@@ -1,8 +1,8 @@
-//! A set-associative memory that gives up what was not used for longest.
+//! A set-associative cache with least-recently-used replacement.
 
 use crate::Geometry;
 
-/// Values by key. The ways of a set stand in the order of their last use.
+/// Values by key. The ways of a set are ordered by their last use, the most recent first.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache<V> {
     sets: u64,
@@ -11,14 +11,15 @@ pub(crate) struct Cache<V> {
 }
 
 impl<V: Copy> Cache<V> {
-    /// An empty one, of at least one entry.
+    /// Makes an empty cache with at least one entry.
     pub(crate) fn new(shape: Geometry) -> Self {
         let (sets, ways) = (shape.sets.max(1), shape.ways.max(1));
         let entries = vec![None; sets as usize * ways as usize];
         Self { sets: u64::from(sets), ways: ways as usize, entries }
     }
 
-    /// The value for a key, which thereby is used; from now on it is `value`.
+    /// Stores `value` for `key` as the most recently used entry of its set. Returns the key's earlier value,
+    /// or `None` if the key was not in the cache.
     pub(crate) fn put(&mut self, key: u64, value: V) -> Option<V> {
         let set = usize::try_from(key % self.sets).unwrap_or(0);
         let ways = self.entries.get_mut(set * self.ways..(set + 1) * self.ways)?;
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by times of last use.
+    /// A reference implementation, which records the time of the last use of each key.
     #[derive(Default)]
     struct Slow {
         used: Vec<(u64, u64, u32)>,
@@ -67,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_by_times_of_use(sets in 1u32..9, ways in 1u32..6, keys in prop::collection::vec(0u64..40, 0..300)) {
+        fn the_cache_agrees_with_times_of_last_use(sets in 1u32..9, ways in 1u32..6, keys in prop::collection::vec(0u64..40, 0..300)) {
             let shape = Geometry { sets, ways };
             let (mut fast, mut slow) = (Cache::new(shape), Slow::default());
             for (value, key) in (0u32..).zip(keys) {

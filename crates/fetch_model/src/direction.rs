@@ -1,18 +1,18 @@
-//! Is the branch taken? Tables by address and path.
+//! Predicts the direction of conditional branches, by tables indexed by address and path.
 
 use crate::cpu::Direction;
 use addr::Avma;
 
 /// Bits of a tag.
 const TAG_BITS: u32 = 11;
-/// Counters count from 0 to this; the upper half says "taken".
+/// Highest value of a tagged table's counter. Values in the upper half predict "taken".
 const MOST: u8 = 7;
-/// The same in the table by address alone.
+/// Highest value of a counter in the table by address alone.
 const BASE_MOST: u8 = 3;
-/// How useful an entry can have been.
+/// Highest value of an entry's usefulness.
 const USEFUL: u8 = 3;
 
-/// A predictor.
+/// A direction predictor.
 #[derive(Clone, Debug)]
 pub(crate) struct Predictor {
     base: Vec<u8>,
@@ -31,20 +31,20 @@ struct Table {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Entry {
-    /// 0 is none.
+    /// 0 marks an empty entry.
     tag: u16,
     counter: u8,
     useful: u8,
 }
 
-/// The taken branches before this one, the last first, of each the two bits that stand for it.
+/// A ring of the latest taken branches. Each is held as two bits of a hash of its address and destination.
 #[derive(Clone, Debug)]
 struct Path {
     ring: Vec<u8>,
     at: usize,
 }
 
-/// The last so many of a path, folded to a few bits.
+/// A hash of the last `length` taken branches of a path, folded to `width` bits.
 #[derive(Clone, Copy, Debug)]
 struct Folded {
     value: u64,
@@ -62,7 +62,7 @@ impl Folded {
         ((value << by) | (value >> (self.width - by))) & ((1 << self.width) - 1)
     }
 
-    /// `old` is what is now further back than it looks.
+    /// Adds `new` and removes `old`, the branch that is now more than `length` branches back.
     fn push(&mut self, new: u8, old: u8) {
         let gone = u32::try_from(self.length).unwrap_or(0).wrapping_mul(2);
         self.value = self.rotated(self.value, 2) ^ u64::from(new) ^ self.rotated(u64::from(old), gone);
@@ -83,7 +83,7 @@ impl Path {
     }
 }
 
-/// Spreads the bits of a number (the finalizer of splitmix64).
+/// Mixes the bits of a number (the finalizer of splitmix64).
 pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -101,13 +101,14 @@ impl Table {
         u16::try_from(tag).unwrap_or(0).max(1)
     }
 
-    /// Where the branch is known.
+    /// Returns the index of the branch's entry, if the table has one.
     fn find(&self, at: Avma) -> Option<usize> {
         let (set, tag) = (self.set(at), self.tag(at));
         (set..set + self.ways).find(|&i| self.entries.get(i).is_some_and(|e| e.tag == tag))
     }
 
-    /// Makes the branch known here, in place of one that was of no use; if there is none, all are a little less so.
+    /// Makes an entry for the branch in place of an entry with usefulness 0, and returns true. If the set has
+    /// none, lowers the usefulness of all entries of the set by 1 and returns false.
     fn learn(&mut self, at: Avma, taken: bool) -> bool {
         let (set, tag) = (self.set(at), self.tag(at));
         let Some(ways) = self.entries.get_mut(set..set + self.ways) else { return false };
@@ -143,7 +144,8 @@ impl Predictor {
         }
     }
 
-    /// Whether it says that the conditional branch at `at` is taken; from now on it knows whether it was.
+    /// Predicts whether the conditional branch at `at` is taken, then trains the predictor with the actual
+    /// direction `taken`. Returns the prediction.
     pub(crate) fn predict(&mut self, at: Avma, taken: bool) -> bool {
         let found: Vec<(usize, usize)> =
             self.tables.iter().enumerate().filter_map(|(t, table)| Some((t, table.find(at)?))).collect();
@@ -181,7 +183,7 @@ impl Predictor {
         said
     }
 
-    /// A branch of any kind was taken.
+    /// Adds a taken branch of any kind to the path.
     pub(crate) fn passed(&mut self, at: Avma, to: Avma) {
         let new = u8::try_from(mix(at.0 ^ to.0.rotate_left(7)) & 3).unwrap_or(0);
         for table in &mut self.tables {
@@ -193,7 +195,7 @@ impl Predictor {
         self.path.push(new);
     }
 
-    /// What stands for the path to here, as far as the longest table looks.
+    /// Returns a hash of the path to here: of as many taken branches as the first table uses.
     pub(crate) fn path(&self) -> u64 {
         self.tables.first().map_or(0, |t| t.tag.value << 32 | t.index.value)
     }
@@ -211,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_folded_path_is_that_of_its_last_branches(
+        fn a_folded_path_depends_on_its_last_branches_alone(
             length in 1u16..40, width in 2u32..14, news in prop::collection::vec(0u8..4, 0..200),
         ) {
             let mut folded = Folded::new(length, width);
@@ -228,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Wrong answers to a repeated pattern, once it could be known.
+    /// Counts the wrong predictions in the second half of `rounds` repetitions of a pattern.
     fn wrong(pattern: &[bool], rounds: usize) -> usize {
         let mut p = Predictor::new(&ICE_LAKE_SERVER.direction);
         let mut wrong = 0;
@@ -239,7 +241,7 @@ mod tests {
                 if taken {
                     p.passed(Avma(0x1234), Avma(0x1200));
                 }
-                // The way back, of which there is one for each answer.
+                // The branch back. Its address depends on the direction that was taken.
                 p.passed(Avma(0x1300 + u64::from(taken)), Avma(0x1230));
             }
         }
@@ -247,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_learned() {
+    fn repeated_patterns_are_learned() {
         assert_eq!(wrong(&[true], 100), 0);
         assert_eq!(wrong(&[true, false], 200), 0);
         assert_eq!(wrong(&[true, true, false, true, false, false, false], 400), 0);
     }
 
     #[test]
-    fn what_is_random_is_not() {
+    fn random_directions_are_not_learned() {
         let mut state = 1u64;
         let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

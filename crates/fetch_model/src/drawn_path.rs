@@ -1,11 +1,12 @@
-//! A path through code, drawn by how often its edges and calls ran.
+//! A random path through code, drawn from the counts of its edges and calls.
 //!
-//! Where there is no recorded path this is the next best thing: every block goes on to each of its successors as often as was
-//! counted, a callee returns to where it was called from, and the same seed always gives the same path. Where counts do not say how
-//! it goes on (an exception, a jump table behind which nothing is counted) it returns to the caller. What counts do not tell
-//! is drawn by chance: that a branch goes the way it went last time, how often a loop runs in one visit, what a callee does
-//! for one caller and not for another. So directions come out harder to foresee than they are, on both sides alike; which lines and pages
-//! are fetched in which mixture does not depend on it as much.
+//! Such a path is used if no path is recorded. Each block continues to each of its successors as often as was
+//! counted. A callee returns to its caller. The same seed always gives the same path. If counts do not say
+//! how control continues (an exception, a jump table behind which nothing is counted), the path returns to
+//! the caller. Everything else that counts do not contain is drawn at random: whether a branch repeats its
+//! last direction, how often a loop runs in one visit, what a callee does for one caller and not for another.
+//! So directions are harder to predict than in truth, on both sides alike. The mixture of fetched lines and
+//! pages depends less on this.
 
 mod graph;
 
@@ -16,9 +17,9 @@ use code::Cfg;
 use graph::{Away, Block, Graph, Out, To};
 use profile::Counts;
 
-/// Where control is when it is in none of the routines, and comes from.
+/// The address that stands for all code outside the routines. Control comes from there and returns there.
 pub const OUTSIDE: Avma = Avma(0);
-/// So many calls deep a path goes; those in there are passed by.
+/// Deepest nesting of calls on a path. The path does not enter deeper callees; they only return.
 const DEEPEST: usize = 512;
 
 /// A function that the path can go through.
@@ -28,27 +29,28 @@ pub struct Routine<'a> {
     pub cfg: &'a Cfg,
     /// How often its edges ran.
     pub counts: &'a Counts,
-    /// Where its indirect calls and jumps led.
+    /// The destinations of its indirect calls and jumps.
     pub leads: &'a [Leads],
 }
 
-/// Where an indirect call or jump led.
+/// The destinations of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct Leads {
-    /// Which, by its place in [`Cfg::insts`].
+    /// The index of the call or jump in [`Cfg::insts`].
     pub inst: u32,
-    /// How often where.
+    /// Known destinations, each with how often it was taken.
     pub to: Vec<(Avma, u64)>,
-    /// How often to places that are not known.
+    /// How often control went to unknown destinations.
     pub others: u64,
 }
 
-/// What is around the routines.
+/// The code and data around the routines.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// What is executed from a stub of the procedure linkage table to where it leads; nothing where there is no stub.
+    /// Returns the steps from a stub of the procedure linkage table to its destination; none if no stub
+    /// begins at the address.
     pub stub: &'a dyn Fn(Avma) -> Vec<Step>,
-    /// The word at an address, if it holds where code is.
+    /// Returns the word at an address, if it can be read. Used for pointers to code.
     pub word: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
@@ -58,19 +60,19 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// A path without end.
+/// A path without an end.
 #[derive(Debug)]
 pub struct DrawnPath {
     graph: Graph,
     random: u64,
-    /// Where it is: a block, and an instruction of it.
+    /// The block and the instruction that are executed next.
     at: Option<(u32, u32)>,
     stack: Vec<Frame>,
-    /// Whether it has come back to where it was called from outside.
+    /// True after the path has returned to the call outside the routines.
     came_back: bool,
 }
 
-/// Where a call goes on behind.
+/// The place behind a call, to which its callee returns.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     block: u32,
@@ -79,14 +81,14 @@ struct Frame {
 }
 
 impl DrawnPath {
-    /// A path through these routines; `None` where nothing of them ran.
+    /// Makes a path through these routines. Returns `None` if none of them was entered.
     #[must_use]
     pub fn new(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64) -> Option<Self> {
         let graph = Graph::new(routines, around);
         graph.has_roots().then(|| Self { graph, random: seed, at: None, stack: Vec::new(), came_back: false })
     }
 
-    /// Goes on until so many instructions are executed, or a few more.
+    /// Continues the path by at least `instructions` instructions, and passes each to `tell`.
     pub fn go(&mut self, instructions: u64, tell: &mut dyn FnMut(&Step)) {
         let mut told = 0;
         while told < instructions {
@@ -102,13 +104,14 @@ impl DrawnPath {
         mix(self.random)
     }
 
-    /// Executes one instruction, with what is passed by behind it.
+    /// Executes one instruction. If the instruction leaves the routine, also executes the stub on the way,
+    /// and the return that stands for an unknown callee.
     fn next(&mut self, tell: &mut dyn FnMut(Step)) {
         let Some((block, inst)) = self.at else { return self.enter(tell) };
         let random = self.random();
         let b = self.graph.block(block);
         let Some(node) = self.graph.inst(inst).filter(|_| inst < b.end) else {
-            // Behind a call that ends the block.
+            // The path is behind a call that ends the block.
             return match self.graph.leaves(b.out, random) {
                 Some(To::Block(next)) => self.at = Some((next, self.graph.block(next).first)),
                 Some(To::Away(away)) => self.away(away, tell),
@@ -145,7 +148,8 @@ impl DrawnPath {
         }
     }
 
-    /// Somebody outside calls one of the routines, in a loop.
+    /// Executes the code outside, which calls one of the routines in a loop: the call, or after a return the
+    /// jump back to the call.
     fn enter(&mut self, tell: &mut dyn FnMut(Step)) {
         if std::mem::take(&mut self.came_back) {
             let at = Avma(OUTSIDE.0 + u64::from(OUTSIDE_CALL));
@@ -158,24 +162,25 @@ impl DrawnPath {
         tell(Step { at: OUTSIDE, len: OUTSIDE_CALL, flow: Flow::IndirectCall(Pointer::Other), next });
     }
 
-    /// Control has left the routine for another; there is a frame for where it comes back, if it does.
+    /// Continues the path where control has left the routine for another. If control came by a call, the
+    /// frame for its return is on the stack already.
     fn away(&mut self, away: u32, tell: &mut dyn FnMut(Step)) {
         let Away { to, ref via, entry } = *self.graph.away(away);
         via.iter().for_each(|step| tell(*step));
         match entry.filter(|_| self.stack.len() < DEEPEST) {
             Some(entry) => self.at = Some((entry, self.graph.block(entry).first)),
-            // Of what is not known there is but the return.
+            // For unknown code, the path contains only its return.
             None => self.give_up(to, 1, tell),
         }
     }
 
-    /// What comes now is not known: a return stands for it.
+    /// Executes a return at `at`, which stands for all code that the counts do not describe.
     fn give_up(&mut self, at: Avma, len: u8, tell: &mut dyn FnMut(Step)) {
         let next = self.back();
         tell(Step { at, len, flow: Flow::Return, next });
     }
 
-    /// Goes back to the caller; where that is.
+    /// Removes the innermost frame. Returns the address at which the caller continues.
     fn back(&mut self) -> Avma {
         match self.stack.pop() {
             Some(frame) => {
@@ -191,7 +196,7 @@ impl DrawnPath {
     }
 }
 
-/// Bytes of the call that leads in from outside.
+/// Size of the call in the code outside. Bytes.
 const OUTSIDE_CALL: u8 = 5;
 
 #[cfg(test)]

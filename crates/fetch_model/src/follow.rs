@@ -1,14 +1,16 @@
-//! The same path, where clones are in force.
+//! The same path, with the clones in force.
 //!
-//! A path through originals says at each instruction which one comes next. The follower is where the same thread would be with the
-//! redirects written: in a clone at the instruction that stands for the original's, or in the original where nothing leads
-//! out of it. Jumps that only one side has are executed or passed over, an inlined or guarded call goes its way, stubs that clones do not go by are
-//! left out. It decodes what really lies in memory; only where data decides that is not known (does this pointer come from a
-//! virtual table that was changed?) it goes by what redirects say.
+//! A path through originals names, at each instruction, the next one. The follower computes where the same
+//! thread would be with the redirects written: in a clone, at the instruction that stands for the original's;
+//! or in the original, where nothing leads out of it. Jumps that only one side has are executed or skipped.
+//! An inlined or guarded call is executed as the clone has it. Stubs that clones bypass are left out. The
+//! follower decodes the bytes that are in memory. Where data decides that is not known (does this pointer
+//! come from a virtual table that was changed?), it assumes what the redirects say.
 //!
-//! INVARIANT(stands-for): before each instruction of the path the follower is at the instruction of a clone that stands for it, at extra
-//! ones that lead there, or at the original itself; or it is on its way through what the other side has alone (a stub, a callee
-//! that runs in place). Where that does not hold it says so ([`Follower::lost`]) and goes on in the original.
+//! INVARIANT(stands-for): before each instruction of the path, the follower is at the clone instruction that
+//! stands for it, at extra instructions that lead there, or at the original instruction itself; or it is in
+//! code that only one side has (a stub, an inlined callee). If this does not hold, the follower counts it
+//! ([`Follower::lost`]) and continues in the original.
 
 use crate::step::{Flow, Inst, Pointer, Step};
 use addr::{Addr, Avma, AvmaRange};
@@ -16,45 +18,48 @@ use emit::{AddressMap, Link};
 use iced_x86::{Code, Decoder, DecoderOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Instructions that only the clones' side has, at most, before one of the path: nops, jumps to jumps.
+/// Limit of the instructions that only the clones' side executes before one instruction of the path: nops,
+/// jumps to jumps.
 const MOST_EXTRA: usize = 64;
 
 /// A clone as it lies in memory.
 #[derive(Clone, Debug)]
 pub struct CloneCode<'a> {
-    /// Which instruction stands for which.
+    /// Which clone instruction stands for which original one.
     pub map: &'a AddressMap,
     /// Its fragments with their bytes.
     pub bytes: Vec<(AvmaRange, Vec<u8>)>,
 }
 
-/// What leads from elsewhere into clones.
+/// The redirects that lead into clones.
 #[derive(Clone, Debug, Default)]
 pub struct Redirects {
-    /// Instructions of originals that are replaced by a jump, by where they are.
+    /// Jumps that replace instructions of originals: their destinations, by the instruction's address.
     pub entries: FxHashMap<Avma, Avma>,
-    /// Direct calls and jumps of originals that lead elsewhere when they are taken, by the address behind them.
+    /// Direct calls and jumps of originals that are redirected where they are taken: their destinations, by
+    /// the address behind the instruction.
     pub branches: FxHashMap<Avma, Avma>,
-    /// Functions that virtual tables lead to, by the original's entry.
+    /// Redirected entries of virtual tables: their destinations, by the original function's entry.
     pub tables: FxHashMap<Avma, Avma>,
-    /// Slots of procedure linkage tables, by their address.
+    /// Redirected slots of procedure linkage tables: their destinations, by the slot's address.
     pub slots: FxHashMap<Avma, Avma>,
 }
 
-/// What there is for paths to lead through.
+/// The clones, redirects and memory that a path is followed in.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// Jumps of originals through tables that their clones have of their own.
+    /// Addresses of the originals' jumps whose jump tables are cloned.
     pub switches: &'a FxHashSet<Avma>,
     /// The clones.
     pub clones: &'a [CloneCode<'a>],
-    /// What leads into them.
+    /// The redirects into the clones.
     pub redirects: &'a Redirects,
-    /// The word at an address without redirects.
+    /// Returns the word at an address, as it is without redirects.
     pub word: &'a dyn Fn(Avma) -> Option<Avma>,
-    /// Whether an instruction is one of a stub of the procedure linkage table.
+    /// Returns whether an instruction belongs to a stub of the procedure linkage table.
     pub in_stub: &'a dyn Fn(Avma) -> bool,
-    /// Whom an indirect call calls mostly: decides guards of which the clone does not tell.
+    /// The most frequent callee of indirect calls, by the call's address. Decides guards whose expected
+    /// callee is not visible in the clone.
     pub mostly: &'a FxHashMap<Avma, Avma>,
 }
 
@@ -72,27 +77,28 @@ struct Own {
     original: Avma,
 }
 
-/// A thread's place where clones are in force.
+/// The place of a thread, with clones in force.
 #[derive(Debug)]
 pub struct Follower<'a> {
     setting: Setting<'a>,
     insts: FxHashMap<Avma, Own>,
-    /// Where the clones of originals are.
+    /// Clone instructions, by the original instruction's address.
     clones: FxHashMap<Avma, Avma>,
-    /// Where clones are behind the `endbr64` with which they begin, by the original's entry: direct branches pass by it.
+    /// Addresses behind the `endbr64` with which clones begin, by the original's entry. Direct branches lead
+    /// there.
     behind_marks: FxHashMap<Avma, Avma>,
-    /// Originals that have no bytes in the clone.
+    /// Original instructions that have no bytes in the clone.
     dropped: FxHashSet<Avma>,
-    /// Where the thread is; `None`: where the path is.
+    /// The thread's address; `None` before the first step: where the path begins.
     at: Option<Avma>,
     returns: Vec<Avma>,
-    /// The call whose callee the path is in, where that runs in place here.
+    /// The address of the inlined call, while the path is in its callee.
     within: Option<Avma>,
     lost: u64,
 }
 
 impl<'a> Follower<'a> {
-    /// A thread that is where paths begin.
+    /// Makes a follower at the start of a path.
     #[must_use]
     pub fn new(setting: Setting<'a>) -> Self {
         let mut this = Self {
@@ -136,20 +142,21 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// How often the thread was not where the path was: 0, but for what only data decides.
+    /// Returns how often the thread was not where the path was. It is 0, except where data that is not known
+    /// decides.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Goes on by what the path does next, and tells of each instruction that is executed on this side.
+    /// Follows one step of the path. Passes each instruction that is executed on the clones' side to `tell`.
     pub fn follow(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         if let Some(call) = self.within {
             return self.inlined(call, path, tell);
         }
         let mut at = self.at.unwrap_or(path.at);
         if self.behind_marks.get(&path.at) == Some(&at) {
-            // A return there is that of a whole callee.
+            // A return at this address stands for the whole callee.
             if path.flow == Flow::Return {
                 self.passed_by(at, path, tell);
             }
@@ -185,7 +192,7 @@ impl<'a> Follower<'a> {
             };
         }
         self.at = Some(at);
-        // Clones call what is behind a stub.
+        // Clones call the destination of a stub, so the stub's instructions have no counterpart.
         if !(self.setting.in_stub)(path.at) {
             self.lost += 1;
             tell(*path);
@@ -193,7 +200,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// An instruction that only the clone has.
+    /// Executes an instruction that only the clone has. Returns the address of the next one.
     fn extra(&self, at: Avma, own: Own, tell: &mut dyn FnMut(Step)) -> Avma {
         let after = at.add(u64::from(own.inst.len));
         let next = own.inst.target.filter(|_| own.inst.flow == Flow::Jump).unwrap_or(after);
@@ -201,7 +208,8 @@ impl<'a> Follower<'a> {
         next
     }
 
-    /// Goes on in a callee that runs in place of the call at `call`: up to the branch, or the end, that the path has come to.
+    /// Continues in the callee that is inlined for the call at `call`, up to the branch or return that the
+    /// path has reached.
     fn inlined(&mut self, call: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
         if !matches!(path.flow, Flow::Conditional | Flow::Return) {
             return;
@@ -216,7 +224,7 @@ impl<'a> Follower<'a> {
                 at = next;
                 continue;
             }
-            // Where the way is left, the rest is called.
+            // Where control leaves the inlined path, the rest of the callee is called.
             let aside = inst.target.and_then(|at| Some((at, self.insts.get(&at)?.inst)));
             let rest = aside.and_then(|(at, inst)| Some((at, inst, inst.target?)));
             match rest.filter(|r| path.flow == Flow::Conditional && self.is_at(r.2, path.next)) {
@@ -243,7 +251,8 @@ impl<'a> Follower<'a> {
         self.at = Some(at);
     }
 
-    /// The branch of a guard and what is behind it. Where the guard does not hold: where the call as it was is.
+    /// Executes the branch of a guard. If the guard holds, also executes the direct call behind it or enters
+    /// the inlined callee, and returns `None`. Otherwise returns the address of the unchanged call.
     fn guard(&mut self, at: Avma, own: Own, path: &Step, tell: &mut dyn FnMut(Step)) -> Option<Avma> {
         let after = at.add(u64::from(own.inst.len));
         let direct = self.insts.get(&after).filter(|o| o.link == Link::Within && o.inst.flow == Flow::Call);
@@ -271,7 +280,7 @@ impl<'a> Follower<'a> {
         None
     }
 
-    /// Whether a thread at `at` is where the path is at `original`.
+    /// Returns whether a thread at `at` is where the path is at `original`.
     fn is_at(&self, at: Avma, original: Avma) -> bool {
         at == original
             || self.clones.get(&original) == Some(&at)
@@ -280,7 +289,7 @@ impl<'a> Follower<'a> {
             || self.setting.redirects.entries.get(&original) == Some(&at)
     }
 
-    /// The clone's copy of the path's instruction.
+    /// Executes the clone's copy of the path's instruction.
     fn copy(&mut self, at: Avma, own: Own, path: &Step, tell: &mut dyn FnMut(Step)) {
         let inst = own.inst;
         if path.flow == Flow::Return && inst.flow != Flow::Return {
@@ -304,7 +313,7 @@ impl<'a> Follower<'a> {
         self.at = Some(next);
     }
 
-    /// The path's instruction itself.
+    /// Executes the path's instruction itself.
     fn original(&mut self, path: &Step, tell: &mut dyn FnMut(Step)) {
         let next = match path.flow {
             Flow::On => path.next,
@@ -322,14 +331,14 @@ impl<'a> Follower<'a> {
         self.at = Some(next);
     }
 
-    /// A callee of which the path knows nothing but that it returns.
+    /// Executes a return that stands for a whole callee: the path contains nothing else of it.
     fn passed_by(&mut self, at: Avma, path: &Step, tell: &mut dyn FnMut(Step)) {
         let next = self.returns.pop().unwrap_or(path.next);
         tell(Step { at, next, ..*path });
         self.at = Some(next);
     }
 
-    /// Where a pointer leads that leads to `next` without redirects.
+    /// Returns the destination of a pointer with redirects, if `next` is its destination without redirects.
     fn led(&self, pointer: Pointer, next: Avma) -> Avma {
         let redirects = self.setting.redirects;
         match pointer {
@@ -342,7 +351,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Bytes of a jump that replaces an instruction: a prefix, which stays, and a `jmp rel32`.
+/// Size of the jump that replaces an instruction, in bytes: a prefix, which stays, and a `jmp rel32`.
 const JUMP_LEN: u8 = 6;
 
 #[cfg(test)]

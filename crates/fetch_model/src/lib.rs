@@ -1,14 +1,15 @@
-//! What would the front end of a named CPU make of a path through code?
+//! Models the instruction fetch and branch prediction of a named CPU on a path through code.
 //!
-//! You give instructions in the order in which they are executed ([`Step`]), recorded or drawn from counts ([`DrawnPath`]); it
-//! gives the events of a model of instruction cache, instruction TLBs, branch target buffer, direction predictor and return
-//! stack ([`Model`], [`Cpu`]). A path through originals is led through their clones by [`Follower`], so that both sides are of the
-//! same path. No process, no clock; the same input always gives the same events.
+//! The input is the executed instructions in order ([`Step`]), recorded or drawn from counts ([`DrawnPath`]).
+//! The output is the events of a model of instruction cache, instruction TLBs, branch target buffer,
+//! direction predictor and return stack ([`Model`], [`Cpu`]). [`Follower`] translates a path through
+//! originals into the path through their clones, so that both sides are compared on the same path. The model
+//! uses no process and no clock: the same input always gives the same events.
 //!
 //! # What it is not
-//! A measurement. There is no second-level cache, no prefetcher, no decoder and no micro-op cache in it, nor what speculation fetches and
-//! throws away; events are counted, cycles are not. Good for comparing two layouts of the same code, not for comparing with
-//! a CPU's own counters.
+//! It is not a measurement. The model has no second-level cache, no prefetcher, no decoder and no micro-op
+//! cache. It does not fetch what a CPU fetches by wrong speculation. It counts events, not cycles. Use it to
+//! compare two layouts of the same code, not to compare with a CPU's own counters.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,4 +1,4 @@
-//! The front end, one instruction after the other.
+//! The model. It executes one instruction after the other.
 
 use crate::cache::Cache;
 use crate::cpu::Cpu;
@@ -8,41 +8,42 @@ use addr::{Avma, AvmaRange};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// The bits of an address in a page of 4 KiB, and of 2 MiB.
+/// Bits of an offset within a page of 4 KiB, and within a page of 2 MiB.
 const PAGE: u32 = 12;
 const HUGE: u32 = 21;
-/// Pages of the two kinds have different numbers in the second-level TLB.
+/// Marks the numbers of 2 MiB pages, so that they differ from the numbers of 4 KiB pages in the second-level
+/// TLB.
 const OF_HUGE: u64 = 1 << 63;
 
-/// What happened.
+/// Counted events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Events {
     /// Instructions executed.
     pub instructions: u64,
-    /// Branches taken: jumps, calls and returns among them.
+    /// Taken branches, including jumps, calls and returns.
     pub taken_branches: u64,
-    /// Lines fetched that were not in the first-level instruction cache.
+    /// Fetched lines that were not in the first-level instruction cache.
     pub icache_misses: u64,
     /// Pages that were not in the first-level instruction TLB.
     pub itlb_misses: u64,
-    /// Of these, those that were not in the second-level TLB either: the page tables are walked.
+    /// First-level misses that also missed the second-level TLB, so that the page tables are walked.
     pub itlb_walks: u64,
-    /// Direct branches taken that were not in the branch target buffer.
+    /// Taken direct branches that were not in the branch target buffer with this destination.
     pub btb_misses: u64,
-    /// Conditional branches that went the other way.
+    /// Conditional branches whose direction was predicted wrong.
     pub direction_misses: u64,
-    /// Indirect jumps and calls that led elsewhere.
+    /// Indirect jumps and calls whose destination was not predicted.
     pub target_misses: u64,
-    /// Returns that led elsewhere.
+    /// Returns whose destination was not predicted.
     pub return_misses: u64,
 }
 
-/// A front end and what it has seen.
+/// The state of the modelled CPU, and the events so far.
 #[derive(Clone, Debug)]
 pub struct Model {
     line: u64,
     returns_most: usize,
-    /// In pages of 2 MiB, rising.
+    /// Memory in pages of 2 MiB, by rising address.
     huge: Vec<AvmaRange>,
     icache: Cache<()>,
     itlb: Cache<()>,
@@ -52,14 +53,16 @@ pub struct Model {
     targets: Cache<Avma>,
     direction: Predictor,
     returns: VecDeque<Avma>,
-    /// What was fetched last, which is the most recently used of all.
+    /// The line and the page fetched last. Each is the most recently used entry, so fetching it again changes
+    /// nothing.
     last_line: Option<u64>,
     last_page: Option<u64>,
     events: Events,
 }
 
 impl Model {
-    /// One that has seen nothing. `huge` are the parts of memory that are in pages of 2 MiB; all else is in pages of 4 KiB.
+    /// Makes a model with empty caches. `huge` lists the memory in pages of 2 MiB; all other memory is in
+    /// pages of 4 KiB.
     #[must_use]
     pub fn new(cpu: &Cpu, huge: &[AvmaRange]) -> Self {
         let mut huge = huge.to_vec();
@@ -82,13 +85,13 @@ impl Model {
         }
     }
 
-    /// What has happened so far.
+    /// Returns the events so far.
     #[must_use]
     pub fn events(&self) -> Events {
         self.events
     }
 
-    /// Forgets what has happened; what is in the caches stays.
+    /// Sets the events to 0. The contents of the caches stay.
     pub fn warmed_up(&mut self) {
         self.events = Events::default();
     }
@@ -143,7 +146,7 @@ impl Model {
             }
             Flow::Jump | Flow::Call => self.direct(at, next),
             Flow::IndirectJump(_) | Flow::IndirectCall(_) => {
-                // By the path where that is known, else where it led last.
+                // The destination is predicted by address and path if both are known, else by address alone.
                 let by_path = mix(at.0 ^ mix(self.direction.path()));
                 let known = self.btb.put(mix(at.0), next);
                 if self.targets.put(by_path, next).or(known) != Some(next) {
@@ -167,7 +170,8 @@ impl Model {
     }
 
     fn direct(&mut self, at: Avma, next: Avma) {
-        // Spread over the sets, so that how code is aligned does not decide how much there is room for.
+        // The hash spreads branches over the sets, so that the alignment of code does not decide how many
+        // branches fit.
         if self.btb.put(mix(at.0), next) != Some(next) {
             self.events.btb_misses += 1;
         }
@@ -191,7 +195,7 @@ mod tests {
         model.events()
     }
 
-    /// One instruction in each line of `bytes`, `rounds` times.
+    /// Returns one jump in each line of `bytes` bytes, `rounds` times.
     fn sweep(from: u64, bytes: u64, rounds: usize) -> Vec<Step> {
         let lines: Vec<u64> = (from..from + bytes).step_by(64).collect();
         let next = lines.iter().cycle().skip(1);
@@ -200,18 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_misses_once_and_what_does_not_always() {
+    fn code_that_fits_misses_once_and_larger_code_always() {
         let fits = run(&sweep(0x10_0000, 32 << 10, 3), &[]);
         assert_eq!((fits.icache_misses, fits.itlb_misses, fits.itlb_walks), (512, 8, 8));
         let beyond = run(&sweep(0x10_0000, 36 << 10, 3), &[]);
-        // Of 72 ways wanted in each set's 8, as 9 go round: none is found again.
+        // 9 lines go round in each set of 8 ways, so no line is found again.
         assert_eq!(beyond.icache_misses, 3 * 576);
         assert_eq!(beyond.instructions, 3 * 576);
         assert_eq!(beyond.taken_branches, 3 * 576);
     }
 
     #[test]
-    fn pages_go_to_the_second_level_and_huge_ones_are_few() {
+    fn small_pages_need_the_second_level_and_huge_pages_are_few() {
         let pages = |n: u64| sweep(0x4000_0000, n << 12, 3);
         let one = run(&pages(256), &[]);
         assert_eq!((one.itlb_misses, one.itlb_walks), (3 * 256, 256));
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_are_known_as_deep_as_the_stack_is() {
+    fn returns_are_predicted_up_to_the_depth_of_the_stack() {
         for depth in [1u64, 16, 17, 40] {
             let call = |i: u64| step(0x1000 * i, 5, Flow::Call, 0x1000 * (i + 1));
             let back = |i: u64| step(0x1000 * (i + 1) + 8, 1, Flow::Return, 0x1000 * i + 5);
@@ -237,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_that_leads_elsewhere_is_a_miss() {
+    fn a_changed_destination_of_a_pointer_is_a_miss() {
         let call = |to| step(0x2000, 2, Flow::IndirectCall(Pointer::Other), to);
         let back = |from: u64| step(from, 1, Flow::Return, 0x2002);
         let both = |to: u64| [call(to), back(to)];
         assert_eq!(run(&both(0x3000).repeat(50), &[]).target_misses, 1);
-        // In turn: known once the path tells which of the two it is.
+        // The destinations alternate: they are predicted once the path tells them apart.
         let turns: Vec<Step> = [both(0x3000), both(0x4000)].concat().repeat(200);
         let misses = run(&turns, &[]).target_misses;
         assert!((2..100).contains(&misses), "{misses}");
@@ -255,12 +259,12 @@ mod tests {
             jumps.collect::<Vec<_>>().repeat(4)
         };
         let (fits, beyond) = (run(&ring(1000), &[]), run(&ring(40_000), &[]));
-        // Of a thousand in 1280 sets of 4 hardly one set has five.
+        // With 1000 branches in 1280 sets of 4 ways, hardly any set gets five.
         assert!((1000..1100).contains(&fits.btb_misses), "{fits:?}");
         assert!(beyond.btb_misses > 4 * 39_000, "{beyond:?}");
     }
 
-    /// Golden: a fixed path through 100 KiB of code, to the last event. Changes where the model does.
+    /// Golden test: all events of a fixed path through 100 KiB of code. They change when the model changes.
     #[test]
     fn a_fixed_path_gives_fixed_events() {
         let mut state = 7u64;

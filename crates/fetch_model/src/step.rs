@@ -1,4 +1,4 @@
-//! One executed instruction, as a front end sees it.
+//! One executed instruction, as the fetch model sees it.
 
 use addr::{Addr, Avma};
 use iced_x86::{FlowControl, Instruction, OpKind};
@@ -6,28 +6,28 @@ use iced_x86::{FlowControl, Instruction, OpKind};
 /// An executed instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Where it is.
+    /// Its address.
     pub at: Avma,
     /// Its size. Bytes.
     pub len: u8,
-    /// What it can do to control.
+    /// How it can change control flow.
     pub flow: Flow,
-    /// Which instruction is executed next.
+    /// The address of the instruction that is executed next.
     pub next: Avma,
 }
 
 impl Step {
-    /// The address behind it.
+    /// Returns the address behind it.
     #[must_use]
     pub fn after(&self) -> Avma {
         self.at.add(u64::from(self.len))
     }
 }
 
-/// What an instruction can do to control.
+/// How an instruction can change control flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
-    /// Nothing.
+    /// Not at all.
     On,
     /// A direct branch that is taken or not.
     Conditional,
@@ -35,28 +35,28 @@ pub enum Flow {
     Jump,
     /// A direct call.
     Call,
-    /// A jump to where a pointer leads.
+    /// A jump through a pointer.
     IndirectJump(Pointer),
-    /// A call of where a pointer leads.
+    /// A call through a pointer.
     IndirectCall(Pointer),
     /// A return.
     Return,
 }
 
 impl Flow {
-    /// Whether it puts a return address on the stack.
+    /// Returns whether it puts a return address on the stack.
     #[must_use]
     pub fn is_call(self) -> bool {
         matches!(self, Flow::Call | Flow::IndirectCall(_))
     }
 }
 
-/// From where the destination of an indirect branch comes.
+/// Where the destination of an indirect branch comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pointer {
     /// From the word at this address.
     Slot(Avma),
-    /// From a word that a register and nothing else points to, as a virtual table's.
+    /// From a word whose address is one register and a constant, as in a virtual table.
     Table,
     /// From anywhere else.
     Other,
@@ -67,14 +67,14 @@ pub enum Pointer {
 pub struct Inst {
     /// Its size. Bytes.
     pub len: u8,
-    /// What it can do to control.
+    /// How it can change control flow.
     pub flow: Flow,
-    /// Where it leads, for direct branches.
+    /// The destination of a direct branch.
     pub target: Option<Avma>,
 }
 
 impl Inst {
-    /// What there is to know of a decoded instruction; its address is the decoder's.
+    /// Describes a decoded instruction. Its address is the decoder's.
     #[must_use]
     pub fn of(i: &Instruction) -> Self {
         let target = (i.op0_kind() == OpKind::NearBranch64).then(|| Avma(i.near_branch64()));
@@ -89,13 +89,13 @@ impl Inst {
                 Flow::IndirectCall(slot().or(table).unwrap_or(Pointer::Other))
             }
             FlowControl::Return => Flow::Return,
-            // What the kernel answers (`syscall`, which a decoder calls a call) comes back behind it.
+            // `syscall` (a call, to the decoder) continues behind itself.
             _ => Flow::On,
         };
         Self { len: u8::try_from(i.len()).unwrap_or(15), flow, target }
     }
 
-    /// Its execution at an address.
+    /// Returns its execution at the address `at`.
     #[must_use]
     pub fn step(self, at: Avma, next: Avma) -> Step {
         Step { at, len: self.len, flow: self.flow, next }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_are_told_apart() {
+    fn kinds_of_branches_are_distinguished() {
         let inst = |len, flow, target: Option<u64>| Inst { len, flow, target: target.map(Avma) };
         assert_eq!(of(&[0x74, 0x10]), inst(2, Flow::Conditional, Some(0x1012)));
         assert_eq!(of(&[0xe3, 0xfe]), inst(2, Flow::Conditional, Some(0x1000)), "jrcxz");

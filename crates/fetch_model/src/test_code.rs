@@ -1,4 +1,4 @@
-//! Two functions, one of which calls the other, and clones of them.
+//! A caller and its callee, and clones of both.
 
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg};
@@ -64,7 +64,7 @@ pub(crate) fn callee() -> Cfg {
     code::parse(CALLEE).unwrap()
 }
 
-/// Counts of both: consistent ones, but for blocks that are left unseen now and then.
+/// Generates counts of both functions. They are consistent, except that some blocks are also left by no edge.
 pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
     let some = |n| prop::collection::vec(0u64..100, n);
     let unseen = prop_oneof![Just(vec![0; 7]), prop::collection::vec(0u64..9, 7)];
@@ -77,15 +77,16 @@ pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
     })
 }
 
-/// Where clones lie.
+/// Address of the clones' text.
 pub(crate) const TEXT: Avma = Avma(0x10_0000);
 
-/// Clones of these blocks of both, the first so many of each among the hot ones; the caller's loops three times.
+/// Emits clones of these blocks of both functions; the second number of each pair says how many of them are
+/// hot. The caller's loops are unrolled three times.
 pub(crate) fn cloned(caller: (&[u32], usize), callee: (&[u32], usize)) -> Output {
     cloned_inlined(caller, callee, &[])
 }
 
-/// As [`cloned`], with these blocks of the callee in place of calls of it, if they are a way through it.
+/// Does the same as [`cloned`], and inlines these blocks of the callee if they are a path through it.
 pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), way: &[u32]) -> Output {
     let (a, b) = (self::caller(), self::callee());
     let way: Vec<BlockId> = way.iter().map(|&b| BlockId(b)).collect();
@@ -128,7 +129,7 @@ pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), w
     emit::emit(&request).unwrap()
 }
 
-/// The entry first, then some of the others in any order; and how many of them are hot.
+/// Generates an order of blocks, the entry first and then some of the others, and how many of them are hot.
 pub(crate) fn arb_order(blocks: u32) -> impl Strategy<Value = (Vec<u32>, usize)> {
     (Just((1..blocks).collect::<Vec<u32>>()).prop_shuffle(), 0..blocks as usize, 0..=blocks as usize)
         .prop_map(|(mut rest, kept, hot)| {

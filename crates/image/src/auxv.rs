@@ -1,18 +1,18 @@
-//! What the kernel told the program about itself: `/proc/PID/auxv` (getauxval(3)).
+//! The auxiliary vector, by which the kernel informs a program about itself: `/proc/PID/auxv` (getauxval(3)).
 
 use crate::bytes::u64_at;
 use addr::Avma;
 
-/// What tells the main program, the interpreter and the vDSO from the other modules.
+/// The facts that tell the main program, the interpreter and the vDSO from the other modules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MainHint {
-    /// Where `/proc/PID/exe` leads, with or without its ` (deleted)`.
+    /// The path to which `/proc/PID/exe` links, with or without ` (deleted)` at its end.
     pub exe_path: Option<String>,
-    /// `AT_PHDR`: the main program's program headers.
+    /// `AT_PHDR`: the address of the main program's program headers.
     pub at_phdr: Option<Avma>,
-    /// `AT_BASE`: where the interpreter was mapped; `None` in a static program.
+    /// `AT_BASE`: the address at which the interpreter was mapped; `None` in a static program.
     pub at_base: Option<Avma>,
-    /// `AT_SYSINFO_EHDR`: the vDSO.
+    /// `AT_SYSINFO_EHDR`: the address of the vDSO.
     pub vdso: Option<Avma>,
 }
 
@@ -21,8 +21,8 @@ const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 const AT_SYSINFO_EHDR: u64 = 33;
 
-/// Reads the bytes of `/proc/PID/auxv`: pairs of 64-bit words up to `AT_NULL`. What is not there, or zero, stays `None`;
-/// [`MainHint::exe_path`] is not in it.
+/// Parses the bytes of `/proc/PID/auxv`: pairs of 64-bit words up to `AT_NULL`. Values that are missing or
+/// zero become `None`. [`MainHint::exe_path`] stays `None`, because the vector does not contain it.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> MainHint {
     let mut hint = MainHint::default();

@@ -1,14 +1,15 @@
-//! The build-id of a file, by the few bytes that hold it.
+//! The build-id of a file, read from the few bytes that hold it.
 
 use crate::elf;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The most bytes of one note segment that are read.
+/// The most bytes that are read of one note segment, and of the program headers.
 const MOST: u64 = 64 << 10;
 
-/// The linker's build-id of an ELF file; `None` for one without, for other files, and for what cannot be read.
+/// Returns the linker's build-id of an ELF file. Returns `None` if the file has none, is not an x86-64 ELF
+/// file, or cannot be read.
 #[must_use]
 pub fn build_id_of(path: &Path) -> Option<Vec<u8>> {
     let file = File::open(path).ok()?;
@@ -28,8 +29,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_files_and_of_what_is_none() {
-        // The C compiler's default is to have one, and so has this machine's libc.
+    fn build_ids_of_files() {
+        // By default the compiler gives every program a build-id, and the shell of this machine has one.
         let shell = std::fs::canonicalize("/bin/sh").unwrap();
         assert_eq!(build_id_of(&shell).map(|id| id.len()), Some(20));
         assert_eq!(build_id_of(Path::new("/etc/passwd")), None);

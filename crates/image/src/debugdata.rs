@@ -1,20 +1,22 @@
-//! `.gnu_debugdata`: the symbol table of a stripped file, compressed (the "MiniDebugInfo" of Fedora and its kin).
+//! `.gnu_debugdata`: the compressed symbol table of a stripped file (the "MiniDebugInfo" of Fedora and
+//! related distributions).
 //!
-//! The container (.xz file format 1.2) is read here and only the LZMA2 data is given to the decoder, so that the size of
-//! the output is known, and refused, before anything is unpacked, and no number of the container meets arithmetic that is
-//! not checked.
+//! This module parses the container (.xz file format 1.2) itself and passes only the LZMA2 data to the
+//! decoder. So the size of the output is known, and checked, before anything is unpacked, and all arithmetic
+//! on numbers of the container is checked.
 
 use crate::Error;
 use crate::bytes::{array, u32_at, u64_at};
 use std::io::{self, BufRead, Read};
 
-/// The most that is unpacked: several times the symbol table of the largest browsers. Bytes.
+/// The most bytes that are unpacked: several times the symbol table of the largest browsers.
 const MAX_UNPACKED: usize = 256 << 20;
 
 /// Unpacks an .xz stream.
 ///
 /// # Errors
-/// [`Error::BadDebugData`] for anything but a sound single stream of plain LZMA2 blocks within the size limit.
+/// Returns [`Error::BadDebugData`] for anything but a sound single stream of plain LZMA2 blocks within the
+/// size limit.
 pub(crate) fn unpack(xz: &[u8]) -> Result<Vec<u8>, Error> {
     unpack_at_most(xz, MAX_UNPACKED)
 }
@@ -68,17 +70,18 @@ fn unpack_at_most(xz: &[u8], limit: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether a block header (without its checksum) names LZMA2 as its only filter.
+/// Returns whether a block header (without its checksum) names LZMA2 as its only filter.
 fn plain_lzma2(header: &[u8]) -> bool {
     let Some(&flags) = header.get(1) else { return false };
-    // Bits 0-1: filters less one; 6 and 7: the sizes are there; the rest is reserved.
+    // Bits 0 and 1: the number of filters minus one. Bits 6 and 7: the sizes are present. The rest is
+    // reserved.
     if flags & 0x3f != 0 {
         return false;
     }
     let mut rest = header.get(2..).unwrap_or(&[]);
     for bit in [0x40, 0x80] {
         if flags & bit != 0 {
-            // A number of seven bits a byte; its value is not needed.
+            // A number with seven bits in each byte. Its value is not needed.
             let Some(n) = rest.iter().position(|b| b & 0x80 == 0) else { return false };
             rest = rest.get(n + 1..).unwrap_or(&[]);
         }
@@ -86,8 +89,8 @@ fn plain_lzma2(header: &[u8]) -> bool {
     matches!(rest, [0x21, 1, _, ..])
 }
 
-/// Whether the index lists blocks of these unpacked sizes and is undamaged: without it a damaged block header could pass
-/// for the index of an empty stream.
+/// Returns whether the index lists blocks of these unpacked sizes and is undamaged. Without this check, a
+/// damaged block header could be taken for the index of an empty stream.
 fn index_fits(index: &[u8], sizes: &[u64]) -> bool {
     let mut at = 1;
     let mut number = || {
@@ -102,20 +105,21 @@ fn index_fits(index: &[u8], sizes: &[u64]) -> bool {
         }
         None
     };
-    // Per block its packed size, which was walked, and its unpacked size.
+    // Each entry has the packed size, which the chunk headers have given already, and the unpacked size.
     let listed = number() == Some(sizes.len() as u64)
         && sizes.iter().all(|size| number().is_some() && number() == Some(*size));
     let end = at.next_multiple_of(4);
     listed && index.get(..end).is_some_and(|i| u32_at(index, end) == Some(crc32(i)))
 }
 
-/// Compares a block's checksum; gives the checksum's size.
+/// Compares a block's checksum and returns the checksum's size in bytes.
 fn verify(check: u8, block: &[u8], sum: &[u8]) -> Result<usize, Error> {
     let (sound, len) = match check {
         0 => (true, 0),
         1 => (u32_at(sum, 0) == Some(crc32(block)), 4),
         4 => (u64_at(sum, 0) == Some(crc64(block)), 8),
-        // SHA-256: the chunk sizes have been checked and the symbols are checked one by one; nothing else depends on it.
+        // SHA-256 is not compared: the chunk sizes have been checked, each symbol is checked later, and
+        // nothing else depends on the block.
         10 => (sum.len() >= 32, 32),
         other => return Err(bad(format!("unknown checksum type {other}"))),
     };
@@ -133,7 +137,7 @@ fn crc64(b: &[u8]) -> u64 {
     !b.iter().fold(u64::MAX, |c, &x| table[usize::from((c & 0xff) as u8 ^ x)] ^ c >> 8)
 }
 
-/// The table of a reflected CRC of up to 64 bits.
+/// Returns the table of a reflected CRC of up to 64 bits.
 fn crc_table(poly: u64) -> [u64; 256] {
     let mut table = [0; 256];
     for (entry, i) in table.iter_mut().zip(0u64..) {
@@ -142,13 +146,13 @@ fn crc_table(poly: u64) -> [u64; 256] {
     table
 }
 
-/// What the chunk headers of an LZMA2 stream state.
+/// Facts from the chunk headers of an LZMA2 stream.
 struct Plan {
-    /// Compressed size with all headers. Bytes.
+    /// The compressed size with all headers. Bytes.
     packed: usize,
-    /// Sum of the chunks' unpacked sizes. Bytes.
+    /// The sum of the chunks' unpacked sizes. Bytes.
     unpacked: usize,
-    /// Where a decoder that follows the headers reads more than one byte at once, rising.
+    /// The offsets at which a decoder that follows the headers reads more than one byte at once, rising.
     wide_reads: Vec<usize>,
 }
 
@@ -173,7 +177,7 @@ impl Plan {
                 0x80.. => {
                     let unpacked = (usize::from(control & 0x1f) << 16) + be16(at)? + 1;
                     let packed = be16(at + 2)? + 1;
-                    // New properties take one byte more.
+                    // New properties take one more byte.
                     let body = at + 4 + usize::from(control & 0x40 != 0);
                     p.wide_reads.extend([at, at + 2, body + 1]);
                     p.unpacked = p.unpacked.checked_add(unpacked)?;
@@ -186,9 +190,10 @@ impl Plan {
     }
 }
 
-/// The compressed bytes, watched: a damaged chunk can leave the decoder in the middle of its bytes, and it would take
-/// the next one there for a chunk header, with a size that nobody has checked. A header's sizes are the only numbers of
-/// several bytes besides the four that start a chunk's range coder, so such a read anywhere else is that case.
+/// The compressed bytes, with a check of each read. After a damaged chunk, the decoder can be in the middle
+/// of the chunk's bytes. It would take the next byte for a chunk header, with a size that was not checked.
+/// Only a header's sizes and the four bytes that start a chunk's range coder are read several bytes at once.
+/// So such a read at any other offset is an error.
 struct Chunks<'a> {
     data: &'a [u8],
     at: usize,
@@ -238,7 +243,7 @@ mod tests {
     }
 
     fn sample() -> Vec<u8> {
-        // Compressible text, then bytes that are not: both kinds of chunk.
+        // The text is compressible, the bytes after it are not, so the stream has both kinds of chunk.
         let mut v: Vec<u8> =
             (0..40_000u32).flat_map(|i| format!("symbol_{} ", i % 977).into_bytes()).collect();
         let mut x = 1u64;
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xz_packs() {
+    fn output_of_xz_is_unpacked() {
         let data = sample();
         for args in
             [&["-6"][..], &["-0", "-C", "crc32"], &["-C", "none"], &["-C", "sha256"], &["--block-size=65536"]]
@@ -276,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_inside_a_chunk() {
-        // A chunk that states 1 byte; the decoder makes it (0) of the first six bytes. In the rest of the chunk's bytes
-        // hides another one, of 1000.
+    fn a_hidden_chunk_is_rejected() {
+        // The outer chunk states 1 unpacked byte, and the decoder produces this byte (0) from the chunk's
+        // first six bytes. The rest of its bytes hide another chunk, of 1000 bytes.
         let hidden = [&[1u8, 0x03, 0xe7][..], &[b'x'; 1000], &[0]].concat();
         let packed = u16::try_from(6 + hidden.len() - 1).unwrap().to_be_bytes();
         let stream = [&[0xe0, 0, 0, packed[0], packed[1], 0x5d][..], &[0; 6], &hidden, &[0]].concat();
@@ -309,7 +314,7 @@ mod tests {
             }
             let any: Vec<u8> = u.arbitrary()?;
             let _ = unpack_at_most(&any, 1 << 16);
-            // Raw LZMA2 without a checksum in the way: whatever comes out is no longer than the headers state.
+            // Raw LZMA2 without a checksum: the output is not much longer than the headers state.
             if let Some(plan) = Plan::of(&p[24..]).filter(|p| p.unpacked < 1 << 22) {
                 let mut out = Vec::new();
                 let mut chunks = Chunks { data: &p[24..24 + plan.packed], at: 0, plan: &plan };

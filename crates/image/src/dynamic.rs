@@ -1,8 +1,10 @@
-//! `PT_DYNAMIC`: what a module told the dynamic loader (System V gABI, chapter 5; the GNU extensions).
+//! `PT_DYNAMIC`: the facts that a module states for the dynamic loader (System V gABI, chapter 5; the GNU
+//! extensions).
 //!
-//! The live section is read, not the file's. The tables' addresses stand in it in two forms: glibc adds the bias in
-//! place when it loads a module; the vDSO (read-only), musl's modules and a program whose loader has not run yet hold
-//! stated addresses. A value that lies in the module's extent is an address; otherwise the bias is added.
+//! The section is read from memory, not from the file. It holds the tables' addresses in one of two forms.
+//! glibc adds the bias in place when it loads a module. The vDSO (read-only), musl's modules and a program
+//! whose loader has not run yet hold stated addresses. A value inside the module's extent is taken as an
+//! address of the process; to any other value the bias is added.
 
 use crate::bytes::{array, u16_at, u32_at, u64_at};
 use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
@@ -33,14 +35,14 @@ const DF_1_NOW: u64 = 1;
 const DF_1_NODELETE: u64 = 8;
 const DF_1_PIE: u64 = 0x0800_0000;
 
-/// Size of a symbol table entry. Bytes.
+/// The size of a symbol table entry. Bytes.
 pub(crate) const SYM: u64 = 24;
-/// No table of a sound module is larger. Bytes.
+/// The largest table that is read, in bytes. No table of a sound module is larger.
 const MAX_TABLE: u64 = 1 << 28;
-/// No chain of a sound hash table is longer. Symbols.
+/// The longest chain of a hash table that is followed, in symbols. No chain of a sound table is longer.
 const MAX_CHAIN: u64 = 1 << 16;
 
-/// What the dynamic section states.
+/// The contents of the dynamic section.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Dynamic {
     pub strtab: Option<AvmaRange>,
@@ -60,7 +62,7 @@ pub(crate) struct Dynamic {
 }
 
 impl Dynamic {
-    /// Reads the bytes of a dynamic section.
+    /// Parses the bytes of a dynamic section. Addresses outside `extent` are left out.
     pub fn parse(bytes: &[u8], bias: Bias, extent: AvmaRange) -> Self {
         let address = |v: u64| [Avma(v), bias.avma(Svma(v))].into_iter().find(|a| extent.contains(*a));
         let mut d = Dynamic::default();
@@ -113,11 +115,11 @@ impl Dynamic {
 /// One entry of a symbol table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sym {
-    /// Offset of the name in the string table.
+    /// The offset of the name in the string table.
     pub name: u32,
-    /// Type in the low four bits, binding in the high four.
+    /// The type in the low four bits, the binding in the high four.
     pub info: u8,
-    /// Section index; 0 is undefined.
+    /// The section index; 0 is undefined.
     pub shndx: u16,
     pub value: u64,
     pub size: u64,
@@ -141,14 +143,15 @@ impl Sym {
 pub(crate) struct DynSyms {
     strings: Vec<u8>,
     syms: Vec<Sym>,
-    /// Where they are.
+    /// The address of the table.
     at: Avma,
-    /// Version index by symbol; the top bit marks one that is not the default. Empty without versions.
+    /// The version index of each symbol. The top bit marks a version that is not the default. Empty if the
+    /// module has no versions.
     versions: Vec<u16>,
 }
 
 impl DynSyms {
-    /// Reads symbols and strings. What cannot be read is empty.
+    /// Reads symbols and strings. Tables that cannot be read are left empty.
     pub fn read(d: &Dynamic, mem: &dyn ReadMemory, extent: AvmaRange) -> Self {
         let strings = d.strtab.and_then(|r| mem.bytes(r).ok()).unwrap_or_default();
         let mut out = DynSyms { strings, ..DynSyms::default() };
@@ -168,17 +171,17 @@ impl DynSyms {
         out
     }
 
-    /// A string of the table by its offset; `None` where it is empty.
+    /// Returns the string at an offset of the string table; `None` if it is missing or empty.
     pub fn string(&self, offset: u64) -> Option<&str> {
         self.raw_string(offset).filter(|s| !s.is_empty())
     }
 
-    /// A string of the table by its offset; `None` where there is none.
+    /// Returns the string at an offset of the string table; `None` if it is missing.
     pub fn raw_string(&self, offset: u64) -> Option<&str> {
         crate::bytes::c_str(&self.strings, usize::try_from(offset).ok()?)
     }
 
-    /// The symbols with their numbers.
+    /// Returns the symbols with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Sym)> {
         (0u32..).zip(&self.syms)
     }
@@ -187,37 +190,40 @@ impl DynSyms {
         self.syms.get(usize::try_from(index).ok()?)
     }
 
-    /// The word that holds a symbol's stated address.
+    /// Returns the address of the word that holds a symbol's stated address.
     pub fn value_at(&self, index: u32) -> Avma {
         self.at.add(u64::from(index) * SYM + 8)
     }
 
-    /// A symbol's name.
+    /// Returns a symbol's name.
     pub fn name(&self, index: u32) -> Option<&str> {
         self.string(u64::from(self.get(index)?.name))
     }
 
-    /// Whether the symbol is not the version that a name without a version means.
+    /// Returns whether the symbol has a version other than the default, so that its name without a version
+    /// does not mean it.
     pub fn hidden_version(&self, index: u32) -> bool {
         usize::try_from(index).ok().and_then(|i| self.versions.get(i)).is_some_and(|v| v & 0x8000 != 0)
     }
 }
 
-/// How many symbols there are. The dynamic section does not say; the hash tables do.
+/// Returns the number of symbols. The dynamic section does not contain it, but the hash tables do.
 fn count(d: &Dynamic, mem: &dyn ReadMemory, extent: AvmaRange) -> Option<u64> {
     if let Some(n) = d.hash.and_then(|h| mem.u32(h.add(4)).ok()) {
-        // nchain: one chain entry per symbol.
+        // The field `nchain`: there is one chain entry for each symbol.
         return Some(u64::from(n));
     }
     if let Some(n) = d.gnu_hash.and_then(|h| gnu_hash_count(h, mem, extent)) {
         return Some(n);
     }
-    // Every linker puts the strings right after the symbols, perhaps with other tables between: an upper bound.
+    // Every linker places the strings behind the symbols, perhaps with other tables between, so this is an
+    // upper bound.
     let (symtab, strtab) = (d.symtab?, d.strtab?);
     strtab.start.since(symtab).map(|len| len / SYM)
 }
 
-/// The number of symbols by the GNU hash table: one more than the last symbol of the last chain.
+/// Returns the number of symbols according to the GNU hash table: one more than the last symbol of the last
+/// chain.
 fn gnu_hash_count(at: Avma, mem: &dyn ReadMemory, extent: AvmaRange) -> Option<u64> {
     let head: [u8; 16] = mem.bytes(AvmaRange::with_len(at, 16)).ok()?.try_into().ok()?;
     let nbuckets = u64::from(u32_at(&head, 0)?);
@@ -230,10 +236,10 @@ fn gnu_hash_count(at: Avma, mem: &dyn ReadMemory, extent: AvmaRange) -> Option<u
     let bytes = mem.bytes(buckets).ok()?;
     let last = bytes.chunks_exact(4).filter_map(|b| u32_at(b, 0)).max().map_or(0, u64::from);
     if last < first {
-        // Nothing is hashed: all symbols are undefined ones, before `first`.
+        // No symbol is hashed: all symbols are undefined and lie before `first`.
         return Some(first);
     }
-    // The chains are one array, indexed by symbol; a chain ends with the low bit set.
+    // The chains are one array, indexed by symbol. The last word of a chain has its low bit set.
     for i in last..last + MAX_CHAIN {
         let link = buckets.end.add((i - first) * 4);
         if !extent.contains(link) {

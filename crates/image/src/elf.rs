@@ -1,5 +1,5 @@
-//! The fixed parts of an ELF file (System V gABI, chapters 4 and 5): header, program headers, notes; from memory and
-//! from file bytes alike.
+//! The fixed parts of an ELF file (System V gABI, chapters 4 and 5): header, program headers, notes and
+//! sections, from memory or from a file's bytes.
 
 use crate::bytes::{array, u16_at, u32_at, u64_at};
 use crate::{Error, FileParts};
@@ -20,13 +20,14 @@ pub(crate) const PF_X: u32 = 1;
 pub(crate) const PF_W: u32 = 2;
 pub(crate) const PF_R: u32 = 4;
 
-/// Size of the ELF header and of one program header. Bytes.
+/// The size of the ELF header. Bytes.
 pub(crate) const EHDR: usize = 64;
+/// The size of one program header. Bytes.
 const PHDR: usize = 56;
-/// More program headers than any linker makes.
+/// The most program headers that are accepted: more than any linker writes.
 const MAX_PHDRS: u16 = 4096;
 
-/// What of the ELF header is needed.
+/// The fields of the ELF header that are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     /// `ET_EXEC` or `ET_DYN`.
@@ -50,12 +51,12 @@ pub(crate) struct Phdr {
     pub memsz: u64,
 }
 
-/// Whether these are the first bytes of any ELF file.
+/// Returns whether these are the first bytes of an ELF file of any kind.
 pub(crate) fn is_elf(b: &[u8]) -> bool {
     b.starts_with(b"\x7fELF")
 }
 
-/// The ELF header; `at` is only for the error.
+/// Parses the ELF header. `at` is only for the error.
 pub(crate) fn header(b: &[u8], at: Avma) -> Result<Header, Error> {
     let bad = |what| Error::BadElf { at, what };
     if !is_elf(b) {
@@ -96,13 +97,13 @@ pub(crate) fn header(b: &[u8], at: Avma) -> Result<Header, Error> {
 }
 
 impl Header {
-    /// Size of the program header table. Bytes.
+    /// Returns the size of the program header table. Bytes.
     pub fn phdrs_len(&self) -> u64 {
         u64::from(self.phnum) * PHDR as u64
     }
 }
 
-/// Program headers from the bytes of their table.
+/// Parses a table of program headers.
 pub(crate) fn phdrs(table: &[u8]) -> Vec<Phdr> {
     table.chunks_exact(PHDR).filter_map(phdr).collect()
 }
@@ -118,7 +119,7 @@ fn phdr(b: &[u8]) -> Option<Phdr> {
     })
 }
 
-/// The build-id in the bytes of a note segment, if it is there: note type 3 of owner `GNU`.
+/// Returns the build-id from the bytes of a note segment, if they contain one: note type 3 of owner `GNU`.
 pub(crate) fn build_id(notes: &[u8]) -> Option<Vec<u8>> {
     let mut at = 0usize;
     loop {
@@ -135,7 +136,7 @@ pub(crate) fn build_id(notes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// One section header with its name.
+/// One section header, with its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Section {
     pub name: String,
@@ -147,7 +148,8 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Its bytes; empty where it has none in the file, or states bytes that the file does not have.
+    /// Returns the section's bytes. Returns no bytes if the section has none in the file, or if its header
+    /// names bytes outside the file.
     pub fn data(&self, file: &dyn FileParts) -> Vec<u8> {
         let in_file = self.kind != SHT_NOBITS;
         in_file.then(|| file.part(self.offset, self.size)).flatten().unwrap_or_default()
@@ -157,13 +159,13 @@ impl Section {
 pub(crate) const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
 const SHDR: u64 = 64;
-/// No section that is looked for has a longer name. Bytes.
+/// The longest section name that is kept, in bytes. No section that is searched for has a longer name.
 const MAX_SECTION_NAME: usize = 64;
 
-/// The sections of a file; a file without a section table has none.
+/// Returns the sections of a file; a file without a section table has none.
 ///
 /// # Errors
-/// [`Error::BadFile`] where the section table lies outside the file.
+/// Returns [`Error::BadFile`] if the section table lies outside the file.
 pub(crate) fn sections(file: &dyn FileParts, h: &Header) -> Result<Vec<Section>, Error> {
     if h.shoff == 0 || h.shnum == 0 {
         return Ok(Vec::new());

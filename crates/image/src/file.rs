@@ -1,5 +1,5 @@
-//! A module's file: only for what the loader does not map (`.symtab`, `.gnu_debugdata`, the section table), and only
-//! where it is the file that was mapped.
+//! A module's file. It is used only for data that the loader does not map (`.symtab`, `.gnu_debugdata`, the
+//! section table), and only if it is the file that was mapped.
 
 use crate::bytes::slice;
 use crate::elf::{self, EHDR, Header, PT_NOTE, Phdr, SHT_SYMTAB, Section};
@@ -7,9 +7,10 @@ use crate::symbols::Builder;
 use crate::{Error, Mapping, debugdata};
 use addr::Avma;
 
-/// A file that is read in parts: a server's is tens of megabytes, and little of it is needed.
+/// A file that is read in parts: a server's file has tens of megabytes, and little of it is needed.
 pub trait FileParts {
-    /// `len` bytes from an offset on; `None` where it has fewer or they cannot be read.
+    /// Returns `len` bytes from offset `from`; `None` if the file has fewer bytes there or they cannot be
+    /// read.
     fn part(&self, from: u64, len: u64) -> Option<Vec<u8>>;
 }
 
@@ -19,14 +20,14 @@ impl FileParts for Vec<u8> {
     }
 }
 
-/// Gives modules' files.
+/// A source of modules' files.
 pub trait Files {
-    /// The file that this mapping (the module's first) is of; `None` where it is not to be had. A wrong file does no
-    /// harm: it is compared with what is in memory.
+    /// Opens the file of a mapping, the module's first; returns `None` if the file is not available. A wrong
+    /// file does no harm, because the file is compared with the module in memory.
     fn open(&self, mapping: &Mapping) -> Option<Box<dyn FileParts>>;
 }
 
-/// No files: memory alone.
+/// A source without files: modules are read from memory alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFiles;
 
@@ -36,17 +37,18 @@ impl Files for NoFiles {
     }
 }
 
-/// A file that was found to be the one in memory.
+/// A file that has been found to be the file in memory.
 pub(crate) struct ModuleFile {
     file: Box<dyn FileParts>,
     sections: Vec<Section>,
 }
 
 impl ModuleFile {
-    /// Takes a file whose build-id, or without one whose program headers, are those in memory.
+    /// Accepts a file with the same build-id as the module in memory. For a module without a build-id, the
+    /// program headers must be the same.
     ///
     /// # Errors
-    /// [`Error::FileDiffers`], or what is wrong with the file.
+    /// Returns [`Error::FileDiffers`] for another file, and [`Error::BadFile`] for a damaged one.
     pub fn verified(
         file: Box<dyn FileParts>,
         build_id: Option<&[u8]>,
@@ -73,12 +75,12 @@ impl ModuleFile {
         Ok(ModuleFile { file, sections })
     }
 
-    /// The section of this name.
+    /// Returns the section with this name.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|s| s.name == name)
     }
 
-    /// The bytes of a section of this name; empty where there are none.
+    /// Returns the bytes of the section with this name; empty if there are none.
     pub fn data(&self, name: &str) -> Vec<u8> {
         self.section(name).map_or(Vec::new(), |s| s.data(&*self.file))
     }
@@ -86,7 +88,8 @@ impl ModuleFile {
     /// Adds the symbols of `.symtab` and `.gnu_debugdata`.
     ///
     /// # Errors
-    /// [`Error::BadDebugData`] or [`Error::BadFile`]; `.symtab` has been added by then.
+    /// Returns [`Error::BadDebugData`] or [`Error::BadFile`]. The symbols of `.symtab` have been added by
+    /// then.
     pub fn symbols(&self, out: &mut Builder) -> Result<(), Error> {
         symtab(&*self.file, &self.sections, out);
         let packed = self.data(".gnu_debugdata");

@@ -1,5 +1,4 @@
-//! Finding `.eh_frame` in memory: program header, and `.eh_frame_hdr` (Linux Standard Base Core, "Exception
-//! Frames").
+//! The place of `.eh_frame` in memory, from `.eh_frame_hdr` (Linux Standard Base Core, "Exception Frames").
 
 use crate::bytes::{array, i32_at, u32_at, u64_at};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -8,16 +7,17 @@ const PE_OMIT: u8 = 0xff;
 const PE_PCREL: u8 = 0x10;
 const PE_DATAREL: u8 = 0x30;
 
-/// What `.eh_frame_hdr` says.
+/// The contents of `.eh_frame_hdr`.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Hdr {
-    /// Where `.eh_frame` starts.
+    /// The start of `.eh_frame`.
     pub eh_frame: Avma,
-    /// The FDEs of the search table, where there is a sound one.
+    /// The addresses of the FDEs in the search table; `None` if there is no sound table.
     pub listed: Option<Vec<Avma>>,
 }
 
-/// Reads `.eh_frame_hdr`. `None` where it is not version 1 or uses encodings that no linker writes.
+/// Reads `.eh_frame_hdr`. Returns `None` if it is unreadable, is not version 1, or encodes the address of
+/// `.eh_frame` in a form that no linker writes.
 pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
     let bytes = mem.bytes(at).ok()?;
     let [1, eh_frame_enc, count_enc, table_enc] = array(&bytes, 0)? else { return None };
@@ -26,7 +26,7 @@ pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
     if count_enc == PE_OMIT || table_enc == PE_OMIT {
         return Some(out);
     }
-    // The only form in use: a 4-byte count and pairs of 4-byte distances from the header's start.
+    // The only form in use: a 4-byte count, then pairs of 4-byte distances from the header's start.
     if count_enc == 0x03 && table_enc == 0x3b {
         let rows = bytes.get(used.checked_add(4)?..)?;
         let n = usize::try_from(u32_at(&bytes, used)?).ok()?;
@@ -38,7 +38,7 @@ pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
     Some(out)
 }
 
-/// An encoded pointer; gives also where it ends.
+/// Decodes the pointer at index `at`. Returns its value and the index behind it.
 fn pointer(b: &[u8], at: usize, enc: u8, base: Avma) -> Option<(Avma, usize)> {
     let (value, len) = match enc & 0x0f {
         0x00 | 0x04 | 0x0c => (u64_at(b, at)?.cast_signed(), 8),

@@ -1,21 +1,21 @@
-//! All modules of a process.
+//! The modules of a process.
 
 use crate::load::{Skeleton, skeleton};
 use crate::{Error, Files, MainHint, Mapping, Module, ModuleKind, maps};
 use addr::{Avma, AvmaRange, ReadMemory};
 
-/// A loaded ELF file that was left out, and why.
+/// A loaded ELF file that was left out, and the reason.
 #[derive(Debug)]
 pub struct Skipped {
-    /// Where its header is.
+    /// The address of its header.
     pub at: Avma,
     /// Its path.
     pub path: Option<String>,
-    /// What is wrong with it.
+    /// The reason.
     pub why: Error,
 }
 
-/// What is loaded in a process: its memory map and its modules.
+/// The memory map of a process, and the modules loaded in it.
 #[derive(Debug)]
 pub struct Image {
     maps: Vec<Mapping>,
@@ -27,12 +27,14 @@ pub struct Image {
 impl Image {
     /// Reads all modules. Code, frame tables and dynamic data come from memory, never from files.
     ///
-    /// `maps` is what [`maps::parse`] gives; it and `mem` must be of one moment, or of a process that loads and unloads
-    /// nothing meanwhile (a module that changes under the reader ends among [`Image::skipped`] or has faults).
+    /// `maps` comes from [`maps::parse`]. `maps` and `mem` must show the same moment, or a process that loads
+    /// and unloads nothing meanwhile. A module that changes during the read is listed in [`Image::skipped`]
+    /// or has faults.
     ///
     /// # Errors
-    /// [`Error::NoMain`] where none of the modules fits `hint`; what is wrong with the main program (for example
-    /// [`Error::Unsupported32Bit`]) where it could not be read. A fault of another module is no error.
+    /// Returns [`Error::NoMain`] if no module fits `hint`. If the main program was found but could not be
+    /// read, returns its error (for example [`Error::Unsupported32Bit`]). A fault of another module is no
+    /// error.
     pub fn load(
         maps: &[Mapping],
         mem: &dyn ReadMemory,
@@ -56,7 +58,7 @@ impl Image {
             }
         }
         let Some(main) = main_program(&found, hint, mem) else {
-            // The program may be among those that are not supported: then that is the answer.
+            // The program may be one of the skipped files; then its error is returned.
             let i = skipped.iter().position(|s| s.is_main(maps, hint));
             return Err(i.map_or(Error::NoMain, |i| skipped.swap_remove(i).why));
         };
@@ -86,7 +88,8 @@ impl Image {
             }
         }
         let main = main_at.ok_or(Error::NoMain)?;
-        // A program that was started by naming the loader has no AT_BASE of its own: then the path tells.
+        // A program that was started by naming the loader has no AT_BASE. Then the loader is recognised by
+        // its path.
         if let Some(name) = interpreter.filter(|_| !modules.iter().any(|m| m.kind == ModuleKind::Interpreter))
         {
             let loader = modules.iter_mut().find(|m| m.kind == ModuleKind::Library && m.answers_to(&name));
@@ -98,52 +101,52 @@ impl Image {
         Ok(Image { maps: maps.to_vec(), modules, skipped, main })
     }
 
-    /// The modules by rising address.
+    /// Returns the modules by rising address.
     #[must_use]
     pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    /// The program itself.
+    /// Returns the main program.
     #[must_use]
     pub fn main(&self) -> &Module {
         &self.modules[self.main]
     }
 
-    /// Loaded files that are not among the modules.
+    /// Returns the loaded files that are not among the modules.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The memory map the image was read by.
+    /// Returns the memory map by which the image was read.
     #[must_use]
     pub fn maps(&self) -> &[Mapping] {
         &self.maps
     }
 
-    /// The mapping that holds an address.
+    /// Returns the mapping at an address.
     #[must_use]
     pub fn mapping_of(&self, at: Avma) -> Option<&Mapping> {
         maps::at(&self.maps, at)
     }
 
-    /// The module whose extent holds an address.
+    /// Returns the module whose extent contains an address.
     #[must_use]
     pub fn module_of(&self, at: Avma) -> Option<&Module> {
         let i = self.modules.partition_point(|m| m.extent.end <= at);
         self.modules.get(i).filter(|m| m.extent.contains(at))
     }
 
-    /// The function that contains an address, by its module's symbols.
+    /// Returns the name of the function that contains an address, according to its module's symbols.
     #[must_use]
     pub fn name_at(&self, at: Avma) -> Option<&str> {
         self.module_of(at)?.symbols.name_at(at)
     }
 
-    /// Whether these bytes are constants: part of one module, in a segment without write access or in its RELRO, and in
-    /// private mappings that are readable and not writable *now*. The live mapping is the authority, as RELRO is
-    /// writable until the loader has relocated it and a program may unprotect anything.
+    /// Returns whether these bytes are constants: inside one module, in a segment without write access or in
+    /// its RELRO, and in private mappings that are readable and not writable *now*. The live mappings decide,
+    /// because RELRO is writable until the loader has relocated it, and a program may make any page writable.
     #[must_use]
     pub fn is_readonly_data(&self, range: AvmaRange) -> bool {
         let Some(m) = self.module_of(range.start).filter(|m| m.extent.covers(&range)) else { return false };
@@ -153,7 +156,8 @@ impl Image {
         !range.is_empty() && stays && maps::run_end(&self.maps, range.start, constant) >= range.end
     }
 
-    /// The executable bytes of a module: its executable segments, as far as they are mapped executable now.
+    /// Returns the executable bytes of a module: its executable segments, as far as they are mapped
+    /// executable now.
     #[must_use]
     pub fn exec_ranges(&self, module: &Module) -> Vec<AvmaRange> {
         let clip = |s: &crate::Segment| {
@@ -178,8 +182,9 @@ fn is_exe_path(path: Option<&str>, hint: &MainHint) -> bool {
     hint.exe_path.as_deref().zip(path).is_some_and(|(e, p)| plain(e) == plain(p))
 }
 
-/// The main program: where `AT_PHDR` points, else what `/proc/PID/exe` names. Both name the loader where the program was
-/// started as its argument (`ld.so PROGRAM`); then it is the one module that is linked as a program.
+/// Finds the main program: the module with the program headers at `AT_PHDR`, else the module with the path of
+/// `/proc/PID/exe`. If the program was started as an argument of the loader (`ld.so PROGRAM`), both name the
+/// loader. Then the program is the first module that is linked as a program and names an interpreter.
 fn main_program(found: &[Skeleton<'_>], hint: &MainHint, mem: &dyn ReadMemory) -> Option<usize> {
     let phdrs = |s: &Skeleton<'_>| Some(s.phdrs_at) == hint.at_phdr;
     let named =
@@ -192,8 +197,8 @@ fn main_program(found: &[Skeleton<'_>], hint: &MainHint, mem: &dyn ReadMemory) -
     found.iter().position(program).or(Some(named))
 }
 
-/// Marks what glibc never unloads: the program, its loader, the vDSO and all that the program needs, directly or through
-/// others.
+/// Marks the modules that glibc never unloads: the program, its loader, the vDSO and all libraries that the
+/// program needs, directly or through others.
 fn keep_initial_set(modules: &mut [Module], main: usize) {
     let mut reached = vec![false; modules.len()];
     let mut todo = vec![main];
@@ -204,8 +209,8 @@ fn keep_initial_set(modules: &mut [Module], main: usize) {
         }
         let Some(module) = modules.get(i) else { continue };
         for name in &module.needed {
-            // Were there two of one name (a copy opened from another path, or into another namespace), only one would be
-            // of the initial set; as nothing says which, neither counts.
+            // Two modules may fit one name: a copy opened from another path or into another namespace. Only
+            // one of them is in the initial set, and nothing shows which, so neither is marked.
             let mut fits = modules.iter().enumerate().filter(|(_, m)| m.answers_to(name));
             if let (Some((j, _)), None) = (fits.next(), fits.next()) {
                 todo.push(j);

@@ -1,11 +1,13 @@
-//! What is loaded: the modules of a process, read from its memory.
+//! The modules of a process, read from its memory.
 //!
-//! You give the text of `/proc/PID/maps`, the process's memory and (if to be had) its files' bytes; it gives each mapped ELF
-//! file with its segments, functions by `.eh_frame`, names, relocations, slots and stubs of the procedure linkage table.
-//! Everything has process addresses. Code and tables are taken from memory, where they are what really runs; a file on disk
-//! adds only names, and only if it is the very file that was mapped.
+//! The input is the text of `/proc/PID/maps`, the process's memory and, if available, the bytes of its files.
+//! The output is each mapped ELF file with its segments, functions by `.eh_frame`, names, relocations, and
+//! slots and stubs of the procedure linkage table. All addresses are addresses of the process. Code and
+//! tables are read from memory, because only these run. A file on disk adds only names, and only if it is the
+//! file that was mapped.
 //!
-//! All bytes are foreign: nothing here panics on them, loops on them or believes a size before checking it.
+//! All bytes are untrusted. No input causes a panic or an endless loop, and every size is checked before it
+//! is used.
 #![forbid(unsafe_code)]
 
 pub mod auxv;

@@ -1,4 +1,4 @@
-//! Reading one module out of memory.
+//! Reads one module from memory.
 
 use crate::dynamic::{DynSyms, Dynamic};
 use crate::elf::{self, EHDR, ET_DYN, ET_EXEC, Header, Phdr};
@@ -9,23 +9,25 @@ use crate::{Error, Files, Mapping, Perms, frames, maps, plt, relocs};
 use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
 use unwind::FrameTable;
 
-/// Page size of x86-64 Linux. Bytes.
+/// The page size of x86-64 Linux. Bytes.
 const PAGE: u64 = 4096;
-/// User addresses end here with four-level and, unless asked for, with five-level paging.
+/// The end of user addresses with four-level paging, and with five-level paging unless a program asks for
+/// more.
 const USER_END: u64 = 1 << 47;
-/// No interpreter path, note segment or dynamic section of a sound module is longer. Bytes.
+/// The largest interpreter path, note segment or dynamic section that is read, in bytes. No sound module has
+/// a larger one.
 const MAX_SMALL: u64 = 1 << 20;
-/// No module needs more libraries.
+/// The most needed libraries of a module that are kept. No module needs more.
 const MAX_NEEDED: usize = 4096;
-/// So many mappings of one part of a file are looked at for the one that belongs to a module.
+/// How many mappings of the program headers' part of a file are searched for the module's own.
 const MAX_VIEWS: usize = 16;
 
-/// A module whose headers fit the memory map; nothing further has been read.
+/// A module whose headers fit the memory map. Nothing else of it has been read.
 #[derive(Debug)]
 pub(crate) struct Skeleton<'a> {
     first: &'a Mapping,
     header: Header,
-    /// The program headers in memory: `AT_PHDR` of a main program.
+    /// The address of the program headers: `AT_PHDR` of a main program.
     pub phdrs_at: Avma,
     phdrs: Vec<Phdr>,
     pub bias: Bias,
@@ -33,10 +35,12 @@ pub(crate) struct Skeleton<'a> {
     segments: Vec<Segment>,
 }
 
-/// Looks whether a module starts at `first`. `Ok(None)`: no ELF file, or one that is mapped as data, not loaded.
+/// Returns the module that starts at `first`. Returns `Ok(None)` if there is no ELF file, or if it is mapped
+/// as data and not loaded.
 ///
 /// # Errors
-/// For a loaded module of an unsupported kind or with headers that contradict themselves or the map.
+/// Returns an error for a loaded module of an unsupported kind, or with headers that contradict themselves or
+/// the map.
 pub(crate) fn skeleton<'a>(
     first: &'a Mapping,
     maps: &[Mapping],
@@ -47,7 +51,7 @@ pub(crate) fn skeleton<'a>(
         return Ok(None);
     }
     match headers(first, &ehdr, maps, mem) {
-        // Somebody reads such a file; only one with code in place is a module.
+        // A file without an executable mapping is only read as data. It is no module.
         Err(_) if !maps.iter().any(|m| m.perms.x && m.same_file(first)) => Ok(None),
         other => other,
     }
@@ -75,8 +79,9 @@ fn headers<'a>(
         return Err(bad("no segments"));
     };
     let extent = AvmaRange::new(lo.range.start.align_down(PAGE), hi.add(PAGE - 1).align_down(PAGE));
-    // A file that is mapped for reading has its code at file offsets and not executable; a second view of a file's first
-    // page (a small program's data segment shares it) has no code at its bias.
+    // A file that is mapped for reading has its code at file offsets, in mappings that are not executable. A
+    // second view of a file's first page has no code at its bias; the data segment of a small program shares
+    // this page.
     let in_place = |s: &&Segment| {
         let last = s.range.end.sub(1);
         [s.range.start, last].into_iter().all(|a| maps::at(maps, a).is_some_and(|m| m.perms.x))
@@ -88,9 +93,10 @@ fn headers<'a>(
     Ok(Some(Skeleton { first, header, phdrs_at, phdrs, bias, extent, segments }))
 }
 
-/// The program headers, and where they are in memory. Linkers put them behind the ELF header; tools that need more of them
-/// (llvm-bolt, patchelf) put all into a segment of their own at the file's end. Of several mappings of that part of the file
-/// it is the one at the address that the headers themselves state.
+/// Returns the address of the program headers in memory, and the headers. Linkers place them behind the ELF
+/// header. Tools that need more headers (llvm-bolt, patchelf) place all of them in a segment of their own at
+/// the file's end. If several mappings show that part of the file, the module's own is at the address that
+/// the headers themselves state.
 fn table(
     first: &Mapping,
     header: &Header,
@@ -122,15 +128,16 @@ fn loads(phdrs: &[Phdr]) -> impl Iterator<Item = &Phdr> {
     phdrs.iter().filter(|p| p.kind == elf::PT_LOAD && p.memsz > 0)
 }
 
-/// The bias of a module whose ELF header is mapped at `at`. It comes from the PT_LOAD whose first page is file offset 0, as
-/// that is the mapping whose address is known: stated address of offset 0 is p_vaddr - p_offset. Not from the lowest
-/// PT_LOAD: linker scripts may order otherwise.
+/// Returns the bias of a module whose ELF header is mapped at `at`. The bias comes from the PT_LOAD whose
+/// first page has file offset 0, because the address of this mapping is known: the stated address of offset 0
+/// is p_vaddr - p_offset. The lowest PT_LOAD need not be the same one, because linker scripts may order
+/// segments otherwise.
 fn bias(phdrs: &[Phdr], at: Avma) -> Option<Bias> {
     let holder = loads(phdrs).find(|p| p.offset < PAGE && p.offset <= p.vaddr)?;
     Some(Bias(at.0.wrapping_sub(holder.vaddr - holder.offset)))
 }
 
-/// The segments in the process, by rising address.
+/// Returns the segments in the process, by rising address; `None` if one leaves the address space.
 fn segments<'p>(loads: impl Iterator<Item = &'p Phdr>, bias: Bias) -> Option<Vec<Segment>> {
     let mut out = Vec::new();
     for p in loads {
@@ -151,7 +158,7 @@ impl Skeleton<'_> {
         self.first.path.as_deref()
     }
 
-    /// The memory of the first program header of a kind, where it lies in the module.
+    /// Returns the memory of the first program header of a kind; `None` if it is not inside the module.
     fn part(&self, kind: u32) -> Option<AvmaRange> {
         let p = self.phdrs.iter().find(|p| p.kind == kind)?;
         self.place(p)
@@ -170,31 +177,33 @@ impl Skeleton<'_> {
         self.phdrs.iter().find(|p| p.kind == kind).and_then(|p| self.small_part(p, mem))
     }
 
-    /// `PT_INTERP`.
+    /// Reads the path in `PT_INTERP`.
     pub fn interpreter(&self, mem: &dyn ReadMemory) -> Option<String> {
         let bytes = self.first_small_part(elf::PT_INTERP, mem)?;
         crate::bytes::c_str(&bytes, 0).map(str::to_owned)
     }
 
-    /// The dynamic section.
+    /// Reads the dynamic section.
     pub fn dynamic(&self, mem: &dyn ReadMemory) -> Option<Dynamic> {
         let bytes = self.first_small_part(elf::PT_DYNAMIC, mem)?;
         Some(Dynamic::parse(&bytes, self.bias, self.extent))
     }
 
-    /// Whether it is linked as a program, not as a library.
+    /// Returns whether the module is linked as a program, not as a library.
     pub fn is_program(&self, mem: &dyn ReadMemory) -> bool {
         self.header.kind == ET_EXEC || self.dynamic(mem).is_some_and(|d| d.pie)
     }
 
-    /// `PT_GNU_RELRO`, rounded as glibc's `_dl_protect_relro` does: only whole pages get protected.
+    /// Returns the range of `PT_GNU_RELRO`, rounded as in glibc's `_dl_protect_relro`: only whole pages are
+    /// protected.
     fn relro(&self) -> Option<AvmaRange> {
         let exact = self.part(elf::PT_GNU_RELRO)?;
         let r = AvmaRange::new(exact.start.align_down(PAGE), exact.end.align_down(PAGE));
         (!r.is_empty()).then_some(r)
     }
 
-    /// Reads the rest of the module. What cannot be read is empty and named in [`Module::faults`].
+    /// Reads the rest of the module. Parts that cannot be read stay empty and are listed in
+    /// [`Module::faults`].
     pub fn load(
         self,
         kind: ModuleKind,
@@ -227,8 +236,8 @@ impl Skeleton<'_> {
         let (eh_frame, frames) = self.frames(file.as_ref(), maps, mem, &mut faults)?;
         let mut relocations = relocs::read(&dynamic, mem, self.bias, self.extent);
         if !has_dynamic && let Some(file) = &file {
-            // A fixed static program has no dynamic section; its start code finds these by symbols. The addends are
-            // stated in the file and the loader never changes them.
+            // A fixed static program has no dynamic section. Its start code finds these relocations by
+            // symbols. Their addends are stated in the file, and the loader never changes them.
             relocs::rela(&file.data(".rela.plt"), self.bias, self.extent, &mut relocations);
             relocations.sort_by_key(|r| r.at);
         }
@@ -273,7 +282,7 @@ impl Skeleton<'_> {
         Error::BadElf { at: self.first.range.start, what }
     }
 
-    /// `.eh_frame`: where it is, and its contents.
+    /// Returns the range of `.eh_frame` and its contents.
     fn frames(
         &self,
         file: Option<&ModuleFile>,
@@ -289,7 +298,8 @@ impl Skeleton<'_> {
                 if hdr_at.is_some() {
                     faults.push(self.bad("an .eh_frame_hdr of unknown form"));
                 }
-                // A static program needs no header to find its own table: only the section table tells where it is.
+                // A static program needs no header to find its own table, so only the section table shows its
+                // place.
                 let section = file.and_then(|f| f.section(".eh_frame"));
                 match section {
                     Some(s) => (self.bias.avma(Svma(s.addr)), None),

@@ -1,9 +1,9 @@
-//! `/proc/PID/maps`: what is mapped where (proc_pid_maps(5)).
+//! The mappings of a process, from `/proc/PID/maps` (proc_pid_maps(5)).
 
 use crate::Error;
 use addr::{Avma, AvmaRange};
 
-/// Access rights of a mapping or of a segment.
+/// The access rights of a mapping or of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Perms {
     /// Readable.
@@ -23,38 +23,40 @@ pub struct Mapping {
     pub range: AvmaRange,
     /// Its access rights now.
     pub perms: Perms,
-    /// Where in the file it begins. Bytes.
+    /// The offset in the file at which it begins. Bytes.
     pub offset: u64,
-    /// Major and minor number of the file's device; 0:0 without a file.
+    /// The major and minor number of the file's device; 0:0 without a file.
     pub dev: (u32, u32),
     /// The file's inode; 0 without a file.
     pub inode: u64,
-    /// The file's path as the process sees it, or a name in brackets (`[heap]`, `[vdso]`, `[anon:name]`). The kernel
-    /// writes a newline in a path as `\012` and does not escape the backslash, so that is left as it is.
+    /// The file's path as the process sees it, or a name in brackets (`[heap]`, `[vdso]`, `[anon:name]`). The
+    /// kernel writes a newline in a path as `\012` and does not escape the backslash, so the path is left
+    /// unchanged.
     pub path: Option<String>,
-    /// The file is no longer there under that path. (A path that really ends in ` (deleted)` looks the same.)
+    /// Whether the file no longer exists under this path. (A path that really ends in ` (deleted)` looks the
+    /// same.)
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// The path, where the mapping is of a file (also a deleted one or a memfd).
+    /// Returns the path if the mapping is of a file, including a deleted file and a memfd.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         self.path.as_deref().filter(|p| p.starts_with('/'))
     }
 
-    /// Whether two mappings are of the same file.
+    /// Returns whether two mappings are of the same file.
     #[must_use]
     pub fn same_file(&self, other: &Mapping) -> bool {
         self.inode == other.inode && self.dev == other.dev && self.path == other.path
     }
 }
 
-/// Reads the text of `/proc/PID/maps`: mappings in rising order, not overlapping. While a process maps and unmaps, the
-/// kernel's text may be otherwise: whoever reads it looks at that and reads it again.
+/// Parses the text of `/proc/PID/maps`: mappings in rising order, without overlap. While a process maps and
+/// unmaps, the kernel's text may violate this order; the caller may then read it again.
 ///
 /// # Errors
-/// [`Error::BadMapsLine`] for the first line that is otherwise.
+/// Returns [`Error::BadMapsLine`] for the first line that is not of this form or order.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, Error> {
     let mut out: Vec<Mapping> = Vec::new();
     for (i, line) in text.split('\n').enumerate() {
@@ -71,9 +73,10 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, Error> {
     Ok(out)
 }
 
-/// One line: `start-end perms offset dev inode   path`.
+/// Parses one line: `start-end perms offset dev inode   path`.
 fn mapping(line: &str) -> Result<Mapping, &'static str> {
-    // The path is the rest of the line and may contain anything: only the five fields before it are split off.
+    // The path is the rest of the line and may contain any character, so only the five fields before it are
+    // split off.
     let mut fields = line.splitn(6, ' ');
     let mut next = || fields.next().ok_or("a field is missing");
     let (start, end) = next()?.split_once('-').ok_or("no address range")?;
@@ -91,7 +94,8 @@ fn mapping(line: &str) -> Result<Mapping, &'static str> {
         return Err("no inode number");
     }
     let inode = inode.parse().map_err(|_| "no inode number")?;
-    // The kernel pads the path to a column; a path itself starts with `/` or `[`, never with a space.
+    // The kernel pads the line to a column before the path. A path starts with `/` or `[`, never with a
+    // space.
     let name = fields.next().unwrap_or("").trim_start_matches(' ');
     let (name, deleted) = match name.strip_suffix(" (deleted)") {
         Some(n) => (n, true),
@@ -102,7 +106,7 @@ fn mapping(line: &str) -> Result<Mapping, &'static str> {
 }
 
 fn hex(s: &str) -> Result<u64, &'static str> {
-    // from_str_radix would also take a sign.
+    // `from_str_radix` alone would also accept a sign.
     if s.is_empty() || !s.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err("not a hexadecimal number");
     }
@@ -124,13 +128,14 @@ fn perms(s: &str) -> Result<Perms, &'static str> {
     Ok(Perms { r: flag(r, b'r')?, w: flag(w, b'w')?, x: flag(x, b'x')?, shared })
 }
 
-/// The mapping that holds an address; `maps` as [`parse`] gives them.
+/// Returns the mapping at an address. `maps` is in the order of [`parse`].
 pub(crate) fn at(maps: &[Mapping], at: Avma) -> Option<&Mapping> {
     let i = maps.partition_point(|m| m.range.end <= at);
     maps.get(i).filter(|m| m.range.contains(at))
 }
 
-/// Where the run of adjoining mappings with property `ok` that starts at `from` ends; `from` itself where there is none.
+/// Returns the end of the run of adjoining mappings with property `ok` that contains `from`, or `from` if
+/// there is none.
 pub(crate) fn run_end(maps: &[Mapping], from: Avma, ok: impl Fn(&Mapping) -> bool) -> Avma {
     let mut end = from;
     let i = maps.partition_point(|m| m.range.end <= from);
@@ -177,7 +182,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn odd_lines_are_named() {
+    fn bad_lines_are_reported() {
         for (line, why) in [
             ("zz-7f r--p 0 0:0 0", "not a hexadecimal number"),
             ("+1-7f r--p 0 0:0 0", "not a hexadecimal number"),
@@ -207,7 +212,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn any_text_is_survived() {
+    fn any_text_causes_no_panic() {
         let good = "55d0c0000000-55d0c0002000 r-xp 00000000 fe:01 131   /a b (deleted)\n";
         arbtest::arbtest(|u| {
             let mut text = good.as_bytes().to_vec();

@@ -14,57 +14,58 @@ pub enum ModuleKind {
     Interpreter,
     /// A shared library.
     Library,
-    /// The kernel's code in the process.
+    /// The code that the kernel maps into each process.
     Vdso,
 }
 
 /// One `PT_LOAD`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Segment {
-    /// Its memory, to the byte (mappings are whole pages).
+    /// Its memory, exact to the byte (mappings are whole pages).
     pub range: AvmaRange,
-    /// Its part that comes from the file; the rest is zero at first.
+    /// The part that comes from the file; the rest is zero at first.
     pub file_backed: AvmaRange,
-    /// The rights its program header asks for; the live mapping's may differ.
+    /// The rights in its program header. The rights of the live mapping may differ.
     pub perms: Perms,
 }
 
-/// One ELF file as it is in memory. Whatever has an address has the process's.
+/// One ELF file as it is in memory. All addresses are addresses of the process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Module {
-    /// Its path by the memory map; `[vdso]` for the vDSO.
+    /// Its path in the memory map; `[vdso]` for the vDSO.
     pub path: Option<String>,
-    /// Its file is gone or was replaced.
+    /// Whether its file was deleted or replaced.
     pub deleted: bool,
     /// Its role.
     pub kind: ModuleKind,
-    /// Position independent (`ET_DYN`), not linked to fixed addresses (`ET_EXEC`).
+    /// Whether it is position independent (`ET_DYN`) rather than linked to fixed addresses (`ET_EXEC`).
     pub pie: bool,
-    /// A main program without an interpreter.
+    /// Whether it is a main program without an interpreter.
     pub static_exe: bool,
-    /// What the loader added to stated addresses.
+    /// The value that the loader added to stated addresses.
     pub bias: Bias,
-    /// From the first to the last byte of its segments, whole pages. Gaps between segments belong to it: loaders reserve
-    /// them.
+    /// The range from the first to the last byte of its segments, in whole pages. Gaps between segments
+    /// belong to it, because loaders reserve them.
     pub extent: AvmaRange,
     /// Its segments by rising address.
     pub segments: Vec<Segment>,
-    /// What the loader makes read-only after relocation, whole pages as the loader counts them.
+    /// The range that the loader makes read-only after relocation, in whole pages, rounded as the loader
+    /// does.
     pub relro: Option<AvmaRange>,
-    /// Where the program is entered; `None` where the header states none.
+    /// The program's entry point; `None` if the header states none.
     pub entry: Option<Avma>,
     /// The linker's build-id.
     pub build_id: Option<Vec<u8>>,
     /// `PT_INTERP`: the path of the dynamic loader.
     pub interpreter: Option<String>,
-    /// `.eh_frame`, up to the end of the last entry that unwinders use.
+    /// The range of `.eh_frame`, up to the end of the last entry that unwinders use.
     pub eh_frame: Option<AvmaRange>,
-    /// `.eh_frame_hdr`.
+    /// The range of `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<AvmaRange>,
-    /// The functions by `.eh_frame`; empty where it could not be found or read.
+    /// The functions according to `.eh_frame`; empty if it could not be found or read.
     pub frames: FrameTable,
-    /// Names.
+    /// Its symbols.
     pub symbols: Symbols,
     /// Relocated words by rising address.
     pub relocations: Vec<Reloc>,
@@ -72,31 +73,33 @@ pub struct Module {
     pub slots: Vec<JumpSlot>,
     /// Stubs of the procedure linkage table by rising address.
     pub plt: Vec<PltStub>,
-    /// `DT_PLTGOT`: the table of the slots.
+    /// `DT_PLTGOT`: the address of the slots' table.
     pub plt_got: Option<Avma>,
     /// `DT_SONAME`.
     pub soname: Option<String>,
     /// `DT_NEEDED`, in the order of the file.
     pub needed: Vec<String>,
-    /// All slots are filled before the program starts (`-z now`).
+    /// Whether all slots are filled before the program starts (`-z now`).
     pub bind_now: bool,
-    /// Never unloaded: marked `DF_1_NODELETE`, or the program, its loader, the vDSO, or a library that the program needs
-    /// (directly or through others), which glibc keeps for ever. Preloaded libraries stay too, but nothing in memory
-    /// tells them from opened ones, so they count as unloadable.
+    /// Whether it is never unloaded. This holds for modules marked `DF_1_NODELETE`, the program, its loader,
+    /// the vDSO, and libraries that the program needs (directly or through others), which glibc always keeps.
+    /// Preloaded libraries stay as well, but nothing in memory tells them from libraries opened later, so
+    /// they count as unloadable.
     pub nodelete: bool,
-    /// Parts that could not be read; those parts are empty.
+    /// The errors of parts that could not be read. These parts are empty.
     pub faults: Vec<Error>,
     pub(crate) dynsyms: DynSyms,
 }
 
 impl Module {
-    /// The file name of its path.
+    /// Returns the file name of its path.
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.path.as_deref().and_then(|p| p.rsplit('/').next())
     }
 
-    /// Whether `DT_NEEDED` or `PT_INTERP` of another module, `name`, means this one: by soname or by file name.
+    /// Returns whether `name`, from `DT_NEEDED` or `PT_INTERP` of another module, means this module. Compares
+    /// it with the soname and the file name.
     #[must_use]
     pub fn answers_to(&self, name: &str) -> bool {
         let base = name.rsplit('/').next();
@@ -104,20 +107,20 @@ impl Module {
             || (base.is_some() && (base == self.file_name() || base == self.soname.as_deref()))
     }
 
-    /// The segment that holds an address.
+    /// Returns the segment at an address.
     #[must_use]
     pub fn segment_of(&self, at: Avma) -> Option<&Segment> {
         self.segments.iter().find(|s| s.range.contains(at))
     }
 
-    /// The name of the symbol that a relocation binds to.
+    /// Returns the name of the symbol to which a relocation binds.
     #[must_use]
     pub fn symbol_of(&self, reloc: &Reloc) -> Option<&str> {
         (reloc.symbol != 0).then(|| self.dynsyms.name(reloc.symbol)).flatten()
     }
 
-    /// The word of the dynamic symbol table that holds the stated address of an exported name, by which other modules bind
-    /// to it.
+    /// Returns the address of the word of the dynamic symbol table that holds the stated address of an
+    /// exported name. Other modules bind to the name by this word.
     #[must_use]
     pub fn export_word(&self, name: &str) -> Option<Avma> {
         let exported = self.symbols.exported(name)?;
@@ -127,14 +130,14 @@ impl Module {
         all.next().map(|(i, _)| self.dynsyms.value_at(i))
     }
 
-    /// The relocation of the word at `at`.
+    /// Returns the relocation of the word at `at`.
     #[must_use]
     pub fn relocation_at(&self, at: Avma) -> Option<&Reloc> {
         let i = self.relocations.partition_point(|r| r.at < at);
         self.relocations.get(i).filter(|r| r.at == at)
     }
 
-    /// The resolver functions of this module's ifuncs, with the words they fill.
+    /// Returns the ifuncs of this module: for each, the word that is filled and the resolver function.
     pub fn ifuncs(&self) -> impl Iterator<Item = (Avma, Avma)> {
         self.relocations.iter().filter_map(|r| match r.kind {
             RelocKind::Irelative(resolver) => Some((r.at, resolver)),
@@ -142,7 +145,7 @@ impl Module {
         })
     }
 
-    /// The stub that holds an address.
+    /// Returns the stub at an address.
     #[must_use]
     pub fn stub_at(&self, at: Avma) -> Option<&PltStub> {
         let i = self.plt.partition_point(|s| s.range.end <= at);

@@ -1,9 +1,9 @@
-//! The procedure linkage table: code that only jumps through a slot, found by its shape.
+//! The stubs of the procedure linkage table: code that only jumps through a slot, found by its shape.
 //!
-//! Section names are not in memory, so the stubs are looked for in all executable bytes: `jmp *slot(%rip)` through a slot
-//! that the relocations name, in one of the linkers' forms, and not inside an ordinary function (code built with
-//! `-fno-plt` has such jumps as tail calls). GNU ld gives each of its stub sections one frame table entry; lld and mold
-//! give them none.
+//! Section names are not in memory, so all executable bytes are searched for stubs. A stub is
+//! `jmp *slot(%rip)` through a slot that the relocations name, in one of the linkers' forms, and not inside an
+//! ordinary function (code built with `-fno-plt` has such jumps as tail calls). GNU ld writes one frame table
+//! entry for each of its stub sections; lld and mold write none for them.
 
 use crate::bytes::{array, i32_at};
 use addr::{Addr, Avma, AvmaRange};
@@ -12,24 +12,24 @@ use rustc_hash::FxHashMap;
 /// One stub.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PltStub {
-    /// Its code.
+    /// The addresses of its code.
     pub range: AvmaRange,
-    /// The slot it jumps through.
+    /// The address of the slot through which it jumps.
     pub slot: Avma,
     /// The function's name; `None` for an ifunc of the module itself, which has only a resolver.
     pub name: Option<String>,
-    /// Whether that jump is all it does. Some linkers' stubs leave the slot's number in a register first, for a resolver
-    /// that is called while the slot is not bound.
+    /// Whether the stub does nothing but jump. Some linkers' stubs first put the slot's number into a
+    /// register, for the resolver that is called while the slot is not bound.
     pub only_jumps: bool,
 }
 
-/// Slots with the number of the symbol they hold; 0: none.
+/// The slots, each with the number of its symbol; 0 means no symbol.
 pub(crate) type Slots = FxHashMap<Avma, u32>;
 
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// The stubs in the executable bytes from `at`, rising. `fde` gives the range of the frame table entry that covers an
-/// address, `name` the name of a symbol.
+/// Returns the stubs in the executable bytes from `at`, by rising address. `fde` returns the range of the
+/// frame table entry that covers an address, and `name` the name of a symbol.
 pub(crate) fn stubs(
     bytes: &[u8],
     at: Avma,
@@ -57,20 +57,21 @@ pub(crate) fn stubs(
     out
 }
 
-/// Where the `ff 25` at index `jump` reads its destination.
+/// Returns the address from which the `ff 25` at index `jump` reads its destination.
 fn target(bytes: &[u8], at: Avma, jump: usize) -> Option<Avma> {
     let next = u64::try_from(jump.checked_add(6)?).ok()?;
     Some(at.add(next).offset(i64::from(i32_at(bytes, jump + 2)?)))
 }
 
-/// The extent of the stub whose jump is at index `jump`, where the bytes around it are of a known form.
+/// Returns the range of indices of the stub whose jump is at index `jump`; `None` if the bytes around it have
+/// no known form.
 fn shape(bytes: &[u8], at: Avma, jump: usize) -> Option<(usize, usize)> {
     let before = |n: usize, want: &[u8]| {
         jump.checked_sub(n).is_some_and(|i| bytes.get(i..i + want.len()) == Some(want))
     };
     let aligned = |i: usize, to: u64| u64::try_from(i).is_ok_and(|i| at.add(i).0.is_multiple_of(to));
     let tail = bytes.get(jump + 6..)?;
-    // `bnd` before the jump, and `endbr64` before that: .plt.sec, and .plt.got of programs marked for IBT.
+    // `bnd` before the jump, and `endbr64` before `bnd`: .plt.sec, and .plt.got of programs marked for IBT.
     let bnd = usize::from(before(1, &[0xf2]));
     let from = if before(bnd + 4, &ENDBR64) {
         jump - bnd - 4
@@ -81,7 +82,7 @@ fn shape(bytes: &[u8], at: Avma, jump: usize) -> Option<(usize, usize)> {
         jump - bnd
     };
     let used = jump + 6 - from;
-    // .plt.got: 8 bytes.
+    // The form of .plt.got has 8 bytes.
     if used <= 8 && aligned(from, 8) {
         let pad = tail.get(..8 - used)?;
         let nops = [&b"\x66\x90"[..], b"\x90", b"\x90\x90", b"\xcc\xcc"];
@@ -89,7 +90,7 @@ fn shape(bytes: &[u8], at: Avma, jump: usize) -> Option<(usize, usize)> {
             return Some((from, from + 8));
         }
     }
-    // The others: 16 bytes.
+    // The other forms have 16 bytes.
     if !aligned(from, 16) || used > 16 {
         return None;
     }
@@ -100,8 +101,8 @@ fn shape(bytes: &[u8], at: Avma, jump: usize) -> Option<(usize, usize)> {
     (lazy || nop || fill).then_some((from, from + 16))
 }
 
-/// Whether the code of a frame table entry is a section of stubs, not a function: whole stubs from its first byte, or
-/// the lazy binding stub (`push link_map(%rip); jmp *resolver(%rip)`) first.
+/// Returns whether the code of a frame table entry is a section of stubs and not a function. Such a section
+/// begins with a whole stub, or with the lazy binding stub (`push link_map(%rip); jmp *resolver(%rip)`).
 fn is_stub_section(bytes: &[u8], at: Avma, fde: AvmaRange) -> bool {
     let from = fde.start.since(at).and_then(|o| usize::try_from(o).ok());
     let Some(code) = from.and_then(|f| bytes.get(f..)) else { return false };
@@ -127,7 +128,7 @@ mod tests {
         [(SLOT, 7)].into_iter().collect()
     }
 
-    /// `jmp *SLOT(%rip)` at index `at`.
+    /// Writes `jmp *SLOT(%rip)` at index `at`.
     fn jmp(code: &mut [u8], at: usize) {
         code[at..at + 2].copy_from_slice(&[0xff, 0x25]);
         let d = i32::try_from(SLOT.distance(AT.add(at as u64 + 6))).unwrap();
@@ -171,21 +172,21 @@ mod tests {
         code[20..22].copy_from_slice(&[0x41, 0xbb]);
         jmp(&mut code, 26);
         assert_eq!(found(&code, None), [(16, 32)]);
-        // A slot that is none.
+        // An address that is no slot.
         code[28] ^= 8;
         assert_eq!(found(&code, None), []);
     }
 
     #[test]
     fn a_tail_call_is_no_stub() {
-        // endbr64; jmp *puts@GOTPCREL(%rip); padding: all of a function.
+        // `endbr64; jmp *puts@GOTPCREL(%rip)` and padding are a whole function.
         let mut code = vec![0u8; 32];
         code[..4].copy_from_slice(&ENDBR64);
         jmp(&mut code, 4);
         code[10..16].copy_from_slice(&[0x66, 0x0f, 0x1f, 0x44, 0, 0]);
         assert_eq!(found(&code, Some(AvmaRange::with_len(AT, 10))), []);
         assert_eq!(found(&code, Some(AvmaRange::with_len(AT, 16))), [(0, 16)]);
-        // In the middle of a function.
+        // The jump is in the middle of a function.
         let mut code = vec![0x90u8; 64];
         jmp(&mut code, 32);
         assert_eq!(found(&code, Some(AvmaRange::with_len(AT, 64))), []);

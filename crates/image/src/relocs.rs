@@ -1,16 +1,18 @@
-//! Relocations: which words of a module the loader filled in, and with what (x86-64 psABI, section 4.4).
+//! Relocations: the words of a module that the loader filled in, and their values (x86-64 psABI, section
+//! 4.4).
 
 use crate::bytes::u64_at;
 use crate::dynamic::{DynSyms, Dynamic};
 use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
 
-/// What the loader puts into a word.
+/// The value that the loader writes into a word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RelocKind {
-    /// An address of this module. `None`: packed form (`DT_RELR`), where the word itself held the addend; read the word.
+    /// An address of this module. `None` for the packed form (`DT_RELR`), in which the word itself held the
+    /// addend; then the value is read from the word.
     Relative(Option<Avma>),
-    /// What the resolver function at this address returns (an ifunc of this module).
+    /// The address that the resolver function at this address returns (an ifunc of this module).
     Irelative(Avma),
     /// A symbol's address plus the addend, in any data (`R_X86_64_64`).
     Absolute,
@@ -25,29 +27,30 @@ pub enum RelocKind {
 /// One relocated word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reloc {
-    /// The word.
+    /// The address of the word.
     pub at: Avma,
-    /// What is put there.
+    /// The value that is written there.
     pub kind: RelocKind,
     /// The symbol's number in the dynamic symbol table; 0: none.
     pub symbol: u32,
-    /// What is added to the symbol's address.
+    /// The number that is added to the symbol's address.
     pub addend: i64,
 }
 
-/// A slot that the procedure linkage table jumps through. Its present value is read from memory on demand: lazy binding
-/// changes it.
+/// A slot through which the procedure linkage table jumps. Its present value is read from memory when needed,
+/// because lazy binding changes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct JumpSlot {
-    /// The 8-byte slot.
+    /// The address of the 8-byte slot.
     pub slot: Avma,
     /// The function's name.
     pub name: String,
 }
 
-/// Ten times the relocations of the largest browsers. Words.
+/// The most packed relocations that are read, in words: ten times the relocations of the largest browsers.
 const MAX_PACKED: u32 = 1 << 24;
-/// The names of slots and stubs together: ten times those of the largest programs. Bytes.
+/// The largest size of the names of slots and stubs together, in bytes: ten times that of the largest
+/// programs.
 const MAX_NAMES: usize = 64 << 20;
 
 const R_X86_64_64: u32 = 1;
@@ -56,7 +59,7 @@ const R_X86_64_JUMP_SLOT: u32 = 7;
 const R_X86_64_RELATIVE: u32 = 8;
 const R_X86_64_IRELATIVE: u32 = 37;
 
-/// All relocations of a module, by rising address. Words outside the module are left out.
+/// Returns all relocations of a module, by rising address. Words outside the module are left out.
 pub(crate) fn read(d: &Dynamic, mem: &dyn ReadMemory, bias: Bias, extent: AvmaRange) -> Vec<Reloc> {
     let mut out = Vec::new();
     for table in [d.rela, d.jmprel].into_iter().flatten() {
@@ -68,8 +71,8 @@ pub(crate) fn read(d: &Dynamic, mem: &dyn ReadMemory, bias: Bias, extent: AvmaRa
         let mut last = Avma(0);
         let mut left = MAX_PACKED;
         relr(&bytes, bias, |at| {
-            // Rising addresses are the format's rule and, with the count, what keeps a small table from naming the same
-            // words without end.
+            // The format demands rising addresses. This rule and the limit of their number prevent a small
+            // table from naming the same words endlessly.
             if at > last && left > 0 && covers_word(extent, at) {
                 last = at;
                 left -= 1;
@@ -77,7 +80,7 @@ pub(crate) fn read(d: &Dynamic, mem: &dyn ReadMemory, bias: Bias, extent: AvmaRa
             }
         });
     }
-    // Stable: JMPREL may be the tail of RELA, and then its entries are there twice.
+    // JMPREL may be the tail of RELA, so its entries may be present twice. The sort is stable.
     out.sort_by_key(|r| r.at);
     out.dedup();
     out
@@ -87,7 +90,7 @@ fn covers_word(extent: AvmaRange, at: Avma) -> bool {
     extent.covers(&AvmaRange::with_len(at, 8))
 }
 
-/// The entries of a RELA table.
+/// Adds the entries of a RELA table to `out`. Words outside `extent` are left out.
 pub(crate) fn rela(bytes: &[u8], bias: Bias, extent: AvmaRange, out: &mut Vec<Reloc>) {
     for e in bytes.chunks_exact(24) {
         let (Some(offset), Some(info), Some(addend)) = (u64_at(e, 0), u64_at(e, 8), u64_at(e, 16)) else {
@@ -111,8 +114,8 @@ pub(crate) fn rela(bytes: &[u8], bias: Bias, extent: AvmaRange, out: &mut Vec<Re
     }
 }
 
-/// The words that a RELR table names: an even entry is an address; an odd one a bitmap of the 63 words that follow what
-/// the entry before it reached (gABI proposal "SHT_RELR").
+/// Calls `word` for each word that a RELR table names. An even entry is an address. An odd entry is a bitmap
+/// of the 63 words behind those of the entry before it (gABI proposal "SHT_RELR").
 fn relr(bytes: &[u8], bias: Bias, mut word: impl FnMut(Avma)) {
     let mut next = Avma(0);
     for e in bytes.chunks_exact(8) {
@@ -132,7 +135,7 @@ fn relr(bytes: &[u8], bias: Bias, mut word: impl FnMut(Avma)) {
     }
 }
 
-/// Copies symbols' names, up to [`MAX_NAMES`] bytes in all.
+/// A reader of symbols' names that copies at most [`MAX_NAMES`] bytes in all.
 #[derive(Debug)]
 pub(crate) struct Names<'a> {
     syms: &'a DynSyms,
@@ -151,7 +154,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The jump slots among the relocations, with their names.
+/// Returns the jump slots among the relocations, with their names.
 pub(crate) fn jump_slots(relocs: &[Reloc], names: &mut Names<'_>) -> Vec<JumpSlot> {
     relocs
         .iter()
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn relr_against_a_plain_reading() {
-        // Encode random word sets the way lld does, decode, compare.
+        // Encodes random sets of words as lld does, decodes them, and compares.
         arbtest::arbtest(|u| {
             let mut words: Vec<u64> = Vec::new();
             let mut at = 0x1000u64;
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_packed_table_cannot_name_words_twice() {
-        // An address and a full bitmap after it, again and again.
+        // An address and a full bitmap behind it, repeated.
         let table: Vec<u8> = [0x1000u64, u64::MAX].iter().flat_map(|w| w.to_le_bytes()).collect();
         let table = table.repeat(1000);
         let extent = AvmaRange::new(Avma(0x7000_0000), Avma(0x7010_0000));

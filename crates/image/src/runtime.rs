@@ -1,8 +1,9 @@
-//! Is there a language runtime that knows code by its address?
+//! Detection of language runtimes that know code by its address.
 //!
-//! Such a runtime looks program counters or return addresses up in tables of its own (to find the references on a stack, to
-//! turn a fault into an exception, to shadow memory), and a clone's addresses are in none of them. Found by what the
-//! runtime cannot do without, so that stripping the program does not hide it, where there is such a thing.
+//! Such a runtime looks up program counters or return addresses in tables of its own: to find the references
+//! on a stack, to turn a fault into an exception, or to shadow memory. A clone's addresses are in none of
+//! these tables. Where possible, a runtime is recognised by data that it cannot do without, so it is found in
+//! stripped programs too.
 
 use crate::bytes::{array, u32_at};
 use crate::{Image, Mapping, Module, ModuleKind};
@@ -13,13 +14,13 @@ use memchr::memmem;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Runtime {
-    /// Go, also inside a C program.
+    /// Go, including Go inside a C program.
     Go,
     /// A Java virtual machine.
     Jvm,
     /// GraalVM native images.
     NativeImage,
-    /// V8: node, Chromium and their kin.
+    /// V8: node, Chromium and related programs.
     V8,
     /// .NET.
     DotNet,
@@ -33,7 +34,7 @@ pub enum Runtime {
     OCaml,
     /// PyPy.
     PyPy,
-    /// AddressSanitizer, also the hardware-assisted one.
+    /// AddressSanitizer, including the hardware-assisted one.
     AddressSanitizer,
     /// ThreadSanitizer.
     ThreadSanitizer,
@@ -41,12 +42,12 @@ pub enum Runtime {
     MemorySanitizer,
     /// Valgrind: the code that runs is not the code that is mapped.
     Valgrind,
-    /// DynamoRIO, for the same reason.
+    /// DynamoRIO: as with Valgrind, the code that runs is not the code that is mapped.
     DynamoRio,
 }
 
 impl Runtime {
-    /// The stable name used in JSON.
+    /// Returns the stable name that JSON output uses.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -69,7 +70,7 @@ impl Runtime {
     }
 }
 
-/// Starts of file names of mapped files.
+/// File names of mapped files, by their first characters.
 const FILES: [(&str, Runtime); 20] = [
     ("libjvm.so", Runtime::Jvm),
     ("libcoreclr.so", Runtime::DotNet),
@@ -93,7 +94,7 @@ const FILES: [(&str, Runtime); 20] = [
     ("libdynamorio.so", Runtime::DynamoRio),
 ];
 
-/// Symbols, from any table.
+/// Names of symbols, from any table.
 const SYMBOLS: [(&str, Runtime); 13] = [
     ("runtime.gopclntab", Runtime::Go),
     ("runtime.pclntab", Runtime::Go),
@@ -110,10 +111,10 @@ const SYMBOLS: [(&str, Runtime); 13] = [
     ("__msan_init", Runtime::MemorySanitizer),
 ];
 
-/// Starts of symbols.
+/// First characters of symbols' names.
 const SYMBOL_STARTS: [(&str, Runtime); 1] = [("_ZN2v88internal", Runtime::V8)];
 
-/// The first such runtime found in a process; `None` where there is none.
+/// Returns the first such runtime found in a process; `None` if there is none.
 #[must_use]
 pub fn detect(image: &Image, mem: &dyn ReadMemory) -> Option<Runtime> {
     by_file(image.maps())
@@ -131,62 +132,71 @@ fn by_file(maps: &[Mapping]) -> Option<Runtime> {
 }
 
 fn by_symbol(module: &Module) -> Option<Runtime> {
-    // A definition, not a use: `symbols` has only what the module defines. A sanitizer's weak hook is a use.
+    // `symbols` has only the symbols that the module defines. A sanitizer's weak hook is a use, not a
+    // definition.
     let whole = SYMBOLS.iter().find(|(name, _)| module.symbols.named(name).next().is_some());
     let start = || SYMBOL_STARTS.iter().find(|(start, _)| module.symbols.with_prefix(start).is_some());
     whole.or_else(start).map(|(_, runtime)| *runtime)
 }
 
-/// `go.buildinfo` starts with this, 16-aligned, at the start of the data.
+/// The first bytes of `go.buildinfo`, which lies at the start of the data, aligned to 16 bytes.
 const BUILD_INFO: &[u8; 14] = b"\xff Go buildinf:";
-/// How far into a segment `go.buildinfo` is looked for, as Go's own reader does. Bytes.
+/// The distance within which a segment is searched for `go.buildinfo`, as in Go's own reader. Bytes.
 const BUILD_INFO_WITHIN: u64 = 1 << 20;
-/// How much is read at once. Bytes.
+/// The least alignment of both tables. Bytes.
+const TABLE_ALIGN: u64 = 16;
+/// The size of one read. Bytes.
 const CHUNK: u64 = 4 << 20;
 
 fn has_go_tables(m: &Module, mem: &dyn ReadMemory) -> bool {
     if m.kind == ModuleKind::Vdso {
         return false;
     }
-    // The table of program counters is constant data; in a position-independent program it is relocated (RELRO).
+    // The table of program counters is constant data; in a position-independent program it is relocated
+    // (RELRO).
     m.segments.iter().filter(|s| !s.perms.x).any(|s| {
         let limit = if s.perms.w { m.relro.map_or(0, |r| r.len()) + BUILD_INFO_WITHIN } else { u64::MAX };
         let range = AvmaRange::with_len(s.range.start, s.file_backed.len().min(limit));
-        let mut from = range.start;
-        while from < range.end {
-            let to = from.add(CHUNK).min(range.end);
-            let Ok(bytes) = mem.bytes(AvmaRange::new(from, to)) else { return false };
-            // Both tables are 16-aligned at least, so no chunk boundary cuts their heads.
-            let skew = usize::try_from(from.0.wrapping_neg() % 16).unwrap_or(0);
-            if bytes.get(skew..).unwrap_or(&[]).chunks_exact(16).any(is_go_head) {
-                return true;
-            }
-            from = to;
-        }
-        false
+        let mut chunks = chunks(range).map_while(|chunk| Some((chunk, mem.bytes(chunk).ok()?)));
+        chunks.any(|(chunk, bytes)| {
+            // The search goes from one aligned address to the next.
+            let skew = usize::try_from(chunk.start.0.wrapping_neg() % TABLE_ALIGN).unwrap_or(0);
+            bytes.get(skew..).unwrap_or(&[]).chunks_exact(16).any(is_go_head)
+        })
     })
 }
 
-/// Names that V8 keeps among its constants, stripped or not, since its bytecode interpreter (2016): of a builtin
-/// (`src/builtins/builtins-definitions.h`) and of a histogram of its collector (`src/logging/counters-definitions.h`).
-/// A module that has both holds V8. Debuggers and profilers for V8 know names of builtins, but no histograms.
+/// Cuts a range into chunks to read. Each ends at an aligned address, so no table's head is cut.
+fn chunks(range: AvmaRange) -> impl Iterator<Item = AvmaRange> {
+    let mut from = range.start;
+    std::iter::from_fn(move || {
+        let chunk = AvmaRange::new(from, from.add(CHUNK).align_down(TABLE_ALIGN).min(range.end));
+        from = chunk.end;
+        (!chunk.is_empty()).then_some(chunk)
+    })
+}
+
+/// Names that V8 keeps among its constants, stripped or not, since its bytecode interpreter (2016): the name
+/// of a builtin (`src/builtins/builtins-definitions.h`) and the name of a histogram of its collector
+/// (`src/logging/counters-definitions.h`). A module with both contains V8. Debuggers and profilers for V8
+/// contain names of builtins, but not of histograms.
 const V8_NAMES: [&[u8]; 2] = [b"InterpreterEntryTrampoline", b"V8.GCFinalizeMC"];
 
 fn has_v8_names(m: &Module, mem: &dyn ReadMemory) -> bool {
     m.kind != ModuleKind::Vdso && V8_NAMES.iter().all(|name| has_constant(m, mem, name))
 }
 
-/// Whether a module has these bytes among its constants.
+/// Returns whether a module has these bytes among its constants.
 fn has_constant(m: &Module, mem: &dyn ReadMemory, bytes: &[u8]) -> bool {
     let finder = memmem::Finder::new(bytes);
-    // Older linkers put constants beside code, which then is all that cannot be written.
+    // Older linkers put constants beside code, in the only segments that are not writable.
     let apart = m.segments.iter().any(|s| !s.perms.x && !s.perms.w);
     m.segments.iter().filter(|s| !s.perms.w && (!s.perms.x || !apart)).any(|s| {
         let range = s.file_backed;
         let mut from = range.start;
         while from < range.end {
             let to = from.add(CHUNK).min(range.end);
-            // The next chunk begins where these bytes could be cut in two.
+            // Each read goes beyond its chunk, so bytes across the boundary of two chunks are found.
             let more = to.add(bytes.len() as u64 - 1).min(range.end);
             match mem.bytes(AvmaRange::new(from, more)) {
                 Ok(chunk) if finder.find(&chunk).is_some() => return true,
@@ -198,13 +208,14 @@ fn has_constant(m: &Module, mem: &dyn ReadMemory, bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether 16 aligned bytes start one of Go's tables.
+/// Returns whether 16 bytes at an aligned address begin one of Go's tables.
 fn is_go_head(b: &[u8]) -> bool {
     if b.starts_with(BUILD_INFO) {
         return true;
     }
-    // .gopclntab: magic of Go 1.2, 1.16, 1.18 or 1.20; two zero bytes; instruction size 1 on x86; pointer size 8; then the
-    // number of functions, never 0 or absurd.
+    // `.gopclntab` begins with the magic of Go 1.2, 1.16, 1.18 or 1.20, two zero bytes, the instruction size
+    // (1 on x86) and the pointer size (8). Then follows the number of functions, never 0 or implausibly
+    // large.
     let magic = matches!(u32_at(b, 0), Some(0xffff_fffb | 0xffff_fffa | 0xffff_fff0 | 0xffff_fff1));
     magic
         && array(b, 4) == Some([0, 0, 1, 8])
@@ -214,6 +225,20 @@ fn is_go_head(b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use addr::Avma;
+
+    #[test]
+    fn chunks_cover_a_range_and_cut_no_head() {
+        for (start, len) in [(0x1000, 0), (0x1008, 40), (0x1008, 3 * CHUNK + 40), (0x1000, 2 * CHUNK)] {
+            let range = AvmaRange::with_len(Avma(start), len);
+            let all: Vec<AvmaRange> = chunks(range).collect();
+            assert_eq!(all.iter().map(|c| c.len()).sum::<u64>(), len);
+            assert!(all.windows(2).all(|w| w[0].end == w[1].start && w[0].end.0 % TABLE_ALIGN == 0));
+            assert!(
+                all.iter().all(|c| c.len() <= CHUNK) && all.first().is_none_or(|c| c.start == range.start)
+            );
+        }
+    }
 
     #[test]
     fn heads() {

@@ -1,24 +1,24 @@
-//! Names of addresses, and addresses of names.
+//! Symbols: names of addresses, and addresses of names.
 
 use crate::bytes::MAX_NAME;
 use crate::dynamic::{DynSyms, Sym};
 use addr::{Addr, Avma, AvmaRange, Bias, Svma};
 
-/// What a symbol names.
+/// The kind of thing that a symbol names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SymbolKind {
     /// Data.
     Object,
-    /// Unknown: hand-written assembly often leaves the type out.
+    /// Unknown. Hand-written assembly often has symbols without a type.
     Untyped,
-    /// A resolver: the loader calls it and uses the address it returns (`STT_GNU_IFUNC`).
+    /// A resolver: the loader calls it and uses the returned address (`STT_GNU_IFUNC`).
     Ifunc,
     /// A function.
     Function,
 }
 
 impl SymbolKind {
-    /// Whether it names code that is called (data is not).
+    /// Returns whether the symbol names code that can be called, not data.
     #[must_use]
     pub fn is_code(self) -> bool {
         !matches!(self, SymbolKind::Object)
@@ -30,15 +30,15 @@ impl SymbolKind {
 pub struct Symbol<'a> {
     /// Its name, without a version.
     pub name: &'a str,
-    /// Its address; for [`SymbolKind::Ifunc`] the resolver's.
+    /// Its address; for [`SymbolKind::Ifunc`] the address of the resolver.
     pub at: Avma,
-    /// Its size; 0 where not stated. Bytes.
+    /// Its size in bytes; 0 if not stated.
     pub size: u64,
-    /// What it names.
+    /// Its kind.
     pub kind: SymbolKind,
-    /// Visible to other modules or at least to other object files (global or weak), not local.
+    /// Whether it is global or weak, so visible to other modules or at least to other object files.
     pub global: bool,
-    /// In the dynamic symbol table: other modules bind to it.
+    /// Whether it is global and in the dynamic symbol table, so that other modules bind to it.
     pub exported: bool,
 }
 
@@ -50,7 +50,7 @@ struct Entry {
     kind: SymbolKind,
     global: bool,
     exported: bool,
-    /// An old version that a plain name does not mean.
+    /// Whether it has an old version, so that its name without a version does not mean it.
     hidden: bool,
 }
 
@@ -59,28 +59,29 @@ struct Entry {
 pub struct Symbols {
     /// All names end to end.
     names: String,
-    /// By rising address; of equal addresses the best name first.
+    /// By rising address; at equal addresses the best name first.
     entries: Vec<Entry>,
-    /// Per entry: the highest end of it and all code before it, so that a search backwards knows when to stop.
+    /// For each entry: the highest end of the code up to and including the entry. It shows where a backward
+    /// search can stop.
     reach: Vec<Avma>,
-    /// Entry numbers by name; of equal names the best first.
+    /// Entry numbers by name; at equal names the best entry first.
     by_name: Vec<u32>,
 }
 
-/// A search for the function around an address looks past at most this many functions that end before it: functions
-/// do not nest in earnest, and a hostile table must not make each search linear.
+/// The most entries that a search for the function around an address examines. Real functions do not nest
+/// deeply, and a hostile table must not make each search linear.
 const NESTING: usize = 64;
 
 impl Symbols {
-    /// The name of the function that contains `at`: of functions with a size the innermost; else one without a size
-    /// that starts exactly there. Of several names for one address global ones go before local ones, then those with
-    /// fewer leading underscores, then short ones.
+    /// Returns the name of the innermost function that contains `at`: the function with the highest start. A
+    /// function without a size contains only its first byte. Of several names for one address, global names
+    /// come before local ones, then names with fewer leading underscores, then short names.
     #[must_use]
     pub fn name_at(&self, at: Avma) -> Option<&str> {
         self.function_at(at).map(|s| s.name)
     }
 
-    /// As [`Symbols::name_at`], the whole symbol.
+    /// Works like [`Symbols::name_at`] and returns the whole symbol.
     #[must_use]
     pub fn function_at(&self, at: Avma) -> Option<Symbol<'_>> {
         let upto = self.entries.partition_point(|e| e.at <= at);
@@ -88,7 +89,7 @@ impl Symbols {
             let e = self.entries.get(i)?;
             let exact = e.at == at && e.size == 0;
             if e.kind.is_code() && (exact || AvmaRange::with_len(e.at, e.size).contains(at)) {
-                // The best of those with the same start is the first one; it may have another size.
+                // Of the functions with the same start, the first is the best; its size may differ.
                 let first = self.entries.partition_point(|o| o.at < e.at);
                 let same = self.entries.get(first..=i)?;
                 let best = same
@@ -103,14 +104,15 @@ impl Symbols {
         None
     }
 
-    /// The address that other modules get for a name: the default version of an exported function or object (an
-    /// ifunc's resolver, where it is one).
+    /// Returns the address that other modules get for a name: the address of the exported function or object,
+    /// in its default version if there is one. For an ifunc, this is the address of the resolver.
     #[must_use]
     pub fn exported(&self, name: &str) -> Option<Avma> {
         self.named(name).find(|s| s.exported).map(|s| s.at)
     }
 
-    /// All symbols of one name, from any table: exported ones first, default versions before old ones, then global ones.
+    /// Returns all symbols of one name, from any table: exported symbols first, default versions before old
+    /// ones, then global symbols before local ones.
     pub fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = Symbol<'a>> {
         let from = self.by_name.partition_point(|&i| self.name_of(i) < name);
         let rest = self.by_name.get(from..).unwrap_or(&[]);
@@ -118,7 +120,7 @@ impl Symbols {
         rest.iter().take(n).filter_map(|&i| self.entry(i)).map(|e| self.show(e))
     }
 
-    /// The first symbol, in the order of names, whose name starts with `prefix`.
+    /// Returns the first symbol, in the order of names, whose name starts with `prefix`.
     #[must_use]
     pub fn with_prefix(&self, prefix: &str) -> Option<Symbol<'_>> {
         let from = self.by_name.partition_point(|&i| self.name_of(i) < prefix);
@@ -126,18 +128,18 @@ impl Symbols {
         s.name.starts_with(prefix).then_some(s)
     }
 
-    /// All symbols by rising address.
+    /// Returns all symbols by rising address.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.entries.iter().map(|e| self.show(e))
     }
 
-    /// How many there are.
+    /// Returns the number of symbols.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no symbols.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -167,7 +169,7 @@ impl Symbols {
     }
 }
 
-/// Collects symbols from several tables.
+/// A collector of symbols from several tables.
 #[derive(Debug)]
 pub(crate) struct Builder {
     bias: Bias,
@@ -177,7 +179,7 @@ pub(crate) struct Builder {
     out: Symbols,
 }
 
-/// The names of one module together: several times those of the largest browsers. Bytes.
+/// The largest size of the names of one module, in bytes: several times that of the largest browsers.
 const MAX_NAMES: usize = 1 << 29;
 
 const SHN_UNDEF: u16 = 0;
@@ -185,12 +187,12 @@ const SHN_ABS: u16 = 0xfff1;
 const SHN_COMMON: u16 = 0xfff2;
 
 impl Builder {
-    /// For a module with this bias; symbols outside `extent` are left out.
+    /// Returns a collector for a module with this bias. Symbols outside `extent` are left out.
     pub fn new(bias: Bias, extent: AvmaRange) -> Self {
         Builder { bias, extent, left: MAX_NAMES, out: Symbols::default() }
     }
 
-    /// Adds the dynamic symbols.
+    /// Adds the symbols of the dynamic symbol table.
     pub fn dynamic(&mut self, syms: &DynSyms) {
         for (i, sym) in syms.iter() {
             let name = || syms.raw_string(u64::from(sym.name));
@@ -198,7 +200,7 @@ impl Builder {
         }
     }
 
-    /// Adds a `.symtab` with its strings.
+    /// Adds the symbols of a `.symtab`, with its string table.
     pub fn table(&mut self, syms: &[u8], strings: &[u8]) {
         for sym in syms.chunks_exact(24).filter_map(Sym::read) {
             let name = || crate::bytes::c_str(strings, usize::try_from(sym.name).ok()?);
@@ -206,7 +208,7 @@ impl Builder {
         }
     }
 
-    /// Adds one symbol, if it is a definition in this module.
+    /// Adds one symbol if it is a definition in this module.
     fn push<'n>(&mut self, sym: &Sym, name: impl FnOnce() -> Option<&'n str>, dynamic: bool, hidden: bool) {
         let kind = match sym.info & 0xf {
             0 => SymbolKind::Untyped,
@@ -223,10 +225,10 @@ impl Builder {
             return;
         }
         let name = name();
-        // An unreadable name may have cost as much as the longest one.
+        // The read of an unreadable name may have cost as much as that of the longest name.
         self.left = self.left.saturating_sub(name.map_or(MAX_NAME, |n| n.len() + 1));
         let Some(name) = name.filter(|n| !n.is_empty()) else { return };
-        // In .symtab `name@@VERSION` is the default version, `name@VERSION` an old one.
+        // In .symtab, `name@@VERSION` is the default version and `name@VERSION` an old one.
         let (plain, version) = name.split_once('@').unwrap_or((name, "@"));
         let from = self.out.names.len();
         let (Ok(from), Ok(to)) = (u32::try_from(from), u32::try_from(from.saturating_add(plain.len())))
@@ -246,7 +248,7 @@ impl Builder {
         });
     }
 
-    /// Sorts what was collected.
+    /// Sorts the collected symbols and returns them.
     pub fn finish(self) -> Symbols {
         let mut out = self.out;
         let mut entries = std::mem::take(&mut out.entries);
@@ -254,7 +256,7 @@ impl Builder {
             let rank = |e: &Entry| {
                 let name = out.text(e);
                 let underscores = name.bytes().take_while(|&c| c == b'_').count();
-                // false < true: what is wanted first is stated as the negation.
+                // false < true, so each wish is stated as its negation.
                 (
                     e.at,
                     !e.kind.is_code(),
@@ -268,7 +270,7 @@ impl Builder {
             let order = rank(a).cmp(&rank(b)).then_with(|| out.text(a).cmp(out.text(b)));
             order.then(b.exported.cmp(&a.exported)).then(a.hidden.cmp(&b.hidden))
         });
-        // The same symbol often stands in both tables.
+        // The same symbol is often in both tables.
         entries.dedup_by(|b, a| {
             a.at == b.at
                 && a.size == b.size
@@ -286,7 +288,7 @@ impl Builder {
                 reach
             })
             .collect();
-        // As long as the program is worked on nothing is added.
+        // Nothing is added later, and the symbols are kept for as long as the program is worked on.
         entries.shrink_to_fit();
         out.names.shrink_to_fit();
         out.entries = entries;
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_survived() {
+    fn any_bytes_cause_no_panic() {
         arbtest::arbtest(|u| {
             let t: Vec<u8> = u.arbitrary()?;
             let s: Vec<u8> = u.arbitrary()?;

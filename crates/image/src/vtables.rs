@@ -1,22 +1,24 @@
-//! True C++ virtual tables, found by their run-time type information.
+//! C++ virtual tables, found by their run-time type information.
 //!
-//! The Itanium C++ ABI (2.5.2, 2.9.5) lays a virtual table out as: offset to top, pointer to the class's `type_info`, then
-//! the virtual functions; the table's address point is the first function. A `type_info` begins with a pointer to the
-//! virtual table of one of a few classes of the C++ runtime. So in a position-independent module, where every pointer is
-//! a relocated word:
-//! - a relocated word that points at the address point of one of those runtime tables is the start of a `type_info`;
-//! - a relocated word that points at a `type_info`, with a word before it that is not relocated and holds a possible offset
-//!   to top, is the head of a virtual table;
-//! - the relocated words after it that point at code are its functions, up to the first that does not.
+//! The Itanium C++ ABI (2.5.2, 2.9.5) lays a virtual table out as: offset to top, pointer to the class's
+//! `type_info`, then the virtual functions. The table's address point is the first function. A `type_info`
+//! begins with a pointer to the virtual table of one of a few classes of the C++ runtime. In a
+//! position-independent module, every pointer is a relocated word. So there:
+//! - A relocated word that points at the address point of one of these runtime tables is the start of a
+//!   `type_info`.
+//! - A relocated word that points at a `type_info` is the head of a virtual table if the word before it is
+//!   not relocated and holds a possible offset to top.
+//! - The relocated words behind the head that point at code are the table's functions, up to the first word
+//!   that does not.
 //!
-//! A `type_info` of a derived class points at its bases' in the same way, but after a relocated word (its name) or before a
-//! word that is not code.
+//! A `type_info` of a derived class also points at the `type_info`s of its bases. But such a pointer lies
+//! behind a relocated word (its name) or before a word that is not code.
 
 use crate::{Image, Module};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The runtime's classes of `type_info` (Itanium C++ ABI, 2.9.5).
+/// The C++ runtime's classes of `type_info` (Itanium C++ ABI, 2.9.5), by the symbols of their virtual tables.
 const TYPE_INFO_TABLES: [&str; 8] = [
     "_ZTVN10__cxxabiv117__class_type_infoE",
     "_ZTVN10__cxxabiv120__si_class_type_infoE",
@@ -27,19 +29,20 @@ const TYPE_INFO_TABLES: [&str; 8] = [
     "_ZTVN10__cxxabiv117__array_type_infoE",
     "_ZTVN10__cxxabiv123__fundamental_type_infoE",
 ];
-/// From a table's symbol to its address point: offset to top and type.
+/// The distance from a table's symbol to its address point: offset to top and type. Bytes.
 const ADDRESS_POINT: u64 = 16;
 
 /// A word of a virtual table that holds a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VtableSlot {
-    /// The word.
+    /// The address of the word.
     pub slot: Avma,
-    /// What it holds: a function's address.
+    /// The function's address, which the word holds.
     pub function: Avma,
 }
 
-/// The function slots of all virtual tables, by module and address. Modules linked to fixed addresses have none: words are not told from pointers there.
+/// Returns the function slots of all virtual tables, by module and address. Modules linked to fixed addresses
+/// have none here, because their pointers cannot be told from other words.
 #[must_use]
 pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     let runtime: BTreeSet<Avma> = image
@@ -73,12 +76,12 @@ pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     slots
 }
 
-/// An offset to top is zero or negative, and no object is over 2 GiB.
+/// Returns whether a word can be an offset to top: zero or negative, since no object is over 2 GiB.
 fn is_offset_to_top(word: u64) -> bool {
     (-(1i64 << 31)..=0).contains(&word.cast_signed())
 }
 
-/// The words of a module that the loader relocated, with what they hold now.
+/// Returns the words of a module that the loader relocated, with their present values.
 fn relocated_words(module: &Module, mem: &dyn ReadMemory) -> BTreeMap<Avma, Avma> {
     let mut words = BTreeMap::new();
     for segment in &module.segments {

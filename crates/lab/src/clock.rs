@@ -1,18 +1,18 @@
-//! Dates for logs and names of folders.
+//! Dates for logs and for names of folders.
 
 use jiff::Timestamp;
 
-/// Now, UTC, as RFC 3339.
+/// Returns the present time, UTC, as RFC 3339.
 pub fn now() -> String {
     rfc3339(Timestamp::now())
 }
 
-/// The same for names of files.
+/// Returns the present time as digits alone, for names of files.
 pub fn stamp() -> String {
     now().chars().filter(char::is_ascii_digit).collect()
 }
 
-/// Whole seconds are enough.
+/// Formats a time as RFC 3339, in whole seconds.
 fn rfc3339(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,4 +1,5 @@
-//! Programs that the lab runs. Each is written to `commands.log` with all it printed, ends with the lab, and is ended on the way out.
+//! Runs programs. `commands.log` records each program and what it printed. A program ends with the lab, and
+//! is ended when its handle is dropped.
 
 use crate::clock;
 use crate::error::Error;
@@ -14,17 +15,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Writes down and starts.
+/// Starts programs and records them in the log.
 #[derive(Clone, Debug)]
 pub struct Commands {
     log: PathBuf,
     file: Arc<Mutex<File>>,
     lab: PathBuf,
-    /// Of whoever waits for a command.
+    /// The user's interrupt, which ends waits for commands.
     pub interrupt: Interrupt,
 }
 
-/// A command to be.
+/// A program with its arguments and CPUs, not yet started.
 #[derive(Clone, Debug)]
 pub struct Spec {
     program: PathBuf,
@@ -33,26 +34,26 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Of a program.
+    /// Describes a program without arguments.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), cpus: Vec::new() }
     }
 
-    /// With another argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// With more of them.
+    /// Adds several arguments.
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// On these CPUs alone; on all where there are none.
+    /// Binds the program to these CPUs. An empty list means no limit.
     #[must_use]
     pub fn on(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
@@ -81,10 +82,10 @@ impl Spec {
     }
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Answer {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub out: String,
@@ -93,10 +94,10 @@ pub struct Answer {
 }
 
 impl Commands {
-    /// With the log in a run's folder.
+    /// Opens, or creates, `commands.log` in a run's folder.
     ///
     /// # Errors
-    /// Where that cannot be opened.
+    /// [`Error::File`] if the log cannot be opened.
     pub fn new(folder: &Path, interrupt: Interrupt) -> Result<Self, Error> {
         let log = folder.join("commands.log");
         let file = OpenOptions::new().create(true).append(true).open(&log).map_err(Error::file(&log))?;
@@ -104,10 +105,10 @@ impl Commands {
         Ok(Self { log, file: Arc::new(Mutex::new(file)), lab, interrupt })
     }
 
-    /// Writes a line, with the time before it.
+    /// Writes a line to the log, with the time before it.
     ///
     /// # Errors
-    /// A full disk, most likely.
+    /// [`Error::File`], most likely because the disk is full.
     pub fn note(&self, text: &str) -> Result<(), Error> {
         let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut text = format!("{} {}", clock::now(), text.trim_end());
@@ -115,10 +116,11 @@ impl Commands {
         file.write_all(text.as_bytes()).map_err(Error::file(&self.log))
     }
 
-    /// Starts a command that goes on; `out` and `err` are where its output goes.
+    /// Starts a command and does not wait for it. `out` and `err` take its output.
     ///
     /// # Errors
-    /// Where there is no such program.
+    /// [`Error::File`] if the lab's own program, which starts the command, cannot be started. A missing
+    /// program shows in the exit status: 127.
     pub fn spawn(&self, spec: &Spec, out: Stdio, err: Stdio) -> Result<Running, Error> {
         self.note(&format!("$ {}", spec.line()))?;
         let cpus: Vec<String> = spec.cpus.iter().map(ToString::to_string).collect();
@@ -127,7 +129,8 @@ impl Commands {
         if !cpus.is_empty() {
             guarded.args(["--cpus", &cpus.join(",")]);
         }
-        // A process group of its own: a Ctrl-C at the terminal is for the lab, which ends its children in order.
+        // The child gets a process group of its own. So a Ctrl-C at the terminal reaches only the lab, which
+        // ends its children in order.
         let child = guarded
             .arg("--")
             .arg(&spec.program)
@@ -141,10 +144,11 @@ impl Commands {
         Ok(Running { child, name: spec.name() })
     }
 
-    /// Runs a command to its end; anything but success is the caller's to judge.
+    /// Runs a command to its end. The caller judges the exit status.
     ///
     /// # Errors
-    /// Where it cannot be started, takes longer than `limit`, or somebody wants an end.
+    /// An error if the command cannot be started or takes longer than `limit`; [`Error::Interrupted`] on an
+    /// interrupt.
     pub fn run(&self, spec: &Spec, limit: Duration) -> Result<Answer, Error> {
         let mut running = self.spawn(spec, Stdio::piped(), Stdio::piped())?;
         let out = gather(running.child.stdout.take());
@@ -167,10 +171,10 @@ impl Commands {
         Ok(Answer { status, out, err })
     }
 
-    /// Runs a command that must succeed; its standard output.
+    /// Runs a command that must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// As [`Self::run`], and where it fails.
+    /// As [`Self::run`]; [`Error::Command`] if the command fails.
     pub fn must(&self, spec: &Spec, limit: Duration) -> Result<String, Error> {
         let answer = self.run(spec, limit)?;
         if answer.status.success() {
@@ -191,13 +195,13 @@ fn gather(stream: Option<impl Read + Send + 'static>) -> Option<JoinHandle<Strin
     })
 }
 
-/// The last lines of an output.
+/// Returns the last 20 lines of an output.
 pub fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
 }
 
-/// A command that goes on; ended with its process group when dropped.
+/// A running command. Dropping it ends its whole process group.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -205,30 +209,31 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process.
+    /// Returns the process id of the command.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(-1)
     }
 
-    /// Its standard output, once.
+    /// Returns its standard output at the first call, if that is a pipe.
     pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Its standard error, once.
+    /// Returns its standard error at the first call, if that is a pipe.
     pub fn stderr(&mut self) -> Option<std::process::ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the command has ended.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Error::File`] if the wait fails.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.child.try_wait().map_err(Error::file(&self.name))
     }
 
-    /// Asks it to end, and ends it after `patience`; how it ended.
+    /// Ends the command with SIGTERM, and with SIGKILL after `patience`. Returns the exit status, or `None`
+    /// if the command had ended before.
     pub fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         let group = Pid::from_raw(self.pid()).filter(|_| !matches!(self.child.try_wait(), Ok(Some(_))))?;
         let _ = kill_process_group(group, Signal::TERM);
@@ -246,12 +251,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Long enough for a whet that is broken off to take its work out again.
+        // Long enough for an interrupted whet to undo its work.
         self.end(Duration::from_secs(10));
     }
 }
 
-/// The first `name` in PATH and where Debian puts programs of root's.
+/// Returns the first file `name` in PATH, /usr/sbin or /sbin. Debian puts servers into /usr/sbin.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

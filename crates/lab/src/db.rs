@@ -5,12 +5,12 @@ use mysql::prelude::{FromRow, Queryable};
 use mysql::{Conn, OptsBuilder, Row, from_row_opt};
 use std::time::Duration;
 
-/// Where a server listens, and as whom the lab comes in.
+/// The address of a server, and the account that the lab uses.
 #[derive(Clone, Debug)]
 pub struct Address {
     /// The server's name, for messages.
     pub server: String,
-    /// Its unix socket; none where it is reached by TCP.
+    /// Its unix socket, or `None` for TCP.
     pub socket: Option<String>,
     /// Its host.
     pub host: String,
@@ -18,7 +18,8 @@ pub struct Address {
     pub port: u16,
     /// The account.
     pub user: String,
-    /// Its password. Never written anywhere but to the server, and to a file of this run's that only its owner reads.
+    /// Its password. It is sent to the server. Apart from that it is only written to a file of the run that
+    /// no other user can read.
     pub password: String,
     /// The database that the lab writes to.
     pub database: String,
@@ -37,16 +38,16 @@ impl Address {
             .stmt_cache_size(200)
     }
 
-    /// A session with no database chosen.
+    /// Opens a session without a database.
     ///
     /// # Errors
-    /// Where the server is not there or does not let us in.
+    /// [`Error::Denied`] if the server refuses the account, [`Error::Database`] if it cannot be reached.
     pub fn connect(&self) -> Result<Db, Error> {
         let conn = Conn::new(self.options()).map_err(|e| self.error(&e))?;
         Ok(Db { conn, address: self.clone() })
     }
 
-    /// A session in the lab's database.
+    /// Opens a session in the lab's database.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -68,27 +69,27 @@ impl Address {
     }
 }
 
-/// A session.
+/// A session on a server.
 #[derive(Debug)]
 pub struct Db {
-    /// For what the methods here do not do.
+    /// The connection, for what the methods here do not do.
     pub conn: Conn,
     address: Address,
 }
 
 impl Db {
-    /// A statement without an answer.
+    /// Runs a statement and drops its result.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn run(&mut self, sql: &str) -> Result<(), Error> {
         self.conn.query_drop(sql).map_err(|e| self.address.error(&e))
     }
 
-    /// The first row.
+    /// Runs a query and returns its first row.
     ///
     /// # Errors
-    /// The server's; no row, or one of another form, is one as well.
+    /// The server's error. No row, or a row of another form, is an error as well.
     pub fn one<T: FromRow>(&mut self, sql: &str) -> Result<T, Error> {
         let row: Option<Row> = self.conn.query_first(sql).map_err(|e| self.address.error(&e))?;
         row.and_then(|row| from_row_opt(row).ok()).ok_or_else(|| Error::Database {
@@ -97,10 +98,10 @@ impl Db {
         })
     }
 
-    /// A counter of SHOW GLOBAL STATUS.
+    /// Returns a counter of SHOW GLOBAL STATUS.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub fn status(&mut self, name: &str) -> Result<u64, Error> {
         let (_, count): (String, u64) = self.one(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?;
         Ok(count)

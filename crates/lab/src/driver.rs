@@ -1,8 +1,8 @@
-//! The lab's own load: threads with a session each, latencies per side, at full speed or at a fixed rate.
+//! The lab's own load: threads with one session each, latencies by side, at full speed or at a fixed rate.
 //!
-//! At a fixed rate requests are meant for random moments (exponential gaps, as independent clients make them), and a request's time
-//! is counted from the moment it was meant for: one that waits behind a slow one is as late as its client would see it
-//! (no coordinated omission).
+//! At a fixed rate, requests are scheduled at random moments, with exponential gaps as independent clients
+//! have. The latency of a request is counted from its scheduled moment. So a request that waits behind a slow
+//! request is as late as its client would see it (no coordinated omission).
 
 use crate::error::Error;
 use crate::record::{Latency, Side};
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Percentiles that are kept.
+/// Percentiles that are recorded.
 const KEPT: [f64; 12] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.99, 100.0];
 
-/// One client.
+/// One client of the load.
 pub trait Worker: Send + 'static {
-    /// Does a request; which kind it was.
+    /// Does one request and returns the index of its kind.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, mysql::Error>;
 }
 
-/// Microseconds by side and kind, and of the time since the last second was told.
+/// Latencies in microseconds: by side and kind, and of the time since the last report (`fresh`).
 #[derive(Debug)]
 struct Times {
     sides: [Vec<Histogram<u64>>; 2],
@@ -37,14 +37,14 @@ struct Times {
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// 0 while it settles, else 1 more than the index of the side.
+    /// 0 while the load settles, else 1 plus the index of the side.
     side: AtomicU8,
     done: AtomicU64,
     retried: AtomicU64,
     failed: Mutex<Option<String>>,
 }
 
-/// All clients.
+/// All clients of a load.
 #[derive(Debug)]
 pub struct Driver {
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ pub struct Driver {
 }
 
 fn histogram() -> Histogram<u64> {
-    // Three digits from a microsecond to a minute; what is longer makes it grow.
+    // Three significant digits from a microsecond to a minute. The histogram grows for longer times.
     let mut h = Histogram::new_with_bounds(1, 60_000_000, 3)
         .unwrap_or_else(|_| Histogram::new(3).expect("3 digits are allowed"));
     h.auto(true);
@@ -63,7 +63,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Driver {
-    /// Starts one thread for each worker; `rate` is of all together.
+    /// Starts one thread for each worker. `rate` is in requests per second, of all workers together.
     pub fn start<W: Worker>(workers: Vec<W>, kinds: &[&str], seed: u64, rate: Option<f64>) -> Self {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -90,12 +90,13 @@ impl Driver {
         Self { shared, times, kinds, threads, last_told: Instant::now() }
     }
 
-    /// Requests that were tried again.
+    /// Returns how many requests failed for the reasons of [`is_retried`]. None of them is sent again: the
+    /// worker goes on with a new request.
     pub fn retried(&self) -> u64 {
         self.shared.retried.load(Ordering::Relaxed)
     }
 
-    /// What was measured so far, by side and kind.
+    /// Returns the latencies measured so far, by side and kind.
     pub fn latencies(&self) -> Vec<Latency> {
         let mut all = Vec::new();
         for (s, side) in Side::BOTH.into_iter().enumerate() {
@@ -128,7 +129,8 @@ fn latency(side: Side, kind: &str, h: &Histogram<u64>) -> Latency {
     }
 }
 
-/// A thread's life.
+/// Runs one client until the driver stops or a request fails. `gap` is the mean gap between requests in
+/// seconds, or `None` for full speed.
 fn work<W: Worker>(
     mut worker: W,
     shared: &Shared,
@@ -172,12 +174,13 @@ fn work<W: Worker>(
     }
 }
 
-/// Deadlock, lock wait timeout, record changed since the snapshot: the data's doing, not the server's fault.
+/// Returns whether an error comes from the data, not from the server: deadlock, lock wait timeout, record
+/// changed since the snapshot.
 fn is_retried(e: &mysql::Error) -> bool {
     matches!(e, mysql::Error::MySqlError(m) if [1213, 1205, 1020].contains(&m.code))
 }
 
-/// False where an end is wanted first.
+/// Waits until `moment`. Returns false if the driver stops first.
 fn wait_until(moment: Instant, stop: &AtomicBool) -> bool {
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -197,7 +200,8 @@ impl Load for Driver {
         if let Some(why) = &*failed {
             return Err(Error::Load { load: self.kinds.join(", "), why: format!("failed: {why}") });
         }
-        // They end when they are told to, which is when the driver is dropped.
+        // A thread ends when the driver is dropped or a request fails. Neither is the case here, so a thread
+        // that has ended panicked.
         if self.threads.iter().any(JoinHandle::is_finished) {
             return Err(Error::Bug("a client of the lab's own load panicked".to_owned()));
         }
@@ -252,7 +256,7 @@ mod tests {
     struct Slow(bool);
     impl Worker for Slow {
         fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
-            // Once, a stall of 200 ms.
+            // The first request stalls for 200 ms.
             if std::mem::take(&mut self.0) {
                 std::thread::sleep(Duration::from_millis(200));
             }
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_panics_is_not_passed_over() {
+    fn a_panic_of_a_client_is_reported() {
         let mut driver = Driver::start(vec![Panics], &["r"], 1, None);
         let until = Instant::now() + Duration::from_secs(10);
         while driver.check().is_ok() {
@@ -277,9 +281,9 @@ mod tests {
         }
     }
 
-    /// All that were meant for the time of the stall are late, not the one alone that met it.
+    /// All requests scheduled during the stall are late, not only the request that stalled.
     #[test]
-    fn a_stall_is_seen_by_all_who_wait_behind_it() {
+    fn a_stall_delays_all_requests_behind_it() {
         let mut driver = Driver::start(vec![Slow(true)], &["r"], 1, Some(1000.0));
         driver.side(Some(Side::With));
         std::thread::sleep(Duration::from_millis(600));

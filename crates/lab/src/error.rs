@@ -1,15 +1,15 @@
-//! Why a run did not come to its end, with the exit code and the next step.
+//! Why a run failed, with the exit code and the next step for the user.
 
 use std::path::PathBuf;
 
-/// What stopped the lab. Whatever was measured before is in the run's folder.
+/// What ended the lab. The run's folder keeps everything measured before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A program that is needed is not there.
+    /// A program that is needed is missing.
     #[error("cannot find {program}")]
     Missing {
-        /// What was looked for.
+        /// The program.
         program: String,
         /// How to get it.
         get: String,
@@ -17,66 +17,66 @@ pub enum Error {
     /// A program could not be started, or ended with a failure.
     #[error("{program} {how}{}", said(.words))]
     Command {
-        /// Which.
+        /// The program.
         program: String,
-        /// In what way it failed.
+        /// How it failed.
         how: String,
         /// The end of what it printed.
         words: String,
     },
-    /// whet would not, or could not.
+    /// whet refused or failed.
     #[error("whet {command}: {message}")]
     Whet {
         /// The subcommand.
         command: String,
-        /// whet's own words.
+        /// whet's own message.
         message: String,
         /// whet's own advice.
         next: String,
     },
-    /// The server did not come up.
+    /// The server ended before it accepted a session.
     #[error("the server {name} ended at its start{}", said(.words))]
     ServerStart {
-        /// Which.
+        /// The server.
         name: String,
         /// The end of its log.
         words: String,
     },
-    /// Somebody else listens there.
+    /// Another program listens on the port.
     #[error("port {port} is in use")]
     PortInUse {
-        /// Which.
+        /// The port.
         port: u16,
     },
     /// The server ended while it was being measured.
     #[error("the server {name} (pid {pid}) ended in the middle of the run{}", said(.words))]
     ServerGone {
-        /// Which.
+        /// The server.
         name: String,
-        /// It was this process.
+        /// The pid that it had.
         pid: i32,
         /// The end of its log.
         words: String,
     },
-    /// The server does not let us in.
+    /// The server refuses the account.
     #[error("{server} does not let {user} in: {message}")]
     Denied {
-        /// Which.
+        /// The server.
         server: String,
-        /// As whom.
+        /// The account.
         user: String,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// The server said no to a statement, or cannot be reached.
+    /// The server refused a statement, or cannot be reached.
     #[error("{server}: {message}")]
     Database {
-        /// Which.
+        /// The server.
         server: String,
-        /// Its words.
+        /// The message.
         message: String,
     },
-    /// A database that is not ours to write to.
+    /// The database holds tables, so the lab must not write to it.
     #[error("the database {name} on {server} has tables already")]
     NotEmpty {
         /// The server.
@@ -84,10 +84,10 @@ pub enum Error {
         /// The database.
         name: String,
     },
-    /// The load did nothing, or queries failed.
+    /// The load did no work, or its queries failed.
     #[error("the load {load} {why}")]
     Load {
-        /// Which.
+        /// The load.
         load: String,
         /// What is wrong.
         why: String,
@@ -97,32 +97,32 @@ pub enum Error {
     File {
         /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A run's folder that holds none, or one of another version.
+    /// A folder holds no run, or a run of another version.
     #[error("{} is no run that can be read: {why}", path.display())]
     NoRun {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// An option that makes no sense.
+    /// An option is not valid.
     #[error("{0}")]
     Usage(String),
     /// A consistency condition of the data does not hold.
     #[error("{load}: the data is not consistent: {what}")]
     Inconsistent {
-        /// Which load.
+        /// The load.
         load: String,
-        /// Which condition, and what was found.
+        /// The condition, and how many rows break it.
         what: String,
     },
-    /// Something of the lab's own is wrong.
+    /// A fault of the lab itself.
     #[error("{0}")]
     Bug(String),
-    /// Ctrl-C or its kin.
+    /// The user interrupted the lab: SIGINT, SIGTERM or SIGHUP.
     #[error("interrupted")]
     Interrupted,
 }
@@ -131,7 +131,7 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!("; its last words:\n{}", words.trim_end()) }
 }
 
-/// In the words of servers and programs: ENOSPC is 28 everywhere on Linux.
+/// Returns whether the output of a server or program reports a full disk. ENOSPC is 28 everywhere on Linux.
 fn is_full(words: &str) -> bool {
     ["No space left", "Errcode: 28", "error 28", "out of disk space", "is full"]
         .iter()
@@ -139,13 +139,13 @@ fn is_full(words: &str) -> bool {
 }
 
 impl Error {
-    /// A file's error.
+    /// Turns an error of the system into an error about this file.
     pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
     }
 
-    /// The process's exit code; the numbers are those of whet where both have the cause.
+    /// Returns the exit code of the process. A cause that whet has as well has whet's number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -163,7 +163,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns advice on what to do about the error.
     #[must_use]
     pub fn next_step(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! A run's folder: written as the run goes, read by `report`, `compare` and `resume`.
+//! A run's folder. The run writes it; `report`, `compare` and `resume` read it.
 
 use crate::clock;
 use crate::error::Error;
@@ -17,22 +17,22 @@ pub struct Folder {
     done: BTreeSet<Step>,
 }
 
-/// A run as it was read back.
+/// A run that was read from its folder.
 #[derive(Debug)]
 pub struct Run {
-    /// Where.
+    /// The folder.
     pub path: PathBuf,
-    /// What it is.
+    /// The contents of `run.json`.
     pub head: Head,
-    /// All of it, broken attempts included.
+    /// All records, those of unfinished attempts included.
     pub records: Vec<Record>,
 }
 
 impl Folder {
-    /// A new one; `path` must not hold a run.
+    /// Creates the folder of a new run. `path` must not hold a run.
     ///
     /// # Errors
-    /// Where it cannot be made or is not empty.
+    /// [`Error::Usage`] if `path` holds a run; [`Error::File`] if a file cannot be created.
     pub fn create(path: &Path, head: &Head) -> Result<Self, Error> {
         fs::create_dir_all(path).map_err(Error::file(path))?;
         if path.join("run.json").exists() {
@@ -49,10 +49,11 @@ impl Folder {
         Ok(Self { path: path.to_owned(), data, written: 0, done: BTreeSet::new() })
     }
 
-    /// Goes on with one. A last line that was cut off (the lab was killed, the disk was full) is taken away.
+    /// Opens the folder of an earlier run to continue it. A last line that was cut off (the lab was killed,
+    /// the disk was full) is removed.
     ///
     /// # Errors
-    /// Where it is no run.
+    /// [`Error::File`] if `data.jsonl` cannot be read or written.
     pub fn reopen(run: &Run) -> Result<Self, Error> {
         let path = run.path.join("data.jsonl");
         let bytes = fs::read(&path).map_err(Error::file(&path))?;
@@ -62,20 +63,21 @@ impl Folder {
         Ok(Self { path: run.path.clone(), data, written: whole, done: done(&run.records) })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether an earlier run has finished that step.
+    /// Returns whether a step is finished, in this run or in one that it resumes.
     pub fn has(&self, step: &Step) -> bool {
         self.done.contains(step)
     }
 
-    /// Adds a record. It is on the disk, or it is not there at all: half a line is taken away again.
+    /// Appends a record, whole or not at all: after a failed write the file is cut to its old length. The
+    /// record that ends a step is also synced to the disk, with all records before it.
     ///
     /// # Errors
-    /// A full disk, most likely.
+    /// [`Error::File`], most likely because the disk is full.
     pub fn add(&mut self, step: &Step, event: Event) -> Result<(), Error> {
         let ends = matches!(event, Event::Done { .. } | Event::Broken { .. });
         let record = Record { step: step.clone(), event };
@@ -96,7 +98,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The step is whole.
+    /// Records that a step is finished, with the number of its queries that failed for reasons of the data.
     ///
     /// # Errors
     /// As [`Self::add`].
@@ -110,10 +112,10 @@ fn done(records: &[Record]) -> BTreeSet<Step> {
 }
 
 impl Run {
-    /// Reads a folder. A cut-off last line is left out; any other that cannot be read is an error.
+    /// Reads a folder. A cut-off last line is left out. Any other line that cannot be read is an error.
     ///
     /// # Errors
-    /// Where there is none, or one of another version.
+    /// [`Error::NoRun`] if the folder holds no run, or a run of another version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let no_run = |why: String| Error::NoRun { path: path.to_owned(), why };
         let head = fs::read_to_string(path.join("run.json")).map_err(|e| no_run(format!("run.json: {e}")))?;
@@ -137,7 +139,7 @@ impl Run {
         Ok(Self { path: path.to_owned(), head, records })
     }
 
-    /// Every step that was begun, in order, with the events of its last attempt and whether it is whole.
+    /// Returns all steps that were begun, in order, with the events of the last attempt of each.
     pub fn steps(&self) -> Vec<Measured<'_>> {
         let mut steps: Vec<Measured<'_>> = Vec::new();
         for record in &self.records {
@@ -161,13 +163,13 @@ impl Run {
     }
 }
 
-/// A step as it was measured.
+/// The measurements of a step.
 #[derive(Debug)]
 pub struct Measured<'a> {
-    /// Which.
+    /// The step.
     pub step: &'a Step,
-    /// What happened in its last attempt.
+    /// The events of its last attempt.
     pub events: Vec<&'a Event>,
-    /// Whether that came to its end.
+    /// Whether the last attempt was finished.
     pub whole: bool,
 }

@@ -1,4 +1,4 @@
-//! Reads what a server has done and used.
+//! Reads how much a server has done, and how much CPU time that took.
 
 use crate::db::Db;
 use crate::error::Error;
@@ -8,21 +8,21 @@ use crate::server::Server;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Of one server.
+/// A session that reads the counters of one server.
 #[derive(Debug)]
 pub struct Gauge {
     db: Db,
     pid: Option<i32>,
-    /// Statements of this session so far: the server counts them as well.
+    /// Statements of this session so far. The server counts them as well.
     own: u64,
 }
 
-/// A moment's counters.
+/// The counters of one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// When.
+    /// The moment.
     pub at: Instant,
-    /// Statements so far, without this gauge's own.
+    /// Statements so far, without those of this gauge.
     pub queries: u64,
     cpu: f64,
     user: f64,
@@ -31,27 +31,27 @@ pub struct Reading {
 }
 
 impl Gauge {
-    /// With a session of its own.
+    /// Opens a session to read the counters.
     ///
     /// # Errors
-    /// Where the server does not let it in.
+    /// An error if the server refuses the session.
     pub fn new(server: &Server) -> Result<Self, Error> {
         Ok(Self { db: server.address.connect()?, pid: server.pid, own: 0 })
     }
 
-    /// All counters, as of one moment as near as can be.
+    /// Reads all counters, as close to one moment as possible.
     ///
     /// # Errors
-    /// Where the server does not answer.
+    /// An error if the server does not answer.
     pub fn read(&mut self) -> Result<Reading, Error> {
         let machine = procfs::cpu_times();
         let (user, system) = self.pid.and_then(procfs::process_ticks).unwrap_or_default();
         let (before, cpu_before) = (Instant::now(), self.cpu());
-        // The server counts the question before it answers.
+        // The server counts this statement before it answers it.
         self.own += 1;
         let queries = self.db.status("Questions")?.saturating_sub(self.own);
         let (after, cpu_after) = (Instant::now(), self.cpu());
-        // The answer is of a moment between the two.
+        // The answer belongs to a moment between the two.
         Ok(Reading {
             at: before + (after - before) / 2,
             queries,
@@ -66,10 +66,10 @@ impl Gauge {
         self.pid.and_then(procfs::process_cpu).unwrap_or_default()
     }
 
-    /// Pages that the server has written from its buffer pool so far.
+    /// Returns how many pages the server has written from its buffer pool so far.
     ///
     /// # Errors
-    /// Where the server does not answer.
+    /// An error if the server does not answer.
     pub fn flushed(&mut self) -> Result<u64, Error> {
         self.own += 1;
         self.db.status("Innodb_buffer_pool_pages_flushed")
@@ -77,7 +77,8 @@ impl Gauge {
 }
 
 impl Reading {
-    /// What lies between this and a later one; `work` in place of statements where the load counts by itself.
+    /// Returns what was counted between this reading and a later one. `work` replaces the count of statements
+    /// for a load that counts by itself.
     pub fn until(&self, end: &Self, pair: usize, side: Side, work: Option<u64>) -> Window {
         let machine = end.machine.since(&self.machine);
         Window {

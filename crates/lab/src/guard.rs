@@ -1,7 +1,8 @@
-//! The hidden subcommand that every child is started through: it binds itself to the lab's life and to its CPUs, then becomes the child.
+//! The hidden subcommand that starts every child. It binds itself to the lab's life and to its CPUs, then
+//! becomes the child.
 //!
-//! Both are set by the child itself, before it becomes the program that is wanted: what other languages do between fork and exec
-//! would be unsafe code here.
+//! The process sets both itself, before it becomes the wanted program. To set them between fork and exec
+//! would need unsafe code here.
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -10,7 +11,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Becomes `command`; comes back only with the reason why not.
+/// Replaces this process with `command`. Returns only the reason of a failure.
 pub fn become_child(parent: i32, cpus: &[usize], command: &[OsString]) -> io::Error {
     if let Err(e) = prepare(parent, cpus) {
         return e;
@@ -22,9 +23,9 @@ pub fn become_child(parent: i32, cpus: &[usize], command: &[OsString]) -> io::Er
 }
 
 fn prepare(parent: i32, cpus: &[usize]) -> io::Result<()> {
-    // KILL, since what is left behind is a server that nobody would end, on data that nobody needs.
+    // SIGKILL, since a server that is left behind has no use, and its data none.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The lab may have ended before that was in force.
+    // The lab may have ended before that was in force, so its pid is compared.
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|p| p.get() != parent) {
         return Err(io::Error::other("the lab has ended"));
     }
@@ -34,7 +35,7 @@ fn prepare(parent: i32, cpus: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// As the kernel takes it.
+/// Returns the set of CPUs in the kernel's form.
 pub fn set_of(cpus: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().filter(|c| **c < CpuSet::MAX_CPU) {

@@ -1,4 +1,5 @@
-//! Ctrl-C and its kin: the first asks for an orderly end, the second ends the lab at once (the kernel ends its children then).
+//! The user's interrupt: SIGINT (Ctrl-C), SIGTERM or SIGHUP. The first signal starts an orderly end. The
+//! second ends the lab at once, and the kernel then ends its children.
 
 use crate::error::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,31 +8,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A wish to end, seen by all who wait.
+/// A flag that the first signal sets. All waits check it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on signals are wishes.
+    /// Handles the signals from now on.
     pub fn listen() -> Self {
         let wish = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: the first time the flag is not set yet. Where they cannot be had, they end the lab as always.
+            // This order matters: at the first signal the flag is not set yet. If a handler cannot be
+            // registered, the signal ends the lab at once.
             let _ = flag::register_conditional_default(signal, Arc::clone(&wish.0));
             let _ = flag::register(signal, Arc::clone(&wish.0));
         }
         wish
     }
 
-    /// An error where somebody wants an end.
+    /// Returns an error after an interrupt.
     ///
     /// # Errors
-    /// That one alone.
+    /// [`Error::Interrupted`] alone.
     pub fn check(&self) -> Result<(), Error> {
         if self.0.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Sleeps, at most until somebody wants an end.
+    /// Sleeps for `time`, or until an interrupt.
     ///
     /// # Errors
     /// As [`Self::check`].

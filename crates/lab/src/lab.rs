@@ -1,4 +1,5 @@
-//! A run that goes on: its folder, its programs, its options, and the order in which servers are set up and steps taken.
+//! A run in progress: its folder, programs and options, and the order in which servers are set up and steps
+//! run.
 
 use crate::clock;
 use crate::command::Commands;
@@ -16,30 +17,31 @@ use crate::whet::Whet;
 use std::fs;
 use std::path::PathBuf;
 
-/// What a scenario works with.
+/// The state that a scenario works with.
 #[derive(Debug)]
 pub struct Lab {
-    /// Where raw data goes.
+    /// The run's folder, which takes the raw data.
     pub folder: Folder,
-    /// Runs programs.
+    /// Starts programs and logs them.
     pub commands: Commands,
     /// This host.
     pub machine: Machine,
-    /// Of all that is random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// What all scenarios are asked.
+    /// The options that all scenarios have.
     pub common: Common,
-    /// None where nothing is to be compared with nothing.
+    /// whet, or `None` for an A/A control.
     pub whet: Option<Whet>,
-    /// For people.
+    /// Shows progress to the user.
     pub progress: Progress,
 }
 
 impl Lab {
-    /// Keeps the lab itself, and all it starts, on the clients' CPUs.
+    /// Binds the lab, and so every program that it starts, to the clients' CPUs. Does nothing if server and
+    /// clients share all CPUs.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of `sched_setaffinity`.
     pub fn keep_apart(&self) -> Result<(), Error> {
         if self.machine.client_cpus.is_empty() {
             return Ok(());
@@ -48,10 +50,11 @@ impl Lab {
         rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::file("/proc/self")(e.into()))
     }
 
-    /// sysbench with so many tables of so many rows each, or of as many as half the buffer pool holds.
+    /// Returns sysbench with `tables` tables of `rows` rows each. If `rows` is not given, the tables fill
+    /// half the buffer pool, within the limits of [`rows_that_fit`].
     ///
     /// # Errors
-    /// Where it is not installed.
+    /// [`Error::Missing`] if sysbench is not installed.
     pub fn sysbench(&self, tables: usize, rows: Option<u64>) -> Result<Sysbench, Error> {
         let binary = Sysbench::locate(self.common.sysbench.as_deref())?;
         let pool = self.common.buffer_pool_mib(self.machine.memory_mib);
@@ -59,19 +62,19 @@ impl Lab {
         Ok(Sysbench::new(&binary, &self.commands, self.folder.path(), tables, rows))
     }
 
-    /// Fills a server with its tables.
+    /// Fills a server with the tables of `sysbench`.
     ///
     /// # Errors
-    /// As [`Sysbench::prepare`]; what the server has to say of it.
+    /// As [`Sysbench::prepare`]; [`Error::ServerGone`] if the server has ended.
     pub fn fill(&self, sysbench: &Sysbench, server: &mut Server) -> Result<(), Error> {
         self.progress.doing("filling tables");
         sysbench.prepare(&server.address).map_err(|e| server.explain(e))
     }
 
-    /// Sets each server up in each storage folder, one after the other, and has `work` done on it.
+    /// Sets up each server in each storage folder, one after the other, and runs `work` on it.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error of a setup or of `work`.
     pub fn each_home(
         &mut self,
         settings: &Settings,
@@ -79,7 +82,7 @@ impl Lab {
     ) -> Result<(), Error> {
         let run = self.folder.path().to_owned();
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Servers go to their data folder and would not find a relative path from there.
+        // Servers change to their data folder, so a relative path would be wrong there.
         let at = |d: &PathBuf| std::path::absolute(d).unwrap_or_else(|_| d.clone());
         let storages: Vec<_> = match self.common.datadir.as_slice() {
             [] => vec![(None, run.join("work"))],
@@ -89,7 +92,8 @@ impl Lab {
                 .collect(),
         };
         let sources = self.common.sources();
-        // What cannot be had is said before hours are spent on the others.
+        // All named servers are fetched first, so that a missing server is reported before hours are spent on
+        // the others.
         for source in &sources {
             if let Source::Named(name) = source {
                 self.progress.doing(&format!("fetching {name}"));
@@ -114,7 +118,7 @@ impl Lab {
                     name = Some(home.name.clone());
                     work(self, &home, storage.clone())
                 });
-                // Empty by now, if it was made at all.
+                // The folder is empty now, if it was created.
                 let _ = fs::remove_dir(parent);
                 worked?;
             }
@@ -123,10 +127,11 @@ impl Lab {
         Ok(())
     }
 
-    /// Takes one step, if an earlier run has not taken it. `work` gives how many of its queries were tried again.
+    /// Runs one step, unless an earlier run has finished it. `work` returns how many queries were retried.
     ///
     /// # Errors
-    /// What `work` says; where the server has ended, that.
+    /// The error of `work`, or [`Error::ServerGone`] if the server has ended. Errors of the folder and the
+    /// log.
     pub fn step(
         &mut self,
         step: &Step,
@@ -150,7 +155,8 @@ impl Lab {
             }
             Err(e) => {
                 let e = server.explain(e);
-                // On a full disk this is lost as well; the step then has an end of neither kind, which says the same.
+                // On a full disk this record is lost as well. The step then has neither record of its end,
+                // which also counts as unfinished.
                 let _ = self.folder.add(step, Event::Broken { why: e.to_string() });
                 Err(e)
             }

@@ -1,4 +1,5 @@
-//! What a run is taken on, and what there makes its figures doubtful. Looked at before the first step; the finding is in the report.
+//! The host of a run, and what makes figures taken on it doubtful. It is checked before the first step, and
+//! the report shows the findings.
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -19,31 +20,31 @@ pub struct Machine {
     pub memory_mib: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// A hypervisor's guest.
+    /// Whether the host is the guest of a hypervisor.
     pub virtual_machine: bool,
-    /// Of the clock: `performance`, `powersave`…; none where the host does not say.
+    /// The CPU frequency governor: `performance`, `powersave`…; `None` if the host does not report it.
     pub governor: Option<String>,
     /// Share of CPU time that went to other guests.
     pub steal: f64,
     /// Share of CPU time that other programs used.
     pub busy: f64,
-    /// How far the same short work takes different times: the middle half's width over the median.
+    /// Spread of the times that the same short work takes: interquartile range over median.
     pub noise: f64,
-    /// Hardware events can be counted.
+    /// Whether the kernel has a PMU, so hardware events can be counted.
     pub pmu: bool,
-    /// CPUs of the server, where it and its clients are kept apart.
+    /// CPUs of the server. Empty if server and clients share all CPUs.
     pub server_cpus: Vec<usize>,
-    /// CPUs of everything else.
+    /// CPUs of everything else. Empty likewise.
     pub client_cpus: Vec<usize>,
-    /// What makes figures doubtful, with what to do about it.
+    /// What makes figures doubtful, with advice.
     pub findings: Vec<String>,
 }
 
 impl Machine {
-    /// Looks around for about two seconds.
+    /// Examines the host, for about two seconds.
     ///
     /// # Errors
-    /// Where somebody wants an end.
+    /// [`Error::Interrupted`] on an interrupt.
     pub fn check(interrupt: &Interrupt) -> Result<Self, Error> {
         let before = procfs::cpu_times();
         interrupt.sleep(Duration::from_secs(1))?;
@@ -117,14 +118,14 @@ fn share(part: f64, of: &CpuTimes) -> f64 {
     if of.capacity > 0.0 { (part / of.capacity).clamp(0.0, 1.0) } else { 0.0 }
 }
 
-/// The CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 fn allowed_cpus() -> Vec<usize> {
     use rustix::thread::{CpuSet, sched_getaffinity};
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
 }
 
-/// Server and clients apart: half and half, from four CPUs on.
+/// Divides the CPUs between server and clients, half and half. Fewer than four CPUs are not divided.
 fn apart(cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
     if cpus.len() < 4 {
         return (Vec::new(), Vec::new());
@@ -133,7 +134,8 @@ fn apart(cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
     (server.to_vec(), clients.to_vec())
 }
 
-/// Spread of the time that the same arithmetic takes: 60 times about 10 ms, fewer where it is slow.
+/// Measures the spread of the times that the same arithmetic takes (see [`Machine::noise`]): 60 rounds of
+/// about 10 ms. After one second the measurement ends, but not before 20 rounds.
 fn noise(interrupt: &Interrupt) -> Result<f64, Error> {
     let mut times = Vec::new();
     let until = Instant::now() + Duration::from_secs(1);
@@ -156,7 +158,7 @@ mod tests {
     use super::apart;
 
     #[test]
-    fn client_and_server_are_apart_from_four_cpus_on() {
+    fn client_and_server_get_separate_cpus_from_four_cpus_on() {
         assert_eq!(apart(&[0, 1, 2]), (vec![], vec![]));
         assert_eq!(apart(&[0, 1, 2, 3, 4]), (vec![0, 1], vec![2, 3, 4]));
     }

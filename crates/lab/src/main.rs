@@ -1,7 +1,7 @@
 //! whet-lab: benchmarks of MySQL-family servers, with and without whet.
 //!
-//! It uses whet by its command line alone. Standard error carries progress and errors; standard output what was asked for (the path of
-//! a report, a comparison); the exit code says how it went (`whet-lab --help` lists them).
+//! The lab uses whet through its command line alone. Standard error carries progress and errors. Standard
+//! output carries the result: the path of a report, or a comparison. `whet-lab --help` lists the exit codes.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A run is over: where its data and report are, and the error if there is one.
+/// Ends a run: prints the path of its report, or its error and how to resume it. Returns the exit code.
 fn end(outcome: Outcome) -> ExitCode {
     let folder = outcome.folder.as_ref().map(|f| f.display().to_string());
     match outcome.result {
@@ -97,7 +97,7 @@ fn complain(e: &Error) {
     say(&format!("whet-lab: {e}\nwhet-lab: hint: {}", e.next_step()));
 }
 
-/// A reader that went away is no error.
+/// Prints a result to standard output. An error is ignored, since the reader may have closed the pipe.
 fn print(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

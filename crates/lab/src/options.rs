@@ -1,4 +1,4 @@
-//! What all scenarios are asked.
+//! Options that all scenarios share.
 
 use crate::server::{Settings, Source, hide};
 use crate::windows::Plan;
@@ -10,17 +10,18 @@ use std::time::Duration;
 /// Options of every scenario.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Common {
-    /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It is fetched where it is
-    /// not there. Several servers, in whatever way they are given, are measured one after the other and shown side by side. With none:
-    /// Debian's mariadbd.
+    /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It
+    /// is fetched where it is not there. Several servers, in whatever way they are given, are measured one
+    /// after the other and shown side by side. With none: Debian's mariadbd.
     #[arg(long, value_name = "NAME")]
     #[serde(default)]
     pub server: Vec<String>,
     /// A server's program: a private one is started from it. May be given several times.
     #[arg(long, value_name = "PATH")]
     pub server_binary: Vec<PathBuf>,
-    /// A server that runs already: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab writes to that database
-    /// alone, which must be empty or not exist (default whet_lab). The password may be given in WHET_LAB_PASSWORD instead.
+    /// A server that runs already: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab
+    /// writes to that database alone, which must be empty or not exist (default whet_lab). The password may
+    /// be given in WHET_LAB_PASSWORD instead.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
     /// Where private servers keep their data; several are compared (default: in the run's folder).
@@ -38,7 +39,8 @@ pub struct Common {
     /// whet's program (default: the one beside the lab, else in PATH).
     #[arg(long, value_name = "PATH")]
     pub whet: Option<PathBuf>,
-    /// Measure nothing against nothing: both sides are the server as it is. Shows what the method itself is worth here.
+    /// Measure nothing against nothing: both sides are the server as it is. Shows what the method itself is
+    /// worth here.
     #[arg(long)]
     pub null: bool,
     /// sysbench's program.
@@ -61,7 +63,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// Which servers.
+    /// Returns the servers to measure, in order: by name, by program, running ones. Debian's if none is
+    /// given.
     pub fn sources(&self) -> Vec<Source> {
         let binaries = self.server_binary.iter().cloned().map(Source::Binary);
         let named = self.server.iter().cloned().map(Source::Named);
@@ -70,16 +73,16 @@ impl Common {
         if all.is_empty() { vec![Source::Debian] } else { all }
     }
 
-    /// How many times every point is measured: servers times storage folders.
+    /// Returns how many times each point is measured: servers times storage folders.
     pub fn homes(&self) -> usize {
         self.sources().len() * self.datadir.len().max(1)
     }
 
-    /// What private servers are given.
+    /// Returns the settings of private servers. `connections` is what the load needs.
     pub fn settings(&self, memory_mib: u64, connections: usize, writes: bool) -> Settings {
         Settings {
             buffer_pool_mib: self.buffer_pool_mib(memory_mib),
-            // The lab's own sessions on top.
+            // The lab's own sessions come on top.
             connections: connections + 20,
             port: self.port,
             more: self.server_option.clone(),
@@ -87,12 +90,15 @@ impl Common {
         }
     }
 
-    /// The buffer pool's size.
+    /// Returns the size of the buffer pool in MiB: as given, else an eighth of the memory, from 128 to 16,384
+    /// MiB.
     pub fn buffer_pool_mib(&self, memory_mib: u64) -> u64 {
         self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
     }
 
-    /// Pairs of windows of `window` seconds each, `settle` seconds after the change of sides.
+    /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
+    /// seconds after the change of sides. `each_second`: whether the figures of each second are recorded as
+    /// well.
     pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
         Plan {
             pairs,
@@ -104,20 +110,21 @@ impl Common {
         }
     }
 
-    /// As it may be written down.
+    /// Returns the options without passwords, as the run's folder may record them.
     #[must_use]
     pub fn without_passwords(&self) -> Self {
         Self { dsn: self.dsn.iter().map(|d| hide(d)).collect(), ..self.clone() }
     }
 }
 
-/// Rows of each of so many tables that half the buffer pool holds.
+/// Returns how many rows each of `tables` tables has so that half the buffer pool holds them all; from 1,000
+/// to 250,000.
 pub fn rows_that_fit(pool_mib: u64, tables: usize) -> u64 {
-    // sysbench's row takes about 250 bytes with its index.
+    // One row of sysbench takes about 250 bytes with its index.
     (pool_mib * 1024 * 1024 / 2 / 250 / tables.max(1) as u64).clamp(1_000, 250_000)
 }
 
-/// A duration on the command line.
+/// Parses a duration in seconds, from 0.01 to 36,000.
 pub fn seconds(s: &str) -> Result<f64, String> {
     let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
     if (0.01..=36_000.0).contains(&v) {
@@ -127,7 +134,7 @@ pub fn seconds(s: &str) -> Result<f64, String> {
     }
 }
 
-/// A number of something that must be there.
+/// Parses a count, from 1 to 100,000.
 pub fn some(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(n) if (1..=100_000).contains(&n) => Ok(n),

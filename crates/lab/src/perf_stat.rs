@@ -1,4 +1,4 @@
-//! Hardware events of the server, by `perf stat`, where the CPU counts them.
+//! Hardware events of the server, counted by `perf stat` if the CPU has counters.
 
 use crate::command::{Commands, Running, Spec, find};
 use crate::error::Error;
@@ -7,19 +7,19 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// In perf's spelling; those that a CPU does not have are left out of its answer.
+/// Events in perf's spelling. Events that a CPU does not have are left out of the result.
 const EVENTS: &str =
     "instructions:u,cycles:u,L1-icache-load-misses:u,iTLB-load-misses:u,branch-misses:u,branches:u";
 
-/// A perf that counts.
+/// A running `perf stat`.
 #[derive(Debug)]
 pub struct Counting(Running);
 
 impl Counting {
-    /// For as long as a window takes; `None` where perf is not installed.
+    /// Starts `perf stat` on a process for the length of a window. Returns `None` if perf is not installed.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// An error if perf cannot be started.
     pub fn begin(commands: &Commands, pid: i32, window: Duration) -> Result<Option<Self>, Error> {
         let Some(perf) = find("perf") else { return Ok(None) };
         let spec = Spec::new(perf)
@@ -28,10 +28,10 @@ impl Counting {
         Ok(Some(Self(commands.spawn(&spec, Stdio::null(), Stdio::piped())?)))
     }
 
-    /// What it counted: event to count.
+    /// Waits for perf and returns the counts by event.
     ///
     /// # Errors
-    /// Where somebody wants an end.
+    /// [`Error::Interrupted`] on an interrupt; an error of the log.
     pub fn finish(mut self, commands: &Commands) -> Result<BTreeMap<String, f64>, Error> {
         let mut text = String::new();
         if let Some(mut stream) = self.0.stderr() {
@@ -43,7 +43,8 @@ impl Counting {
     }
 }
 
-/// `COUNT;UNIT;EVENT;…` a line; what was not counted has words in place of the count.
+/// Parses lines of the form `COUNT;UNIT;EVENT;…`. Events that were not counted have words in place of the
+/// count, and are left out.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     text.lines()
         .filter_map(|line| {

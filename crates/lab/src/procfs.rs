@@ -1,20 +1,20 @@
-//! CPU time as the kernel tells it.
+//! CPU time, as the kernel reports it in /proc.
 
 use std::fs;
 
-/// Time of the whole machine, CPU seconds.
+/// CPU time of the whole machine, in seconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTimes {
-    /// Nobody ran (waiting for a disk is idle as well).
+    /// CPUs were idle. Waiting for a disk counts as idle.
     pub idle: f64,
-    /// Given to other guests.
+    /// The hypervisor ran other guests.
     pub steal: f64,
-    /// All of it.
+    /// All CPU time.
     pub capacity: f64,
 }
 
 impl CpuTimes {
-    /// What was spent since then.
+    /// Returns the time spent since `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             idle: (self.idle - before.idle).max(0.0),
@@ -29,7 +29,7 @@ fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second().max(1) as f64
 }
 
-/// The machine's, from the first line of /proc/stat; zeros where there is none.
+/// Reads the machine's CPU time from the first line of /proc/stat. Zeros if the file cannot be read.
 pub fn cpu_times() -> CpuTimes {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     parse_cpu_times(&stat, ticks_per_second())
@@ -37,7 +37,8 @@ pub fn cpu_times() -> CpuTimes {
 
 fn parse_cpu_times(stat: &str, hertz: f64) -> CpuTimes {
     let line = stat.lines().next().unwrap_or_default();
-    // user nice system idle iowait irq softirq steal; the guest times behind them are in the first two already.
+    // The fields are: user nice system idle iowait irq softirq steal. The guest times behind them are part of
+    // the first two already.
     let ticks: Vec<f64> = line
         .split_whitespace()
         .skip(1)
@@ -49,35 +50,35 @@ fn parse_cpu_times(stat: &str, hertz: f64) -> CpuTimes {
     CpuTimes { idle: at(3) + at(4), steal: at(7), capacity: ticks.iter().sum() }
 }
 
-/// CPU seconds of a process: exact, the sum over its threads' schedstat. Threads that have ended are not in it; `None` where the
-/// process is gone.
+/// Returns the CPU seconds of a process: exact, as the sum over its threads' schedstat. Threads that have
+/// ended are not included. `None` if the process is gone.
 pub fn process_cpu(pid: i32) -> Option<f64> {
     let mut nanoseconds = 0.0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-        // A thread may end between the listing and here.
+        // A thread may end between the listing and this read.
         let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         nanoseconds += text.split(' ').next().and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0);
     }
     Some(nanoseconds / 1e9)
 }
 
-/// User and system seconds of a process in the kernel's coarse split.
+/// Returns the user and system CPU seconds of a process, in the kernel's coarse split.
 pub fn process_ticks(pid: i32) -> Option<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in the second field may hold anything; what follows its last parenthesis is regular.
+    // The name in the second field may hold anything. The text behind its last parenthesis is regular.
     let rest = stat.rsplit_once(')')?.1;
     let mut fields = rest.split_whitespace().skip(11).map(|w| w.parse::<f64>().unwrap_or(0.0));
     let hertz = ticks_per_second();
     Some((fields.next()? / hertz, fields.next()? / hertz))
 }
 
-/// Whether the process is there and not a zombie.
+/// Returns whether a process exists and is no zombie.
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Memory of the machine, KiB.
+/// Returns the memory of the machine in KiB, or 0 if it cannot be read.
 pub fn memory_kib() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));

@@ -1,7 +1,9 @@
-//! The programs of a private server: those of this machine, or those that `tools/server.py` fetches and runs by a server's name.
+//! The programs of a private server: those of this machine, or those that `tools/server.py` fetches and runs
+//! by a server's name.
 //!
-//! That tool knows where a server comes from and what it needs (a root with a libc of its own, libraries, options); it becomes the
-//! server's process itself, so that to the lab both kinds are a child with a pid.
+//! `tools/server.py` has the source and the needs of each server: a root directory with its own libc,
+//! libraries, options. It replaces itself with the server's process. So for the lab both kinds are a child
+//! with a pid.
 
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
@@ -10,23 +12,23 @@ use crate::server::{Settings, Source};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a server may take to say its version or make its data folder.
+/// Longest time in which a server must report its version or create its data folder.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long one may take to be fetched: hundreds of MB.
+/// Longest time to fetch a server: hundreds of MB.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1800);
-/// Where the tool lies in the source tree.
+/// The path of `tools/server.py` in the source tree.
 const TOOL: &str = "tools/server.py";
 
-/// What a private server is run by.
+/// How a private server is run.
 #[derive(Clone, Debug)]
 pub enum Program {
-    /// A program of this machine's; what belongs to it lies beside it.
+    /// A program of this machine. Its scripts lie in folders beside it.
     Here(PathBuf),
-    /// One that the tool knows.
+    /// A server that `tools/server.py` fetches.
     Named(Named),
 }
 
-/// A server that the tool knows.
+/// A server that `tools/server.py` fetches, by name.
 #[derive(Clone, Debug)]
 pub struct Named {
     name: String,
@@ -35,10 +37,11 @@ pub struct Named {
 }
 
 impl Program {
-    /// Of a server that is not running yet. One by name is fetched where it is not there, which may take minutes.
+    /// Finds the program of a server that does not run yet. A named server is fetched if it is not there,
+    /// which may take minutes.
     ///
     /// # Errors
-    /// Where there is no such server.
+    /// [`Error::Missing`] or [`Error::Usage`] if there is no such server.
     pub fn find(commands: &Commands, source: &Source) -> Result<Self, Error> {
         match source {
             Source::Binary(path) if path.is_file() => Ok(Self::Here(path.clone())),
@@ -56,10 +59,10 @@ impl Program {
         }
     }
 
-    /// What it answers to `--version`; `folder` is one that it may see.
+    /// Returns the output of `--version`. `folder` is a folder that a named server may access.
     ///
     /// # Errors
-    /// Where it cannot be run.
+    /// An error if the program cannot be run.
     pub fn version(&self, commands: &Commands, folder: &Path) -> Result<String, Error> {
         let spec = match self {
             Self::Here(binary) => Spec::new(binary).arg("--no-defaults").arg("--version"),
@@ -68,10 +71,10 @@ impl Program {
         commands.must(&spec, PATIENCE)
     }
 
-    /// Makes an empty data folder, `data` in `dir`.
+    /// Creates an empty data folder: `data` in `dir`.
     ///
     /// # Errors
-    /// Where what makes it is missing or fails.
+    /// An error if the command that creates the folder is missing or fails.
     pub fn create(&self, commands: &Commands, version: &str, dir: &Path) -> Result<(), Error> {
         let spec = match self {
             Self::Here(binary) => install(binary, version, dir)?,
@@ -80,7 +83,7 @@ impl Program {
         commands.must(&spec, PATIENCE).map(|_| ())
     }
 
-    /// The command that runs it on that data.
+    /// Returns the command that runs the server on the data in `dir`.
     pub fn serve(&self, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
         let spec = match self {
             Self::Here(binary) => {
@@ -93,10 +96,11 @@ impl Program {
         options(spec, dir, socket, log, settings)
     }
 
-    /// Removes what running it has left outside of the lab's folders.
+    /// Removes what a named server has left outside of the lab's folders.
     pub fn forget(&self, commands: &Commands, dir: &Path, socket: &Path, log: &Path) {
         let Self::Named(named) = self else { return };
-        // On the way out of a Ctrl-C as well; empty folders are all that stays where this fails.
+        // This must also run after a Ctrl-C, so the interrupt is left out. If it fails, only empty folders
+        // stay.
         let mut calm = commands.clone();
         calm.interrupt = Interrupt::default();
         let _ = calm.run(&named.exec("forget", &folders(dir, socket, log)), PATIENCE);
@@ -128,15 +132,16 @@ impl Named {
     }
 }
 
-/// In the source tree in whose `target` the lab lies. Nowhere else, such as below the current folder: root may run the lab, and what
-/// others have put there must not be run.
+/// Returns the path of `tools/server.py` in the source tree whose `target` folder holds the lab. No other
+/// place, such as the current folder, is searched: root may run the lab, and other users' files must not be
+/// run.
 fn tool() -> Option<PathBuf> {
     let lab = std::env::current_exe().ok()?;
     let target = lab.ancestors().find(|a| a.file_name().is_some_and(|n| n == "target"))?;
     Some(target.with_file_name(TOOL)).filter(|p| p.is_file())
 }
 
-/// All that a server works in: where that is one folder in another, once.
+/// Returns all folders that a server works in. A folder inside `dir` is not listed again.
 fn folders<'a>(dir: &'a Path, socket: &'a Path, log: &'a Path) -> Vec<&'a Path> {
     let mut all = vec![dir];
     all.extend([socket, log].into_iter().filter_map(Path::parent).filter(|p| !p.starts_with(dir)));
@@ -151,17 +156,19 @@ fn at(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Its data, and temporary files: a server that starts clears away what it takes for its own in a folder that others use.
+/// Returns the options for data and temporary files. The temporary files get a folder of their own: a server
+/// that starts deletes files there that look like its own, and others use /tmp.
 fn places(dir: &Path) -> [String; 2] {
     [at("datadir", &dir.join("data")), at("tmpdir", dir)]
 }
 
-/// Servers refuse to be root's unless told so. This one is private: no network, a throw-away data folder.
+/// Returns the option that lets a server run as root, if the lab does: servers refuse to otherwise. This
+/// server is private, with no network and a throw-away data folder.
 fn as_root() -> Option<&'static str> {
     rustix::process::geteuid().is_root().then_some("--user=root")
 }
 
-/// The command by which a program of this machine's makes its data folder.
+/// Returns the command by which a program of this machine creates its data folder.
 fn install(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
     let base = base_of(binary);
     let is_old_mysql = version.contains("Ver 5.5") || version.contains("Ver 5.6");
@@ -184,7 +191,7 @@ fn install(binary: &Path, version: &str, dir: &Path) -> Result<Spec, Error> {
     Ok(spec.arg("--skip-name-resolve").args(as_root()))
 }
 
-/// What the lab asks of every private server.
+/// Adds the options that every private server gets.
 fn options(spec: Spec, dir: &Path, socket: &Path, log: &Path, settings: &Settings) -> Spec {
     let spec = spec
         .arg(at("socket", socket))
@@ -195,14 +202,14 @@ fn options(spec: Spec, dir: &Path, socket: &Path, log: &Path, settings: &Setting
         .arg(format!("--max-connections={}", settings.connections))
         .arg("--max-prepared-stmt-count=1000000")
         .arg(format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib))
-        // Servers that do not know an option pass over those that begin so.
+        // With the prefix `loose-`, servers ignore options that they do not have.
         .args([
             "--loose-innodb-log-file-size=256M",
             "--loose-innodb-redo-log-capacity=512M",
             "--loose-mysqlx=OFF",
         ])
         .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
-        // The data is thrown away: a shutdown need not write it out.
+        // The data is thrown away, so a shutdown need not write it out.
         .arg("--innodb-fast-shutdown=2")
         .args(as_root());
     let spec = match settings.port {

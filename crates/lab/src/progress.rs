@@ -1,16 +1,16 @@
-//! What is going on and how long it will yet take: a line on a terminal, a line per step elsewhere.
+//! Shows what the lab does and how long it will take: one changing line on a terminal, else a line per step.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Of a run.
+/// The progress of a run.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
     begin: Instant,
     steps: usize,
-    /// Steps that are over, and of those the ones that an earlier run had done.
+    /// Steps that are over. `skipped` counts those among them that an earlier run had finished.
     over: usize,
     skipped: usize,
     step: String,
@@ -18,7 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of that many steps.
+    /// Shows the progress of a run of `steps` steps.
     pub fn new(steps: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
@@ -31,7 +31,7 @@ impl Progress {
         Self { bar, begin: Instant::now(), steps, over: 0, skipped: 0, step: String::new(), part: 0.0 }
     }
 
-    /// A line for people.
+    /// Writes a line for the user.
     pub fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// A step begins.
+    /// Shows that a step begins.
     pub fn begin(&mut self, step: &str) {
         self.step = step.to_owned();
         self.part = 0.0;
@@ -52,7 +52,7 @@ impl Progress {
         }
     }
 
-    /// What the step does now.
+    /// Shows what the step does now, on a terminal.
     pub fn doing(&self, what: &str) {
         if let Some(bar) = &self.bar {
             let (n, step) = (self.over + 1, &self.step);
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// How far the step is.
+    /// Shows that `done` of `of` pairs of windows are measured.
     pub fn part(&mut self, done: usize, of: usize) {
         #[expect(clippy::cast_precision_loss, reason = "pairs are few")]
         let part = done as f64 / of.max(1) as f64;
@@ -68,7 +68,7 @@ impl Progress {
         self.doing(&format!("pair {} of {of}", done + 1));
     }
 
-    /// A step is over; `skipped` where an earlier run had done it.
+    /// Counts a step as over. `skipped`: an earlier run had finished it.
     pub fn end(&mut self, skipped: bool) {
         self.over += 1;
         self.skipped += usize::from(skipped);

@@ -1,49 +1,51 @@
-//! Raw data: what a run's folder holds. `run.json` is a [`Head`], `data.jsonl` one [`Record`] a line, in the order of events.
+//! Raw data, as a run's folder holds them. `run.json` is a [`Head`]. `data.jsonl` has one [`Record`] a line,
+//! in the order of events.
 //!
-//! Anything that changes the meaning of a field here needs a new [`VERSION`]; a lab refuses one that it does not know.
+//! A change of the meaning of any field here needs a new [`VERSION`]. The lab refuses data of a version that
+//! it does not read.
 
 use crate::machine::Machine;
 use crate::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of the folder's form.
+/// The version of the folder's form.
 pub const VERSION: u32 = 1;
 
-/// What a run is.
+/// The description of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Head {
-    /// [`VERSION`] when it was written.
+    /// The [`VERSION`] with which it was written.
     pub version: u32,
     /// The lab's version.
     pub lab: String,
-    /// What `whet --version` said.
+    /// The output of `whet --version`, or `none`.
     pub whet: String,
-    /// When it began, UTC.
+    /// When the run began, UTC.
     pub begun: String,
-    /// Of all that is random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// What was asked for.
+    /// The scenario with its options, without passwords.
     pub scenario: Scenario,
-    /// On what.
+    /// The host.
     pub machine: Machine,
 }
 
-/// With whet's clones in force, or without.
+/// A side of the comparison: with whet's clones in force, or without.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// Redirects in force.
+    /// Redirects are in force.
     With,
-    /// Undone.
+    /// Redirects are undone.
     Without,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Self; 2] = [Self::With, Self::Without];
 
-    /// The word for people and charts.
+    /// Returns the name of the side, for the user and for charts.
     pub fn word(self) -> &'static str {
         match self {
             Self::With => "with whet",
@@ -52,27 +54,27 @@ impl Side {
     }
 }
 
-/// One thing that happened in a step.
+/// One event of a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Of which step.
+    /// The step.
     pub step: Step,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// A point of a scenario: measured whole or not at all. Its fields are its identity.
+/// A point of a scenario, measured whole or not at all. Its fields are its identity.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// The server's name.
     pub server: String,
     /// The load's name.
     pub load: String,
-    /// The storage folder, where several are compared.
+    /// The storage folder, if several are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
-    /// CPUs of the server, where those are varied.
+    /// How many CPUs the server may use, if their number is varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<usize>,
     /// Connections.
@@ -80,7 +82,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// One where the server's CPUs are not varied.
+    /// Returns a step in which the server's CPUs are not varied.
     pub fn of(server: &str, load: &str, storage: Option<&str>, threads: usize) -> Self {
         let storage = storage.map(str::to_owned);
         Self { server: server.to_owned(), load: load.to_owned(), storage, cpus: None, threads }
@@ -100,72 +102,73 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// What happened.
+/// The events of a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
-    /// A step was begun; what an earlier attempt left of it counts no more.
+    /// A step was begun. Records of an earlier attempt no longer count.
     Begin {
         /// When.
         at: String,
-        /// What `SELECT VERSION()` said.
+        /// The result of `SELECT VERSION()`.
         server_version: String,
-        /// The server's program.
+        /// The path of the server's program.
         exe: String,
     },
-    /// The load ran until its rate was steady.
+    /// The load ran until its rate was steady, or until the time for that was over.
     WarmUp {
-        /// For how long.
+        /// How long it ran, in seconds.
         seconds: f64,
-        /// Whether it became so before the time was up.
+        /// Whether the rate became steady in time.
         steady: bool,
-        /// Queries per second, each half second.
+        /// Queries per second, for each half second.
         rates: Vec<f64>,
     },
-    /// The server was optimized; whet's own answer.
+    /// The server was optimized.
     Optimize {
-        /// As `whet optimize --format json` gave it.
+        /// The output of `whet optimize --format json`.
         answer: serde_json::Value,
     },
     /// The load was set to a fixed rate.
     Rate {
         /// Requests per second.
         per_second: f64,
-        /// What it reached without a limit, without whet; none where the rate was given.
+        /// The rate reached without a limit, before the server is optimized. `None` if the user gave the
+        /// rate.
         of: Option<f64>,
     },
-    /// A window of one side.
+    /// A window of one side was measured.
     Window(Window),
-    /// One second of a load that reports each.
+    /// One second of a load that is recorded each second.
     Second(Second),
-    /// Latencies of one side.
+    /// The latencies of one side and kind of request.
     Latency(Latency),
-    /// Something to point at in a graph over time.
+    /// A moment to mark in charts over time.
     Mark {
         /// Seconds since the load began.
         at: f64,
-        /// What it was.
+        /// What happened.
         what: String,
     },
     /// A condition of the data was checked.
     Check {
-        /// Which.
+        /// The condition.
         name: String,
         /// Whether it holds.
         ok: bool,
         /// What was found.
         found: String,
     },
-    /// The step is whole.
+    /// The step is finished.
     Done {
         /// When.
         at: String,
-        /// Its queries that failed and were tried again (deadlocks).
+        /// Queries that failed for reasons of the data (deadlocks) and were not counted.
         retried: u64,
     },
-    /// The step could not be finished.
+    /// The step was given up.
     Broken {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -173,27 +176,28 @@ pub enum Event {
 /// What was counted in a window.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Window {
-    /// Windows of one pair follow each other.
+    /// The number of its pair. The two windows of a pair follow each other.
     pub pair: usize,
-    /// Its side.
+    /// The side.
     pub side: Side,
-    /// How long.
+    /// Its length.
     pub seconds: f64,
-    /// Statements that the server answered (or, in tpcc, transactions).
+    /// Statements that the server answered. With the lab's own loads: requests or transactions; with
+    /// `scaling`: queries.
     pub queries: u64,
     /// CPU seconds of the server's process.
     pub cpu: f64,
-    /// Its user and system time by sampling ticks: too coarse for a single window, right when many are added up.
+    /// Its user CPU seconds, by sampling ticks: too coarse for a single window, right in the sum of many.
     pub user: f64,
-    /// See `user`.
+    /// Its system CPU seconds, likewise.
     pub system: f64,
-    /// CPU seconds of the whole machine that were idle.
+    /// CPU seconds in which CPUs of the machine were idle.
     pub idle: f64,
-    /// CPU seconds that the host gave to others.
+    /// CPU seconds that the hypervisor gave to other guests.
     pub steal: f64,
-    /// CPU seconds that there were: CPUs times time.
+    /// All CPU seconds of the machine: CPUs times time.
     pub capacity: f64,
-    /// Hardware events of the server, where there is a PMU: perf's name to count.
+    /// Counts of the server's hardware events, by perf's names. Empty without a PMU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub events: BTreeMap<String, f64>,
 }
@@ -203,38 +207,38 @@ pub struct Window {
 pub struct Second {
     /// Seconds since the load began.
     pub at: f64,
-    /// Which block it is part of.
+    /// The number of its pair of windows.
     pub pair: usize,
-    /// Its side.
+    /// The side.
     pub side: Side,
     /// Transactions per second.
     pub tps: f64,
     /// Mean response time, ms.
     pub response_ms: f64,
-    /// Its 95th percentile, ms.
+    /// 95th percentile of the response times, ms.
     pub p95_ms: f64,
     /// Share of the machine's CPU time that was idle.
     pub idle: f64,
     /// CPUs that the server used.
     pub cpus: f64,
-    /// Pages that it wrote from its buffer pool.
+    /// Pages that the server wrote from its buffer pool.
     pub flushed: u64,
 }
 
 /// How long requests took.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Latency {
-    /// Which side.
+    /// The side.
     pub side: Side,
-    /// Requests, of which kind.
+    /// The kind of requests.
     pub of: String,
-    /// How many.
+    /// How many requests.
     pub count: u64,
     /// Their mean, ms.
     pub mean_ms: f64,
     /// The longest, ms.
     pub max_ms: f64,
-    /// Percentile and value in ms, both rising.
+    /// Percentile (0 to 100) and value in ms, both ascending.
     pub percentiles: Vec<(f64, f64)>,
 }
 
@@ -242,7 +246,7 @@ pub struct Latency {
 mod tests {
     use super::*;
 
-    /// A line as version 1 writes it: a lab that cannot read it any more needs a new version.
+    /// A line as version 1 writes it. A lab that cannot read this line needs a new version number.
     #[test]
     fn lines_of_version_1_are_read() {
         let line = r#"{"step":{"server":"mariadb","load":"oltp_read_only","threads":4},"kind":"window","pair":3,"side":"without","seconds":0.2,"queries":4321,"cpu":0.31,"user":0.2,"system":0.1,"idle":0.02,"steal":0.0,"capacity":0.4}"#;

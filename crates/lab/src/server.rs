@@ -1,7 +1,8 @@
-//! Servers to measure: private ones on a data folder of their own, or one that is there already.
+//! Servers to measure: private servers on their own data folder, or a server that runs already.
 //!
-//! A private server lives as long as its [`Server`], its data as long as its [`Home`]; both end with the lab whatever happens
-//! (in order, by a panic's unwinding, or, when the lab is killed, by the kernel; its data is then removed by the next lab on that run).
+//! A private server lives as long as its [`Server`], its data as long as its [`Home`]. Both end with the lab:
+//! in order, by the unwinding of a panic, or by the kernel if the lab is killed. In the last case the next
+//! lab on this run removes the data.
 
 use crate::command::{Commands, Running, tail};
 use crate::db::{Address, Db};
@@ -15,46 +16,46 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The lab's database.
+/// The default name of the lab's database.
 pub const DATABASE: &str = "whet_lab";
-/// How long a server may take to come up or go down.
+/// Longest time in which a server must start.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Longest path of a unix socket that all servers take.
+/// Longest path of a unix socket, in bytes, that all servers accept.
 const SOCKET_PATH: usize = 100;
 
-/// Which server.
+/// Which server to measure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Debian's MariaDB.
     Debian,
-    /// One that `tools/server.py` knows by that name.
+    /// A server that `tools/server.py` has under this name.
     Named(String),
-    /// A server's program.
+    /// The path of a server's program.
     Binary(PathBuf),
-    /// One that runs: its address without the password.
+    /// A server that runs already: its URL.
     Running(String),
 }
 
-/// What a private server is given.
+/// The settings of a private server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// Buffer pool, MiB.
     pub buffer_pool_mib: u64,
-    /// Connections.
+    /// The greatest number of connections.
     pub connections: usize,
-    /// Listen here as well, and be reached so.
+    /// A port of 127.0.0.1 on which the server listens besides its socket. The load uses it, if given.
     pub port: Option<u16>,
-    /// More options.
+    /// More options for the command line.
     pub more: Vec<String>,
-    /// Whether commits are written (not flushed) to the disk, as for loads that write.
+    /// Whether each commit is written (not flushed) to the disk, as loads that write need it.
     pub writes: bool,
 }
 
-/// A server's place: data that is made once and used by one process after the other.
+/// A server's place: data that is created once, and used by several server processes in turn.
 #[derive(Debug)]
 pub struct Home {
-    /// How the report names it.
+    /// The name in the report.
     pub name: String,
     commands: Commands,
     kind: Kind,
@@ -83,19 +84,20 @@ pub struct Server {
     pub name: String,
     /// How to reach it.
     pub address: Address,
-    /// Its process; none where it is on another host.
+    /// Its process, or `None` if the server is on another host.
     pub pid: Option<i32>,
-    /// What `SELECT VERSION()` says, and its storage engine where that is not the usual one.
+    /// The result of `SELECT VERSION()`, with the storage engine where that is XtraDB.
     pub version: String,
     log: Option<PathBuf>,
     process: Option<Running>,
 }
 
 impl Home {
-    /// A new data folder below `parent`, filled by the server's own means. `taken` are the names of the run's other servers.
+    /// Creates a private server's data folder below `parent`. The server's own program fills it. `taken` has
+    /// the names of the run's other servers, `logs` is the folder for the server's log.
     ///
     /// # Errors
-    /// Where there is no such server or it cannot fill the folder.
+    /// An error if there is no such server, or if it cannot fill the folder.
     pub fn private(
         commands: &Commands,
         source: &Source,
@@ -113,7 +115,7 @@ impl Home {
             fs::remove_dir_all(&dir).map_err(Error::file(&dir))?;
         }
         fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-        // Made only where it is needed: a lab that is killed leaves it.
+        // Created only if the path is too long, since a killed lab leaves this folder behind.
         let is_long = dir.join("s").as_os_str().len() > SOCKET_PATH;
         let socket = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
         let socket = socket.map_err(Error::file("/tmp"))?;
@@ -134,10 +136,11 @@ impl Home {
         Ok(home)
     }
 
-    /// A server that runs already. Its database is made where it does not exist; one with tables is left alone.
+    /// Uses a server that runs already. Its database is created if it does not exist.
     ///
     /// # Errors
-    /// Where it does not let us in, or the database is somebody's.
+    /// [`Error::Denied`] if the server refuses the account; [`Error::NotEmpty`] if the database has tables,
+    /// which is then left alone.
     pub fn running(commands: &Commands, url: &str, taken: &[String]) -> Result<Self, Error> {
         let mut address = parse_url(url)?;
         let mut db = address.connect()?;
@@ -158,10 +161,11 @@ impl Home {
         Ok(Self { name, commands: commands.clone(), kind: Kind::Running { address, created: there == 0 } })
     }
 
-    /// Starts the server, or comes in to the one that runs.
+    /// Starts the server, or connects to the running one.
     ///
     /// # Errors
-    /// Where it does not come up.
+    /// An error if the server does not start or cannot be reached; [`Error::PortInUse`] if another program
+    /// listens on its port.
     pub fn start(&self) -> Result<Server, Error> {
         match &self.kind {
             Kind::Running { address, .. } => {
@@ -216,7 +220,7 @@ impl Drop for Home {
                 let _ = fs::remove_dir_all(dir);
                 program.forget(&self.commands, dir, &socket_path(dir, _socket.as_ref()), log);
             }
-            // What the lab made there goes with it.
+            // The lab's tables are removed. The database itself stays if it was there before.
             Kind::Running { address, created } => {
                 if let Ok(mut db) = address.connect() {
                     let _ = db.run(&format!("DROP DATABASE `{}`", address.database));
@@ -232,7 +236,7 @@ impl Drop for Home {
 impl Server {
     fn wait_until_up(&mut self, commands: &Commands, socket: &Path) -> Result<(), Error> {
         let until = Instant::now() + PATIENCE;
-        // Whichever way the load takes: the lab's first session is by the socket, which is ready last.
+        // The lab's first session is by the socket, also where the load uses TCP: the socket is ready last.
         let by_socket = Address { socket: Some(socket.display().to_string()), ..self.address.clone() };
         loop {
             if self.has_ended() {
@@ -243,8 +247,10 @@ impl Server {
                 Ok(mut db) => {
                     db.run(&format!("CREATE DATABASE IF NOT EXISTS `{DATABASE}`"))?;
                     if self.address.socket.is_none() {
-                        // root@localhost is not root@127.0.0.1 for a server that resolves no names.
-                        // There already after the first start; old servers have no IF NOT EXISTS. GRANT tells what matters.
+                        // A server that resolves no names treats root@localhost and root@127.0.0.1 as
+                        // different accounts. The user exists already after the first start, and old servers
+                        // have no IF NOT EXISTS, so that error is ignored. GRANT reports whether the account
+                        // can be used.
                         let _ = db.run("CREATE USER lab@'127.0.0.1' IDENTIFIED BY ''");
                         db.run("GRANT ALL ON *.* TO lab@'127.0.0.1'")?;
                         self.address.user = "lab".into();
@@ -271,12 +277,13 @@ impl Server {
         tail(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()))
     }
 
-    /// Puts the server's end, where it has ended, in the place of the errors that follow from it.
+    /// Returns [`Error::ServerGone`] if the server has ended, since other errors follow from its end; else
+    /// `e`. An interrupt stays an interrupt.
     pub fn explain(&mut self, e: Error) -> Error {
         if matches!(e, Error::Interrupted) {
             return e;
         }
-        // A server that crashes lets go of its sessions before its process is gone.
+        // The sessions of a server that crashes end before its process is gone.
         std::thread::sleep(Duration::from_millis(300));
         if self.has_ended() {
             return Error::ServerGone {
@@ -288,7 +295,7 @@ impl Server {
         e
     }
 
-    /// Its program's path.
+    /// Returns the path of its program.
     pub fn exe(&self) -> String {
         let link = self.pid.and_then(|p| fs::read_link(format!("/proc/{p}/exe")).ok());
         link.map_or_else(|| "on another host".to_owned(), |p| p.display().to_string())
@@ -303,7 +310,8 @@ impl Drop for Server {
     }
 }
 
-/// The pid of a server on this host; the file that it names must name a process with the server's own file open for running.
+/// Returns the pid of a server on this host, from the pid file that the server reports. The process's program
+/// must be called mariadbd or mysqld, and the server's host name must be this host's.
 fn local_pid(db: &mut Db) -> Option<i32> {
     let host: String = db.one("SELECT @@hostname").ok()?;
     let here = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
@@ -315,7 +323,7 @@ fn local_pid(db: &mut Db) -> Option<i32> {
     (host == here.trim() && ["mariadbd", "mysqld"].iter().any(|n| name.starts_with(n))).then_some(pid)
 }
 
-/// A short name with the version: `mariadb-10.11.19`.
+/// Returns a short name with the version: `mariadb-10.11.19`.
 fn name_of(version: &str) -> String {
     let family = if version.to_lowercase().contains("mariadb") { "mariadb" } else { "mysql" };
     let digits = |w: &str| {
@@ -326,7 +334,7 @@ fn name_of(version: &str) -> String {
     number.map_or_else(|| family.to_owned(), |n| format!("{family}-{n}"))
 }
 
-/// A name that no other server of the run has: two builds may say the same version.
+/// Returns a name that no other server of the run has: two builds may report the same version.
 fn apart(name: String, taken: &[String]) -> String {
     let next = (2..).map(|n| format!("{name}-{n}"));
     let all = std::iter::once(name.clone()).chain(next);
@@ -335,7 +343,7 @@ fn apart(name: String, taken: &[String]) -> String {
 
 fn version_of(db: &mut Db) -> Result<String, Error> {
     let version: String = db.one("SELECT VERSION()")?;
-    // MariaDB before 10.2 has Percona's branch of InnoDB under the same name.
+    // MariaDB before 10.2 has Percona's branch of InnoDB (XtraDB) under the name InnoDB.
     let engine: Option<String> =
         db.one("SELECT comment FROM information_schema.engines WHERE engine = 'InnoDB'").ok();
     Ok(match engine.as_deref().and_then(|e| e.split(',').next()) {
@@ -348,7 +356,8 @@ fn socket_path(dir: &Path, short: Option<&tempfile::TempDir>) -> PathBuf {
     short.map_or(dir, tempfile::TempDir::path).join("s")
 }
 
-/// `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`; the password may come from WHET_LAB_PASSWORD instead.
+/// Parses `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. Without a password in the URL, the
+/// password is that of WHET_LAB_PASSWORD.
 fn parse_url(url: &str) -> Result<Address, Error> {
     let (plain, socket) = match url.split_once("?socket=") {
         Some((plain, socket)) => (plain, Some(socket.to_owned())),
@@ -378,7 +387,7 @@ fn parse_url(url: &str) -> Result<Address, Error> {
     })
 }
 
-/// An address without its password: what may be written down.
+/// Returns a URL without its password, as files and messages may show it.
 pub fn hide(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let Some((account, host)) = rest.rsplit_once('@') else { return url.to_owned() };
@@ -391,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_are_not_written_down() {
+    fn passwords_are_removed_from_urls() {
         assert_eq!(hide("mysql://me:se:c@ret@db:3306/x"), "mysql://me@db:3306/x");
         assert_eq!(hide("mysql://me@db"), "mysql://me@db");
     }

@@ -1,4 +1,5 @@
-//! Begins runs and goes on with them; whatever happens, the report is drawn from what there is.
+//! Begins and resumes runs. After a run, also a failed one, the report is written from the data that there
+//! is.
 
 use crate::clock;
 use crate::command::Commands;
@@ -15,16 +16,16 @@ use crate::whet::Whet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What became of a run: its folder where it has one, and how it ended.
+/// The end of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Where the raw data is.
+    /// The run's folder, if it was created.
     pub folder: Option<PathBuf>,
-    /// How it ended.
+    /// Whether the run succeeded.
     pub result: Result<(), Error>,
 }
 
-/// A new run.
+/// Begins a new run.
 pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
     let path = scenario
         .common()
@@ -37,10 +38,10 @@ pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
     }
 }
 
-/// An old one again; `dsn` in the place of the addresses that were kept without their passwords.
+/// Resumes an earlier run. `dsn` replaces the recorded addresses, which have no passwords.
 pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
     let again = || {
-        // Servers and their programs run elsewhere.
+        // Servers and their programs have other working directories, so the path must be absolute.
         let path = &std::path::absolute(path).map_err(Error::file(path))?;
         let run = Run::read(path)?;
         let mut scenario = run.head.scenario.clone();
@@ -70,7 +71,7 @@ fn create(
     path: &Path,
     interrupt: &Interrupt,
 ) -> Result<(Folder, Head, Commands), Error> {
-    // Before anything is made: what is missing should be said at once.
+    // Missing programs are reported before anything is created.
     let whet =
         if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
     let _ = crate::sysbench::Sysbench::locate(scenario.common().sysbench.as_deref())
@@ -126,11 +127,11 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
     }
     let result = lab.keep_apart().and_then(|()| scenario.run(&mut lab));
     if let Err(e) = &result {
-        // So that the log alone tells the story.
+        // The log alone then shows why the run ended.
         let _ = lab.commands.note(&format!("! {e}"));
     }
     drop(lab);
-    // What a server left that was killed with the lab.
+    // Remains of a server that was killed with an earlier lab.
     let _ = fs::remove_dir_all(path.join("work"));
     let _ = fs::remove_file(path.join("sysbench.conf"));
     let drawn = Run::read(&path).and_then(|run| report::write(&run, None));

@@ -1,29 +1,31 @@
-//! Figures from samples: medians, bootstrap intervals, the rule for outliers. Pure; the same seed gives the same answer.
+//! Statistics of samples: medians, bootstrap intervals, the rule for outliers. Pure: the same seed gives the
+//! same result.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
-/// Resamples of a bootstrap.
+/// How often a bootstrap resamples.
 pub const RESAMPLES: usize = 4000;
-/// Modified z-scores above this are outliers (Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993).
+/// Modified z-scores above this are outliers (Iglewicz and Hoaglin, "How to Detect and Handle Outliers",
+/// 1993).
 pub const OUTLIER_SCORE: f64 = 3.5;
 
-/// A figure with its 95% interval.
+/// A value with its 95% interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The figure.
+    /// The value.
     pub value: f64,
-    /// Lower end.
+    /// The lower end.
     pub low: f64,
-    /// Upper end.
+    /// The upper end.
     pub high: f64,
 }
 
-/// What per-second samples come to.
+/// A summary of per-second samples.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many.
+    /// How many samples.
     pub count: usize,
     /// Their mean.
     pub mean: f64,
@@ -31,20 +33,21 @@ pub struct Summary {
     pub deviation: f64,
     /// 95th percentile.
     pub p95: f64,
-    /// The largest.
+    /// The largest sample.
     pub max: f64,
 }
 
-/// A generator for one purpose: the run's seed and the purpose's name decide it.
+/// Returns a random generator for one purpose. The run's seed and the purpose's name decide its sequence.
 pub fn generator(seed: u64, purpose: &str) -> Pcg64Mcg {
-    // FNV-1a: the standard library's hasher promises no stable values.
+    // FNV-1a, since the standard library's hasher promises no stable values.
     let hash = purpose
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     Pcg64Mcg::seed_from_u64(seed ^ hash)
 }
 
-/// The value below which `share` of the sorted values lie, between neighbours linearly; `None` of none.
+/// Returns the value below which `share` of the sorted values lie, interpolated linearly between neighbours.
+/// `None` of an empty slice.
 pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
@@ -60,19 +63,19 @@ pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// The same of values in any order.
+/// As [`quantile_sorted`], of values in any order.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     quantile_sorted(&sorted, share)
 }
 
-/// The middle one.
+/// Returns the median. `None` of an empty slice.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// Mean, deviation and so on; `None` of none.
+/// Summarizes samples. `None` of an empty slice.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
     let n = values.len() as f64;
@@ -84,8 +87,8 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { count: values.len(), mean, deviation, p95, max })
 }
 
-/// The median with the percentile bootstrap's 95% interval. Not BCa: its correction needs the jackknife, which is known not
-/// to work for medians.
+/// Returns the median with its 95% interval by the percentile bootstrap. The BCa bootstrap is not used: its
+/// correction needs the jackknife, which is known not to work for medians.
 pub fn bootstrap_median(values: &[f64], seed: u64) -> Option<Estimate> {
     let value = median(values)?;
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
@@ -102,7 +105,8 @@ pub fn bootstrap_median(values: &[f64], seed: u64) -> Option<Estimate> {
     Some(Estimate { value, low: quantile_sorted(&medians, 0.025)?, high: quantile_sorted(&medians, 0.975)? })
 }
 
-/// Ratio of the medians of two independent sets, each resampled by itself.
+/// Returns the ratio of the medians of two independent sets, each resampled by itself. The percentile
+/// bootstrap gives its 95% interval.
 pub fn bootstrap_ratio(over: &[f64], under: &[f64], seed: u64) -> Option<Estimate> {
     let value = median(over)? / median(under)?;
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
@@ -119,8 +123,8 @@ pub fn bootstrap_ratio(over: &[f64], under: &[f64], seed: u64) -> Option<Estimat
     Some(Estimate { value, low: quantile_sorted(&ratios, 0.025)?, high: quantile_sorted(&ratios, 0.975)? })
 }
 
-/// Which of these positive ratios are outliers: modified z-score of their logarithms above [`OUTLIER_SCORE`]. Of fewer than
-/// eight, or where more than half are equal, none is.
+/// Returns for each of these positive ratios whether it is an outlier: the modified z-score of its logarithm
+/// is above [`OUTLIER_SCORE`]. Of fewer than eight ratios, or if more than half are equal, none is.
 pub fn outliers(ratios: &[f64]) -> Vec<bool> {
     let none = vec![false; ratios.len()];
     if ratios.len() < 8 {
@@ -155,14 +159,14 @@ mod tests {
         assert_eq!(summary(&[3.0]).unwrap().deviation, 0.0);
     }
 
-    /// Of many experiments whose truth is 1, about 95% have it in their interval; a method that gives too narrow ones
-    /// (the commonest mistake) falls well below.
+    /// Of many experiments whose true value is 1, about 95% must have 1 in their interval. A method with too
+    /// narrow intervals (the most common mistake) falls well below.
     #[test]
-    fn intervals_hold_the_truth_as_often_as_they_say() {
+    fn about_95_percent_of_intervals_hold_the_true_value() {
         let mut rng = generator(7, "coverage");
         let mut held = 0;
         for experiment in 0..100 {
-            // Sums of uniforms are near enough to normal.
+            // Sums of uniforms are close enough to the normal distribution.
             let values: Vec<f64> = (0..40)
                 .map(|_| {
                     1.0 + (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX) - 0.5).sum::<f64>()
@@ -183,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wild_ratio_is_an_outlier_and_a_steady_set_has_none() {
+    fn wild_ratios_are_outliers_and_steady_ratios_are_not() {
         let mut ratios = vec![1.1, 1.12, 1.09, 1.11, 1.1, 1.13, 1.08, 1.1, 1.12];
         assert!(outliers(&ratios).iter().all(|o| !o));
         ratios.push(4.0);

@@ -1,4 +1,4 @@
-//! sysbench as the load.
+//! The load of sysbench.
 
 use crate::command::{Commands, Running, Spec, find, tail};
 use crate::db::Address;
@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// The program with what all its runs share.
+/// sysbench, with what all its runs share.
 #[derive(Clone, Debug)]
 pub struct Sysbench {
     binary: PathBuf,
@@ -24,7 +24,7 @@ pub struct Sysbench {
     pub rows: u64,
 }
 
-/// A run that goes on.
+/// A running load.
 #[derive(Debug)]
 pub struct SysbenchLoad {
     running: Running,
@@ -36,10 +36,10 @@ pub struct SysbenchLoad {
 }
 
 impl Sysbench {
-    /// The one named, else the one in PATH.
+    /// Returns the path of sysbench: the named file, else the first in PATH.
     ///
     /// # Errors
-    /// Where there is none.
+    /// [`Error::Missing`] if there is none.
     pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
         let found = match named {
             Some(path) => Some(path.to_owned()).filter(|p| p.is_file()),
@@ -51,7 +51,7 @@ impl Sysbench {
         })
     }
 
-    /// With tables of that size; `folder` is the run's.
+    /// Describes a load on tables of this size. `folder` is the run's folder.
     pub fn new(binary: &Path, commands: &Commands, folder: &Path, tables: usize, rows: u64) -> Self {
         let (binary, folder) = (binary.to_owned(), folder.to_owned());
         Self { binary, commands: commands.clone(), folder, tables, rows }
@@ -76,7 +76,8 @@ impl Sysbench {
             .arg(format!("--rand-seed={}", seed & 0x7fff_ffff)))
     }
 
-    /// A password on the command line would be in `ps` and in the log.
+    /// Writes the password to a file that only its owner can read: on the command line it would show in `ps`
+    /// and in the log.
     fn password_file(&self, password: &str) -> Result<PathBuf, Error> {
         if !password.chars().all(|c| c.is_ascii_graphic() && !"#\"'\\".contains(c)) {
             let why = "sysbench reads the password from a file, which takes no blanks, quotes, backslashes and # in it";
@@ -92,23 +93,23 @@ impl Sysbench {
         Ok(path)
     }
 
-    /// Makes and fills the tables.
+    /// Creates and fills the tables.
     ///
     /// # Errors
-    /// sysbench's.
+    /// The error of sysbench.
     pub fn prepare(&self, address: &Address) -> Result<(), Error> {
         let threads = self.tables.clamp(1, 4);
         let spec = self.spec("oltp_read_write", address, threads, 1)?.arg("prepare");
-        // Some 100,000 rows a second and more, but disks may be slow.
+        // sysbench inserts 100,000 rows a second and more, but disks may be slow.
         let limit = Duration::from_secs(600 + self.rows * self.tables as u64 / 5_000);
         self.commands.must(&spec, limit)?;
         Ok(())
     }
 
-    /// Starts a load that goes on until it is dropped. A line a second of what it does.
+    /// Starts a load that runs until it is dropped. It prints a line of figures each second.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// An error if sysbench cannot be started.
     pub fn start(
         &self,
         load: &str,
@@ -116,7 +117,8 @@ impl Sysbench {
         threads: usize,
         seed: u64,
     ) -> Result<SysbenchLoad, Error> {
-        // Deadlocks (1213, 1020, 1205) are the data's doing and are tried again, as sysbench does by itself.
+        // Deadlocks and the like (1213, 1020, 1205) come from the data. By default sysbench retries after
+        // them.
         let spec = self.spec(load, address, threads, seed)?.args(["--time=0", "--report-interval=1", "run"]);
         let mut running = self.commands.spawn(&spec, Stdio::piped(), Stdio::piped())?;
         let (sender, lines) = channel();
@@ -158,7 +160,7 @@ impl Load for SysbenchLoad {
     fn check(&mut self) -> Result<(), Error> {
         self.drain();
         if let Some(status) = self.running.ended()? {
-            // Its last words may still be on the way.
+            // Its last output may still be on the way.
             std::thread::sleep(Duration::from_millis(100));
             self.drain();
             let errors: Vec<&str> = self.text.lines().filter(|l| l.contains("FATAL")).collect();
@@ -176,7 +178,7 @@ impl Load for SysbenchLoad {
         let threads = self.threads as f64;
         let told: Vec<(f64, f64)> = self.drain().iter().filter_map(|l| parse_line(l)).collect();
         let &(tps, p95_ms) = told.last()?;
-        // A closed loop without pauses: each thread is always in one transaction.
+        // The load is a closed loop without pauses, so each thread is always in a transaction.
         let response_ms = if tps > 0.0 { threads * 1e3 / tps } else { 0.0 };
         Some(Told { tps, response_ms, p95_ms })
     }
@@ -191,7 +193,8 @@ impl Drop for SysbenchLoad {
     }
 }
 
-/// Transactions per second and the 95th percentile, ms, of a line that sysbench prints each second.
+/// Parses a line that sysbench prints each second: transactions per second, and the 95th percentile of the
+/// response times in ms.
 fn parse_line(line: &str) -> Option<(f64, f64)> {
     if !line.starts_with("[ ") {
         return None;

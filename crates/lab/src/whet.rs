@@ -1,4 +1,4 @@
-//! whet, by its command line alone, and the side that a server is on.
+//! Runs whet by its command line alone, and keeps the side that a server is on.
 
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long one of whet's commands may take.
+/// The longest time that one command of whet may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The program.
+/// whet's program.
 #[derive(Clone, Debug)]
 pub struct Whet {
     binary: PathBuf,
@@ -18,10 +18,10 @@ pub struct Whet {
 }
 
 impl Whet {
-    /// The one named, else the one beside the lab, else the one in PATH.
+    /// Returns the path of whet: the named file, else the file beside the lab, else the first in PATH.
     ///
     /// # Errors
-    /// Where there is none.
+    /// [`Error::Missing`] if there is none.
     pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
         let beside = std::env::current_exe().ok().and_then(|p| Some(p.parent()?.join("whet")));
         let found = match named {
@@ -34,23 +34,23 @@ impl Whet {
         })
     }
 
-    /// Run through the lab's log.
+    /// Describes whet. Its commands go to the lab's log.
     pub fn new(binary: &Path, commands: &Commands) -> Self {
         Self { binary: binary.to_owned(), commands: commands.clone() }
     }
 
-    /// What it calls itself.
+    /// Returns the output of `--version`.
     ///
     /// # Errors
-    /// Where it cannot be run.
+    /// An error if whet cannot be run.
     pub fn version(&self) -> Result<String, Error> {
         Ok(self.commands.must(&Spec::new(&self.binary).arg("--version"), LIMIT)?.trim().to_owned())
     }
 
-    /// One of its commands; its answer.
+    /// Runs a command of whet with `--format json` and returns its output.
     ///
     /// # Errors
-    /// whet's own, with its advice.
+    /// [`Error::Whet`] with whet's message and advice, if the command fails.
     pub fn run(&self, command: &str, arguments: &[String]) -> Result<Value, Error> {
         let spec = Spec::new(&self.binary).arg(command).args(arguments).args(["--format", "json"]);
         let answer = self.commands.run(&spec, LIMIT)?;
@@ -77,10 +77,11 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Of a server; with no whet nothing is ever done, and both sides are the server as it is.
+    /// Finds the state of a server. Without whet no command is ever run, and both sides are the server as it
+    /// is.
     ///
     /// # Errors
-    /// Those of `whet status`.
+    /// The errors of `whet status`; [`Error::Usage`] if the server is on another host.
     pub fn of(whet: Option<&Whet>, pid: Option<i32>) -> Result<Self, Error> {
         let Some(whet) = whet else { return Ok(Self { whet: None, pid: 0, found: None, now: None }) };
         let pid = pid.ok_or_else(|| {
@@ -98,25 +99,27 @@ impl Sides {
         Ok(Self { whet: Some(whet.clone()), pid, found, now: found })
     }
 
-    /// Rebuilds the server under the load that runs now; `None` where there is no whet, or clones from before this run.
+    /// Rebuilds the server under the present load. Returns `None` without doing so if there is no whet, or if
+    /// the server has clones.
     ///
     /// # Errors
-    /// whet's own.
+    /// whet's error.
     pub fn optimize(&mut self, seconds: Option<f64>) -> Result<Option<Value>, Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_none()) else { return Ok(None) };
         let mut words = vec![self.pid.to_string()];
         if let Some(seconds) = seconds {
             words.extend(["--seconds".to_owned(), seconds.to_string()]);
         }
-        // Before it is so: where whet is broken off in the middle, what it left is undone on the way out.
+        // This is set before the command, so that an interrupted `whet optimize` is undone at the end.
         self.now = Some(Side::With);
         Ok(Some(whet.run("optimize", &words)?))
     }
 
-    /// Undo or redo, unless that is the state already. In random order both sides need it equally often.
+    /// Runs `whet undo` or `whet redo`, unless the server is on the side already. In random order both sides
+    /// need this equally often.
     ///
     /// # Errors
-    /// whet's own.
+    /// whet's error.
     pub fn go(&mut self, side: Side) -> Result<(), Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now != Some(side)) else { return Ok(()) };
         let word = if side == Side::With { "redo" } else { "undo" };
@@ -125,10 +128,10 @@ impl Sides {
         Ok(())
     }
 
-    /// Leaves the server as it was found; one that had no clones is left undone.
+    /// Restores the state in which the server was found. A server that had no clones keeps them undone.
     ///
     /// # Errors
-    /// whet's own.
+    /// whet's error.
     pub fn restore(&mut self) -> Result<(), Error> {
         if self.now.is_some() { self.go(self.found.unwrap_or(Side::Without)) } else { Ok(()) }
     }
@@ -136,7 +139,8 @@ impl Sides {
 
 impl Drop for Sides {
     fn drop(&mut self) {
-        // On the way out of an error. A command that was broken off by a Ctrl-C is tried once more all the same.
+        // After an error. Even if the user's interrupt ended a command, the state is restored, so the
+        // interrupt is left out here.
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return };
         let wanted = self.found.unwrap_or(Side::Without);
         if self.now != Some(wanted) && crate::procfs::is_alive(self.pid) {

@@ -1,7 +1,8 @@
-//! How every scenario measures: warm up until steady, then pairs of windows, one with and one without, in random order.
+//! The measurement of most scenarios: the load warms up until its rate is steady. Then pairs of windows
+//! follow, one with clones and one without, in random order.
 //!
-//! Whatever drifts (the host's other guests, the buffer pool, the clock) is nearly the same for both halves of a pair, so the
-//! ratio within a pair is good even where single windows differ by half.
+//! Whatever drifts (the host's other guests, the buffer pool, the CPU clock) is nearly the same for both
+//! halves of a pair. So the ratio within a pair is good even if single windows differ by half.
 
 use crate::error::Error;
 use crate::gauge::{Gauge, Reading};
@@ -15,80 +16,81 @@ use crate::whet::Sides;
 use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
 
-/// How long and how often.
+/// How long and how often to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Pairs of windows.
     pub pairs: usize,
-    /// One window.
+    /// The length of a window.
     pub window: Duration,
-    /// Before each window, after the side was changed.
+    /// The pause before each window, after the change of sides.
     pub settle: Duration,
-    /// Whether each second is kept as well.
+    /// Whether the figures of each second are recorded as well.
     pub each_second: bool,
-    /// Longest time of warming up.
+    /// The longest time of warming up.
     pub warm_up: Duration,
-    /// Seconds of sampling, where whet's own default is not wanted.
+    /// Seconds for which whet samples, or `None` for whet's default.
     pub sampling: Option<f64>,
 }
 
-/// What a load tells of a second.
+/// The figures that a load reports about once a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     /// Transactions per second.
     pub tps: f64,
     /// Mean response time, ms.
     pub response_ms: f64,
-    /// Its 95th percentile, ms.
+    /// 95th percentile of the response times, ms.
     pub p95_ms: f64,
 }
 
-/// A load that runs.
+/// A running load.
 pub trait Load {
-    /// An error where it has ended or fails.
+    /// Checks that the load still runs.
     ///
     /// # Errors
-    /// That.
+    /// An error if the load has ended or fails.
     fn check(&mut self) -> Result<(), Error>;
 
-    /// What it has done so far, where that is not the server's statements.
+    /// Returns how many requests the load has done so far. `None` if it does not count them: then the
+    /// server's statements count.
     fn work(&self) -> Option<u64> {
         None
     }
 
-    /// From now on it runs on that side; none while it settles.
+    /// Sets the side that requests belong to from now on; `None` while the load settles.
     fn side(&mut self, _side: Option<Side>) {}
 
-    /// Of the time since the last call; none where nothing is known.
+    /// Returns the newest figures since the last call. `None` if there are none.
     fn told(&mut self) -> Option<Told> {
         None
     }
 }
 
-/// A server under a load, being measured.
+/// A server being measured under a load.
 #[derive(Debug)]
 pub struct Measuring<'a> {
-    /// The run.
+    /// The lab with its run.
     pub lab: &'a mut Lab,
-    /// The point.
+    /// The step.
     pub step: &'a Step,
-    /// Its server.
+    /// The server.
     pub server: &'a Server,
-    /// Its side.
+    /// The side that the server is on, and how to change it.
     pub sides: &'a mut Sides,
-    /// How.
+    /// How long and how often to measure.
     pub plan: Plan,
     gauge: Gauge,
     begin: Instant,
-    /// Pages written as of the last second.
+    /// Pages that the server had written at the end of the last second.
     flushed: Option<u64>,
 }
 
 impl<'a> Measuring<'a> {
-    /// Of a load that has just begun.
+    /// Begins to measure a load that has just begun.
     ///
     /// # Errors
-    /// Where the server does not answer.
+    /// An error if the server does not answer.
     pub fn new(
         lab: &'a mut Lab,
         step: &'a Step,
@@ -100,10 +102,10 @@ impl<'a> Measuring<'a> {
         Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
     }
 
-    /// Warms up, optimizes where that was not done yet, takes all windows.
+    /// Warms up, optimizes the server unless it has clones, and measures all windows.
     ///
     /// # Errors
-    /// Of the load, the server, whet, the disk.
+    /// The errors of the load, the server, whet and the folder.
     pub fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
         self.warm_up(load)?;
         self.lab.progress.doing("whet optimize");
@@ -124,7 +126,7 @@ impl<'a> Measuring<'a> {
         load.check()
     }
 
-    /// Runs until the rate is steady, at most as long as the plan allows.
+    /// Runs the load until its rate is steady, at most as long as the plan allows.
     fn warm_up(&mut self, load: &mut dyn Load) -> Result<(), Error> {
         self.lab.progress.doing("warming up");
         let until = self.begin + self.plan.warm_up;
@@ -212,14 +214,14 @@ impl<'a> Measuring<'a> {
         self.lab.folder.add(self.step, Event::Second(second))
     }
 
-    /// Something to point at in a graph over time.
+    /// Records a moment to mark in charts over time.
     fn mark(&mut self, what: &str) -> Result<(), Error> {
         let at = self.begin.elapsed().as_secs_f64();
         self.lab.folder.add(self.step, Event::Mark { at, what: what.to_owned() })
     }
 }
 
-/// What the load has done between two moments, where it counts by itself.
+/// Returns the requests done between two moments, if the load counts them.
 fn done(from: &(Reading, Option<u64>), to: &(Reading, Option<u64>)) -> Option<u64> {
     Some(to.1?.saturating_sub(from.1?))
 }

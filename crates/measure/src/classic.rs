@@ -1,4 +1,4 @@
-//! The older protocol: a minute with, a minute without.
+//! The classic method: a long half with clones, then a half without.
 
 use crate::gauge::sleep;
 use crate::paired::run;
@@ -7,12 +7,13 @@ use crate::{Error, Options, Progress, Side, Work};
 use engine::Pid;
 use std::time::Duration;
 
-/// Compares a target as older tools do: so long with, undo, so long without, redo. Slices of the options' window give the
-/// intervals; rounds are not looked at. Whatever else changes between the two halves is in the figures, so this is for
-/// comparing with what such tools have shown; [`crate::paired()`] is for knowing.
+/// Compares a target as older tools do: for the time `half` with clones, then undone, for the same time
+/// without. Each half is divided into slices of `options.window`, from which the intervals are computed.
+/// `options.rounds` is not used. The figures include every other change between the halves. So use this
+/// method to compare with figures of such tools, and [`crate::paired()`] to measure a gain.
 ///
 /// # Errors
-/// As [`crate::paired()`].
+/// Same as [`crate::paired()`].
 pub fn classic(
     pid: Pid,
     half: Duration,

@@ -1,4 +1,4 @@
-//! What the kernel says about CPU time: of the target, of its threads, of the host.
+//! CPU times as the kernel reports them: of a target, of its threads, of the host.
 
 use crate::Error;
 use engine::Pid;
@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// `USER_HZ`: the unit of times in /proc, a hundredth of a second on x86 whatever the kernel's own tick.
+/// The unit of times in /proc, in seconds (`USER_HZ`): a hundredth of a second on x86, whatever the kernel's
+/// own tick.
 const TICK: f64 = 0.01;
 
-/// A file of /proc.
+/// Reads a file of /proc.
 fn read(path: &str) -> Result<String, Error> {
     fs::read_to_string(path).map_err(|source| Error::Kernel { path: path.to_owned(), source })
 }
@@ -18,7 +19,8 @@ fn unknown(path: &str) -> Error {
     Error::Kernel { path: path.to_owned(), source: std::io::ErrorKind::InvalidData.into() }
 }
 
-/// Seconds of user mode of a process so far, by the kernel's coarse split.
+/// Returns the seconds that a process has spent in user mode so far. The kernel splits CPU time into user and
+/// system time coarsely.
 pub fn user_seconds(pid: Pid) -> Result<f64, Error> {
     let path = format!("/proc/{pid}/stat");
     user_ticks(&read(&path)?).map(|t| t * TICK).ok_or_else(|| unknown(&path))
@@ -28,7 +30,8 @@ fn user_ticks(stat: &str) -> Option<f64> {
     tracee::stat_field(stat, 14).map(|ticks| ticks as f64)
 }
 
-/// Seconds in which the host's CPUs had nothing to do so far, all of them together.
+/// Returns the seconds in which the host's CPUs had nothing to do so far, summed over all CPUs. Waiting for
+/// I/O is included.
 pub fn host_idle_seconds() -> Result<f64, Error> {
     let path = "/proc/stat";
     idle_ticks(&read(path)?).map(|t| t * TICK).ok_or_else(|| unknown(path))
@@ -40,14 +43,15 @@ fn idle_ticks(stat: &str) -> Option<f64> {
     Some(idle + waiting)
 }
 
-/// How many CPUs the host has switched on.
+/// Returns the number of CPUs that the host has switched on, at least 1.
 pub fn host_cpus() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let cpus = stat.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu "));
     (cpus.count() as f64).max(1.0)
 }
 
-/// How many CPUs the target can use at once: as many as its threads may run on, fewer where a control group's quota says so.
+/// Returns the number of CPUs that the target can use at once. This is the smallest of three: the CPUs on
+/// which its main thread may run, the quotas of its control group and of those above, and the host's CPUs.
 pub fn capacity(pid: Pid) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed:")).map_or(f64::MAX, bits);
@@ -64,19 +68,20 @@ pub fn capacity(pid: Pid) -> f64 {
     allowed.min(quota).min(host_cpus())
 }
 
-/// The ones of a mask like `ff,00000003`; at least one, as a thread can run somewhere.
+/// Returns the number of set bits of a mask like `ff,00000003`; at least 1, since a thread can run somewhere.
 fn bits(mask: &str) -> f64 {
     f64::from(mask.chars().filter_map(|c| c.to_digit(16)).map(u32::count_ones).sum::<u32>().max(1))
 }
 
-/// CPUs' worth of a quota like `150000 100000`; None for `max`.
+/// Returns the number of CPUs that a quota like `150000 100000` allows; `None` for `max`.
 fn share(cpu_max: &str) -> Option<f64> {
     let (quota, period) = cpu_max.trim().split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
     (period > 0.0).then_some(quota / period)
 }
 
-/// For each thread, nanoseconds in which it ran or waited for a CPU: all that it did not sleep.
+/// Returns, by thread id, the nanoseconds in which each thread ran or waited for a CPU. The rest of its time
+/// it slept.
 pub fn awake(pid: Pid) -> BTreeMap<String, f64> {
     let folders = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let threads = folders.filter_map(|thread| {
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_proc() {
+    fn fields_of_proc_are_parsed() {
         let stat = "7 (odd) name) S 1 2 3 4 5 6 7 8 9 10 42 17 0 0 20 0 1 0 100";
         assert_eq!(user_ticks(stat), Some(42.0));
         assert_eq!(user_ticks("7 (x"), None);
@@ -110,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_this_process() {
+    fn cpu_times_of_this_process_can_be_read() {
         let me = Pid(std::process::id().cast_signed());
         assert!(user_seconds(me).unwrap() >= 0.0 && host_idle_seconds().unwrap() > 0.0);
         assert!(capacity(me) > 0.0 && capacity(me) <= host_cpus());

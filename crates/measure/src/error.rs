@@ -1,36 +1,37 @@
-//! Why there is no answer.
+//! The errors of a comparison.
 
 use engine::{ExitCode, Pid};
 
-/// What stopped a comparison. The target is as it was found, unless the error itself says otherwise.
+/// The reason why a comparison ended early. The target is as it was found, unless the error itself says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The target could not be looked at or switched.
+    /// The target could not be read or switched.
     #[error(transparent)]
     Engine(#[from] engine::Error),
     /// The target's work could not be read.
     #[error("cannot read {what}")]
     Work {
-        /// What was to be read.
+        /// A description of the work.
         what: String,
-        /// Why.
+        /// The cause.
         source: WorkError,
     },
-    /// A file of the kernel's could not be read or understood.
+    /// A file of the kernel could not be read or parsed.
     #[error("cannot read {path}")]
     Kernel {
         /// The file.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The process that would restore the target could not be started: nothing was begun.
+    /// The process that would restore the target could not be started. Nothing was changed.
     #[error("cannot start the process that restores {pid} should this one be killed")]
     Guard {
         /// The target.
         pid: Pid,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The target could not be brought back to the state in which it was found.
@@ -38,27 +39,27 @@ pub enum Error {
     NotRestored {
         /// The target.
         pid: Pid,
-        /// The word of the state.
+        /// The name of the state in which it was found.
         found: &'static str,
-        /// Why not.
+        /// The cause.
         source: engine::Error,
     },
 }
 
-/// Why a count of work could not be read, as the kind of work has it.
+/// An error from reading a count of work, described by the kind of work.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct WorkError {
-    /// The cause, for people.
+    /// The cause, for display.
     pub message: String,
-    /// What can be done about it.
+    /// The operator's next step.
     pub next: String,
-    /// How a command should end.
+    /// The exit code of the command.
     pub exit: ExitCode,
 }
 
 impl Error {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
@@ -73,7 +74,7 @@ impl Error {
         }
     }
 
-    /// A stable name of the cause, for JSON.
+    /// Returns a stable name of the cause, for JSON.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -85,7 +86,7 @@ impl Error {
         }
     }
 
-    /// What the operator can do next.
+    /// Returns the operator's next step.
     #[must_use]
     pub fn next_step(&self) -> String {
         match self {

@@ -1,11 +1,11 @@
-//! A number and how far it can be trusted.
+//! A number with its uncertainty.
 
 use serde::{Deserialize, Serialize};
 
 /// A value with its 95% interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best single number.
+    /// The best estimate.
     pub value: f64,
     /// The interval's lower end.
     pub low: f64,
@@ -14,28 +14,31 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A value with the percentile bootstrap's interval (Efron 1979), which takes what the same statistic came to of
-    /// samples drawn anew; sorts them. None where anything is not a number to reckon with.
+    /// Returns a value with its interval, by the percentile bootstrap (Efron 1979). `redrawn` holds the same
+    /// statistic of resampled data. The interval reaches from its 2.5% quantile to its 97.5% quantile. Sorts
+    /// `redrawn`. Returns `None` if any value is not finite.
     pub(crate) fn of(value: f64, redrawn: &mut [f64]) -> Option<Self> {
         redrawn.sort_unstable_by(f64::total_cmp);
         let this = Self { value, low: quantile(redrawn, 0.025), high: quantile(redrawn, 0.975) };
         [this.value, this.low, this.high].iter().all(|v| v.is_finite()).then_some(this)
     }
 
-    /// How many times its lower end the interval's upper end is: 1 is certainty.
+    /// Returns the interval's upper end divided by its lower end: 1 is certainty. Infinite if the lower end
+    /// is not above 0.
     #[must_use]
     pub fn width(&self) -> f64 {
         if self.low > 0.0 { self.high / self.low } else { f64::INFINITY }
     }
 
-    /// Whether a value lies in the interval.
+    /// Returns whether a value lies in the interval.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }
 
-/// The middle value, the mean of the two where there are two; reorders. NaN of none.
+/// Returns the median; for an even number of values, the mean of the two in the middle. Reorders the values.
+/// Returns NaN if there are none.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     let half = values.len() / 2;
     if values.is_empty() {
@@ -47,7 +50,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     if is_odd { middle } else { f64::midpoint(middle, next) }
 }
 
-/// The value below which a share of sorted values lies; NaN of none.
+/// Returns the value at a share of sorted values, by the nearest index; NaN if there are none.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the last index")]
@@ -55,12 +58,13 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(at.min(last)).copied().unwrap_or(f64::NAN)
 }
 
-/// A small generator (splitmix64): the same seed gives the same numbers on every machine.
+/// A small generator of random numbers (splitmix64). The same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// A seed that nobody knows beforehand. 32 bits, so that it survives readers of JSON that know only floating point.
+    /// Draws an unpredictable seed. It has 32 bits, so JSON readers that have only floating point keep it
+    /// exactly.
     pub fn draw_seed() -> u64 {
         use std::hash::{BuildHasher, Hasher};
         std::hash::RandomState::new().build_hasher().finish() >> 32
@@ -73,7 +77,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, each as likely as the others to within n / 2^64.
+    /// Returns a number below `n`. All numbers are equally likely, to within n / 2^64.
     pub fn below(&mut self, n: usize) -> usize {
         let wide = u128::from(self.next()) * (n as u128);
         usize::try_from(wide >> 64).unwrap_or(0)
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn middles() {
+    fn medians_are_correct() {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), 2.5);
         assert_eq!(median(&mut [7.0]), 7.0);
@@ -93,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_lie_where_they_should() {
+    fn intervals_are_quantiles() {
         let mut redrawn: Vec<f64> = (0..=1000).rev().map(f64::from).collect();
         let e = Estimate::of(500.0, &mut redrawn).unwrap();
         assert_eq!((e.low, e.high), (25.0, 975.0));

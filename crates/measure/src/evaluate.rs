@@ -1,4 +1,4 @@
-//! From windows to figures, and to what they are worth. Pure.
+//! Computes the figures and the verdict from windows. Pure.
 
 use crate::report::{Comparison, EventSource, Events, Method, Verdict, Warning};
 use crate::sample::Sample;
@@ -6,36 +6,39 @@ use crate::steadiness::{Bottleneck, STEADY};
 use crate::window::{HardwareCounts, Window};
 use crate::{Estimate, report};
 
-/// Fewest pairs (or slices of a side) that give an interval at all.
+/// The fewest pairs (or slices of a side) that give an interval.
 const FEWEST: usize = 5;
-/// An interval that holds 1 says "no difference" only if it is no wider than this, its upper end over its lower.
+/// The largest width, upper end divided by lower end, at which an interval shows that there is no difference.
 const NARROW: f64 = 1.25;
-/// The least effect that is one: the share by which work per CPU second must be more or less. A comparison of nothing with nothing
-/// differs by as much now and then, whatever its interval says.
+/// The smallest change of work per CPU second that counts as a difference, as a share. An A/A control differs
+/// by as much now and then, whatever its interval says.
 pub const LEAST_EFFECT: f64 = 0.01;
-/// A share of void pairs that the reader should know of.
+/// The share of void pairs above which a warning is given.
 const VOID: f64 = 0.05;
 
 /// The figures of a comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figures {
-    /// Work per second.
+    /// Work per second, with clones and without.
     pub qps: Comparison,
-    /// CPU seconds per second.
+    /// CPU seconds per second, with clones and without.
     pub cpu_usage: Comparison,
-    /// Work per CPU second, with over without.
+    /// Work per CPU second with clones, divided by work per CPU second without.
     pub factor: Estimate,
-    /// The same of user mode, all windows together; None where no user time was seen.
+    /// Work per user CPU second with clones, divided by work per user CPU second without, from the sums over
+    /// all windows. `None` if the kernel saw no user time.
     pub user_factor: Option<Estimate>,
-    /// What the CPU counted.
+    /// Rates of events that the CPU counted.
     pub events: Events,
-    /// Pairs used.
+    /// The number of compared pairs; with the classic method, of slices on the side with fewer.
     pub pairs: u32,
-    /// Pairs left out.
+    /// The number of pairs that were left out; with the classic method, of slices of both sides.
     pub void_pairs: u32,
 }
 
-/// The figures of windows; None where fewer than half of them (or than five pairs) saw work.
+/// Computes the figures of windows. Returns `None` if fewer than five pairs (or slices of a side) are usable,
+/// if fewer are usable than void, or if a figure is not finite. A pair is usable if both windows have work
+/// and CPU time, a slice if it has both.
 #[must_use]
 pub fn evaluate(windows: &[Window], method: Method, seed: u64) -> Option<Figures> {
     let sample = match method {
@@ -62,7 +65,7 @@ pub fn evaluate(windows: &[Window], method: Method, seed: u64) -> Option<Figures
     })
 }
 
-/// What the CPU counted: rates of all windows together.
+/// Computes the rates of events that the CPU counted, over all windows together.
 fn events(sample: &Sample, seed: u64) -> Events {
     if !sample.with.iter().chain(&sample.without).any(|w| w.hardware.is_some()) {
         return Events::none();
@@ -83,7 +86,7 @@ fn events(sample: &Sample, seed: u64) -> Events {
     }
 }
 
-/// What a factor says, by its interval and by its size.
+/// Returns the verdict for a factor, from its interval and its size.
 #[must_use]
 pub fn verdict(factor: &Estimate) -> Verdict {
     match factor {
@@ -94,7 +97,7 @@ pub fn verdict(factor: &Estimate) -> Verdict {
     }
 }
 
-/// What the figures are worth: the verdict, and what the reader must know.
+/// Returns the verdict, and the warnings that the reader needs.
 pub(crate) fn judge(
     figures: Option<&Figures>,
     variation: f64,

@@ -1,4 +1,4 @@
-//! Takes windows of a live target.
+//! Measures windows of a live target.
 
 use crate::hardware::{self, Hardware};
 use crate::window::HardwareCounts;
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracee::Process;
 
-/// Nobody who presses Ctrl-C waits longer than this.
+/// The longest sleep between two checks for an interrupt, so that Ctrl-C acts within this time.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Sleeps, unless there is a wish to end.
+/// Sleeps, or returns an error as soon as the user interrupts.
 pub fn sleep(time: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     let end = Instant::now() + time;
     loop {
@@ -23,10 +23,10 @@ pub fn sleep(time: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-/// Everything that is read at one moment.
+/// All counters, read at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Since the gauge was made.
+    /// Seconds since the gauge was created.
     seconds: f64,
     cpu: f64,
     work: f64,
@@ -35,7 +35,7 @@ struct Reading {
     hardware: Option<HardwareCounts>,
 }
 
-/// Reads a target's counters.
+/// A reader of a target's counters.
 pub struct Gauge<'a> {
     process: Process,
     work: &'a mut dyn Work,
@@ -57,7 +57,7 @@ impl<'a> Gauge<'a> {
         Self { process, work, hardware, begun: Instant::now(), awake }
     }
 
-    /// Takes one window.
+    /// Measures one window.
     pub fn window(
         &mut self,
         pair: u32,
@@ -80,8 +80,8 @@ impl<'a> Gauge<'a> {
         })
     }
 
-    /// The share of the time since the gauge was made in which the target's busiest thread was not asleep; 0 where the
-    /// kernel does not say.
+    /// Returns the share of time since the gauge was created in which the target's busiest thread did not
+    /// sleep. Returns 0 if the kernel does not report these times.
     pub fn busiest_thread(&self) -> f64 {
         let elapsed = self.begun.elapsed().as_secs_f64() * 1e9;
         let awake = cpu::awake(self.pid());
@@ -93,7 +93,8 @@ impl<'a> Gauge<'a> {
         self.process.pid()
     }
 
-    /// Time and CPU time as of the middle of the question about work, which may take a while.
+    /// Reads all counters. Wall time and CPU time are those in the middle of the read of the work, which may
+    /// take long.
     fn read(&mut self, interrupt: &Interrupt) -> Result<Reading, Error> {
         let hardware = self.hardware.as_mut().map(Hardware::read);
         let (user, host_idle) = (cpu::user_seconds(self.pid()), cpu::host_idle_seconds()?);
@@ -102,7 +103,7 @@ impl<'a> Gauge<'a> {
         let work = self.work.read();
         let after = self.clocks()?;
         let work = work.map_err(|source| match interrupt.check() {
-            // A signal to the terminal's whole group may have ended what counts.
+            // A signal to the terminal's whole process group may have ended the process that counts.
             Err(wish) => wish.into(),
             Ok(()) => Error::Work { what: self.work.what(), source },
         })?;

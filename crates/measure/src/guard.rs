@@ -1,8 +1,9 @@
-//! A process that puts the target back should the one that compares be killed.
+//! Starts a process that restores the target if the comparing process is killed.
 //!
-//! It is whet itself, called with [`GUARD_COMMAND`], in a process group of its own so that a signal to the terminal's or
-//! the shell's group does not end both. It holds the reading end of a pipe. A word through it says that all is well; its
-//! end without a word says that the other one is dead, however it died.
+//! This guard is whet itself, called with [`GUARD_COMMAND`]. It runs in a process group of its own, so that a
+//! signal to the terminal's or the shell's group does not end both processes. It holds the reading end of a
+//! pipe. A byte in the pipe means that nothing remains to be restored. The end of the pipe without a byte
+//! means that the comparing process is dead, whatever its cause of death.
 
 use crate::{Error, GUARD_COMMAND};
 use engine::{Pid, Switch, TargetState};
@@ -11,23 +12,23 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the guard says when it is ready, and what it is told when it is not needed any more.
+/// The byte that the guard writes when it is ready, and reads when it is no longer needed.
 const WORD: &[u8; 1] = b".";
-/// How long it goes on trying to restore a target that is busy.
+/// The longest time for attempts to restore a target that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A running guard. Dropped without [`Guard::dismiss`] it restores the target.
+/// A running guard. If dropped without [`Guard::dismiss`], it restores the target.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
 }
 
 impl Guard {
-    /// Starts one for a switch that has not been used yet, and waits until it is ready.
+    /// Starts a guard for a switch that has not been used yet, and waits until the guard is ready.
     pub fn start(switch: &Switch) -> Result<Self, Error> {
         let pid = switch.process().pid();
-        // Not its path: it may have been replaced by an upgrade since.
+        // The path of the program is not used, as an upgrade may have replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("whet").arg(GUARD_COMMAND).arg(pid.to_string());
         command.arg(switch.generation().to_string()).arg(switch.found().word());
@@ -39,11 +40,11 @@ impl Guard {
             other => {
                 let _ = child.kill();
                 let _ = child.wait();
-                // It ends for want of a target, too.
+                // The guard also ends if the target has ended.
                 if !switch.process().is_alive() {
                     return Err(Error::Engine(tracee::Error::Gone(pid).into()));
                 }
-                // Nor is there anything to restore where somebody else has changed it.
+                // If another command has changed the target, there is nothing to restore.
                 if !switch.stands() {
                     return Err(Error::Engine(engine::Error::Changed { pid }));
                 }
@@ -53,7 +54,7 @@ impl Guard {
         }
     }
 
-    /// Ends it: the target is as it was found, or is somebody else's now.
+    /// Ends the guard. The target is as it was found, or another command has changed it.
     pub fn dismiss(mut self) {
         if let Some(mut pipe) = self.child.stdin.take() {
             let _ = pipe.write_all(WORD);
@@ -62,12 +63,13 @@ impl Guard {
     }
 }
 
-/// What the guard does: waits for the end of standard input; restores the target unless it is told that there is no need.
-/// The words are those after [`GUARD_COMMAND`]. Signals that ask for an orderly end must be ignored by the caller. Whether
-/// there was need.
+/// Runs the guard: waits for the end of standard input, and restores the target unless a byte comes first.
+/// The parameters are the words after [`GUARD_COMMAND`]. The caller must ignore signals that request an
+/// orderly end. Returns whether the comparing process had died.
 ///
 /// # Errors
-/// [`Error::NotRestored`].
+/// [`Error::NotRestored`]; [`Error::Engine`] if there is no comparison; [`Error::Guard`] if standard output
+/// fails.
 pub fn guard(pid: Pid, generation: u32, found: TargetState) -> Result<bool, Error> {
     let stopped = |source| Error::Guard { pid, source };
     let mut switch = Switch::stand_in(pid, generation, found)?;
@@ -83,7 +85,8 @@ pub fn guard(pid: Pid, generation: u32, found: TargetState) -> Result<bool, Erro
     }
 }
 
-/// Brings a target back to the state in which it was found, patiently.
+/// Restores a target to the state in which it was found. Repeats failed attempts for a minute. Does nothing
+/// if another command has changed the target.
 pub(crate) fn restore(switch: &mut Switch) -> Result<(), Error> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -91,7 +94,8 @@ pub(crate) fn restore(switch: &mut Switch) -> Result<(), Error> {
             Ok(()) | Err(engine::Error::Changed { .. }) => return Ok(()),
             Err(e) => e,
         };
-        // Much passes: a whet that dies holds lock and target for a moment yet, a debugger lets go, a job is continued.
+        // Many errors pass: a dying whet holds the lock and the target for another moment, a debugger
+        // detaches, a stopped job is continued.
         use engine::ExitCode as X;
         let is_final = matches!(source.exit_code(), X::Gone | X::NotFound | X::Permission | X::Nothing);
         if is_final || Instant::now() > end {

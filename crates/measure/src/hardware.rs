@@ -1,16 +1,16 @@
-//! What the CPU's own counters say, where there are any.
+//! Reads the CPU's performance counters, if there are any.
 
 use crate::window::HardwareCounts;
 use engine::Pid;
 use perf::{Counted, Counter};
 
-/// The counters of one target; what the CPU cannot count is None.
+/// The counters of one target. A counter is `None` if the CPU cannot count the event.
 #[derive(Debug)]
 pub struct Hardware {
     counters: [Option<Counter>; 6],
 }
 
-/// In the order in which [`HardwareCounts`] has them.
+/// The events, in the order of the fields of [`HardwareCounts`].
 const EVENTS: [Counted; 6] = [
     Counted::Cycles,
     Counted::Instructions,
@@ -21,7 +21,7 @@ const EVENTS: [Counted; 6] = [
 ];
 
 impl Hardware {
-    /// Begins to count; None where not even cycles can be counted, as in most virtual machines.
+    /// Starts counting. Returns `None` if not even cycles can be counted, as in most virtual machines.
     pub fn open(pid: Pid) -> Option<Self> {
         let cycles = Counter::open(pid.0, EVENTS[0]).ok()?;
         let mut counters = EVENTS.map(|_| None);
@@ -32,11 +32,11 @@ impl Hardware {
         Some(Self { counters })
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn read(&mut self) -> HardwareCounts {
         let mut next = self.counters.iter_mut().map(|counter| {
             let count = counter.as_mut()?.read().ok()?;
-            // Where counters take turns, what one saw stands for the whole time.
+            // If events share counters in turns, each count is scaled up to the whole time.
             let scale = count.enabled_ns as f64 / count.running_ns as f64;
             (count.running_ns > 0).then_some(count.counted as f64 * scale)
         });
@@ -52,7 +52,7 @@ impl Hardware {
     }
 }
 
-/// What came between two readings.
+/// Returns the increase of each count between two readings.
 pub fn between(before: HardwareCounts, after: HardwareCounts) -> HardwareCounts {
     let less = |a: Option<f64>, b: Option<f64>| Some((a? - b?).max(0.0));
     HardwareCounts {

@@ -1,12 +1,13 @@
-//! Does it pay: one live target's work and CPU time with whet's code and without.
+//! Compares one live target's work and CPU time with clones and without: does the rebuild gain?
 //!
-//! You give an optimized process under load, and something that counts its work ([`Work`]); it gives ratios with 95%
-//! intervals, and says whether they can be believed ([`Report`]). The target is left in the state in which it was found.
+//! The input is an optimized process under load and a counter of its work ([`Work`]). The output is ratios
+//! with 95% intervals, and whether they can be trusted ([`Report`]). The target is left in the state in which
+//! it was found.
 //!
-//! The method ([`paired()`]): two short windows make a pair, one with and one without, in random order. Whatever drifts (the
-//! host's other guests, the caches, the clock rate) is nearly the same for both halves, so the ratio within a pair is
-//! good even where single runs differ by half. The answer is the median of the ratios. What is computed from the windows
-//! is pure ([`evaluate()`], [`Estimate`]).
+//! The method ([`paired()`]): two short windows make a pair, one with clones and one without, in random
+//! order. Whatever drifts (the host's other guests, the caches, the clock rate) is nearly the same for both
+//! windows. So the ratio within a pair is good even if single runs differ by half. The result is the median
+//! of the ratios. The computations on windows are pure ([`evaluate()`], [`Estimate`]).
 #![forbid(unsafe_code)]
 
 mod classic;
@@ -38,5 +39,6 @@ pub use report::{Comparison, EventSource, Events, Method, Report, Verdict, Warni
 pub use window::{HardwareCounts, Side, Window};
 pub use work::{Command, MySql, MySqlOptions, SystemCalls, Work};
 
-/// The hidden command by which whet calls itself to restore a target should the one that compares be killed.
+/// The hidden command by which whet calls itself as the guard, to restore a target if the comparing process
+/// is killed.
 pub const GUARD_COMMAND: &str = "restore-after-death";

@@ -1,24 +1,27 @@
-//! How a comparison is made.
+//! The options of a comparison.
 
 use engine::Interrupt;
 use std::time::Duration;
 
-/// How a paired comparison is made. The default takes about 80 seconds.
+/// The options of a comparison. With the defaults, a paired comparison takes about 80 seconds.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many pairs of windows, at least 2. 20 find a difference of 10% on a quiet machine.
+    /// The number of pairs of windows. Fewer than 5 give no figures; 20 show a difference of 10% on a quiet
+    /// machine.
     pub rounds: u32,
-    /// The length of one window, longer than nothing.
+    /// The length of one window; longer than zero.
     pub window: Duration,
-    /// Waited after each switch before a window begins, so that caches and predictors have met the new code.
+    /// The pause after each switch before a window begins, so that caches and predictors adapt to the new
+    /// code.
     pub settle: Duration,
-    /// Decides the order within pairs and the draws of the intervals: the same seed and windows, the same answer. Drawn
-    /// where it is not given.
+    /// The seed of the order within pairs and of the resampling for intervals. The same seed and windows give
+    /// the same result. If this is `None`, a seed is drawn.
     pub seed: Option<u64>,
-    /// Whether a process of its own restores the target should this one be killed in the midst of it. It is this
-    /// process's program, called with [`crate::GUARD_COMMAND`]: its `main` must then call [`crate::guard()`].
+    /// Whether a second process restores the target if this process is killed during the comparison. The
+    /// second process runs the same program, called with [`crate::GUARD_COMMAND`], so the program's `main`
+    /// must then call [`crate::guard()`].
     pub guarded: bool,
-    /// A wish that it end soon; the target is restored then.
+    /// The user's request to end soon. The target is then restored.
     pub interrupt: Interrupt,
 }
 
@@ -35,16 +38,16 @@ impl Default for Options {
     }
 }
 
-/// How far it has come.
+/// The progress of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Whether there is any load at all.
+    /// The comparison checks whether there is any load.
     Looking,
-    /// This window of so many.
+    /// A window has ended.
     Window {
-        /// From 1.
+        /// The number of windows that have ended, from 1.
         done: u32,
-        /// How many there will be.
+        /// The number of all windows.
         of: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! The comparison itself: short windows in pairs.
+//! The paired comparison: short windows in pairs.
 
 use crate::estimate::Random;
 use crate::evaluate::{evaluate, judge};
@@ -10,15 +10,17 @@ use crate::{Error, Options, Progress, Side, Window, Work, cpu};
 use engine::Pid;
 use std::time::{Duration, Instant};
 
-/// How long it is watched whether there is load at all, at least.
+/// The shortest time for which the load is checked before the comparison.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Compares a target with whet's code and without, in pairs of short windows in random order. Where there is no load it
-/// says so within a second or a window, and the target is never touched.
+/// Compares a target with clones and without, in pairs of short windows in random order. The load is checked
+/// first, for a second or for one window if that is longer. If there is no load, the report says so, and the
+/// target is not changed.
 ///
 /// # Errors
-/// [`Error`]; [`engine::Error::Changed`] where somebody undid, redid or optimized the target meanwhile,
-/// [`engine::Error::Interrupted`] after a wish to end. The target is as it was found, or as they have it.
+/// Any of [`Error`]: [`engine::Error::Changed`] if another command undid, redid or optimized the target
+/// meanwhile, [`engine::Error::Interrupted`] if the user interrupted. The target is then as it was found, or
+/// as the other command left it.
 pub fn paired(
     pid: Pid,
     options: &Options,
@@ -45,7 +47,7 @@ pub fn paired(
     })
 }
 
-/// What every method has in common: a look whether there is anything to compare, the way back, the evaluation.
+/// Does what both methods have in common: checks the load, restores the target, evaluates the windows.
 pub(crate) fn run(
     pid: Pid,
     method: Method,
@@ -65,7 +67,7 @@ pub(crate) fn run(
 
     progress(Progress::Looking);
     let look = gauge.window(0, Side::With, options.window.max(LOOK), &options.interrupt);
-    // Now, as no thread is awake while it is stopped for a switch.
+    // This is read before the comparison, as a switch stops all threads and none is awake then.
     let busiest = gauge.busiest_thread();
     let outcome = look.and_then(|look| {
         let is_idle = look.is_void() || Bottleneck::new(&[look], capacity, host_cpus, 0.0).is_idle();

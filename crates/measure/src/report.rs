@@ -1,114 +1,120 @@
-//! The answer, as data. Its JSON is stable.
+//! The result of a comparison, as data. Its JSON is stable.
 
 use crate::Estimate;
 use crate::window::Window;
 use engine::StopMs;
 use serde::{Deserialize, Serialize};
 
-/// What a comparison has shown.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The target.
     pub pid: i32,
-    /// The program.
+    /// Its program.
     pub exe: String,
-    /// How it was compared: `paired` or `classic`.
+    /// The method: `paired` or `classic`.
     pub method: Method,
-    /// Which work was counted.
+    /// The kind of work that was counted.
     pub work: WorkName,
-    /// Work per second. None where nothing could be compared.
+    /// Work per second. `None` if nothing could be compared.
     pub qps: Option<Comparison>,
     /// CPU seconds that the target used per second: 1.5 is one CPU and a half.
     pub cpu_usage: Option<Comparison>,
-    /// Change of work per second over change of CPU usage, which is the change of work per CPU second: 1.25 is a quarter
-    /// more work of the same CPU time. The one figure to quote: it holds whether or not the CPU is the bottleneck.
+    /// The change of work per second divided by the change of CPU usage. This is the change of work per CPU
+    /// second: 1.25 is a quarter more work for the same CPU time. Quote this figure: it holds whether or not
+    /// the CPU is the bottleneck.
     pub combined_improvement_factor: Option<Estimate>,
-    /// The same of user mode alone, over all windows together: the kernel's split of user and system time is too coarse
-    /// for single ones. None where the kernel saw no user time.
+    /// Work per user CPU second with clones, divided by work per user CPU second without. It is computed from
+    /// the sums over all windows, as the kernel splits user and system time too coarsely for single windows.
+    /// `None` if the kernel saw no user time.
     pub user_cpu_factor: Option<Estimate>,
-    /// What the CPU's own counters say.
+    /// Rates of events that the CPU's performance counters counted.
     pub events: Events,
-    /// What a model of a named CPU says where there are no counters: not measured, and for the caller to fill in.
+    /// Events that a model of a named CPU predicts, if there are no counters. They are not measured, and the
+    /// caller fills them in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub modelled: Option<engine::FetchReport>,
-    /// What the figures say.
+    /// The verdict on the figures.
     pub verdict: Verdict,
-    /// Whether they say anything: there was load enough, and the interval is narrow enough.
+    /// Whether there is a verdict: there was load enough, and the figures are certain enough.
     pub can_tell: bool,
-    /// Whether the load was about the same throughout.
+    /// Whether the load was about the same throughout. False if nothing could be compared.
     pub steady: bool,
-    /// Whether the CPU was the bottleneck; if not, work per second stays the same however much CPU time is saved.
+    /// Whether the CPU was the bottleneck. If not, work per second stays the same however much CPU time is
+    /// saved.
     pub cpu_bound: bool,
-    /// What the reader must know to read the figures right.
+    /// Warnings that the reader needs to interpret the figures.
     pub warnings: Vec<Warning>,
-    /// Pairs that were compared; with the classic method, slices of each side.
+    /// The number of compared pairs; with the classic method, of slices on the side with fewer.
     pub pairs: u32,
-    /// Pairs left out as one of their windows saw no work.
+    /// The number of pairs that were left out because one of their windows saw no work; with the classic
+    /// method, of slices without work.
     pub void_pairs: u32,
-    /// The windows' length.
+    /// The length of a window, in seconds.
     pub window_seconds: f64,
-    /// What the order and the intervals were drawn by.
+    /// The seed of the order and of the resampling for intervals.
     pub seed: u64,
-    /// How long it took.
+    /// The duration of the whole comparison, in seconds.
     pub seconds: f64,
-    /// How often the target was switched.
+    /// The number of switches of the target.
     pub switches: u32,
-    /// How long it stood still for that, each time.
+    /// The longest stop of the target for each switch, in milliseconds.
     pub stop_ms: StopMs,
-    /// All windows, in the order in which they were taken.
+    /// All windows, in the order in which they were measured.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub windows: Vec<Window>,
 }
 
-/// A way to compare.
+/// A method of comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Short windows in pairs.
     Paired,
-    /// A minute with, a minute without.
+    /// A minute with clones, then a minute without.
     Classic,
 }
 
-/// Which work was counted.
+/// The kind of work that was counted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WorkName {
     /// A stable word: `mysql`, `command`, `system_calls`, `reads_and_writes`.
     pub kind: String,
-    /// For people.
+    /// A description, for display.
     pub what: String,
 }
 
-/// One figure on both sides.
+/// One figure, with clones and without.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// With the original code.
+    /// The figure of the original code.
     pub without: Estimate,
-    /// With whet's.
+    /// The figure of the clones.
     pub with: Estimate,
-    /// With over without, within pairs: 1 is no change.
+    /// The change from the original code to the clones, as a ratio: 1 is no change. It is the median of the
+    /// ratios within pairs, or the ratio of the two figures if these are sums over all windows.
     pub change: Estimate,
 }
 
-/// Events in the CPU, user mode alone.
+/// Rates of events in the CPU, in user mode only.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Events {
-    /// Where the figures come from.
+    /// The source of the figures.
     pub source: EventSource,
     /// Instructions per cycle.
     pub ipc: Option<Comparison>,
-    /// Misses of the first-level instruction cache, of a thousand instructions.
+    /// Misses of the first-level instruction cache per thousand instructions.
     pub icache_misses: Option<Comparison>,
-    /// Misses of the instruction TLB, of a thousand instructions.
+    /// Misses of the instruction TLB per thousand instructions.
     pub itlb_misses: Option<Comparison>,
-    /// Branches mispredicted, of a thousand instructions.
+    /// Mispredicted branches per thousand instructions.
     pub branch_misses: Option<Comparison>,
-    /// The share of cycles in which the front end delivered nothing.
+    /// The share of cycles in which the CPU's fetch front end delivered nothing.
     pub frontend_stalls: Option<Comparison>,
 }
 
 impl Events {
-    /// Where nothing counts.
+    /// Returns the events of a comparison without counters.
     pub(crate) fn none() -> Self {
         Self {
             source: EventSource::None,
@@ -121,38 +127,38 @@ impl Events {
     }
 }
 
-/// Where figures about events come from.
+/// The source of figures about events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSource {
     /// The CPU's performance counters.
     Pmu,
-    /// There are none here, as in most virtual machines.
+    /// There are no counters, as in most virtual machines.
     None,
 }
 
-/// What the figures say about work per CPU second.
+/// The verdict on work per CPU second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// More with whet's code: the whole interval lies above 1.
+    /// More with clones: the whole interval lies above 1, and the gain is at least [`crate::LEAST_EFFECT`].
     Better,
-    /// Less with whet's code: the whole interval lies below 1.
+    /// Less with clones: the whole interval lies below 1, and the loss is at least [`crate::LEAST_EFFECT`].
     Worse,
-    /// The interval holds 1.
+    /// No difference: the interval is narrow and contains 1, or the change is too small to count.
     NoDifference,
-    /// There is no figure that could be trusted.
+    /// The figures allow no verdict.
     CannotTell,
 }
 
-/// Something the reader must know.
+/// A warning that the reader needs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     /// A stable name: `idle`, `no_work`, `uncertain`, `not_steady`, `not_cpu_bound`, `void_pairs`, `drift`.
     pub code: String,
-    /// What was seen.
+    /// The observation, for display.
     pub text: String,
-    /// What can be done.
+    /// The advice.
     pub hint: String,
 }
 

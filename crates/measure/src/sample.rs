@@ -1,12 +1,13 @@
-//! Windows of both sides, drawn anew as often as an interval takes. Pure.
+//! Windows of both sides, and their resampling for intervals. Pure.
 
 use crate::estimate::{Estimate, Random, median};
 use crate::report::Comparison;
 use crate::window::{Side, Window};
 
-/// How many times a sample is drawn anew for an interval.
+/// How many times a sample is redrawn for an interval.
 const RESAMPLES: usize = 2000;
-/// Slices of a classic comparison that are drawn together: what neighbours have in common stays in the interval.
+/// The number of neighbouring slices of a classic comparison that are drawn together, so that the interval
+/// includes the variation that neighbours share.
 const BLOCK: usize = 5;
 
 /// The windows of both sides.
@@ -14,14 +15,14 @@ const BLOCK: usize = 5;
 pub(crate) struct Sample {
     pub with: Vec<Window>,
     pub without: Vec<Window>,
-    /// Whether the windows at the same place belong together.
+    /// Whether windows with the same index on both sides are a pair.
     is_paired: bool,
-    /// Pairs, or slices, left out.
+    /// The number of pairs, or slices, that were left out.
     pub void: usize,
 }
 
 impl Sample {
-    /// Pairs with work on both sides.
+    /// Collects the pairs that have work on both sides.
     pub fn of_pairs(windows: &[Window]) -> Self {
         let mut this = Self { with: Vec::new(), without: Vec::new(), is_paired: true, void: 0 };
         for with in windows.iter().filter(|w| w.side == Side::With) {
@@ -38,7 +39,7 @@ impl Sample {
         this
     }
 
-    /// All slices of each side with work in them.
+    /// Collects the slices of each side that have work.
     pub fn of_slices(windows: &[Window]) -> Self {
         let of =
             |side| windows.iter().filter(|w| w.side == side && !w.is_void()).copied().collect::<Vec<_>>();
@@ -47,8 +48,9 @@ impl Sample {
         Self { with, without, is_paired: false, void }
     }
 
-    /// A figure that is good within single windows: medians of the sides, and of the ratios within pairs. None where windows
-    /// are not paired: slices of a minute say no more than their sums, which is what the classic protocol compares.
+    /// Compares a figure that is valid for single windows: the medians of both sides, and the median of the
+    /// ratios within pairs. Returns `None` if the windows are not paired: slices of a minute show no more
+    /// than their sums, which the classic method compares.
     pub fn medians(&self, seed: u64, figure: impl Fn(&Window) -> f64) -> Option<Comparison> {
         if !self.is_paired {
             return None;
@@ -67,8 +69,8 @@ impl Sample {
         })
     }
 
-    /// A figure that is good only in sums: the sum of one thing over that of another, on each side. None where some window
-    /// lacks one of them.
+    /// Compares a figure that is valid only for sums: on each side, the sum of `above` divided by the sum of
+    /// `below`. Returns `None` if any window lacks one of the two values.
     pub fn pooled(
         &self,
         seed: u64,
@@ -92,8 +94,9 @@ impl Sample {
         [&self.with, &self.without]
     }
 
-    /// Without, with, and the change, each with its interval, from a function of the windows taken of both sides. The same
-    /// seed draws the same windows for every figure.
+    /// Returns a comparison with an interval for each of its values. `figures` computes these values
+    /// (without, with, change) from the indices of the windows that were drawn on both sides. The same seed
+    /// draws the same windows for every figure.
     fn compare(
         &self,
         seed: u64,
@@ -114,7 +117,7 @@ impl Sample {
         Some(Comparison { without: take()?, with: take()?, change: take()? })
     }
 
-    /// As many windows of each side as there are, with repetition: pairs stay together.
+    /// Draws as many windows of each side as there are, with repetition. Pairs stay together.
     fn redraw(&self, drawn: &mut [Vec<usize>; 2], random: &mut Random) {
         let [with, without] = drawn;
         if self.is_paired {
@@ -128,7 +131,7 @@ impl Sample {
     }
 }
 
-/// As many slices as there are, in runs of neighbours; the last is the first's neighbour.
+/// Draws as many slices as there are, in runs of neighbours. The last slice and the first are neighbours.
 fn redraw_blocks(indices: &mut [usize], random: &mut Random) {
     let count = indices.len();
     for block in indices.chunks_mut(BLOCK) {

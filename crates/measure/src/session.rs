@@ -1,40 +1,41 @@
-//! One target between its two sides, and the way back.
+//! Switches one target between its two sides, and restores it.
 
 use crate::guard::{Guard, restore};
 use crate::{Error, Options, Side};
 use engine::{Pid, StopMs, Switch, TargetState};
 use std::time::Duration;
 
-/// Attempts to stop a target that is busy, and the pause between them.
+/// The most attempts to switch a target that is busy.
 const ATTEMPTS: u32 = 20;
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Switches a target; leaves it as it was found, whatever happens.
+/// A session with one target. It switches the target, and always leaves it as it was found.
 #[derive(Debug)]
 pub struct Session {
-    /// None once it is over.
+    /// `None` once the session is over.
     switch: Option<Switch>,
     guard: Option<Guard>,
     is_guarded: bool,
-    /// How long each switch stopped the target, in milliseconds.
+    /// The longest stop of each switch, in milliseconds.
     stops: Vec<f64>,
 }
 
 impl Session {
-    /// Takes a target on; changes nothing in it.
+    /// Opens a target. Changes nothing in the target.
     pub fn open(pid: Pid, options: &Options) -> Result<Self, Error> {
         let switch = Some(Switch::open(pid)?);
         Ok(Self { switch, guard: None, is_guarded: options.guarded, stops: Vec::new() })
     }
 
-    /// The switch; there is one until the session is over.
+    /// Returns the switch, or an error once the session is over.
     pub fn switch(&self) -> Result<&Switch, Error> {
         self.switch
             .as_ref()
             .ok_or_else(|| engine::Error::Build("a comparison that is over".to_owned()).into())
     }
 
-    /// The target's state of a side.
+    /// Returns the target's state for a side.
     pub fn state_of(side: Side) -> TargetState {
         match side {
             Side::With => TargetState::Optimized,
@@ -42,7 +43,8 @@ impl Session {
         }
     }
 
-    /// Brings the target to a side, if it is not there already. The first time it needs to, it sees to the way back.
+    /// Switches the target to a side, unless it is there already. Starts the guard before the first change,
+    /// if the options require a guard.
     pub fn go(&mut self, side: Side, options: &Options) -> Result<(), Error> {
         let Some(switch) = self.switch.as_mut() else { return Ok(()) };
         let is_first = self.stops.is_empty() && switch.found() != Self::state_of(side);
@@ -66,14 +68,14 @@ impl Session {
         Ok(())
     }
 
-    /// How often the target was switched, and how long each switch stopped it.
+    /// Returns the number of switches, and how long they stopped the target.
     pub fn stops(&self) -> (u32, StopMs) {
         let stops: Vec<Duration> = self.stops.iter().map(|ms| Duration::from_secs_f64(ms / 1e3)).collect();
         (u32::try_from(stops.len()).unwrap_or(u32::MAX), StopMs::of(&stops))
     }
 
-    /// Ends it. An outcome that failed is worth more than a way back that did, where the cause is the same: a target that
-    /// has ended.
+    /// Ends the session and restores the target. If the target has ended, returns the outcome's error, which
+    /// has the same cause as the failure to restore. Otherwise a failure to restore comes before the outcome.
     pub fn end<T>(mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         let restored = self.finish();
         match (outcome, restored) {
@@ -96,7 +98,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Only a panic comes here with something left to do.
+        // Only after a panic is there still something to restore.
         let _ = self.finish();
     }
 }

@@ -1,27 +1,31 @@
-//! Whether the figures can be read as they are: was the load steady, was the CPU the bottleneck. Pure.
+//! Decides whether the figures can be read as they are: was the load steady, was the CPU the bottleneck.
+//! Pure.
 
 use crate::estimate::median;
 use crate::window::Window;
 
-/// The load's parts, in time, are compared by so many blocks at most.
+/// The most blocks into which the pairs of a run are divided.
 const BLOCKS: usize = 10;
-/// Fewest pairs of a block: less is noise.
+/// The fewest pairs of a block. Fewer are mere noise.
 const SMALLEST: usize = 3;
-/// Work per second in the busiest part over that in the quietest beyond which a load is not steady.
+/// The largest ratio of work per second in the busiest block to the quietest at which a load counts as
+/// steady.
 pub const STEADY: f64 = 1.6;
-/// A share of time beyond which something is taken to be in use all the time.
+/// The share of time from which a resource counts as in use all the time.
 const FULL: f64 = 0.85;
-/// CPU seconds per second below which a target has nothing to do: no figure about it means anything.
+/// CPU seconds per second below which a target is idle. No figure about an idle target has a meaning.
 pub const IDLE: f64 = 0.02;
 
-/// How many times the work per second of the quietest part of a run the busiest did, as medians of blocks of windows in
-/// time. Both sides of a pair are in the same block, in equal parts, so what whet gains is not in it. 1 of nothing.
+/// Returns the work per second of the busiest block of a run divided by that of the quietest. A block is a
+/// run of pairs in time, and its rate is the median of its pairs. In a paired comparison both sides of a pair
+/// are in the same block, so a gain does not count as variation. Returns 1 if there are fewer than two
+/// blocks.
 pub fn variation(windows: &[Window]) -> f64 {
     let rates: Vec<f64> = windows.chunks(2).filter(|c| c.len() == 2).map(pair_rate).collect();
     let size = rates.len().div_ceil(BLOCKS).max(SMALLEST);
     let levels: Vec<f64> = rates
         .chunks(size)
-        // The last, if it is too small to speak for itself.
+        // The last block is left out if it is too small.
         .filter(|block| block.len() >= SMALLEST)
         .map(|block| median(&mut block.to_vec()))
         .collect();
@@ -34,26 +38,27 @@ pub fn variation(windows: &[Window]) -> f64 {
     }
 }
 
-/// The geometric mean of the two windows of a pair.
+/// Returns the geometric mean of work per second in the two windows of a pair. A void window counts as 0.
 fn pair_rate(pair: &[Window]) -> f64 {
     pair.iter().map(|w| if w.is_void() { 0.0 } else { w.rate() }).product::<f64>().sqrt()
 }
 
-/// What the windows and the host say about the bottleneck.
+/// Figures that show whether the CPU was the bottleneck.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bottleneck {
     /// CPU seconds per second that the target used.
     pub usage: f64,
-    /// How many it could have used.
+    /// The number of CPUs that the target could have used.
     pub capacity: f64,
-    /// The share of the host's CPU time that somebody used.
+    /// The share of the host's CPU time that was in use.
     pub host_busy: f64,
-    /// The share of time in which the target's busiest thread was not asleep.
+    /// The share of time in which the target's busiest thread did not sleep.
     pub busiest_thread: f64,
 }
 
 impl Bottleneck {
-    /// From the windows, and what is known of host and target besides.
+    /// Computes the figures from windows. `capacity` and `host_cpus` are numbers of CPUs, `busiest_thread` is
+    /// a share of time.
     pub fn new(windows: &[Window], capacity: f64, host_cpus: f64, busiest_thread: f64) -> Self {
         let sum = |value: fn(&Window) -> f64| windows.iter().map(value).sum::<f64>();
         let seconds = sum(|w| w.seconds).max(f64::MIN_POSITIVE);
@@ -62,13 +67,13 @@ impl Bottleneck {
         Self { usage, capacity, host_busy: (1.0 - host_idle).clamp(0.0, 1.0), busiest_thread }
     }
 
-    /// Whether more CPU time would have meant more work: the host had none left, or the target used all that it may, or
-    /// one of its threads was never asleep.
+    /// Returns whether more CPU time would have meant more work: the host had hardly any left, or the target
+    /// used nearly all that it may, or one of its threads hardly slept.
     pub fn is_cpu(&self) -> bool {
         self.host_busy >= FULL || self.usage >= FULL * self.capacity || self.busiest_thread >= FULL
     }
 
-    /// Whether the target had nothing to do.
+    /// Returns whether the target had nothing to do.
     pub fn is_idle(&self) -> bool {
         self.usage < IDLE
     }
@@ -94,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_no_variation() {
+    fn a_gain_does_not_count_as_variation() {
         assert_eq!(variation(&windows(&[130.0, 100.0].repeat(40))), 1.0);
         assert_eq!(variation(&windows(&[])), 1.0);
     }
 
     #[test]
-    fn outliers_are_no_variation_but_a_step_is() {
+    fn a_step_counts_as_variation_and_outliers_do_not() {
         let mut rates = vec![100.0; 80];
         (0..80).step_by(8).for_each(|i| rates[i] = 1000.0);
         assert_eq!(variation(&windows(&rates)), 1.0);
@@ -111,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn bottlenecks() {
-        // Half a CPU of two; the others leave 0.2 of a second idle each second.
+    fn the_bottleneck_is_recognised() {
+        // The target uses half a CPU of two. The host is idle for 0.2 CPU seconds each second.
         let w = windows(&[10.0; 4]);
         let b = Bottleneck::new(&w, 2.0, 2.0, 0.3);
         assert!((b.usage - 0.5).abs() < 1e-9 && (b.host_busy - 0.9).abs() < 1e-9);

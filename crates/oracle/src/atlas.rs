@@ -1,4 +1,4 @@
-//! Where everything is: clones with their maps, the bytes under redirects, frame tables of clones and originals.
+//! The address maps of clones, the bytes under redirects, and the frame tables of clones and originals.
 
 use crate::Error;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use unwind::{FrameTable, Row};
 
-/// An instruction that only allows indirect branches to come.
+/// `endbr64`: marks an instruction to which indirect branches may lead.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// One clone.
@@ -19,41 +19,43 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 pub(crate) struct Clone {
     /// The original's entry.
     pub(crate) original: Avma,
-    /// Where everybody comes by who enters it: its first instruction, or behind that if it is an `endbr64`.
+    /// The address that every entry passes: the first instruction, or the one behind it if the first is
+    /// `endbr64`.
     pub(crate) entered: Avma,
     pub(crate) map: AddressMap,
-    /// Whether it belongs to the newest generation, or to the clones that count where such are in force.
+    /// True if the clone belongs to the newest generation. While clones that count are in force, true for
+    /// these instead.
     pub(crate) newest: bool,
 }
 
-/// A place that leads to a clone, as it was before.
+/// The bytes that a redirect replaced.
 #[derive(Debug)]
 pub(crate) struct Old {
     pub(crate) at: Avma,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Rows that were asked for, by frame table and place of the entry in it.
+/// Rows already read, by the index of the frame table and the offset of the entry in it.
 type Rows = FxHashMap<(usize, u64), Rc<[Row]>>;
 
 #[derive(Debug)]
 pub(crate) struct Atlas {
-    /// By rising address of the entry.
+    /// By rising start address.
     clones: Vec<Clone>,
-    /// Of all clones, by rising address, with the place in `clones`.
+    /// Fragments of all clones, by rising address, each with the index of its clone in `clones`.
     fragments: Vec<(AvmaRange, usize)>,
-    /// Those in code, by rising address.
+    /// Bytes under redirects in code, by rising address.
     olds: Vec<Old>,
-    /// Those in data.
+    /// Bytes under redirects in data.
     data_olds: Vec<Old>,
-    /// The frame tables of clones, with the text they are about.
+    /// The frame tables of clones, each with the text of its code cache.
     caches: Vec<(AvmaRange, FrameTable)>,
     image: Image,
     rows: RefCell<Rows>,
 }
 
 impl Atlas {
-    /// Reads all of it from the target.
+    /// Reads clones, redirects and frame tables from the target.
     pub(crate) fn read(target: &Target) -> Result<Self, Error> {
         let installed = target.installed.as_ref().ok_or(Error::NoClones)?;
         let image = target.image()?;
@@ -103,27 +105,29 @@ impl Atlas {
         &self.clones
     }
 
-    /// The clone with code at `pc`.
+    /// Returns the clone with code at `pc`.
     pub(crate) fn clone_of(&self, pc: Avma) -> Option<&Clone> {
         let after = self.fragments.partition_point(|(range, _)| range.start <= pc);
         let (range, clone) = self.fragments.get(after.checked_sub(1)?)?;
         self.clones.get(*clone).filter(|_| range.contains(pc))
     }
 
-    /// The clone of the function that is entered at `pc`, be it there or at its original.
+    /// Returns the clone of the function that is entered at `pc`, either at the clone or at the original.
     pub(crate) fn entered_at(&self, pc: Avma) -> Option<&Clone> {
         let here = self.clone_of(pc).filter(|c| c.entered == pc);
         here.or_else(|| self.clones.iter().find(|c| c.newest && c.original == pc))
     }
 
-    /// The clone instruction at `pc` with its clone; `None` for originals, and inside of instructions.
+    /// Returns the clone instruction at `pc`, with its clone. Returns `None` for originals and inside
+    /// instructions.
     pub(crate) fn entry_of(&self, pc: Avma) -> Option<(&Clone, Entry)> {
         let clone = self.clone_of(pc)?;
-        // Of those at one place the last has the bytes.
+        // Of several entries at one address, the last has the bytes.
         clone.map.entries_at(pc).last().map(|entry| (clone, *entry))
     }
 
-    /// Whether a thread of the clones' world at `b` is where a thread of the originals' world at `a` is.
+    /// Returns whether a thread at `b` in the clones' world is where a thread at `a` in the originals' world
+    /// is.
     pub(crate) fn stands_for(&self, b: Avma, a: Avma) -> bool {
         match self.clone_of(b) {
             Some(c) => c.map.to_original(b) == Some(a) || c.map.to_clone(a) == Some(b),
@@ -131,37 +135,39 @@ impl Atlas {
         }
     }
 
-    /// Whether the original's instruction at `a` was dropped, with `b` in its place: a jump, or a call whose callee runs in place.
+    /// Returns whether the original instruction at `a` was dropped, with `b` in its place: a jump, or a call
+    /// whose callee is inlined.
     pub(crate) fn is_dropped(&self, a: Avma, b: Avma) -> bool {
         let dropped = |e: &Entry| e.link == Link::Dropped && e.original == a;
         self.clone_of(b).is_some_and(|c| c.map.entries_at(b).iter().any(dropped))
     }
 
-    /// Whether the clone's instruction at `b` is a part of what is done for the call at `a`, and not the first one.
+    /// Returns whether the clone instruction at `b` is part of the code for the call at `a`, but not its
+    /// first instruction.
     pub(crate) fn is_within(&self, b: Avma, a: Avma) -> bool {
         self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Within && e.original == a)
     }
 
-    /// Whether the clone's instruction at `b` is a copy of the original's at `a`.
+    /// Returns whether the clone instruction at `b` is a copy of the original instruction at `a`.
     pub(crate) fn is_copy(&self, b: Avma, a: Avma) -> bool {
         self.entry_of(b).is_some_and(|(_, e)| matches!(e.link, Link::Copy | Link::Again) && e.original == a)
     }
 
-    /// Whether a function of the originals begins at `a`.
+    /// Returns whether a function of the originals begins at `a`.
     pub(crate) fn is_entry(&self, a: Avma) -> bool {
         let begins = |f: &FrameTable| f.find(a).is_some_and(|fde| fde.range.start == a);
         self.image.modules().iter().any(|m| begins(&m.frames))
     }
 
-    /// Whether `a` is a function's first instruction, an `endbr64`, and `b` is behind that of its clone: direct branches pass
-    /// by it.
+    /// Returns whether `a` is a function's first instruction, an `endbr64`, and `b` is behind the `endbr64`
+    /// of its clone. Direct branches lead there.
     pub(crate) fn is_behind_mark(&self, a: Avma, b: Avma) -> bool {
         let behind = |c: &Clone| c.original == a && c.entered == b && c.map.fragments().start() != b;
         self.clone_of(b).is_some_and(behind)
     }
 
-    /// Whether a thread of the originals' world at `a` is in a stub of the procedure linkage table that one of the clones'
-    /// world at `b` has passed by: clones call by the slot.
+    /// Returns whether `a` in the originals' world is in a stub of the procedure linkage table that the
+    /// clones' side, at `b`, has bypassed. Clones call through the slot.
     pub(crate) fn is_passed_by(&self, a: Avma, b: Avma) -> bool {
         let stub = self.image.module_of(a).and_then(|m| {
             let after = m.plt.partition_point(|p| p.range.start <= a);
@@ -170,22 +176,22 @@ impl Atlas {
         stub.is_some_and(|p| !p.range.contains(b))
     }
 
-    /// Whether nothing of the original stands at `b`.
+    /// Returns whether only the clone has the instruction at `b`.
     pub(crate) fn is_extra(&self, b: Avma) -> bool {
         self.entry_of(b).is_some_and(|(_, e)| e.link == Link::Extra)
     }
 
-    /// Whether two words are the same, or the two sides' forms of one code address.
+    /// Returns whether two words are equal, or are the two sides' forms of one code address.
     pub(crate) fn same(&self, a: u64, b: u64) -> bool {
         a == b || self.clone_of(Avma(b)).is_some() && self.stands_for(Avma(b), Avma(a))
     }
 
-    /// What redirects changed of data.
+    /// Returns the bytes of data that redirects replaced.
     pub(crate) fn data_olds(&self) -> &[Old] {
         &self.data_olds
     }
 
-    /// What redirects changed of the code in `range`.
+    /// Returns the bytes that redirects replaced, for all redirects of code that may reach into `range`.
     pub(crate) fn olds_in(&self, range: AvmaRange) -> &[Old] {
         // No redirect has more than eight bytes.
         let from = self.olds.partition_point(|o| o.at.add(8) <= range.start);
@@ -193,19 +199,19 @@ impl Atlas {
         self.olds.get(from..to).unwrap_or_default()
     }
 
-    /// Whether `pc` is in the kernel's code, which reads clocks.
+    /// Returns whether `pc` is in the vDSO, the kernel's code that reads clocks.
     pub(crate) fn in_vdso(&self, pc: Avma) -> bool {
         self.image.module_of(pc).is_some_and(|m| m.kind == ModuleKind::Vdso)
     }
 
-    /// The unwind rule at an original instruction.
+    /// Returns the unwind rule at an original instruction.
     pub(crate) fn row_of_original(&self, pc: Avma) -> Option<Row> {
         let modules = self.image.modules();
         let module = modules.iter().position(|m| m.frames.find(pc).is_some())?;
         self.row(self.caches.len() + module, &modules.get(module)?.frames, pc)
     }
 
-    /// The unwind rule at a clone instruction, by the table in the target.
+    /// Returns the unwind rule at a clone instruction, by the table in the target.
     pub(crate) fn row_of_clone(&self, pc: Avma) -> Option<Row> {
         let cache = self.caches.iter().position(|(text, _)| text.contains(pc))?;
         self.row(cache, &self.caches.get(cache)?.1, pc)
@@ -226,7 +232,7 @@ impl Atlas {
         rows.get(after.checked_sub(1)?).filter(|r| r.range.contains(pc)).cloned()
     }
 
-    /// A name for people.
+    /// Returns a name for messages: the symbol, or the module's file name and the SVMA.
     pub(crate) fn name(&self, pc: Avma) -> String {
         let at = self.entry_of(pc).map_or(pc, |(_, e)| e.original);
         let Some(module) = self.image.module_of(at) else { return at.to_string() };
@@ -241,11 +247,13 @@ fn is_code(maps: &[Mapping], at: Avma) -> bool {
     maps.iter().any(|m| m.perms.x && m.range.contains(at))
 }
 
-/// The frame table to which a `.eh_frame_hdr` leads, checked against its index: by that the unwinder finds frames.
+/// Reads the frame table to which a `.eh_frame_hdr` leads. Checks it against the index, by which the unwinder
+/// finds frames.
 fn clone_frames(mem: &dyn ReadMemory, hdr: Avma, data: AvmaRange) -> Result<FrameTable, Error> {
     let bad = |what| Error::Index { at: hdr, what };
     let signed = |v: u32| i64::from(v.cast_signed());
-    // Version 1; pc-relative, 4 bytes unsigned, and section-relative 4 bytes, as `unwind` writes them.
+    // Version 1. The encodings are those that `unwind` writes: pc-relative 4 bytes, unsigned 4 bytes, and
+    // section-relative 4 bytes.
     if mem.u32(hdr)? != 0x3b03_1b01 {
         return Err(bad("an unknown form"));
     }

@@ -1,4 +1,4 @@
-//! What an instruction reads and writes, as far as the comparison has to know. Looked up once for each address.
+//! What an instruction reads and writes, as far as the comparison needs it. Each address is decoded once.
 
 use addr::{Avma, AvmaRange, ReadMemory};
 use iced_x86::{
@@ -8,39 +8,40 @@ use iced_x86::{
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// The flags that programs see, as bits of `rflags`: carry, parity, adjust, zero, sign, direction, overflow, alignment.
+/// The flags that programs see, as bits of `rflags`: carry, parity, adjust, zero, sign, direction, overflow,
+/// alignment.
 pub(crate) const FLAGS: u64 = 0x4_0cd5;
 
 /// One instruction.
 #[derive(Debug)]
 pub(crate) struct Decoded {
     pub(crate) inst: Instruction,
-    /// General registers it reads, by number.
+    /// General registers it reads, as bits by number.
     pub(crate) reads: u16,
-    /// Of those the ones of which it reads nothing but the lowest byte.
+    /// The registers in `reads` of which it reads only the lowest byte.
     pub(crate) reads_low: u16,
-    /// Flags it reads.
+    /// Flags it reads, as bits of `rflags`.
     pub(crate) reads_flags: u64,
-    /// Flags it may change.
+    /// Flags it may change, as bits of `rflags`.
     pub(crate) writes_flags: u64,
-    /// Whether it has to do with x87, SSE, AVX….
+    /// True if it uses x87, SSE, AVX or other extended state.
     pub(crate) vector: bool,
-    /// Vector registers it reads, by number.
+    /// Vector registers it reads, as bits by number.
     pub(crate) reads_vectors: u32,
-    /// Whether it reads where in the code the last x87 instruction was.
+    /// True if it reads the code address of the last x87 instruction.
     pub(crate) reads_x87_place: bool,
-    /// Why a comparison cannot go over it.
+    /// True if a comparison cannot continue past it.
     pub(crate) stops: bool,
     memory: Vec<UsedMemory>,
 }
 
-/// Bytes of memory.
+/// Memory that an instruction uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     pub(crate) range: AvmaRange,
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// Whether all of it is sure to be written.
+    /// True if all of the range is certain to be written.
     pub(crate) overwrites: bool,
 }
 
@@ -65,7 +66,7 @@ impl Decoded {
             let read =
                 !matches!(used.access(), OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess);
             if let Some(n) = gpr(r) {
-                // -1 whatever was there.
+                // `or $-1` gives -1, whatever the register held.
                 let read = read && !(inst.mnemonic() == Mnemonic::Or && is_minus_one(&inst));
                 d.reads |= u16::from(read) << n;
                 let low =
@@ -88,7 +89,8 @@ impl Decoded {
         d
     }
 
-    /// The memory it is about to use, given the registers. `None` for a part whose place is in a vector register.
+    /// Returns the memory it is about to use, given the registers. A part is `None` if its address is in a
+    /// vector register.
     pub(crate) fn accesses<'a>(&'a self, regs: &'a State) -> impl Iterator<Item = Option<Access>> + 'a {
         self.memory.iter().filter(|m| m.access() != OpAccess::NoMemAccess).map(|m| {
             let at = m.virtual_address(0, |r, _, _| value(regs, r))?;
@@ -103,12 +105,12 @@ impl Decoded {
         })
     }
 
-    /// Whether it pushes an address of its own code.
+    /// Returns whether it is a call, which pushes an address of its own code.
     pub(crate) fn is_call(&self) -> bool {
         matches!(self.inst.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
     }
 
-    /// Whether it goes where a register or memory says.
+    /// Returns whether a register or memory decides where it leads.
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(
             self.inst.flow_control(),
@@ -117,7 +119,7 @@ impl Decoded {
     }
 }
 
-/// Decoded instructions of one memory by address.
+/// Decoded instructions of one memory, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Code {
     known: FxHashMap<Avma, Rc<Decoded>>,
@@ -125,13 +127,13 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// The instruction at `at`; an invalid one where nothing can be read.
+    /// Returns the instruction at `at`, or an invalid one if nothing can be read there.
     pub(crate) fn at(&mut self, at: Avma, memory: &dyn ReadMemory) -> Rc<Decoded> {
         if let Some(known) = self.known.get(&at) {
             return Rc::clone(known);
         }
         let mut bytes = [0u8; 15];
-        // It may be the last of its mapping.
+        // The instruction may be the last of its mapping.
         let len = if memory.read(at, &mut bytes).is_ok() {
             bytes.len()
         } else {
@@ -151,19 +153,19 @@ impl Code {
     }
 }
 
-/// Their names, by number.
+/// Names of the general registers, by number.
 pub(crate) const GPR_NAMES: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
     "r15",
 ];
 
-/// What a thread's instructions compute with, but for vectors.
+/// The registers that a thread's instructions compute with, except vector registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
     /// The general registers, by number.
     pub(crate) gprs: [u64; 16],
     pub(crate) ip: u64,
-    /// Those of [`FLAGS`].
+    /// The flags in [`FLAGS`], as bits of `rflags`.
     pub(crate) flags: u64,
     pub(crate) fs_base: u64,
     pub(crate) gs_base: u64,
@@ -179,7 +181,7 @@ impl State {
     }
 }
 
-/// The number of the general register of which `r` is (a part of) one.
+/// Returns the number of the general register that `r` is, or is a part of.
 fn gpr(r: Register) -> Option<usize> {
     if !r.is_gpr() {
         return None;
@@ -199,14 +201,14 @@ fn value(regs: &State, r: Register) -> Option<u64> {
                 8 => full,
                 4 => full & 0xffff_ffff,
                 2 => full & 0xffff,
-                // The only memory operand with such a part of a register: `xlat`.
+                // `xlat` has the only memory operand with an 8-bit register.
                 _ => full & 0xff,
             })
         }
     }
 }
 
-/// Whether a register and -1 are the operands.
+/// Returns whether the operands are a register and -1.
 fn is_minus_one(i: &Instruction) -> bool {
     let minus_one = match i.op1_kind() {
         OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64 => {
@@ -218,7 +220,7 @@ fn is_minus_one(i: &Instruction) -> bool {
     minus_one && i.op0_kind() == OpKind::Register
 }
 
-/// The decoder's flags as bits of `rflags`.
+/// Converts the decoder's flags to bits of `rflags`.
 fn flags(of: u32) -> u64 {
     const BITS: [(u32, u64); 8] = [
         (RflagsBits::CF, 1),
@@ -233,7 +235,8 @@ fn flags(of: u32) -> u64 {
     BITS.iter().filter(|(b, _)| of & b != 0).map(|(_, f)| f).sum()
 }
 
-/// What reads the world outside of the copy, changes it, or tells time, CPU or tracing.
+/// Returns whether an instruction reads or changes the world outside the twin, or depends on time, CPU or
+/// tracing.
 fn cannot_be_compared(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -267,7 +270,8 @@ fn cannot_be_compared(m: Mnemonic) -> bool {
     )
 }
 
-/// Stores of which the decoder says that they write all, for want of a mask register.
+/// Returns whether an instruction is a masked store that the decoder reports as writing all of its operand,
+/// because it has no mask register.
 fn is_masked_store(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -287,7 +291,7 @@ fn is_x87(inst: &Instruction) -> bool {
     inst.cpuid_features().iter().any(|f| matches!(f, F::FPU | F::FPU287 | F::FPU387))
 }
 
-/// Instructions on the whole extended state.
+/// Returns whether an instruction uses the extended state as a whole.
 fn is_state(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -304,7 +308,7 @@ fn is_state(m: Mnemonic) -> bool {
     ) || is_x87_state(m)
 }
 
-/// Those of them that store or load the place of the last x87 instruction.
+/// Returns whether an instruction stores or loads the address of the last x87 instruction.
 fn is_x87_state(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -336,12 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn what_instructions_use() {
+    fn inputs_and_outputs_of_instructions() {
         // xor %eax, %eax reads nothing; add %rax, %rbx reads both and writes the flags.
         assert_eq!(decoded(&[0x31, 0xc0]).reads, 0);
         let add = decoded(&[0x48, 0x01, 0xc3]);
         assert_eq!((add.reads, add.reads_flags, add.writes_flags), (0b1001, 0, 0x8d5));
-        // add %cl, %al; mov %ah, (%rcx); mov %dl, (%rdx) read of cl, al; of nothing; of nothing only the lowest byte.
+        // add %cl, %al reads only the lowest bytes of both. mov %ah, (%rcx) and mov %dl, (%rdx) read more of
+        // each register.
         let reads = |bytes: &[u8]| (decoded(bytes).reads, decoded(bytes).reads_low);
         assert_eq!(reads(&[0x00, 0xc8]), (0b11, 0b11));
         assert_eq!(reads(&[0x88, 0x21]), (0b11, 0));
@@ -349,7 +354,7 @@ mod tests {
         // or $-1, %rax, but not or $1, %rax.
         assert_eq!(reads(&[0x48, 0x83, 0xc8, 0xff]), (0, 0));
         assert_eq!(reads(&[0x48, 0x83, 0xc8, 0x01]), (1, 0));
-        // jne reads the zero flag; movq %rdi, %xmm1 is about vectors; paddq %xmm1, %xmm2 reads both.
+        // jne reads the zero flag; movq %rdi, %xmm1 uses a vector register; paddq %xmm1, %xmm2 reads both.
         assert_eq!(decoded(&[0x75, 0x10]).reads_flags, 0x40);
         assert!(decoded(&[0x66, 0x48, 0x0f, 0x6e, 0xcf]).vector);
         assert_eq!(decoded(&[0x66, 0x0f, 0xd4, 0xd1]).reads_vectors, 0b110);
@@ -371,7 +376,7 @@ mod tests {
         assert_eq!(accesses(&[0x50]), [access(0x6ff8, 8, true)]);
         assert_eq!(accesses(&[0x64, 0x8b, 0x41, 0x08]), [access(0x5018, 4, false)]);
         assert_eq!(accesses(&[0x88, 0x05, 3, 0, 0, 0]), [access(0x1009, 1, true)]);
-        // incl (%rcx) does both; vpmaskmovd %ymm0, %ymm1, (%rcx) writes as much as it likes.
+        // incl (%rcx) reads and writes; vpmaskmovd %ymm0, %ymm1, (%rcx) writes only what its mask selects.
         let both = accesses(&[0xff, 0x01])[0].unwrap();
         assert!(both.reads && both.writes && both.overwrites);
         let masked = accesses(&[0xc4, 0xe2, 0x75, 0x8e, 0x01])[0].unwrap();

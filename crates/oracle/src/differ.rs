@@ -1,23 +1,24 @@
-//! In what may the twins differ by now, and why?
+//! Tracks in what the twins may differ, and why.
 //!
-//! The state problem: the two worlds are equal but for code addresses. A `call` pushes one, so the stacks differ; a
-//! program may read its return address, mangle it (`setjmp`), look it up (the unwinder). A comparison that only
-//! forgives "the two forms of one address" is wrong at the first mangled one, and one that forgives more sees nothing.
-//! So differences are followed like a stain: a register or word that differs has a [`Stain`], and an instruction may
-//! make a new difference only if it reads a stained thing.
+//! The state problem: the two worlds are equal except for code addresses. A `call` pushes one, so the stacks
+//! differ. A program may read its return address, mangle it (`setjmp`), or look it up (the unwinder). A
+//! comparison that accepts only "the two forms of one address" is wrong at the first mangled address. A
+//! comparison that accepts more finds nothing. So differences are tracked like taint: a register or word that
+//! differs has a [`Stain`], and an instruction may make a new difference only if it reads something stained.
 //!
 //! | difference | allowed |
 //! |---|---|
 //! | a word pushed by a call, both forms of one address | yes: `Address` |
 //! | the output of an instruction that reads an `Address` or `Derived` thing | yes: `Address` if both forms of one address, else `Derived` |
 //! | a general register or flag while the clone is between the read of a cloned jump table and its jump | yes: `Dead` |
-//! | a general register or flag changed by an instruction that only the clone has (a counter's, a guard's) | yes: `Dead` |
-//! | the word that was pushed by a call whose callee runs in place in the clone | yes: dead, byte by byte |
+//! | a general register or flag changed by an instruction that only the clone has (of a counter or a guard) | yes: `Dead` |
+//! | the word that was pushed by a call whose callee is inlined in the clone | yes: dead, byte by byte |
 //! | any other | no |
 //!
-//! A `Dead` thing is proven dead by the analysis; whoever reads it after the jump shows the proof wrong. A word below the stack
-//! pointer is dead by the ABI; whatever lies there next is written first. But compilers lower and raise the stack by pushing
-//! and popping what is of no use: with that the dead thing is elsewhere, and still dead.
+//! The analysis proves that a `Dead` value is dead. If an instruction reads the value after the jump, the
+//! proof was wrong. A word below the stack pointer is dead by the ABI: the next user of the place writes it
+//! first. But compilers lower and raise the stack by pushing and popping values that are not needed. This
+//! moves a dead value elsewhere, where it is still dead.
 
 use crate::decoded::{Access, FLAGS, State};
 use addr::{Addr, Avma, AvmaRange};
@@ -28,9 +29,9 @@ use rustc_hash::FxHashMap;
 pub(crate) enum Stain {
     /// The two forms of one code address.
     Address,
-    /// Computed from such.
+    /// Computed from a code address.
     Derived,
-    /// What a cloned jump table gave; not to be read any more.
+    /// Left by a cloned jump table, or by an instruction that only the clone has. No instruction may read it.
     Dead,
 }
 
@@ -38,33 +39,34 @@ pub(crate) enum Stain {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stains {
     gprs: [Option<Stain>; 16],
-    /// Bits of flags.
+    /// Flags that differ, as bits of `rflags`: derived ones here, dead ones in `dead_flags`.
     derived_flags: u64,
     dead_flags: u64,
-    /// Vector registers, by number; bit 32 is all else of the extended state.
+    /// Vector registers whose low halves differ, as bits by number; bit 32 stands for all other extended
+    /// state.
     vectors: u64,
-    /// Words of memory by address, a multiple of 8.
+    /// Stains of words of memory, by the word's address, a multiple of 8.
     memory: FxHashMap<u64, Stain>,
     /// The dead bytes of words, as bits, by the word's address.
     dead_memory: FxHashMap<u64, u8>,
 }
 
-/// What an instruction reads, as far as stained.
+/// The stained inputs of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Inputs {
     pub(crate) address: bool,
     pub(crate) derived: bool,
-    /// A general register's number, [`DEAD_FLAGS`] or [`DEAD_MEMORY`].
+    /// A dead input: a general register's number, [`DEAD_FLAGS`] or [`DEAD_MEMORY`].
     pub(crate) dead: Option<usize>,
 }
 
-/// Stands for the flags where the others are general registers.
+/// Stands for the flags in [`Inputs::dead`].
 pub(crate) const DEAD_FLAGS: usize = 16;
-/// Stands for memory.
+/// Stands for memory in [`Inputs::dead`].
 pub(crate) const DEAD_MEMORY: usize = 17;
 
 impl Inputs {
-    /// Whether a difference of its outputs can come of its inputs.
+    /// Returns whether the inputs can cause a difference in the outputs.
     pub(crate) fn explain(self) -> bool {
         self.address || self.derived
     }
@@ -77,24 +79,24 @@ impl Inputs {
     }
 }
 
-/// What made a difference possible.
+/// What allows a difference after an instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cause {
-    /// What the last instruction read.
+    /// The stained inputs of the instruction.
     pub(crate) inputs: Inputs,
-    /// Flags it may have changed.
+    /// Flags that the instruction may have changed.
     pub(crate) flags: u64,
-    /// Whether what differs is dead: the clone is now between the read of a cloned jump table and its jump, or something dead was
-    /// popped.
+    /// True if a new difference is dead: the clone is now between the read of a cloned jump table and its
+    /// jump, or a dead value was pushed or popped.
     pub(crate) dead: bool,
 }
 
-/// The bit for all of the extended state that is no vector register's low half.
+/// The bit for all extended state except the low halves of vector registers.
 pub(crate) const REST: u32 = 32;
 
 impl Stains {
-    /// What of an instruction's inputs is stained. Of the memory that it uses, the difference of what is only written explains a
-    /// difference too: a part of a word may stay as it was.
+    /// Returns the stained inputs of an instruction. In memory, the old difference of a word that is only
+    /// written counts as well: a part of the word may stay as it was.
     pub(crate) fn inputs(&self, gprs: u16, flags: u64, vectors: Option<u32>, memory: &[Access]) -> Inputs {
         let mut inputs = Inputs::default();
         for (n, stain) in self.gprs.iter().enumerate().filter(|(n, _)| gprs >> n & 1 == 1) {
@@ -127,14 +129,15 @@ impl Stains {
         inputs
     }
 
-    /// Takes note of memory that one side has written, and nobody is to read: all of it differs.
+    /// Marks memory as dead that only one side has written: all of it may differ, and no instruction may read
+    /// it.
     pub(crate) fn abandon(&mut self, range: &AvmaRange) {
         for (at, bytes) in bytes_of_words(range) {
             *self.dead_memory.entry(at).or_default() |= bytes;
         }
     }
 
-    /// The opposite: what lies there now is for all to read.
+    /// Marks memory as alive that has been overwritten.
     pub(crate) fn overwrite(&mut self, range: &AvmaRange) {
         if self.dead_memory.is_empty() {
             return;
@@ -149,13 +152,14 @@ impl Stains {
         }
     }
 
-    /// The bits of a word that are not dead.
+    /// Returns a mask of the bits of a word that are not dead.
     pub(crate) fn live_bits(&self, at: u64) -> u64 {
         let dead = self.dead_memory.get(&at).copied().unwrap_or(0);
         u64::from_le_bytes(std::array::from_fn(|i| if dead >> i & 1 == 1 { 0 } else { 0xff }))
     }
 
-    /// Takes note of general registers after an instruction; the first that has no right to differ.
+    /// Updates the stains of general registers after an instruction. Returns the number of the first register
+    /// that differs without a reason.
     pub(crate) fn registers(
         &mut self,
         before: (&State, &State),
@@ -170,7 +174,7 @@ impl Stains {
                 continue;
             }
             let unchanged = (a, b) == (before.0.gprs[n], before.1.gprs[n]);
-            // What is dead was not read; so if it still differs, only a part of it was written.
+            // A dead register was not read. If it still differs, only a part of it was written.
             let dead = self.gprs[n] == Some(Stain::Dead) && !cause.inputs.explain();
             if (unchanged || dead) && self.gprs[n].is_some() {
                 continue;
@@ -185,13 +189,13 @@ impl Stains {
         None
     }
 
-    /// The same for flags; false where they have no right to differ.
+    /// Updates the stains of flags after an instruction. Returns false if a flag differs without a reason.
     #[must_use]
     pub(crate) fn flags(&mut self, now: (&State, &State), cause: Cause) -> bool {
         let differ = (now.0.flags ^ now.1.flags) & FLAGS;
         let new = differ & cause.flags;
         self.derived_flags &= differ & !cause.flags;
-        // As with registers: a shift by nothing leaves them as they are.
+        // As with registers: a shift by 0 leaves the flags as they are.
         self.dead_flags &= differ;
         if cause.inputs.explain() {
             self.derived_flags |= new;
@@ -201,8 +205,9 @@ impl Stains {
         differ & !(self.derived_flags | self.dead_flags) == 0
     }
 
-    /// Takes note of what an instruction did that only the clones' side has, with the other side at `there`: it may change
-    /// what is dead. False where it changed the stack pointer.
+    /// Records what an instruction that only the clones' side has did; `there` is the state of the originals'
+    /// side. What the instruction changed is dead where it now differs. Returns false if the stack pointer
+    /// changed.
     #[must_use]
     pub(crate) fn extra(&mut self, there: &State, before: &State, now: &State) -> bool {
         for n in (0..16).filter(|&n| before.gprs[n] != now.gprs[n]) {
@@ -215,7 +220,8 @@ impl Stains {
         before.sp() == now.sp()
     }
 
-    /// The same for the parts of the extended state that differ (bits as in [`REST`]); false where they have no right to.
+    /// Updates the stains of the extended state after an instruction. `differ` has a bit for each part that
+    /// differs (as in [`REST`]). Returns false if a part differs without a reason.
     #[must_use]
     pub(crate) fn vectors(&mut self, differ: u64, cause: Cause) -> bool {
         let old = self.vectors & differ;
@@ -224,7 +230,9 @@ impl Stains {
         fine
     }
 
-    /// The same for a word of memory; false where it has no right to differ. `pushed`: it is what a call pushes.
+    /// Updates the stain of a word of memory after an instruction. `same`: the values are equal or two forms
+    /// of one code address. `pushed`: a call pushed the word. Returns false if the word differs without a
+    /// reason.
     #[must_use]
     pub(crate) fn word(&mut self, at: u64, equal: bool, same: bool, pushed: bool, inputs: Inputs) -> bool {
         if equal {
@@ -234,7 +242,7 @@ impl Stains {
         let was = self.memory.get(&at).copied();
         let stain = match () {
             () if same && (pushed || inputs.explain()) => Stain::Address,
-            // A part of it was written, the rest differs still.
+            // A part of the word was written; the rest still differs.
             () if !pushed && (inputs.explain() || was.is_some()) => Stain::Derived,
             () => return false,
         };
@@ -242,25 +250,25 @@ impl Stains {
         true
     }
 
-    /// Whether a general register differs.
+    /// Returns whether a general register has a stain.
     pub(crate) fn is_stained(&self, n: usize) -> bool {
         self.gprs.get(n).is_some_and(Option::is_some)
     }
 
-    /// Starts with a word that differs from the beginning.
+    /// Records a word that differs from the beginning, as a code address.
     pub(crate) fn begin_with(&mut self, at: u64) {
         self.memory.insert(at, Stain::Address);
     }
 }
 
-/// The addresses, multiples of 8, of the words of which bytes are in `range`.
+/// Returns the addresses, multiples of 8, of the words that have bytes in `range`.
 pub(crate) fn words(range: &AvmaRange) -> impl Iterator<Item = u64> + use<> {
     let first = range.start.align_down(8).0;
     let count = if range.is_empty() { 0 } else { (range.end.sub(1).align_down(8).0 - first) / 8 + 1 };
     (0..count).map(move |i| first + 8 * i)
 }
 
-/// The same with the bytes of each that are in `range`, as bits.
+/// Returns the words that have bytes in `range`, each with its bytes in `range` as bits.
 fn bytes_of_words(range: &AvmaRange) -> impl Iterator<Item = (u64, u8)> + use<> {
     let range = *range;
     words(&range).map(move |at| {
@@ -269,7 +277,7 @@ fn bytes_of_words(range: &AvmaRange) -> impl Iterator<Item = (u64, u8)> + use<> 
     })
 }
 
-/// The memory a range of whole words covers.
+/// Extends a range to whole words.
 pub(crate) fn whole_words(range: &AvmaRange) -> AvmaRange {
     AvmaRange::with_len(range.start.align_down(8), words(range).count() as u64 * 8)
 }
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_spread_by_what_reads_them() {
+    fn address_stains_spread_through_reads() {
         let mut s = Stains::default();
         assert!(s.word(0x100, false, true, true, Inputs::default()));
         // pop %rax
@@ -324,7 +332,7 @@ mod tests {
         assert_eq!(s.registers((&a, &b), (&c, &d), cause(inputs, false), SAME), None);
         assert!(s.flags((&c, &d), cause(inputs, false)));
         assert!(s.inputs(1, 0, None, &[]).derived && s.inputs(0, 1, None, &[]).derived);
-        // Overwritten, they are clean.
+        // Once overwritten, they are clean.
         assert_eq!(s.registers((&c, &d), (&a, &a), cause(Inputs::default(), false), SAME), None);
         assert!(s.flags((&a, &a), cause(Inputs::default(), false)));
         assert!(s.word(0x100, true, true, false, Inputs::default()));
@@ -332,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dead_is_seen_when_read() {
+    fn the_read_of_a_dead_value_is_found() {
         let mut s = Stains::default();
         let (old, a, b) = (state(0, 0), state(5, 4), state(6, 0));
         assert_eq!(s.registers((&old, &old), (&a, &b), cause(Inputs::default(), true), SAME), None);
@@ -347,17 +355,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_counter_changes_is_dead() {
+    fn changes_by_a_counter_are_dead() {
         let mut s = Stains::default();
         let (there, before, now) = (state(7, 0), state(7, 0), state(9, 4));
         assert!(s.extra(&there, &before, &now));
         assert_eq!((s.inputs(1, 0, None, &[]).dead, s.inputs(0, 4, None, &[]).dead), (Some(0), Some(16)));
-        // `mov $1, %al` does not read it; the rest of it differs on.
+        // `mov $1, %al` does not read the register; its other bytes still differ.
         let (a, b) = (state(0x101, 4), state(0x201, 0));
         assert_eq!(s.registers((&there, &now), (&a, &b), cause(Inputs::default(), false), SAME), None);
         assert!(s.flags((&a, &b), cause(Inputs::default(), false)));
         assert_eq!(s.inputs(1, 0, None, &[]).dead, Some(0));
-        // Back as it was, it is clean.
+        // With its old value again, it is clean.
         assert!(s.extra(&there, &now, &there));
         assert_eq!(s.inputs(1, FLAGS, None, &[]), Inputs::default());
         let mut pushed = there;
@@ -366,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_pushed_on_one_side_is_dead_until_it_is_overwritten() {
+    fn a_word_pushed_on_one_side_is_dead_until_it_is_overwritten() {
         let mut s = Stains::default();
         s.abandon(&AvmaRange::with_len(Avma(0xfc), 8));
         let dead =

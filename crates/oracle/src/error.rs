@@ -1,4 +1,4 @@
-//! Why nothing could be said.
+//! Errors of examinations.
 
 use addr::{Avma, Unreadable};
 
@@ -17,7 +17,7 @@ pub enum Error {
     /// Its memory map could not be read.
     #[error(transparent)]
     Image(#[from] image::Error),
-    /// A frame table of clones is none.
+    /// A frame table of clones is malformed.
     #[error(transparent)]
     Unwind(#[from] unwind::Error),
     /// The process carries no clones.
@@ -26,12 +26,12 @@ pub enum Error {
     /// A function could not be stepped through.
     #[error("cannot step through the function: {0}")]
     NotStepped(&'static str),
-    /// The index of a frame table does not lead to it.
+    /// The index of a frame table does not agree with the table.
     #[error("the .eh_frame_hdr at {at} is wrong: {what}")]
     Index {
-        /// Where it is.
+        /// Address of the `.eh_frame_hdr`.
         at: Avma,
-        /// The fault.
+        /// What is wrong.
         what: &'static str,
     },
 }

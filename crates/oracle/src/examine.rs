@@ -14,35 +14,35 @@ use engine::Target;
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Run, Tid, Watched};
 
-/// How much to examine.
+/// Limits of an examination.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// At most so many functions.
+    /// Most functions to examine.
     pub max_functions: usize,
-    /// At most so many instructions from each one's entry on.
+    /// Most pairs of instructions to compare for one function, from its entry on.
     pub max_steps: u64,
-    /// At most so long.
+    /// Longest time to look for functions.
     pub time: Duration,
-    /// Chooses among functions and threads.
+    /// Seed of the choice among functions and threads.
     pub seed: u64,
 }
 
-/// Given a clone's map and the target's memory: bytes to put into the twin that runs the clone, before it runs. To see that
-/// wrong clones are found.
+/// Returns bytes to write into the twin that runs the clone, before the clone runs. Gets the clone's map and
+/// the target's memory. Tests use it to see that wrong clones are found.
 pub type Tamper<'a> = &'a dyn Fn(&AddressMap, &dyn ReadMemory) -> Vec<(Avma, Vec<u8>)>;
 
 /// Runs clones against their originals in twins of a live process.
 ///
-/// Call it from a thread that traces nothing else. The process is slowed down while it is watched and doubled, and is the
-/// same after it; it may end meanwhile.
+/// Call it from a thread that traces nothing else. The process is slowed down while it is watched and twins
+/// are made of it. Afterwards it is unchanged. It may end meanwhile.
 ///
 /// # Errors
-/// [`Error`] where nothing can be examined.
+/// [`Error`] if nothing can be examined.
 pub fn examine(pid: Pid, options: &Options) -> Result<Report, Error> {
     examine_tampered(pid, options, &|_, _| Vec::new())
 }
 
-/// The same with wrong clones.
+/// Does the same as [`examine`], with clones that `tamper` changes.
 ///
 /// # Errors
 /// As [`examine`].
@@ -77,12 +77,12 @@ pub fn examine_tampered(pid: Pid, options: &Options, tamper: Tamper<'_>) -> Resu
     Ok(e.report)
 }
 
-/// How many dead twins the target may have.
+/// Number of dead twins at which the target is made to reap them.
 const BURIAL: usize = 32;
 /// How many times a thread is watched before another is chosen.
 const ROUNDS: usize = 8;
 
-/// A thread at the entry of a function or of its clone, twice.
+/// Two twins of a thread that is at the entry of a function or of its clone.
 struct Found {
     tid: Tid,
     original: Avma,
@@ -96,20 +96,21 @@ struct Examination<'a> {
     hunt: Hunt,
     memo: Memo,
     report: Report,
-    /// Twins that the target is still to take the end of.
+    /// Dead twins that the target has not yet reaped.
     dead: Vec<Pid>,
     tamper: Tamper<'a>,
 }
 
 impl Examination<'_> {
-    /// Watches one thread for a while.
+    /// Watches one thread for a while. Returns two twins of it if it enters a function that has not been
+    /// examined.
     fn watch(&mut self, tid: Tid, deadline: Instant) -> Result<Option<Found>, tracee::Error> {
         let mut thread = Watched::seize(self.process, tid)?;
         let mut last = None;
         for _ in 0..ROUNDS {
             let regs = thread.regs()?;
             let state = state(&regs);
-            // It waits, and is not worth waiting for.
+            // The thread is still in the same system call, so watching it would only cost time.
             let idle = regs.syscall().is_some() && last == Some(state);
             if idle || Instant::now() > deadline {
                 break;
@@ -135,14 +136,14 @@ impl Examination<'_> {
         Ok(None)
     }
 
-    /// Whatever is on the stack of a thread is likely to be entered again.
+    /// Notes the functions on a thread's stack. They are likely to be entered again.
     fn sample(&mut self, state: &State) {
         let (frames, _) = walk(self.atlas, World::Clones, state, self.process, (u64::MAX, MAX_FRAMES));
         let clones = frames.iter().filter_map(|f| self.atlas.clone_of(f.pc));
         self.hunt.meet(clones.map(|c| c.original));
     }
 
-    /// Runs both twins. The thread itself runs on meanwhile.
+    /// Compares the executions of both twins. The thread itself runs on meanwhile.
     fn compare(&mut self, found: Found, max_steps: u64) -> Result<(), Error> {
         let Found { tid, original, clone, twins: (mut a, mut b) } = found;
         let pid = a.process().pid();
@@ -174,7 +175,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Has the target take the ends of its twins. A target that has ended has none.
+    /// Makes the target reap its dead twins. A target that has ended has none.
     fn bury(&mut self) {
         let dead = std::mem::take(&mut self.dead);
         if !dead.is_empty() {
@@ -183,7 +184,7 @@ impl Examination<'_> {
     }
 }
 
-/// The writable memory that a twin shares with others.
+/// Returns the writable memory that a twin shares with other processes.
 fn shared(process: &Process) -> Result<Vec<AvmaRange>, Error> {
     let maps = image::maps::parse(&process.maps_text()?)?;
     Ok(maps.iter().filter(|m| m.perms.shared && m.perms.w).map(|m| m.range).collect())

@@ -1,10 +1,10 @@
-//! DWARF expressions as call frame information has them (DWARF 5, section 2.5; the part that compilers and hand-written
-//! assembly use there).
+//! Evaluates DWARF expressions of call frame information (DWARF 5, section 2.5; the part that compilers and
+//! hand-written assembly use there).
 
 use addr::{Avma, ReadMemory};
 
-/// The value of an expression. `regs` gives a register's value by its DWARF number. `None` where an operation or a value is
-/// unknown, or memory cannot be read.
+/// Evaluates an expression; `first` is on the stack at the beginning. `regs` returns a register's value by
+/// its DWARF number. Returns `None` if an operation or a value is unknown, or memory cannot be read.
 pub(crate) fn evaluate(
     ops: &[u8],
     first: Option<u64>,
@@ -97,7 +97,8 @@ impl Reader<'_> {
         (0..bytes).try_fold(0, |v, i| Some(v | u64::from(self.byte()?) << (8 * i)))
     }
 
-    /// The value, and how many bits of it were there.
+    /// Reads an LEB128 number. Returns its value without sign extension, its number of bits, and its last
+    /// byte.
     fn leb(&mut self) -> Option<(u64, u32, u8)> {
         let (mut v, mut bits) = (0, 0u32);
         loop {

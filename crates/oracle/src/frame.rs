@@ -1,4 +1,4 @@
-//! The frames of a stopped thread by frame rules, one after the other.
+//! Walks the frames of a stopped thread by unwind rules.
 
 use crate::atlas::Atlas;
 use crate::decoded::State;
@@ -6,40 +6,41 @@ use crate::expression::evaluate;
 use addr::{Addr, Avma, ReadMemory};
 use unwind::{CfaRule, Reg, RegRule, Row};
 
-/// How many frames are followed.
+/// Most frames in one walk.
 pub(crate) const MAX_FRAMES: usize = 32;
 /// The callee-saved registers by DWARF number: rbx, rbp, r12 to r15.
 pub(crate) const SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 
-/// Whose tables count.
+/// Selects the frame tables to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum World {
     Originals,
     Clones,
 }
 
-/// One frame: what it says of its caller.
+/// One frame, with the registers of its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
     /// The instruction whose rule was applied.
     pub(crate) pc: Avma,
     pub(crate) cfa: u64,
-    /// The caller's registers by DWARF number; 16 is where the caller goes on.
+    /// The caller's registers by DWARF number; 16 is the return address.
     pub(crate) caller: [Option<u64>; 17],
 }
 
 /// Why a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WalkEnd {
-    /// The frame that was asked for is reached, or enough others.
+    /// A frame address above `until` is reached, or as many frames as wanted.
     Reached,
     /// There is no rule for this instruction.
     NoRule(Avma),
-    /// The rule needs a value that is not there.
+    /// The rule needs a value that is not known.
     Unknown(Avma),
 }
 
-/// The frames from the innermost up to the first whose frame address is above `until`, `most` at most.
+/// Returns the frames from the innermost up to the first whose frame address is above `until`, at most
+/// `most`, and why the walk ended.
 pub(crate) fn walk(
     atlas: &Atlas,
     world: World,
@@ -63,7 +64,7 @@ pub(crate) fn walk(
         }
         let Some(ra) = caller[16] else { return (frames, WalkEnd::Unknown(pc)) };
         regs = caller;
-        // The call itself: what lies behind it may be another function's.
+        // The address of the call itself. The address behind it may belong to another function.
         pc = Avma(ra).sub(1);
     }
 }
@@ -95,7 +96,7 @@ fn apply(row: &Row, regs: &[Option<u64>; 17], memory: &dyn ReadMemory) -> Option
     Some((cfa, caller))
 }
 
-/// From the CPU's numbers to DWARF's (System V x86-64 psABI, figure 3.36).
+/// Returns the registers in DWARF's order (System V x86-64 psABI, figure 3.36).
 fn dwarf(state: &State) -> [Option<u64>; 17] {
     const NUMBER: [usize; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
     let mut out = [None; 17];

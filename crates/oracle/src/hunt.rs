@@ -1,8 +1,8 @@
-//! Which function is looked for next, in which thread?
+//! Decides which functions to wait for next, and in which thread.
 //!
-//! Four addresses can be watched at a time. Clones that were met inside of a comparison are sure to be executed, so
-//! they come first; the rest is gone through in a random order, again and again. Threads that met something are asked
-//! more often.
+//! Four addresses can be watched at a time. Clones that ran inside a comparison are certain to be executed,
+//! so they come first. The others are tried in a random order, again and again. Threads that have entered
+//! functions that were wanted are watched more often.
 
 use crate::atlas::Atlas;
 use addr::Avma;
@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tracee::{MAX_WATCHED, Process, Tid};
 
-/// How often a clone that was met inside of a comparison is waited for before it is one among all.
+/// How often a clone that was met inside a comparison is waited for before it loses its priority.
 const TRIES: u8 = 6;
-/// How long a thread is waited for at four addresses.
+/// How long a thread is watched at one set of addresses. Three times as long if some of the functions are
+/// known to run.
 const WINDOW: Duration = Duration::from_millis(4);
 
 /// `SplitMix64` (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
@@ -32,13 +33,14 @@ impl Random {
 #[derive(Debug)]
 pub(crate) struct Hunt {
     random: Random,
-    /// Where clones are entered, by the original's entry.
+    /// Addresses at which clones are entered, by the original's entry.
     entries: FxHashMap<Avma, Avma>,
-    /// Met, not yet examined: the original's entry and how often it was waited for.
+    /// Functions that were met and are not yet examined: the original's entry, and how often it was waited
+    /// for.
     met: VecDeque<(Avma, u8)>,
-    /// All not yet examined.
+    /// All functions that are not yet examined.
     all: VecDeque<Avma>,
-    /// Those in `met`.
+    /// The functions in `met`.
     known: FxHashSet<Avma>,
     done: FxHashSet<Avma>,
     hits: FxHashMap<Tid, u32>,
@@ -64,12 +66,12 @@ impl Hunt {
         }
     }
 
-    /// Whether all are examined.
+    /// Returns whether all functions are examined.
     pub(crate) fn is_over(&self) -> bool {
         self.done.len() == self.entries.len()
     }
 
-    /// Clones that are executed.
+    /// Notes that the clones of these originals are executed.
     pub(crate) fn meet(&mut self, originals: impl Iterator<Item = Avma>) {
         for o in originals {
             if self.entries.contains_key(&o) && self.known.insert(o) && !self.done.contains(&o) {
@@ -78,7 +80,7 @@ impl Hunt {
         }
     }
 
-    /// One is examined.
+    /// Notes that a function is examined, which the thread `by` has entered.
     pub(crate) fn done(&mut self, original: Avma, by: Tid) {
         self.done.insert(original);
         *self.hits.entry(by).or_default() += 1;
@@ -88,16 +90,17 @@ impl Hunt {
         self.done.contains(&original)
     }
 
-    /// Where to wait for a function: at its clone, which clones call, or at its original, from which redirects lead on.
+    /// Chooses where to wait for a function: at its clone, which clones call, or at its original, from which
+    /// redirects lead on.
     fn way_in(&mut self, original: Avma) -> Option<Avma> {
         let clone = self.entries.get(&original).copied()?;
         Some(if self.random.below(2) == 0 { original } else { clone })
     }
 
-    /// The entries to watch next, and for how long.
+    /// Returns the addresses to watch next, and for how long.
     pub(crate) fn next(&mut self) -> (Vec<Avma>, Duration) {
         let mut out = Vec::with_capacity(MAX_WATCHED);
-        // One place is left for the others, lest those that come rarely hold all of them.
+        // One place is left for the other functions, so that rarely entered ones cannot hold all places.
         while out.len() < MAX_WATCHED - 1
             && let Some((original, tries)) = self.met.pop_front()
         {
@@ -107,7 +110,7 @@ impl Hunt {
             if tries < TRIES {
                 self.met.push_back((original, tries + 1));
             } else {
-                // Until it is met again.
+                // It may be met again.
                 self.known.remove(&original);
             }
             let new = self.way_in(original).filter(|e| !out.contains(e));
@@ -131,7 +134,7 @@ impl Hunt {
         (out, if sure { WINDOW * 3 } else { WINDOW })
     }
 
-    /// A thread to watch: one that runs or has met something, rather than one that waits.
+    /// Chooses a thread to watch. Prefers threads that run or have entered a wanted function.
     pub(crate) fn thread(&mut self, process: &Process) -> Result<Tid, tracee::Error> {
         let threads = process.threads()?;
         let weight = |tid: &Tid| {

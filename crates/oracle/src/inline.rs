@@ -1,15 +1,15 @@
-//! Calls that get where they go more directly in the clone.
+//! Compares calls that the clone inlines or guards.
 //!
-//! The state problem: for such a call the two sides execute other instructions. Rule: nothing is forgiven for that but
-//! what each form says.
+//! The state problem: for such a call the two sides execute different instructions. Rule: no difference is
+//! accepted except what each form says.
 //!
 //! | clone | original | |
 //! |---|---|---|
-//! | `cmp` of the register from which the call comes with a table's address, `jne` | – | the flags are dead; it must go the way that the register says, and the table must lead where the call behind it leads |
+//! | `cmp` of the register from which the call comes with a table's address, `jne` | – | the flags are dead; the branch must go the way that the register says, and the table must lead where the call behind the guard leads |
 //! | a direct call | the indirect call | a pair like any other |
-//! | a way through a function | call, (`endbr64`), the way, `ret` | each instruction but direct jumps is a pair whose stack pointers are 8 apart, then again the same; what the call pushed is dead |
-//! | off that way a call | – | it leads where the originals' side is, and pushes what that has pushed |
-//! | the call as it was | the indirect call | a pair like any other |
+//! | an inlined path through a function | call, (`endbr64`), the path, `ret` | each instruction except direct jumps is a pair whose stack pointers are 8 bytes apart; afterwards the stack pointers are equal again; the word that the call pushed is dead |
+//! | a call where control leaves that path | – | it leads where the originals' side is, and pushes what the originals' call has pushed |
+//! | the unchanged call | the indirect call | a pair like any other |
 
 use crate::Error;
 use crate::decoded::Decoded;
@@ -20,7 +20,7 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use tracee::Stepped;
 
 impl Lockstep<'_> {
-    /// Whether the clones' side is before a guard.
+    /// Returns whether the clones' side is before a guard.
     pub(crate) fn is_guard(&mut self) -> Result<bool, Error> {
         let (a, b) = (self.a.now.ip(), self.b.now.ip());
         if !self.atlas.is_extra(b) {
@@ -28,12 +28,14 @@ impl Lockstep<'_> {
         }
         let first = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
         let next = Avma(first.next_ip());
-        // Behind a jump that leads to the call there may be what lies aside for it.
+        // An extra jump that leads to the call may have out-of-line code for the call behind it. It is no
+        // guard.
         let asks = first.mnemonic() == Mnemonic::Cmp;
         Ok(asks && self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
     }
 
-    /// The guard, and what runs in place behind it. It ends where both are before a call again, or behind the body.
+    /// Executes the guard and the inlined code behind it. Afterwards both sides are before a call again, or
+    /// behind the inlined code.
     pub(crate) fn guard(&mut self) -> Result<Option<Verdict>, Error> {
         let call = self.a.now.ip();
         let (called, compare) = self.decode()?;
@@ -47,7 +49,7 @@ impl Lockstep<'_> {
         }
         let table = self.b.memory().u64(Avma(compare.inst.ip_rel_memory_address()))?;
         let is_table = self.b.now.gprs.get(compare.inst.op0_register().number()) == Some(&table);
-        // In the originals' world the table is as it was before any clone.
+        // In the originals' world the table is as it was before any redirect.
         let slot = Avma(table.wrapping_add(called.inst.memory_displacement64()));
         let Some(callee) = self.a.memory().u64(slot).ok().map(Avma).filter(|&f| self.atlas.is_entry(f))
         else {
@@ -89,7 +91,8 @@ impl Lockstep<'_> {
         }
     }
 
-    /// A call whose callee runs in place in the clone, to where it returns or the rest of it is called.
+    /// Compares a call whose callee is inlined in the clone, up to its return or to where the rest of it is
+    /// called.
     pub(crate) fn inlined(&mut self) -> Result<Option<Verdict>, Error> {
         let (call, sp) = (self.a.now.ip(), self.a.now.sp());
         let called = self.a.next(&mut self.memo.code.0, self.atlas)?;
@@ -147,11 +150,11 @@ impl Lockstep<'_> {
         self.align()
     }
 
-    /// The clones' side calls the rest of a callee that ran in place so far.
+    /// Executes the clones' call of the rest of a callee whose beginning was inlined.
     fn rest(&mut self, call: &Decoded) -> Result<Option<Verdict>, Error> {
         self.note(Instruction::default(), call.inst);
         let (a, to) = (self.a.now.ip(), Avma(call.inst.near_branch_target()));
-        // Where the rest is another function, clones call it as they call any.
+        // If the rest is another function, clones call it as they call any function.
         let passes = self.atlas.is_passed_by(a, to) || self.atlas.is_behind_mark(a, to);
         if !passes && !self.atlas.stands_for(to, a) {
             return Ok(self.wrong("the rest of the callee is not what is called"));
@@ -178,7 +181,7 @@ impl Lockstep<'_> {
         self.align()
     }
 
-    /// Has the originals' side call, up to the callee's first instruction that runs in place.
+    /// Executes the call on the originals' side, up to the callee's first instruction that is inlined.
     fn enter(&mut self) -> Result<Option<Verdict>, Error> {
         if let Some(end) = self.only_a()? {
             return Ok(Some(end));
@@ -195,7 +198,7 @@ impl Lockstep<'_> {
         if first.inst.code() == Code::Endbr64 { self.only_a() } else { Ok(None) }
     }
 
-    /// What the originals' call has pushed lies below the stack pointer now.
+    /// Marks the word that the originals' call pushed as dead. It is below the stack pointer now.
     fn abandon(&mut self, pushed: AvmaRange) {
         let (a, b) = (self.a.memory().bytes(pushed), self.b.memory().bytes(pushed));
         if a.ok() != b.ok() {
@@ -208,13 +211,13 @@ impl Lockstep<'_> {
     }
 }
 
-/// Whether both are conditional jumps, whose conditions may be each other's inverse.
+/// Returns whether both are conditional jumps. Their conditions may be inverted.
 fn are_branches(a: &Decoded, b: &Decoded) -> bool {
     a.inst.is_jcc_short_or_near() && b.inst.is_jcc_short_or_near()
 }
 
-/// Whether an instruction compares the register through which an indirect call reads its destination with a word that is
-/// always at the same place.
+/// Returns whether an instruction compares the register from which an indirect call reads its destination
+/// with a word at a constant address.
 fn asks_for_table(call: &Decoded, compare: &Decoded) -> bool {
     let (call, compare) = (&call.inst, &compare.inst);
     call.flow_control() == FlowControl::IndirectCall

@@ -1,22 +1,24 @@
-//! Does each clone do what its original does?
+//! Checks whether each clone does what its original does.
 //!
-//! You give the id of a process that carries clones; it gives what executions say about law 2 ("one to one") and
-//! about unwinding. For tests: it slows the target down and changes nothing in it.
+//! The input is the id of a process with clones. The output is what executions show about law 2 ("one to
+//! one") and about unwinding. For tests only: the target is slowed down, but nothing in it is changed.
 //!
 //! # How
-//! A thread is caught where it enters a clone, and doubled twice. One twin gets the originals' bytes back and
-//! executes the original, the other the clone, one instruction at a time. The address maps say which pairs of
-//! instructions belong together; at each pair all registers must agree, and all memory that was written. Where the two
-//! may differ (a return address, and whatever was computed from one) the difference is followed: every other one must
-//! be the consequence of a difference that was there before. See `differ`. A call that gets where it goes more directly in the
-//! clone is compared with all that the original does for it. See `inline`.
+//! A thread is caught where it enters a clone, and two twins of it are made. One twin gets the originals'
+//! bytes back and executes the original; the other executes the clone. Both execute one instruction at a
+//! time. The address maps say which instructions form a pair. At each pair all registers must agree, and all
+//! memory that was written. A return address, and whatever was computed from one, may differ. Such
+//! differences are tracked: every other difference must follow from a difference that was there before (see
+//! `differ`). A call that the clone inlines or guards is compared with everything that the original does for
+//! it (see `inline`).
 //!
-//! At each clone instruction the stack is unwound too: by the clone's tables as they lie in the target, and by the
-//! original's; both must give the same frames.
+//! At each clone instruction the stack is also unwound: by the clone's tables in the target, and by the
+//! original's. Both must give the same frames.
 //!
 //! # What it does not see
-//! A comparison ends where the twins cannot go on alike (see [`End`]): at a system call, at shared memory, where a
-//! program decides something by a return address (the unwinder does). Which functions are met depends on the load.
+//! A comparison ends where the twins cannot continue alike (see [`End`]): at a system call, at shared memory,
+//! or where a decision of the program depends on a return address, as in the unwinder. The load decides which
+//! functions are examined.
 #![forbid(unsafe_code)]
 
 mod atlas;

@@ -1,4 +1,4 @@
-//! Two executions side by side.
+//! Compares two executions side by side.
 
 use crate::Error;
 use crate::atlas::Atlas;
@@ -15,16 +15,16 @@ use tracee::Stepped;
 
 /// How many pairs of instructions a mismatch shows.
 const TRAIL: usize = 12;
-/// What is known over all comparisons of one target.
+/// State that all comparisons of one target share.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
-    /// Instructions of the originals' world, and of the clones'.
+    /// Decoded instructions of the originals' world and of the clones' world.
     pub(crate) code: (Code, Code),
-    /// Clones that had instructions compared, by the original's entry.
+    /// Functions whose clones had instructions compared, by the original's entry.
     pub(crate) run: FxHashSet<Avma>,
     /// Clone instructions that were compared.
     pub(crate) seen: FxHashSet<Avma>,
-    /// How often the stack was unwound at a clone instruction.
+    /// How often the stack was unwound at each clone instruction.
     pub(crate) unwound: FxHashMap<Avma, u8>,
 }
 
@@ -33,22 +33,23 @@ pub(crate) enum Verdict {
     Mismatch(Box<Mismatch>),
 }
 
-/// Where the two sides are.
+/// Which frames the two sides are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
-    /// In the same frames.
+    /// Both sides are in the same frames.
     Same,
-    /// The originals' side is in a function that was called, the clones' side where that runs in place.
+    /// The originals' side is in a called function that is inlined on the clones' side.
     Inlined,
 }
 
 impl Depth {
-    /// How many frames more the originals' side has.
+    /// Returns how many more frames the originals' side has.
     pub(crate) fn frames(self) -> usize {
         usize::from(self == Depth::Inlined)
     }
 
-    /// What the state of the originals' side is without the return addresses that only this side has.
+    /// Returns the state of the originals' side as it is without the return addresses that only this side
+    /// has.
     fn level(self, state: State) -> State {
         let mut level = state;
         level.gprs[4] = state.sp().wrapping_add(8 * self.frames() as u64);
@@ -56,15 +57,15 @@ impl Depth {
     }
 }
 
-/// The memory that two instructions are about to use.
+/// The memory that a pair of instructions is about to use.
 #[derive(Default)]
 struct Touched {
     all: Vec<Access>,
-    /// What the original's writes, and what the clone's.
+    /// What the original's instruction writes, and what the clone's instruction writes.
     writes: (Vec<AvmaRange>, Vec<AvmaRange>),
 }
 
-/// What carries something dead elsewhere.
+/// How a dead value is moved elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Carried {
     Push,
@@ -72,7 +73,7 @@ enum Carried {
 }
 
 impl Carried {
-    /// What both sides do with a general register.
+    /// Returns what both instructions do with a general register.
     fn by(da: &Decoded, db: &Decoded) -> Option<Self> {
         match (da.inst.code(), db.inst.code()) {
             (InstCode::Push_r64, InstCode::Push_r64) => Some(Self::Push),
@@ -92,7 +93,7 @@ pub(crate) struct Lockstep<'a> {
     pub(crate) stains: Stains,
     /// Memory that twins share with the target.
     shared: Vec<AvmaRange>,
-    /// The stack pointer at the entry, and where the function returns to.
+    /// The stack pointer at the entry; `home` is the address to which the function returns.
     pub(crate) entry_sp: u64,
     home: Option<u64>,
     original: Avma,
@@ -101,7 +102,7 @@ pub(crate) struct Lockstep<'a> {
 }
 
 impl<'a> Lockstep<'a> {
-    /// Both sides stand at the entry of the same function.
+    /// Makes a comparison. Both sides are at the entry of the same function.
     pub(crate) fn new(
         atlas: &'a Atlas,
         memo: &'a mut Memo,
@@ -124,13 +125,13 @@ impl<'a> Lockstep<'a> {
         let trail = VecDeque::with_capacity(TRAIL);
         let mut new =
             Self { atlas, memo, report, a, b, stains, shared, entry_sp, home, original, done: 0, trail };
-        // So that the first comparison of them has something to compare with.
+        // Reads the extended states of both sides before the first comparison.
         new.a.xsave()?;
         new.b.xsave()?;
         Ok(new)
     }
 
-    /// Goes on until the end.
+    /// Compares until the end.
     pub(crate) fn run(mut self, max_steps: u64) -> Result<Verdict, Error> {
         if let Some(end) = self.align()? {
             return Ok(end);
@@ -148,7 +149,7 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// One instruction of both, or what is done for a call.
+    /// Compares one instruction of both sides, or the code for one call.
     fn next(&mut self) -> Result<Option<Verdict>, Error> {
         if self.atlas.is_dropped(self.a.now.ip(), self.b.now.ip()) {
             self.inlined()
@@ -159,7 +160,7 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// One instruction of both.
+    /// Executes and compares one instruction of both sides.
     pub(crate) fn pair(&mut self, depth: Depth) -> Result<Option<Verdict>, Error> {
         let (da, db) = self.decode()?;
         self.note(da.inst, db.inst);
@@ -200,7 +201,7 @@ impl<'a> Lockstep<'a> {
         if let Some(difference) = self.written(&touched, da.is_call(), inputs) {
             return Ok(Some(self.mismatch(difference)));
         }
-        // Whoever calls this in place knows where both are.
+        // In inlined code, the caller of this function checks where both sides are.
         if depth == Depth::Same
             && let Some(end) = self.path(&da, inputs)?
         {
@@ -212,7 +213,7 @@ impl<'a> Lockstep<'a> {
         Ok(difference.map(|d| self.mismatch(d)))
     }
 
-    /// Compares all but memory with what it was before an instruction.
+    /// Compares all state except memory with its values before an instruction.
     fn compare(
         &mut self,
         depth: Depth,
@@ -238,13 +239,13 @@ impl<'a> Lockstep<'a> {
         Ok(at.map(|at| Difference::Vectors { at }))
     }
 
-    /// What of the inputs of two instructions is stained.
+    /// Returns the stained inputs of a pair of instructions.
     fn inputs(&self, da: &Decoded, db: &Decoded, memory: &[Access]) -> Inputs {
         let vectors = da.vector.then_some(da.reads_vectors | db.reads_vectors);
         let (gprs, flags) = (da.reads | db.reads, da.reads_flags | db.reads_flags);
         let mut inputs = self.stains.inputs(gprs, flags, vectors, memory);
         if inputs.dead.is_some() {
-            // Where only the lowest byte is read, and it was written again, nothing dead is read.
+            // If only the lowest byte is read, and that byte is equal again, no dead value is read.
             let low = (da.reads_low | !da.reads) & (db.reads_low | !db.reads);
             let (a, b) = (&self.a.now.gprs, &self.b.now.gprs);
             let written = |n: &usize| low >> n & 1 == 1 && (a[*n] ^ b[*n]) & 0xff == 0;
@@ -255,7 +256,8 @@ impl<'a> Lockstep<'a> {
         inputs
     }
 
-    /// The memory that both are about to use; an end where it cannot be compared.
+    /// Returns the memory that both instructions are about to use. Returns the end if this memory cannot be
+    /// compared.
     fn touched(&self, da: &Decoded, db: &Decoded) -> Result<Touched, Verdict> {
         let mut touched = Touched::default();
         for (d, regs, writes) in
@@ -271,9 +273,10 @@ impl<'a> Lockstep<'a> {
         Ok(touched)
     }
 
-    /// The memory that one is about to use; an end where it cannot be compared.
+    /// Returns the memory that one instruction is about to use. Returns the end if this memory cannot be
+    /// compared.
     pub(crate) fn accesses(&self, d: &Decoded, regs: &State) -> Result<Vec<Access>, Verdict> {
-        // Else it is gathered from many places, or scattered.
+        // `None` means a gather from many places or a scatter to many places.
         let all = d.accesses(regs).collect::<Option<Vec<Access>>>().ok_or_else(|| stop(d))?;
         let shared = all.iter().any(|access| self.shared.iter().any(|s| s.overlaps(&access.range)));
         if shared { Err(Verdict::End(End::SharedMemory)) } else { Ok(all) }
@@ -283,7 +286,7 @@ impl<'a> Lockstep<'a> {
         Ok((self.a.next(&mut self.memo.code.0, self.atlas)?, self.b.next(&mut self.memo.code.1, self.atlas)?))
     }
 
-    /// Compares what was written.
+    /// Compares the memory that was written.
     fn written(&mut self, touched: &Touched, pushed: bool, inputs: Inputs) -> Option<Difference> {
         let (wa, wb) = &touched.writes;
         if wa != wb && !inputs.explain() {
@@ -297,7 +300,7 @@ impl<'a> Lockstep<'a> {
             let whole = whole_words(range);
             let (va, vb) = (self.a.words(whole), self.b.words(whole));
             for ((at, a), b) in crate::differ::words(range).zip(va).zip(vb) {
-                // A masked store reaches further than it writes.
+                // A masked store covers more memory than it writes.
                 let (Some(a), Some(b)) = (a, b) else { continue };
                 let equal = (a ^ b) & self.stains.live_bits(at) == 0;
                 if !self.stains.word(at, equal, self.atlas.same(a, b), pushed, inputs) {
@@ -308,7 +311,8 @@ impl<'a> Lockstep<'a> {
         None
     }
 
-    /// The clones' side has pushed what the originals' side had pushed before.
+    /// Compares the word that the clones' side has pushed with the word that the originals' side had pushed
+    /// before.
     pub(crate) fn pushed(&mut self, accesses: Vec<Access>) -> Option<Verdict> {
         let writes: Vec<AvmaRange> = accesses.iter().filter(|a| a.writes).map(|a| a.range).collect();
         let touched = Touched { all: accesses, writes: (writes.clone(), writes) };
@@ -316,14 +320,16 @@ impl<'a> Lockstep<'a> {
         Some(self.mismatch(difference))
     }
 
-    /// Brings both to where they belong together, and sees that they do.
+    /// Brings both sides to the next pair of instructions, and checks that these belong together.
     fn path(&mut self, last: &Decoded, inputs: Inputs) -> Result<Option<Verdict>, Error> {
-        // Whoever is home is where the snapshot says, clone or not; what lies there is not ours to compare.
+        // A side that has returned is at the address from the snapshot's stack, whether in a clone or not.
+        // The code there is not compared.
         if self.at_end().is_some() {
             return Ok(None);
         }
         let end = self.align()?;
-        // An address decides by being compared; where a jump goes to one, both forms of it were right.
+        // A code address decides only where it is compared. Where a jump leads to the address, both forms of
+        // it are right.
         let by_address = inputs.derived || inputs.address && !last.is_indirect();
         match end {
             Some(Verdict::Mismatch(m)) if by_address && m.difference == Difference::Path => {
@@ -334,13 +340,14 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Executes what only one of the worlds has, up to where both have an instruction or begin what is done for a call.
+    /// Executes the instructions that only one world has, up to a pair of instructions or to the code for a
+    /// call.
     pub(crate) fn align(&mut self) -> Result<Option<Verdict>, Error> {
         loop {
             let (a, b) = (self.a.now.ip(), self.b.now.ip());
             let end = if self.atlas.is_dropped(a, b) {
                 if self.a.next(&mut self.memo.code.0, self.atlas)?.is_call() {
-                    // Where nothing runs in place, what is there belongs to what follows.
+                    // If the inlined code is empty, the instruction at `b` belongs to the code that follows.
                     let begins = self.atlas.is_within(b, a);
                     return Ok(begins.then(|| self.unwind(Depth::Same)).flatten());
                 }
@@ -370,13 +377,14 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Executes a jump, or the like, that only the originals' side has.
+    /// Executes an instruction that only the originals' side has: a jump, an instruction of a stub, an
+    /// `endbr64`.
     pub(crate) fn pass_by(&mut self) -> Result<Option<Verdict>, Error> {
         self.report.dropped += 1;
         self.only_a()
     }
 
-    /// Executes an instruction on the originals' side.
+    /// Executes one instruction on the originals' side.
     pub(crate) fn only_a(&mut self) -> Result<Option<Verdict>, Error> {
         self.a.next(&mut self.memo.code.0, self.atlas)?;
         Ok(match self.a.step()? {
@@ -386,7 +394,7 @@ impl<'a> Lockstep<'a> {
         })
     }
 
-    /// Executes an instruction on the clones' side, which changes nothing that is alive.
+    /// Executes one instruction on the clones' side. It must not change anything that is alive.
     pub(crate) fn only_b(&mut self) -> Result<Option<Verdict>, Error> {
         let before = self.b.now;
         match self.b.step()? {
@@ -403,15 +411,15 @@ impl<'a> Lockstep<'a> {
         Ok(Some(self.mismatch(Difference::Register { name: GPR_NAMES[4], values })))
     }
 
-    /// Whether the clones' side is about to execute what has no counterpart: an extra jump or nop, or the redirect of an
-    /// original.
+    /// Returns whether the clones' side is about to execute an instruction without a counterpart: an extra
+    /// jump or nop, or the redirect of an original.
     fn is_only_in_b(&mut self) -> Result<bool, Error> {
         let b = self.b.now.ip();
         if self.atlas.clone_of(b).is_some() {
             return Ok(self.atlas.is_extra(b));
         }
         let inst = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
-        // Its first byte stays.
+        // The first byte of a redirect stays.
         let changed = AvmaRange::new(b.add(1), Avma(inst.next_ip()));
         if !self.atlas.olds_in(changed).iter().any(|o| changed.contains(o.at)) {
             return Ok(false);
@@ -425,7 +433,8 @@ impl<'a> Lockstep<'a> {
         Ok(jumps && self.atlas.clone_of(to).is_some() && self.atlas.stands_for(to, b))
     }
 
-    /// Both at home, or both gone from the frame; `None` inside.
+    /// Returns the end if both sides have returned, or have left the frame in another way, or are in the
+    /// vDSO. Returns `None` inside the function.
     fn at_end(&self) -> Option<End> {
         let (a, b) = (&self.a.now, &self.b.now);
         if a.sp() <= self.entry_sp || b.sp() <= self.entry_sp {
@@ -435,7 +444,7 @@ impl<'a> Lockstep<'a> {
         Some(if home(a.ip) && home(b.ip) { End::Returned } else { End::Left })
     }
 
-    /// Whether the clones' side is between the read of a cloned jump table and its jump.
+    /// Returns whether the clones' side is between the read of a cloned jump table and its jump.
     fn in_window(&self) -> bool {
         self.atlas.entry_of(self.b.now.ip()).is_some_and(|(_, e)| !e.movable && e.link != Link::Within)
     }
@@ -464,7 +473,7 @@ impl<'a> Lockstep<'a> {
         self.trail.push_back((a, b));
     }
 
-    /// Something was read that is dead.
+    /// Returns the mismatch for a dead value that was read.
     pub(crate) fn dead(&self, n: usize) -> Verdict {
         let name = match n {
             DEAD_FLAGS => "flags",
@@ -489,7 +498,7 @@ impl<'a> Lockstep<'a> {
     }
 }
 
-/// The end before an instruction over which a comparison cannot go.
+/// Returns the end for an instruction past which a comparison cannot continue.
 fn stop(d: &Decoded) -> Verdict {
     Verdict::End(End::Instruction(format!("{:?}", d.inst.mnemonic()).to_lowercase()))
 }
@@ -500,10 +509,11 @@ fn text(inst: &Instruction) -> String {
     out
 }
 
-/// Which parts of two extended states differ, as bits (see [`REST`]), and where the first difference is.
+/// Returns the parts of two extended states that differ, as bits (see [`REST`]), and the offset of the first
+/// difference.
 fn differences(a: &[u8], b: &[u8]) -> (u64, usize) {
-    // Of the XSAVE area (Intel SDM volume 1, 13.4): where in the code and in memory the last x87 instruction was is not the
-    // program's; nor are the bytes for software and the header.
+    // Of the XSAVE area (Intel SDM volume 1, 13.4), two ranges are no state of the program: the code and data
+    // addresses of the last x87 instruction, and the bytes for software with the header.
     const SKIPPED: [std::ops::Range<usize>; 2] = [8..24, 464..576];
     let mut bits = 0;
     let mut first = None;

@@ -1,33 +1,34 @@
-//! What executions said.
+//! The results of examinations.
 
 use addr::Avma;
 use std::collections::BTreeMap;
 use std::fmt;
 use tracee::Sig;
 
-/// How the comparison of one function came to its end, with no mismatch until then.
+/// Why the comparison of one function ended without a mismatch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// Both returned to the caller.
     Returned,
     /// Both left the frame in another way: a jump over frames, another stack.
     Left,
-    /// As many instructions as were allowed.
+    /// The limit of instructions was reached.
     Limit,
-    /// Both are about to execute an instruction that reaches out of a twin or asks the clock or the CPU.
+    /// Both are about to execute an instruction that reads or changes the world outside the twin, or depends
+    /// on the clock or the CPU.
     Instruction(String),
     /// Both are about to use memory that they share with the target.
     SharedMemory,
-    /// The program decided something by a code address (the unwinder does that).
+    /// A decision of the program depended on a code address, as in the unwinder.
     ByCodeAddress,
     /// Both raised the same signal.
     Signal(Sig),
-    /// A twin was killed by somebody else.
+    /// A twin ended. Another process killed it.
     Lost,
 }
 
 impl End {
-    /// A name to count by.
+    /// Returns a name to count by.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -43,10 +44,10 @@ impl End {
     }
 }
 
-/// What was not the same. The first of each pair is the original's.
+/// What differed. The first of each pair is the original's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// They went to places that do not stand for each other.
+    /// The two sides went to addresses that do not correspond.
     Path,
     /// A general register.
     Register {
@@ -60,44 +61,45 @@ pub enum Difference {
         /// Their values.
         values: (u64, u64),
     },
-    /// The bases of segments.
+    /// The segment bases.
     Segments,
     /// The extended state.
     Vectors {
         /// Offset of the first difference in the XSAVE area. Bytes.
         at: usize,
     },
-    /// Something was read that is not to be read any more: a register that may differ between the read of a cloned jump table and
-    /// its jump, after that; what only the clone changed; what a call pushed whose callee runs in place.
+    /// A dead value was read: a register that may differ between the read of a cloned jump table and its
+    /// jump, after the jump; a register or flag that only the clone changed; or the word pushed by a call
+    /// whose callee is inlined.
     Dead {
         /// Its name.
         name: &'static str,
     },
-    /// What is done for a call in the clone is not what the call does.
+    /// The clone's code for a call does not do what the call does.
     Inline {
-        /// In words.
+        /// A description.
         what: &'static str,
     },
-    /// The place of a memory operand that is written.
+    /// The address of a memory operand that is written.
     Place {
-        /// Where they write.
+        /// The addresses.
         values: (Avma, Avma),
     },
     /// A word of memory.
     Memory {
-        /// Where it is.
+        /// Its address.
         at: Avma,
         /// Its values.
         values: (u64, u64),
     },
-    /// Only one raised a signal, or each another.
+    /// Only one side raised a signal, or the signals differ.
     Signals {
-        /// Which.
+        /// The signals.
         values: (Option<Sig>, Option<Sig>),
     },
     /// The clone's tables give other frames than the original's.
     Frames {
-        /// In words.
+        /// A description.
         what: String,
     },
 }
@@ -109,11 +111,11 @@ pub struct Mismatch {
     pub original: Avma,
     /// Its name.
     pub name: String,
-    /// What was not the same.
+    /// What differed.
     pub difference: Difference,
-    /// Where the twins then were.
+    /// The addresses at which the twins were then.
     pub at: (Avma, Avma),
-    /// How many pairs of instructions were equal before.
+    /// How many pairs of instructions agreed before.
     pub after: u64,
     /// The last instructions of both, as text, oldest first.
     pub trail: Vec<(String, String)>,
@@ -139,51 +141,55 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What all executions said.
+/// The results of all comparisons.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Entries of the originals that were examined from their entry on, each once.
+    /// Entries of the originals that were examined, each once.
     pub examined: Vec<Avma>,
-    /// How many clones had instructions compared, those called by the examined ones included.
+    /// How many clones had instructions compared, including those that the examined ones called.
     pub clones_run: usize,
-    /// How many clones the target has (of the newest generation).
+    /// How many clones of the newest generation the target has.
     pub clones: usize,
     /// Pairs of instructions compared.
     pub instructions: u64,
-    /// Those of them of which the second was in a clone.
+    /// Pairs of which the second instruction was in a clone.
     pub clone_instructions: u64,
-    /// Those of which that was a further copy of a loop.
+    /// Pairs of which the second instruction was in a further copy of an unrolled loop.
     pub again: u64,
-    /// Different clone instructions among those.
+    /// Distinct clone instructions that were compared.
     pub distinct: usize,
-    /// How often the stack was unwound both ways.
+    /// How often the stacks of both sides were unwound.
     pub unwound: u64,
-    /// How often that could not be compared, as the original has no rule there that can be followed.
+    /// How often a stack could not be unwound as far as needed, because a rule is missing or cannot be
+    /// followed.
     pub not_unwound: u64,
-    /// Jumps and nops of clones only that were executed.
+    /// Executed instructions that only the clones' side has: jumps, nops and redirects.
     pub extra: u64,
-    /// Jumps of originals only that were executed, in stubs that clones pass by too.
+    /// Executed instructions that only the originals' side has: jumps, and stubs and `endbr64` that clones
+    /// bypass.
     pub dropped: u64,
     /// Clone instructions between the read of a cloned jump table and its jump.
     pub unmovable: u64,
-    /// Calls whose callees ran in place, to their end or not. Their instructions are among those compared.
+    /// Calls whose callees are inlined, executed to the callee's end or not. Their instructions are among
+    /// those compared.
     pub inlined: u64,
-    /// Those of them that left the way through the callee.
+    /// Inlined calls in which control left the inlined path.
     pub exits: u64,
-    /// Guards before indirect calls.
+    /// Executed guards before indirect calls.
     pub guards: u64,
-    /// Those of them that did not hold.
+    /// Guards that did not hold.
     pub guards_failed: u64,
     /// How the comparisons ended.
     pub ends: BTreeMap<String, usize>,
-    /// Where comparisons ended as a program decided something by a code address; shown as mismatches are.
+    /// Comparisons that ended because a decision of the program depended on a code address, in the form of
+    /// mismatches.
     pub by_code_address: Vec<Mismatch>,
-    /// What was not the same.
+    /// All mismatches.
     pub mismatches: Vec<Mismatch>,
 }
 
 impl Report {
-    /// Takes in what another examination said; clones count once for each.
+    /// Adds the results of another examination. Its clones are counted again.
     pub fn add(&mut self, other: &Report) {
         self.examined.extend(&other.examined);
         self.clones_run += other.clones_run;

@@ -1,7 +1,7 @@
-//! Executions counted one instruction at a time: what counters are held against.
+//! Counts executions one instruction at a time, as a reference for counters.
 //!
-//! A thread is caught where it enters a function, and a twin of it is stepped through until it returns. Where it passes
-//! is told from the graphs alone: nothing here knows how counters count.
+//! A thread is caught where it enters a function, and a twin of it is stepped through until the function
+//! returns. Only the graphs say which edges are passed, so the result does not depend on how counters work.
 //!
 //! | the twin goes on | passed |
 //! |---|---|
@@ -19,15 +19,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 use tracee::{Pid, Process, Run, Stepped, Tid, Twin, Watched};
 
-/// Instructions that are stepped at most.
+/// Most instructions that are stepped.
 const MOST_STEPS: u64 = 50_000_000;
 
-/// Counts what the main thread does from its next entry to the function at `entry` until it returns, in the functions of
-/// `cfgs`. `start` has the thread come there; the thread itself goes on meanwhile. The function makes no system call.
-/// `each` is told of every step: which instruction was executed, and which one is next.
+/// Counts what the main thread executes in the functions of `cfgs`, from its next entry to the function at
+/// `entry` until that function returns. `start` makes the thread come there; the thread itself continues
+/// meanwhile. The function must not make a system call. `each` gets every step: the addresses of the executed
+/// and of the next instruction.
 ///
 /// # Errors
-/// [`Error::NotStepped`] where the thread does not get there within `patience`, or its twin does not get to the end.
+/// [`Error::NotStepped`] if the thread does not get there within `patience`, or its twin does not get to the
+/// end.
 pub fn count_steps(
     pid: Pid,
     entry: Avma,
@@ -79,7 +81,7 @@ fn step_through(
     Err(Error::NotStepped("the function does not return"))
 }
 
-/// A block: the graph's place, and its own.
+/// A block: the index of its graph, and its own number.
 type Place = (usize, BlockId);
 
 struct Tally<'a> {
@@ -89,11 +91,11 @@ struct Tally<'a> {
     starts: FxHashMap<Avma, Place>,
     /// Blocks by the address of their last one.
     lasts: FxHashMap<Avma, Place>,
-    /// Blocks that end in a call and go on behind it, by where that is.
+    /// Blocks that end in a call and continue behind it, by the address behind the call.
     calls: FxHashMap<Avma, Place>,
-    /// Instructions that are no returns.
+    /// Instructions that are not returns.
     others: FxHashSet<Avma>,
-    /// Instructions that are executed again and again at one place.
+    /// Repeated string instructions, which take several steps at one address.
     repeated: FxHashSet<Avma>,
 }
 
@@ -132,7 +134,7 @@ impl<'a> Tally<'a> {
         tally
     }
 
-    /// From the instruction at `at` the twin went on to `next`.
+    /// Counts the step of the twin from the instruction at `at` to `next`.
     fn passes(&mut self, at: Avma, next: Avma) {
         if at == next && self.repeated.contains(&at) {
             return;
@@ -154,8 +156,8 @@ impl<'a> Tally<'a> {
                 None => self.counts[i].outflow[b.index()] += 1,
             }
         }
-        // A return out of code that is in no graph comes back as well; what looks like one and is none is a jump or call
-        // to there, and those are in a graph.
+        // A return from code outside the graphs leads here as well. A step from an instruction in a graph
+        // that is not a return is a jump or a call to this address.
         if let Some(&(i, b)) = self.calls.get(&next).filter(|_| !self.others.contains(&at)) {
             self.counts[i].edges[b.index()][0] += 1;
             within = Some(i);
@@ -163,7 +165,8 @@ impl<'a> Tally<'a> {
         self.comes_to(next, within);
     }
 
-    /// The twin is about to execute the instruction at `next`; `within` is the graph of which an edge led there.
+    /// Counts the arrival of the twin at `next`, before it executes the instruction there; `within` is the
+    /// graph that has the edge to it, if any.
     fn comes_to(&mut self, next: Avma, within: Option<usize>) {
         if let Some(&(i, b)) = self.starts.get(&next) {
             let counts = &mut self.counts[i];

@@ -1,4 +1,4 @@
-//! One of the two executions: the twin, its state, its memory, its code.
+//! One of the two executions: a twin with its state, memory and code.
 
 use crate::Error;
 use crate::atlas::Atlas;
@@ -16,14 +16,15 @@ const PAGE: u64 = 4096;
 pub(crate) struct Side {
     twin: Twin,
     pub(crate) now: State,
-    /// Pages of code with the originals' bytes; `None` in the clones' world, which is left as it is.
+    /// Pages of code that have the originals' bytes again; `None` in the clones' world, which stays as it is.
     restored: Option<FxHashSet<Avma>>,
     xsave: Vec<u8>,
     xsave_len: usize,
 }
 
 impl Side {
-    /// A twin that goes on at `ip`. In the originals' world all redirects are undone.
+    /// Makes a side whose twin continues at `ip`. In the originals' world, redirects in data are undone here,
+    /// and redirects in code before they are executed.
     pub(crate) fn new(mut twin: Twin, ip: Avma, originals: Option<&Atlas>) -> Result<Self, Error> {
         let mut regs = twin.regs()?;
         regs.0.rip = ip.0;
@@ -44,13 +45,13 @@ impl Side {
         self.twin.process()
     }
 
-    /// The instruction it is about to execute.
+    /// Returns the instruction that it is about to execute.
     pub(crate) fn next(&mut self, code: &mut Code, atlas: &Atlas) -> Result<Rc<Decoded>, Error> {
         self.restore(atlas)?;
         Ok(code.at(self.now.ip(), self.twin.process()))
     }
 
-    /// Executes it.
+    /// Executes one instruction.
     pub(crate) fn step(&mut self) -> Result<Stepped, Error> {
         let stepped = self.twin.step()?;
         if stepped == Stepped::Done {
@@ -59,18 +60,18 @@ impl Side {
         Ok(stepped)
     }
 
-    /// The extended state.
+    /// Reads the extended state.
     pub(crate) fn xsave(&mut self) -> Result<&[u8], Error> {
         self.xsave_len = self.twin.xsave(&mut self.xsave)?;
         Ok(&self.xsave[..self.xsave_len])
     }
 
-    /// The extended state as it was when last asked for.
+    /// Returns the extended state as it was when last read.
     pub(crate) fn last_xsave(&self) -> &[u8] {
         &self.xsave[..self.xsave_len]
     }
 
-    /// Words of memory; `None` for those that are not there.
+    /// Reads words of memory; `None` for a word that cannot be read.
     pub(crate) fn words(&self, range: AvmaRange) -> Vec<Option<u64>> {
         let memory = self.twin.process();
         if let Ok(bytes) = memory.bytes(range) {
@@ -79,8 +80,8 @@ impl Side {
         (0..range.len() / 8).map(|i| memory.u64(range.start.add(8 * i)).ok()).collect()
     }
 
-    /// Puts the originals' bytes in the pages of the next instruction. Not all at once: a server has a hundred thousand
-    /// redirects.
+    /// Writes the originals' bytes into the pages of the next instruction. All pages at once would take too
+    /// long: a server has a hundred thousand redirects.
     fn restore(&mut self, atlas: &Atlas) -> Result<(), Error> {
         let Some(done) = &mut self.restored else { return Ok(()) };
         let ip = self.now.ip();
@@ -95,7 +96,7 @@ impl Side {
     }
 }
 
-/// What is compared, of a thread's registers.
+/// Returns those of a thread's registers that are compared.
 pub(crate) fn state(regs: &Regs) -> State {
     let r = &regs.0;
     State {

@@ -1,4 +1,4 @@
-//! The stacks of both executions, unwound by the tables of each.
+//! Unwinds the stacks of both executions, each by its own tables.
 
 use crate::frame::{MAX_FRAMES, SAVED, WalkEnd, World, walk};
 use crate::lockstep::{Depth, Lockstep, Verdict};
@@ -8,8 +8,9 @@ use crate::report::Difference;
 const UNWINDS: u8 = 3;
 
 impl Lockstep<'_> {
-    /// Unwinds both stacks where the one is in a clone, and compares their frames. Those of a callee that only the originals'
-    /// side has are left out: in the clone the frame is the caller's, as at the call.
+    /// Unwinds both stacks if the clones' side is in a clone, and compares their frames. Frames of an inlined
+    /// callee, which only the originals' side has, are left out: in the clone the frame is the caller's, as
+    /// at the call.
     pub(crate) fn unwind(&mut self, depth: Depth) -> Option<Verdict> {
         let b = self.b.now.ip();
         self.atlas.clone_of(b)?;
@@ -57,7 +58,7 @@ impl Lockstep<'_> {
         if ea == WalkEnd::Reached && eb == WalkEnd::Reached {
             self.report.unwound += 1;
         } else if fa.is_empty() {
-            // The original says nothing here, so the clone may say anything.
+            // The original's tables give no frame here, so those of the clone may give any.
             self.report.not_unwound += 1;
             difference = None;
         } else {

@@ -1,11 +1,12 @@
-//! From branch stacks to the counts of functions.
+//! Execution counts of functions from branch stacks.
 //!
-//! A run passes the blocks it begins with and comes to, and the edges by which one falls into the next. A branch passes
-//! the edge that leads where it went; where no edge does, its block is left, and where it went is entered from outside.
-//! A return to behind a call that ends a block passes that block's edge to there.
+//! A run counts each block whose first instruction it executes, and each fall-through edge from one of its
+//! blocks to the next. A taken branch counts the edge that leads to its destination. If no edge leads there,
+//! control leaves the branch's block and enters the destination from outside. A return to the address behind
+//! a call that ends a block counts that block's edge to the next block.
 //!
-//! Stacks begin and end anywhere, so that these counts are consistent only on average; they are mended to the nearest ones
-//! that are.
+//! Stacks begin and end anywhere, so these counts are consistent only on average. They are replaced by the
+//! nearest consistent counts.
 
 use crate::branch_stacks::{BranchStacks, Run, Taken};
 use crate::counts::Counts;
@@ -17,42 +18,44 @@ use code::{Block, BlockId, Cfg, Dest, Inst, Term};
 use iced_x86::{Code, FlowControl};
 use std::collections::{BTreeMap, HashMap};
 
-/// Cost of one execution more of what was seen to run, or one less.
+/// Cost of one execution more or less of a link that was seen to run.
 const SEEN: i64 = 2;
-/// Cost of one execution of what was not.
+/// Cost of one execution more of a link that was not seen to run.
 const NEVER_SEEN: i64 = 3;
-/// Cost of a thread that came to a block, or left one, unseen: the CPU sees them all, but for exceptions and signals.
+/// Cost of control that enters or leaves a block unseen. The CPU records every taken branch, so only
+/// exceptions and signals do this.
 const UNSEEN: i64 = 9;
 
-/// What branch stacks say of some functions.
+/// The counts of some functions, from branch stacks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BranchProfile {
     /// By function: consistent counts ([`Counts::is_consistent`]), up to a factor common to all functions.
     pub functions: Vec<Counts>,
-    /// How often each call, or jump from one function to another's entry, was taken, where at least one of the two functions
-    /// is known. On the scale of the counts.
+    /// Executions of each call, and of each jump from elsewhere to a function's entry. At least one of the
+    /// two functions is among those given. On the scale of the counts.
     pub calls: BTreeMap<Taken, u64>,
-    /// What could not be.
+    /// The runs and branches that were left out.
     pub rejected: Rejected,
 }
 
-/// Runs and branches that were left out, by how often they were recorded.
+/// Numbers of runs and branches that were left out. Each counts as often as it was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rejected {
-    /// Runs that end before they begin.
+    /// Runs whose last instruction lies before their first.
     pub backward: u64,
-    /// Runs that begin in one function and end in another, or in code of which nothing is known.
+    /// Runs that begin in one function and end in another, or that begin or end in unknown code.
     pub crossing: u64,
-    /// Runs that begin or end inside an instruction, or pass one after which control does not go on.
+    /// Runs that begin or end inside an instruction, or that pass an instruction after which control does not
+    /// continue.
     pub broken: u64,
-    /// Branches that are not at an instruction that can go where they went.
+    /// Branches whose instruction does not exist or cannot go to their destination.
     pub branches: u64,
-    /// Runs that have nothing to do with the functions. Nothing is wrong with those.
+    /// Runs that begin and end outside the given functions. This is no error.
     pub elsewhere: u64,
 }
 
 impl BranchStacks {
-    /// What they say of these functions.
+    /// Returns the counts of these functions.
     #[must_use]
     pub fn counts(&self, cfgs: &[&Cfg]) -> BranchProfile {
         let mut tally = Tally::new(cfgs);
@@ -67,7 +70,7 @@ impl BranchStacks {
     }
 }
 
-/// The nearest consistent counts.
+/// Returns the consistent counts nearest to `raw`.
 fn consistent(cfg: &Cfg, raw: &Counts) -> Counts {
     let links = links_of(cfg);
     let flows: Vec<i128> = links.iter().map(|l| l.of(raw).into()).collect();
@@ -78,15 +81,16 @@ fn consistent(cfg: &Cfg, raw: &Counts) -> Counts {
     mend(cfg.blocks.len(), &links, &flows, &price, UNSEEN)
 }
 
-/// A function, by its place, and one of its blocks.
+/// A function, by its index, and one of its blocks.
 type Place = (usize, BlockId);
 
 struct Tally<'a> {
     cfgs: &'a [&'a Cfg],
     index: BlockIndex,
-    /// Blocks that end in a call and go on behind it, by where that is.
+    /// Blocks that end in a call after which control falls into the next block, by the address behind the
+    /// call.
     calls_end: HashMap<Avma, Place>,
-    /// Not consistent.
+    /// The counts as recorded, not yet consistent.
     functions: Vec<Counts>,
     calls: BTreeMap<Taken, u64>,
     rejected: Rejected,
@@ -128,7 +132,8 @@ impl<'a> Tally<'a> {
         *reason = reason.saturating_add(n);
     }
 
-    /// Blocks of a function ran, one falling into the next.
+    /// Counts blocks of function `f` that ran one after the other, each falling into the next. `first` is the
+    /// address at which the run began.
     fn passes(&mut self, f: usize, way: &[BlockId], first: Avma, n: u64) {
         let (cfg, counts) = (self.cfgs[f], &mut self.functions[f]);
         for (i, &b) in way.iter().enumerate() {
@@ -136,7 +141,7 @@ impl<'a> Tally<'a> {
             if i > 0 || block.range.start == first {
                 add(&mut counts.blocks[b.index()], n);
             }
-            // The fall-through is the last way out.
+            // The fall-through is the last of a block's edges.
             if i + 1 < way.len()
                 && let Some(edge) = counts.edges[b.index()].last_mut()
             {
@@ -171,8 +176,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A block is left by a branch of its own instruction, to `to`; whether that is an edge to another of its function's
-    /// blocks. `None` where the instruction cannot go there.
+    /// Counts that the instruction `inst` of block `b` branched to `to`, `n` times. Returns whether control
+    /// followed an edge to a block of the same function. Returns `None` if the instruction cannot go there.
     fn leaves(&mut self, f: usize, b: BlockId, inst: &Inst, to: Avma, n: u64) -> Option<bool> {
         let cfg = self.cfgs[f];
         let block = &cfg.blocks[b.index()];
@@ -206,7 +211,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// The blocks that a run comes through, if it can be.
+/// Returns the blocks that a run passes; `None` if the run is impossible.
 fn way(cfg: &Cfg, first: (BlockId, Avma), last: (BlockId, Avma)) -> Option<Vec<BlockId>> {
     inst_at(cfg, first.0, first.1)?;
     inst_at(cfg, last.0, last.1)?;
@@ -248,8 +253,8 @@ fn is_call(inst: &Inst) -> bool {
     matches!(flow, FlowControl::Call | FlowControl::IndirectCall) && inst.decoded.code() != Code::Syscall
 }
 
-/// Whether control may go on behind an instruction without a branch of user code having been taken. What is handed to
-/// the kernel comes back so.
+/// Returns whether control can continue behind an instruction without a taken branch of user code. The kernel
+/// returns to the address behind a system call or an interrupt instruction, so these count.
 fn goes_on(inst: &Inst) -> bool {
     match inst.decoded.flow_control() {
         FlowControl::Next | FlowControl::Interrupt | FlowControl::XbeginXabortXend => true,
@@ -258,7 +263,7 @@ fn goes_on(inst: &Inst) -> bool {
     }
 }
 
-/// Whether a block ends since its call's return is a place of its own.
+/// Returns whether a block ends in a call because the address behind the call begins another block.
 fn ends_in_call(cfg: &Cfg, b: BlockId, block: &Block) -> bool {
     matches!(block.term, Term::Fall { .. }) && cfg.insts_of(b).last().is_some_and(is_call)
 }

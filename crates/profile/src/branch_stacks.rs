@@ -1,31 +1,32 @@
-//! What the CPU's records of its last taken branches say, summed up.
+//! Sums of the CPU's records of its last taken branches.
 //!
-//! Between two branches that were taken one after the other no other was: all that lies between where the older led and
-//! where the newer is ran, once. So a stack of n entries tells of n - 1 runs and of the branch behind each; the
-//! oldest entry's own branch has no run before it and is left out, so that runs and branches are of one scale.
+//! No other branch was taken between two consecutive ones of a stack. So the code from the destination of the
+//! older branch to the newer branch ran once: a run. A stack of n entries gives n - 1 runs, and the branch at
+//! the end of each. The branch of the oldest entry has no run before it and is left out, so runs and branches
+//! have the same scale.
 
 use addr::Avma;
 use std::collections::HashMap;
 
-/// A branch that was taken.
+/// A taken branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Taken {
-    /// The branch instruction.
+    /// The address of the branch instruction.
     pub from: Avma,
-    /// Where it went.
+    /// The destination.
     pub to: Avma,
 }
 
-/// Code that ran from one instruction to another without a branch being taken.
+/// Code that ran from one instruction to another without a taken branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Run {
-    /// The first instruction.
+    /// The address of the first instruction.
     pub first: Avma,
-    /// The last one, which took a branch.
+    /// The address of the last instruction, which took a branch.
     pub last: Avma,
 }
 
-/// Branch stacks, summed up: how often each branch was taken and each run ran.
+/// Sums of branch stacks: how often each branch was taken and each run was executed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BranchStacks {
     taken: HashMap<Taken, u64>,
@@ -34,9 +35,10 @@ pub struct BranchStacks {
 }
 
 impl BranchStacks {
-    /// Adds a stack, newest branch first. `None` is where nothing is known of what came in between, as in an aborted
-    /// transaction; what ran by a wrong guess is to be left out. Of branches into the kernel and out of it only the user's
-    /// side counts.
+    /// Adds a stack, newest branch first. `None` marks a gap: nothing is known about the code between its
+    /// neighbours, as after an aborted transaction. The caller leaves out branches that ran only by a wrong
+    /// prediction. Branches into and out of the kernel are not counted, but the runs of user code next to
+    /// them are.
     pub fn add(&mut self, newest_first: impl IntoIterator<Item = Option<Taken>>) {
         let mut newer: Option<Taken> = None;
         let mut any = false;
@@ -51,7 +53,7 @@ impl BranchStacks {
         self.stacks = self.stacks.saturating_add(any.into());
     }
 
-    /// Adds a run that ran `n` times; nothing where either end is in the kernel.
+    /// Adds `n` executions of a run. Ignores the run if either end is in the kernel.
     pub fn add_run(&mut self, run: Run, n: u64) {
         if is_user(run.first) && is_user(run.last) {
             let sum = self.runs.entry(run).or_default();
@@ -59,7 +61,7 @@ impl BranchStacks {
         }
     }
 
-    /// Adds a branch that was taken `n` times; nothing where either end is in the kernel.
+    /// Adds `n` executions of a branch. Ignores the branch if either end is in the kernel.
     pub fn add_taken(&mut self, taken: Taken, n: u64) {
         if is_user(taken.from) && is_user(taken.to) {
             let sum = self.taken.entry(taken).or_default();
@@ -67,32 +69,32 @@ impl BranchStacks {
         }
     }
 
-    /// Stacks that told of anything.
+    /// Returns the number of stacks with at least one pair of consecutive branches.
     #[must_use]
     pub fn stacks(&self) -> u64 {
         self.stacks
     }
 
-    /// Whether nothing is known.
+    /// Returns whether no run and no branch has been recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.taken.is_empty()
     }
 
-    /// What ran, and how often, in the order of addresses.
+    /// Returns all runs and how often each was executed, by rising address.
     #[must_use]
     pub fn runs(&self) -> Vec<(Run, u64)> {
         sorted(&self.runs)
     }
 
-    /// What was taken, and how often, in the order of addresses.
+    /// Returns all branches and how often each was taken, by rising address.
     #[must_use]
     pub fn taken(&self) -> Vec<(Taken, u64)> {
         sorted(&self.taken)
     }
 }
 
-/// The lower half of the address space is the user's.
+/// Returns whether an address is in the lower half of the address space, which belongs to the user.
 fn is_user(at: Avma) -> bool {
     at.0 >> 63 == 0
 }
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_across_a_break() {
+    fn a_gap_gives_no_run() {
         let mut s = BranchStacks::default();
         s.add([taken(0x30, 0x40), None, taken(0x20, 0x28)]);
         s.add([taken(1, 2)]);
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_kernel_only_the_users_side_counts() {
+    fn runs_next_to_kernel_code_are_kept() {
         let mut s = BranchStacks::default();
         // A system call at 0x24: into the kernel, within it, and out of it.
         let kernel = [taken(KERNEL + 8, 0x26), taken(KERNEL, KERNEL + 4), taken(0x24, KERNEL)];

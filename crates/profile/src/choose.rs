@@ -1,33 +1,35 @@
-//! What is hot enough to be worth a clone.
+//! The choice of functions and blocks that are hot enough for a clone.
 
 use crate::counts::Counts;
 use code::{BlockId, Cfg, Dest};
 
-/// A block that ran, by inference alone, less often than once in so many calls is cold.
+/// A block is cold if it was inferred to run less often than once in this many calls and has no sample.
 const CALLS_PER_RARE_RUN: u64 = 1000;
-/// A cold block of up to this many bytes that leads back into hot code stays in the clone: leaving the clone for it
-/// would cost the rest of the call in the original.
+/// Largest size of a cold block that stays in the clone if it leads back into hot code. Leaving the clone for
+/// such a block would cost the rest of the call in the original.
 const SMALL_BYTES: u64 = 32;
 
-/// How much of the samples the chosen functions are to cover.
+/// The share of all samples that the chosen functions cover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coverage {
-    /// Functions are taken, hottest first, until they hold this many of each 10,000 samples (9,990 is 99.9%).
+    /// Functions are chosen, hottest first, until they hold this many of each 10,000 samples (9,990 is
+    /// 99.9%).
     pub per_10k: u32,
-    /// Beyond that, every function with at least so many samples is taken, however little it adds. `u64::MAX` turns
-    /// this off.
+    /// Further functions are chosen if they have at least this many samples, however little they add.
+    /// `u64::MAX` turns this off.
     pub at_least: u64,
 }
 
 impl Default for Coverage {
-    /// 99.9%, and whatever was hit 4 times: a function that is hit once may be chance, one hit 4 times runs often.
+    /// 99.9%, and every function with 4 samples: one sample may be chance, but a function with 4 samples runs
+    /// often.
     fn default() -> Self {
         Self { per_10k: 9990, at_least: 4 }
     }
 }
 
-/// The functions to clone, hottest first, given the samples of each; ties by index. Functions without a sample are
-/// never taken.
+/// Returns the functions to clone, by their indices, hottest first; ties by index. `samples` holds the
+/// samples of each function. Functions without a sample are never chosen.
 #[must_use]
 pub fn choose(samples: &[u64], coverage: Coverage) -> Vec<usize> {
     let mut order: Vec<usize> = (0..samples.len()).filter(|&f| samples[f] > 0).collect();
@@ -44,9 +46,9 @@ pub fn choose(samples: &[u64], coverage: Coverage) -> Vec<usize> {
         .collect()
 }
 
-/// Which blocks of a function belong into its clone. The entry does; so does every block with a sample, and every
-/// block that by inference ran at least once in 1000 calls. A small block that leads from hot code only back into hot
-/// code stays, too. Everything else is left to the original.
+/// Returns which blocks of a function belong in its clone: the entry, every block with a sample, and every
+/// block that was inferred to run at least once in 1000 calls. A small block that leads from hot code only
+/// back into hot code belongs there too. All other blocks are left to the original.
 ///
 /// `samples` is in the order of `Cfg::blocks`; missing samples and counts are 0.
 #[must_use]
@@ -115,13 +117,14 @@ mod tests {
         assert_eq!(hot_blocks(&c, &counts(9), &[]), [true, false, true, false, true]);
         assert_eq!(hot_blocks(&c, &counts(10), &[]), [true, true, true, false, true]);
         assert_eq!(hot_blocks(&c, &counts(9), &[0, 1, 0, 0, 0]), [true, true, true, false, true]);
-        // Nothing known: the entry alone.
+        // Nothing is known, so only the entry is hot.
         assert_eq!(hot_blocks(&c, &Counts::default(), &[]), [true, false, false, false, false]);
     }
 
     #[test]
-    fn small_ways_back_stay() {
-        // 0 -> 1 or 2; 1 -> 2 is small and cold; 3 is as small but leads nowhere hot.
+    fn small_blocks_back_to_hot_code_stay() {
+        // 0 -> 1 or 2. Block 1, which leads to 2, is small and cold. Block 3 is as small, but leads to no hot
+        // block.
         let blocks = [(1, cond(1, 2)), (8, fall(2)), (4, cond(3, 4)), (1, ret()), (4, ret())];
         let counts = Counts { entry: 100, blocks: vec![100, 0, 100, 0, 100], ..Counts::default() };
         assert_eq!(hot_blocks(&cfg_at(0, &blocks), &counts, &[]), [true, true, true, false, true]);
@@ -137,7 +140,7 @@ mod tests {
             let total: u64 = samples.iter().sum();
             let covered: u64 = chosen.iter().map(|&f| samples[f]).sum();
             prop_assert!(covered * 10_000 >= total * u64::from(per_10k));
-            // Without the last it would not be enough.
+            // Without the last function the coverage would be too small.
             if let Some(&last) = chosen.last() {
                 prop_assert!((covered - samples[last]) * 10_000 < total * u64::from(per_10k));
             }

@@ -1,8 +1,9 @@
 //! Exact counts from few counters.
 //!
-//! After Knuth and Stevenson, "Optimal measurement of points for program frequency counts" (BIT 1973), and Ball and
-//! Larus, "Optimally profiling and tracing programs" (TOPLAS 1994): in a circulation the flows outside a spanning tree
-//! determine those on the tree. With the tree of greatest weight, counters run as rarely as can be.
+//! After Knuth and Stevenson, "Optimal measurement of points for program frequency counts" (BIT 1973), and
+//! Ball and Larus, "Optimally profiling and tracing programs" (TOPLAS 1994): in a circulation, the flows
+//! outside a spanning tree determine those on the tree. With a spanning tree of the greatest weight, the
+//! counters are incremented as rarely as possible.
 
 mod guess;
 
@@ -14,56 +15,60 @@ use guess::guess;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-/// Cost of a thread that came to a block, or left one, unseen. Counting begins and ends while threads are inside functions,
-/// and exceptions and `longjmp` leave from the middle of a block: that explains most of what contradicts.
+/// Cost of a thread that enters or leaves a block unseen. Counting begins and ends while threads are inside
+/// functions, and exceptions and `longjmp` leave from the middle of a block. This explains most
+/// contradictions.
 const UNSEEN: i64 = 2;
-/// Cost of one that a counter has too few, or too many: an increment can be lost, but only where nothing else explains it.
+/// Cost of one execution that a counter has too few or too many. An increment can be lost, but this is
+/// assumed only if nothing else explains the contradiction.
 const MISCOUNTED: i64 = 3;
 
-/// Where the counters of a function go, and how its counts follow from them.
+/// The places of a function's counters, and how its counts follow from them.
 #[derive(Clone, Debug)]
 pub struct CounterPlan {
     blocks: usize,
     links: Vec<Link>,
     /// By link.
     roles: Vec<Role>,
-    /// In the order of the links; empty where they were put there before.
+    /// The counters' places, in the order of the links; empty if an earlier plan has placed them.
     points: Vec<(Point, Spot)>,
-    /// How many counters there are.
+    /// The number of counters.
     counters: usize,
-    /// What all counters together were guessed to count.
+    /// The sum of the guesses of all counters' values.
     guessed: u128,
-    /// Nodes, each before the one it hangs on in the tree, and the link by which it hangs there.
+    /// The nodes of the spanning tree except its root, each before its parent, with the link to its parent.
     tree: Vec<(usize, usize)>,
 }
 
 /// How the flow of a link becomes known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
-    /// By a counter.
+    /// A counter measures it.
     Counted,
-    /// It follows from the others.
+    /// It follows from the flows of other links.
     Tree,
-    /// It does not: no counter can be put there, nor could its cycle be broken elsewhere.
+    /// It stays unknown: neither this link nor another link of its cycle can have a counter.
     Open { guess: u64 },
 }
 
-/// Counts, and whether they are the truth.
+/// Counts, and whether they are exact.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Solved {
-    /// Consistent always ([`Counts::is_consistent`]).
+    /// The counts, always consistent ([`Counts::is_consistent`]).
     pub counts: Counts,
-    /// Whether the counters determine all counts and contradict nothing. Threads that leave a function in the middle
-    /// need not contradict anything, so counts may still be off by the number of those.
+    /// Whether the counters determine all counts and do not contradict each other. Threads that leave a
+    /// function in the middle need not cause a contradiction, so even exact counts may be wrong by the number
+    /// of such threads.
     pub exact: bool,
 }
 
 impl CounterPlan {
-    /// Puts counters where together they count least often.
+    /// Places the counters where, in sum, they are incremented least often.
     ///
-    /// `estimate` says how often that is: consistent counts known so far, up to a factor. Where it says nothing (it
-    /// may be empty) or the same of two places, the look of the graph decides, and then what a counter there costs.
-    /// `countable` says how a counter can be put at a point, or that it cannot.
+    /// `estimate` holds consistent counts known so far, up to a factor; it may be empty. Where it has no
+    /// count, or the same count for two places, a guess from the shape of the graph decides, and then the
+    /// cost of a counter there. `countable` returns how a counter can be placed at a point, or `None` if it
+    /// cannot.
     #[must_use]
     pub fn new(cfg: &Cfg, estimate: &Counts, countable: &dyn Fn(Point) -> Option<Spot>) -> Self {
         let blocks = cfg.blocks.len();
@@ -92,7 +97,8 @@ impl CounterPlan {
         Self::with_roles(blocks, links, roles, points, guessed)
     }
 
-    /// Has counters where an earlier plan has put them, by [`CounterPlan::counted`]; `None` where the graph has no such links.
+    /// Returns a plan with the counters of an earlier plan, given as [`CounterPlan::counted`] returns them.
+    /// Returns `None` if the graph has no such links.
     #[must_use]
     pub fn again(cfg: &Cfg, counted: &[u32]) -> Option<Self> {
         let blocks = cfg.blocks.len();
@@ -105,7 +111,7 @@ impl CounterPlan {
             roles[l] = Role::Counted;
         }
         let mut trees = UnionFind::new(2 * blocks + 1);
-        // What can have no counter hangs in the tree first, as it did then.
+        // Links that cannot have a counter join the tree first, as in the earlier plan.
         let mut order: Vec<usize> = (0..links.len()).filter(|&l| roles[l] == Role::Tree).collect();
         order.sort_by_key(|&l| (links[l].point().is_some(), Reverse(looks[l])));
         for l in order {
@@ -129,32 +135,34 @@ impl CounterPlan {
         Self { blocks, links, roles, points, counters, guessed, tree }
     }
 
-    /// The links that have counters, by their places among all, rising.
+    /// Returns the links that have counters, as rising indices into all links.
     #[must_use]
     pub fn counted(&self) -> Vec<u32> {
         (0u32..).zip(&self.roles).filter(|(_, r)| **r == Role::Counted).map(|(l, _)| l).collect()
     }
 
-    /// How many counters there are.
+    /// Returns the number of counters.
     #[must_use]
     pub fn counters(&self) -> usize {
         self.counters
     }
 
-    /// Where counters go, and how each counts there.
+    /// Returns the places of the counters and their instructions; empty for a plan by [`CounterPlan::again`].
     #[must_use]
     pub fn points(&self) -> &[(Point, Spot)] {
         &self.points
     }
 
-    /// How many counters more it would take to tell all counts, where none can be put.
+    /// Returns how many more counters would be needed to determine all counts, on links that cannot have a
+    /// counter.
     #[must_use]
     pub fn untold(&self) -> usize {
         self.roles.iter().filter(|r| matches!(r, Role::Open { .. })).count()
     }
 
-    /// The counts of all blocks and edges. `values` are the counters', in the order of [`CounterPlan::points`];
-    /// missing ones are 0 and make the counts inexact.
+    /// Returns the counts of all blocks and edges. `values` are the values of the counters, in the order of
+    /// [`CounterPlan::counted`] and [`CounterPlan::points`]. A missing value is taken as 0 and makes the
+    /// counts inexact.
     #[must_use]
     pub fn solve(&self, values: &[u64]) -> Solved {
         let flows = self.flows(values);
@@ -177,10 +185,12 @@ impl CounterPlan {
         }
     }
 
-    /// The flow of each link: conserved in every node, but perhaps negative or beyond 64 bits.
+    /// Returns the flow of each link. The flows are conserved in every node, but may be negative or exceed 64
+    /// bits.
     fn flows(&self, values: &[u64]) -> Vec<i128> {
         let total: u128 = values.iter().map(|&v| u128::from(v)).sum();
-        // What an open link carries if the counters' share in all that was guessed is its share, too.
+        // The flow of an open link is its guess, scaled by the sum of the counters' values over the sum of
+        // their guesses.
         let share = |guess: u64| {
             let part = u128::from(guess).checked_mul(total).and_then(|x| x.checked_div(self.guessed));
             part.and_then(|p| u64::try_from(p).ok()).unwrap_or(0)
@@ -197,7 +207,7 @@ impl CounterPlan {
             surplus[link.to] += *flow;
             surplus[link.from] -= *flow;
         }
-        // All links of a node but that on which it hangs are known by now.
+        // At this point all links of a node are known except the link to its parent.
         for &(node, l) in &self.tree {
             let link = &self.links[l];
             flows[l] = if link.from == node { surplus[node] } else { -surplus[node] };
@@ -208,8 +218,8 @@ impl CounterPlan {
     }
 }
 
-/// What a counter costs besides how often it runs: instructions, then code that must be put somewhere of its own. The
-/// start of a block is the cheapest place; a taken edge needs a jump more.
+/// Returns the cost of one increment: instructions, and whether the counter needs code of its own elsewhere.
+/// The start of a block is the cheapest place. A taken edge costs more, because it needs one more jump.
 fn price(cfg: &Cfg, place: Place, by: CountBy) -> (u32, bool) {
     let instructions = match by {
         CountBy::Inc => 1,
@@ -226,7 +236,8 @@ fn price(cfg: &Cfg, place: Place, by: CountBy) -> (u32, bool) {
     }
 }
 
-/// Hangs every node of the tree on another, up to the world. Every node is in it, as each block is reached from there.
+/// Returns the spanning tree: each node except the world, with the link to its parent, children before
+/// parents. The tree holds every node, because each block can be reached from the world.
 fn hang(nodes: usize, links: &[Link], roles: &[Role]) -> Vec<(usize, usize)> {
     let mut touching = vec![Vec::new(); nodes];
     for (l, link) in links.iter().enumerate().filter(|&(l, _)| roles[l] == Role::Tree) {
@@ -250,7 +261,7 @@ fn hang(nodes: usize, links: &[Link], roles: &[Role]) -> Vec<(usize, usize)> {
     tree
 }
 
-/// Which nodes are joined.
+/// Sets of nodes that are connected (a union-find structure).
 struct UnionFind(Vec<usize>);
 
 impl UnionFind {
@@ -266,7 +277,7 @@ impl UnionFind {
         node
     }
 
-    /// False where they were joined already.
+    /// Connects two nodes; returns false if they were connected before.
     fn join(&mut self, a: usize, b: usize) -> bool {
         let (a, b) = (self.find(a), self.find(b));
         self.0[a] = b;

@@ -3,27 +3,30 @@
 use crate::flow_graph::{Edge, FlowGraph, UNLIKELY};
 use code::{BlockId, Cfg, Dest, Term};
 
-/// How often each block and each edge of a function ran, up to a factor. Consistent: for every block `b`
+/// Execution counts of each block and edge of a function, up to a factor. Counts are consistent if for every
+/// block `b`
 ///
 /// `blocks[b] = inflow[b] + edges into b = outflow[b] + sum of edges[b]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// How often the function was entered at its entry: `inflow[0]`.
+    /// How often control entered the function at its entry: `inflow[0]`.
     pub entry: u64,
     /// By block.
     pub blocks: Vec<u64>,
-    /// By block: its edges in the order in which `Cfg::successors` gives them, those to the outside included.
+    /// By block: its edges in the order of `Cfg::successors`, including edges to the outside.
     pub edges: Vec<Vec<u64>>,
-    /// By block: entered from outside the graph (the entry, landing pads, targets of unknown jumps; in counts mended
-    /// by [`crate::CounterPlan::solve`] any block that threads must have come to unseen).
+    /// By block: how often control entered from outside the graph (the entry, landing pads, targets of
+    /// unknown jumps). In counts that were made consistent ([`crate::CounterPlan::solve`],
+    /// [`crate::BranchStacks::counts`]), also any block that threads must have entered unseen.
     pub inflow: Vec<u64>,
-    /// By block: left by no edge (returns, unknown jumps, calls that do not return, traps; also one block of a loop
-    /// that has no way out, and in mended counts any block that threads must have left unseen, by an exception say).
+    /// By block: how often control left by no edge (returns, unknown jumps, calls that do not return, traps).
+    /// A loop without a way out has such a count on one block. In counts that were made consistent, also any
+    /// block that threads must have left unseen, for example by an exception.
     pub outflow: Vec<u64>,
 }
 
 impl Counts {
-    /// The counts of a function that never ran.
+    /// Returns the counts of a function that never ran.
     #[must_use]
     pub fn zero(cfg: &Cfg) -> Self {
         let n = cfg.blocks.len();
@@ -35,13 +38,13 @@ impl Counts {
         Self { entry: 0, blocks: vec![0; n], edges: edges.collect(), inflow: vec![0; n], outflow: vec![0; n] }
     }
 
-    /// How often a block ran; 0 where nothing is known of it.
+    /// Returns how often a block ran; 0 if nothing is known about it.
     #[must_use]
     pub fn block(&self, b: BlockId) -> u64 {
         self.blocks.get(b.index()).copied().unwrap_or(0)
     }
 
-    /// Whether the counts have the shape of `cfg` and satisfy the equation above.
+    /// Returns whether the counts have the shape of `cfg` and satisfy the equation of [`Counts`].
     #[must_use]
     pub fn is_consistent(&self, cfg: &Cfg) -> bool {
         let n = cfg.blocks.len();
@@ -72,7 +75,7 @@ impl Counts {
     }
 }
 
-/// The block a destination names, if it is one of `n`.
+/// Returns the block that a destination names; `None` if it is none of the `n` blocks.
 fn inside(dest: Dest, n: usize) -> Option<usize> {
     match dest {
         Dest::Block(b) => Some(b.index()).filter(|&b| b < n),
@@ -80,8 +83,8 @@ fn inside(dest: Dest, n: usize) -> Option<usize> {
     }
 }
 
-/// The consistent counts nearest to measured block weights (see [`crate::weights`]; missing ones are 0), by
-/// minimum-cost flow.
+/// Returns the consistent counts nearest to measured block weights (see [`crate::weights`]), by minimum-cost
+/// flow. Missing weights are 0.
 #[must_use]
 pub fn infer(cfg: &Cfg, weights: &[u64]) -> Counts {
     let (graph, degrees) = graph_of(cfg, weights);
@@ -98,7 +101,7 @@ pub fn infer(cfg: &Cfg, weights: &[u64]) -> Counts {
     }
 }
 
-/// The plain graph of a function, and how many edges each block has.
+/// Returns the flow graph of a function, and how many edges each block has.
 pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
     let n = cfg.blocks.len();
     let mut graph = FlowGraph {
@@ -114,8 +117,9 @@ pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
         let branches = !matches!(cfg.blocks[from].term, Term::Fall { .. } | Term::Jump { .. });
         cfg.successors(BlockId(id), |dest| {
             let to = inside(dest, n);
-            // A whole block that only leaves is a tail call; one arm of a branch that leaves goes to code that was
-            // split off as cold or not understood. Nor do branches often go where the program ends.
+            // A block with a jump to the outside as its only way is a tail call. But an arm of a branch that
+            // leaves the function leads to code that was split off as cold or not understood, so it is
+            // unlikely. An arm to a block where the program ends or throws is unlikely too.
             let cost = match to {
                 Some(b) => doomed(&cfg.blocks[b].term),
                 None => branches,
@@ -138,7 +142,7 @@ pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
     (graph, degrees)
 }
 
-/// The cost of leaving the graph at such an end, if that can be.
+/// Returns the cost of leaving the graph at such a block end; `None` if control cannot leave there.
 fn exit_cost(term: &Term) -> Option<i64> {
     match term {
         Term::Return | Term::Indirect => Some(0),
@@ -151,7 +155,7 @@ fn exit_cost(term: &Term) -> Option<i64> {
     }
 }
 
-/// Whether the program ends, or an exception is thrown, at such an end.
+/// Returns whether the program ends, or an exception is thrown, at such a block end.
 fn doomed(term: &Term) -> bool {
     matches!(term, Term::NoReturnCall { .. } | Term::Trap)
 }

@@ -1,7 +1,8 @@
-//! What was counted, kept in a file: by module (its build-id) and function (its stated address and the hash of its
-//! graph), so that it serves every process that runs the same build, on this host or another.
+//! Execution counts, kept in a file. They are listed by module (its build-id) and function (its stated
+//! address and the hash of its graph), so they are valid for every process that runs the same build, on this
+//! host or another.
 //!
-//! The text form has a line for each fact, in a fixed order, so that two files can be compared line by line:
+//! The text form has a line for each fact, in a fixed order, so two files can be compared line by line:
 //!
 //! ```text
 //! whet-profile 2
@@ -21,17 +22,26 @@
 //! end
 //! ```
 //!
-//! `runs`: how many optimizations are summed up here; `when`: the latest of them, in seconds of the Unix epoch; `sampled`,
-//! `counted`: for how long, in milliseconds; `samples`: user samples of the whole process; `left-out`: functions that
-//! had no room. A function is `counted`, or `inferred` from samples, or this because threads `stayed` in it while all
-//! others were counted; then come how often it was entered at its
-//! entry, the samples in it, its size, whether its symbol is `global`, `local`, one of several of the same name
-//! (`shared`) or there is `none`, and its name. `hits` tells which of its blocks those samples were in. A line that begins
-//! with a sign is a block: where it starts, where its
-//! last instruction other than a `nop` is, how often it ran, and how often it led where; hexadecimal distances from the
-//! function's entry. `call` tells where, whom (in another module: `ADDRESS@BUILD-ID`) and how often. What never ran is
-//! left out. `leads` tells of an indirect call or jump how often it was looked at, and to which functions it led how
-//! often of these; `table` the same of the virtual table that it went by. `#` begins a comment.
+//! - `runs`: the number of optimizations summed up in the file.
+//! - `when`: the time of the latest of them, in seconds of the Unix epoch.
+//! - `sampled`, `counted`: the durations of sampling and of counting, in milliseconds.
+//! - `samples`: the user samples of the whole process.
+//! - `left-out`: the number of functions that had no room.
+//! - `function`: the stated address and the hash. Then the origin of the counts: `counted`; or `inferred`
+//!   from samples; or inferred because threads `stayed` in the function while all others were counted. Then
+//!   how often control entered at the function's entry, the samples in it, and its size in bytes. Then the
+//!   kind of its symbol, `global`, `local`, `shared` (one of several local symbols of the same name) or
+//!   `none`, and its name.
+//! - `hits`: the samples of the function by block: each block's start and its samples.
+//! - A line that begins with a sign is a block: its start, the start of its last instruction other than a
+//!   `nop`, its executions, and for each edge the destination and the edge's executions. Blocks and edges
+//!   that never ran are left out.
+//! - `call`: the instruction, the callee (`ADDRESS@BUILD-ID` in another module) and the number of calls.
+//! - `leads`: an indirect call or jump, the number of its observations, and the functions to which it led,
+//!   each with the number of observations that saw it.
+//! - `table`: the same with the virtual tables that the call used.
+//! - Blocks and instructions are given as distances in bytes from the function's entry, in hexadecimal.
+//! - `#` begins a comment.
 //!
 //! Version 1 had no `stayed`, `hits`, `leads` and `table`; it is still read.
 
@@ -54,31 +64,31 @@ pub use parse::ProfileError;
 use addr::Svma;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The version of the text form that this whet writes; it reads all from 1 on.
+/// The version of the text form that this whet writes. It reads all versions from 1 on.
 pub const PROFILE_VERSION: u32 = 2;
 
-/// How often the code of some modules ran.
+/// Execution counts of the code of some modules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
-    /// Paths of the programs it was taken of; for information.
+    /// The paths of the profiled programs; for information.
     pub exes: BTreeSet<String>,
-    /// How many optimizations are summed up.
+    /// The number of optimizations that are summed up.
     pub runs: u64,
-    /// The latest of them: seconds of the Unix epoch.
+    /// The time of the latest of them: seconds of the Unix epoch.
     pub when: u64,
-    /// For how long samples were taken. Milliseconds.
+    /// The duration of sampling. Milliseconds.
     pub sampled: u64,
-    /// For how long edges were counted. Milliseconds.
+    /// The duration of counting. Milliseconds.
     pub counted: u64,
-    /// User samples of the whole process, also those in no function below.
+    /// User samples of the whole process, including samples outside the functions below.
     pub samples: u64,
-    /// Functions, the least run ones, for which there was no room.
+    /// The number of functions left out because they had no room: the least executed ones.
     pub left_out: u64,
     /// By build-id.
     pub modules: BTreeMap<BuildId, ModuleProfile>,
 }
 
-/// One module.
+/// The profile of one module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModuleProfile {
     /// Its file name; for information.
@@ -87,77 +97,79 @@ pub struct ModuleProfile {
     pub functions: BTreeMap<FunctionKey, FunctionProfile>,
 }
 
-/// Which function of a module.
+/// The key of a function within its module.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FunctionKey {
-    /// Stated address of its entry.
+    /// The stated address of its entry.
     pub at: Svma,
     /// [`hash()`] of its graph.
     pub hash: u64,
 }
 
-/// What kind of symbol a function has: decides how other tools name it.
+/// The kind of symbol that a function has. Other tools' names for the function depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Binding {
-    /// None.
+    /// No symbol.
     #[default]
     None,
-    /// A local one whose name other symbols of the module have, too.
+    /// A local symbol whose name other symbols of the module have too.
     Shared,
-    /// A local one.
+    /// A local symbol with a name of its own.
     Local,
-    /// A global one.
+    /// A global symbol.
     Global,
 }
 
-/// How counts were come by; the better, the greater.
+/// The origin of counts. Better origins are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Origin {
-    /// Inferred from samples: only their ratios mean something.
+    /// Inferred from samples: only the ratios of the counts are meaningful.
     #[default]
     Inferred,
-    /// The same, as threads were in it for as long as was counted: nothing of it was entered anew, though it ran.
+    /// Inferred from samples, because nothing was counted although samples show that the function ran.
+    /// Threads entered it before the counting and stayed in it.
     Stayed,
-    /// Its edges were counted.
+    /// Counted on the edges.
     Counted,
 }
 
-/// How often the parts of one function ran. Offsets are distances from its entry, in bytes.
+/// The execution counts of one function. Offsets are distances from its entry, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FunctionProfile {
-    /// The name of its symbol; empty where it has none.
+    /// The name of its symbol; empty if it has none.
     pub name: String,
-    /// What kind of symbol that is.
+    /// The kind of its symbol.
     pub binding: Binding,
-    /// Bytes of its main fragment.
+    /// The size of its main fragment. Bytes.
     pub size: u64,
-    /// How its counts were come by.
+    /// The origin of its counts.
     pub origin: Origin,
-    /// Samples in it.
+    /// The samples in it.
     pub samples: u64,
-    /// How often it was entered at its entry.
+    /// How often control entered at its entry.
     pub entered: u64,
-    /// Samples by where the block starts that they were in.
+    /// Samples by block, by the offset of the block's start.
     pub hits: BTreeMap<i64, u64>,
-    /// Blocks that ran, by where they start.
+    /// The blocks that ran, by the offset of their start.
     pub blocks: BTreeMap<i64, BlockProfile>,
-    /// Direct calls and tail calls, by where the instruction is and the entry of whom it calls.
+    /// The numbers of direct calls and tail calls, by the offset of the instruction and the callee's entry.
     pub calls: BTreeMap<(i64, Place), u64>,
-    /// Indirect calls and jumps, by where the instruction is.
+    /// Indirect calls and jumps, by the offset of the instruction.
     pub sites: BTreeMap<i64, SiteProfile>,
 }
 
-/// Where an indirect call or jump led, as far as it was seen.
+/// The observed destinations of an indirect call or jump.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SiteProfile {
-    /// To the entries of which functions.
+    /// The entries of the functions to which it led.
     pub callees: Looks,
-    /// By which virtual tables.
+    /// The virtual tables that it used.
     pub tables: Looks,
 }
 
 impl SiteProfile {
-    /// Whom it called how often, where it ran so often.
+    /// Returns the callees, each with its number of calls, for an instruction that ran `ran` times. The
+    /// executions are divided in proportion to the observations.
     pub fn called(&self, ran: u64) -> impl Iterator<Item = (&Place, u64)> {
         let saw = self.callees.saw.values().fold(0, |sum: u64, &n| sum.saturating_add(n));
         let all = u128::from(self.callees.all.max(saw).max(1));
@@ -166,50 +178,52 @@ impl SiteProfile {
     }
 }
 
-/// What was seen, of so many looks. What a look is, a moment or a branch, depends on how it was come by: only ratios mean
-/// something.
+/// A sum of observations. An observation is a moment or a taken branch, depending on the source, so only
+/// ratios are meaningful.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Looks {
-    /// How many there were; those that saw nothing that outlives the process are in no place.
+    /// The number of all observations, including those whose result has no place because it does not outlive
+    /// the process.
     pub all: u64,
-    /// How many saw what.
+    /// The number of observations of each place.
     pub saw: BTreeMap<Place, u64>,
 }
 
-/// One block.
+/// The profile of one block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BlockProfile {
-    /// Its last instruction that is not a `nop`.
+    /// The offset of its last instruction that is not a `nop`.
     pub last: i64,
     /// How often it ran.
     pub count: u64,
-    /// How often it led where, inside the function or out of it.
+    /// How often control went from it to each destination, inside the function or outside, by the
+    /// destination's offset.
     pub edges: BTreeMap<i64, u64>,
 }
 
-/// An address that outlives a process.
+/// An address that stays valid when the process has ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
-    /// In which module; `None`: in that of the function that is told of.
+    /// The module; `None` for the module of the function whose profile contains this place.
     pub module: Option<BuildId>,
-    /// As that states it.
+    /// The address as the module states it.
     pub at: Svma,
 }
 
 impl FunctionProfile {
-    /// Whether its edges were counted.
+    /// Returns whether its edges were counted.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         self.origin == Origin::Counted
     }
 
-    /// How often the block ran that an instruction is in.
+    /// Returns how often the block ran that contains the instruction at offset `at`; 0 if none is known to.
     #[must_use]
     pub fn count_at(&self, at: i64) -> u64 {
         self.blocks.range(..=at).next_back().filter(|(_, b)| at <= b.last).map_or(0, |(_, b)| b.count)
     }
 
-    /// Sum of its blocks' counts.
+    /// Returns the sum of its blocks' counts.
     #[must_use]
     pub fn weight(&self) -> u64 {
         self.blocks.values().fold(0, |sum, b| sum.saturating_add(b.count))
@@ -217,13 +231,13 @@ impl FunctionProfile {
 }
 
 impl Profile {
-    /// How many functions it has.
+    /// Returns the number of functions in it.
     #[must_use]
     pub fn functions(&self) -> usize {
         self.modules.values().map(|m| m.functions.len()).sum()
     }
 
-    /// Leaves the least run functions out until the text form has at most `limit` bytes.
+    /// Leaves out the least executed functions until the text form has at most `limit` bytes.
     pub fn shrink_to(&mut self, limit: usize) {
         let mut room = limit.saturating_sub(print::fixed_len(self));
         let mut ranked: Vec<(u64, usize, BuildId, FunctionKey)> = Vec::new();

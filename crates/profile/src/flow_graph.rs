@@ -1,14 +1,15 @@
 //! Flow inference on a plain graph.
 //!
-//! After He, Mestre, Pupyrev, Wang and Yu, "Profile Inference Revisited" (POPL 2022): of all consistent flows the one
-//! that changes the measured weights least, where lowering a weight costs more than raising it, and a block without a
-//! sample costs a little more to raise than one with. A sampled profile misses more often than it invents.
+//! After He, Mestre, Pupyrev, Wang and Yu, "Profile Inference Revisited" (POPL 2022). Of all consistent
+//! flows, the flow that changes the measured weights at least cost is chosen. Lowering a weight costs more
+//! than raising it, because a sampled profile misses executions more often than it invents them. Raising a
+//! block without a sample costs a little more than raising a block with samples.
 
 use crate::min_cost_flow::{Network, UNBOUNDED};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Cost of one execution more than measured.
+/// Cost of one execution more than measured, for a block with samples.
 const RAISE: i64 = 10;
 /// Cost of one execution less than measured.
 const LOWER: i64 = 20;
@@ -16,14 +17,15 @@ const LOWER: i64 = 20;
 const RAISE_ZERO: i64 = 11;
 /// Cost of passing an edge, an entrance or an exit that is rarely used.
 pub(crate) const UNLIKELY: i64 = 5;
-/// Cost of an entrance or an exit that was made up, so that every block has a way in and a way out.
+/// Cost of an added entrance or exit. These are added until every block has a way in and a way out.
 const MADE_UP: i64 = 15;
-/// Weights above are cut to this, so that no sum of them overflows.
+/// The most that a weight is taken as: larger weights are reduced to this, so that no sum of them overflows.
 const WEIGHT_LIMIT: u64 = 1 << 36;
-/// Path costs are small integers, so far fewer phases are enough; the limit bounds the time for odd graphs.
+/// The most phases of the solver. Path costs are small integers, so far fewer phases suffice; the limit
+/// bounds the time for unusual graphs.
 const PHASES: usize = 400;
 
-/// An edge; `to` is a block or the outside.
+/// An edge. `to` is a block, or `None` for the outside.
 #[derive(Clone, Debug)]
 pub(crate) struct Edge {
     pub(crate) from: usize,
@@ -36,13 +38,13 @@ pub(crate) struct Edge {
 pub(crate) struct FlowGraph {
     pub(crate) weights: Vec<u64>,
     pub(crate) edges: Vec<Edge>,
-    /// By block: the cost of entering the graph there, if that can be.
+    /// By block: the cost of entering the graph there; `None` if control cannot enter there.
     pub(crate) entrances: Vec<Option<i64>>,
-    /// By block: the cost of leaving the graph there by no edge, if that can be.
+    /// By block: the cost of leaving the graph there by no edge; `None` if control cannot leave there.
     pub(crate) exits: Vec<Option<i64>>,
 }
 
-/// A flow: conserved in every block.
+/// A flow that is conserved in every block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
     pub(crate) blocks: Vec<i64>,
@@ -56,7 +58,7 @@ impl FlowGraph {
         i64::try_from(self.weights[b].min(WEIGHT_LIMIT)).unwrap_or(0)
     }
 
-    /// The consistent flow nearest to the weights.
+    /// Returns the consistent flow nearest to the weights.
     pub(crate) fn infer(mut self) -> Flow {
         self.open_closed_parts();
         let mut flow = self.cheapest();
@@ -65,8 +67,8 @@ impl FlowGraph {
         flow
     }
 
-    /// Makes up entrances and exits until every block can be reached and left: code that only an unknown indirect
-    /// jump reaches, loops that never end.
+    /// Adds entrances and exits until every block can be reached and left. They are needed for code that only
+    /// an unknown indirect jump reaches, and for loops that never end.
     pub(crate) fn open_closed_parts(&mut self) {
         let n = self.weights.len();
         let mut forward = vec![Vec::new(); n];
@@ -95,7 +97,7 @@ impl FlowGraph {
         for b in (0..n).filter(|&b| leaves[b]) {
             flood(&backward, b, &mut seen);
         }
-        // The last block of an endless loop is the likeliest to have been meant as its end.
+        // The last block of an endless loop is the likeliest place of its exit.
         for b in (0..n).rev() {
             if !seen[b] {
                 self.exits[b] = Some(MADE_UP);
@@ -104,8 +106,9 @@ impl FlowGraph {
         }
     }
 
-    /// The flow of least cost. Every block is an arc; a measured weight is flow that is already there, leaving one
-    /// surplus and one want for the network to match, so that no cost is negative.
+    /// Returns the flow of least cost. Every block is an arc. A measured weight is flow that is already
+    /// there. It leaves a surplus at one end of the block and a demand at the other, and the network balances
+    /// them. So no cost is negative.
     pub(crate) fn cheapest(&self) -> Flow {
         let n = self.weights.len();
         let (enter, leave) = (|b: usize| 2 * b, |b: usize| 2 * b + 1);
@@ -141,8 +144,8 @@ impl FlowGraph {
         }
     }
 
-    /// Loops can be consistent in themselves without anything ever entering them: sends one execution from outside
-    /// through each such island and out again.
+    /// Connects islands: loops whose flow is consistent in itself although no flow enters them. One execution
+    /// is sent from outside through each island and out again.
     fn join_islands(&self, flow: &mut Flow) {
         let n = self.weights.len();
         let mut running = vec![Vec::new(); n];
@@ -178,7 +181,7 @@ impl FlowGraph {
                     }
                     at = next;
                 }
-                // The walk ended at a door: an entrance, or an exit that is no edge.
+                // The walk ended at a block with an entrance, or with an exit that is no edge.
                 if ways[at].is_none() {
                     let door = if inward { &mut flow.entrances } else { &mut flow.exits };
                     door[at] += 1;
@@ -188,8 +191,9 @@ impl FlowGraph {
         }
     }
 
-    /// By block: the edge by which the cheapest way from outside comes in (or the cheapest way out goes on); none
-    /// where the block itself is the door. Ways that already carry flow are free.
+    /// Returns for each block the edge by which the cheapest path from outside comes in, or, if not `inward`,
+    /// by which the cheapest path to the outside continues. `None` means that the block itself has the
+    /// entrance or exit. Links that already carry flow cost nothing.
     fn ways(&self, flow: &Flow, inward: bool) -> Vec<Option<usize>> {
         let n = self.weights.len();
         let mut touching = vec![Vec::new(); n];
@@ -237,8 +241,9 @@ impl FlowGraph {
         way
     }
 
-    /// Least cost does not say which of two unmeasured arms of a branch ran; the solver picks one. Arms that cost the
-    /// same and meet again in the same block share their flow evenly, as nothing tells them apart.
+    /// Shares flow evenly among equal arms. The least cost does not decide which of two unmeasured arms of a
+    /// branch ran, and the solver picks one arbitrarily. Arms that cost the same and meet again in the same
+    /// block cannot be told apart, so they get equal shares.
     fn share_equal_arms(&self, flow: &mut Flow) {
         let n = self.weights.len();
         let mut out = vec![Vec::new(); n];
@@ -287,7 +292,7 @@ impl FlowGraph {
         }
     }
 
-    /// What a flow costs, beyond the range of `i64` for absurd weights.
+    /// Returns the cost of a flow, which for extreme weights exceeds the range of `i64`.
     #[cfg(test)]
     pub(crate) fn cost(&self, flow: &Flow) -> i128 {
         let blocks = (0..self.weights.len()).map(|b| {
@@ -312,7 +317,7 @@ impl FlowGraph {
     }
 }
 
-/// Marks all that can be reached from `start`.
+/// Marks all blocks that can be reached from `start`.
 fn flood(next: &[Vec<usize>], start: usize, seen: &mut [bool]) {
     let mut stack = vec![start];
     while let Some(b) = stack.pop() {

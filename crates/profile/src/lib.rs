@@ -1,9 +1,12 @@
-//! How often does each block run, and each edge: samples put on the graphs and made consistent by inference, the
-//! CPU's records of taken branches, or exact counts from as few counters as determine them.
+//! Execution counts of blocks and edges.
 //!
-//! You give control-flow graphs and sampled instruction addresses, branch stacks, or the values of the counters it asked
-//! for; it gives block and edge counts in which as much flows into each block as out of it, and the choice of what is hot. No
-//! process, no clock; the same input always gives the same counts. [`Profile`] keeps them in files.
+//! Counts come from one of three sources: samples on the graphs, made consistent by flow inference; the CPU's
+//! records of taken branches; or exact counts from as few counters as determine them.
+//!
+//! The input is control-flow graphs, and sampled instruction addresses, branch stacks, or the values of the
+//! counters of a [`CounterPlan`]. The output is counts of blocks and edges in which as much flows into each
+//! block as out of it, and the choice of what is hot. This crate touches no process and no clock; the same
+//! input always gives the same counts. A [`Profile`] keeps counts in files.
 #![forbid(unsafe_code)]
 
 mod branch_flow;

@@ -1,33 +1,34 @@
-//! A function as one closed circulation.
+//! A function as a closed circulation of control.
 //!
-//! Each block is a link from where it is entered to where it is left, each edge of the function a link between
-//! blocks; a node for the world outside closes it: where code is entered from outside a link comes from there, and
-//! where control leaves a link goes there. As much flows into each node as out of it.
+//! Each block is a link from the node where it begins to the node where it ends. Each edge of the function is
+//! a link between blocks. One more node, the world, closes the circulation: a link leads from it to each
+//! block that is entered from outside, and to it from each place where control leaves. As much flows into
+//! each node as out of it.
 
 use crate::counts::{Counts, graph_of};
 use code::{BlockId, Cfg, Point};
 
-/// The node for everything outside the function.
+/// The node for all code outside the function.
 pub(crate) const WORLD: usize = 0;
 
-/// The node where a block begins.
+/// Returns the node where a block begins.
 pub(crate) fn enter(b: usize) -> usize {
     1 + 2 * b
 }
 
-/// The node where a block ends.
+/// Returns the node where a block ends.
 pub(crate) fn leave(b: usize) -> usize {
     2 + 2 * b
 }
 
-/// What a link stands for.
+/// The part of the function that a link stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Coming into a block from outside.
+    /// Entering a block from outside.
     Entrance(BlockId),
     /// Passing through a block.
     Block(BlockId),
-    /// An edge, by its place in the order of `Cfg::successors`.
+    /// An edge, by its index in the order of `Cfg::successors`.
     Edge(BlockId, u32),
     /// Leaving a block by no edge.
     Exit(BlockId),
@@ -38,12 +39,13 @@ pub(crate) struct Link {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) place: Place,
-    /// Whether control rarely passes it, as the code looks.
+    /// Whether the shape of the code suggests that control rarely passes the link.
     pub(crate) rare: bool,
 }
 
 impl Link {
-    /// Where its counter would be; no counter can see control enter or leave by no edge.
+    /// Returns the place of the link's counter. No counter can see control enter from outside or leave by no
+    /// edge.
     pub(crate) fn point(&self) -> Option<Point> {
         match self.place {
             Place::Block(b) => Some(Point::Block(b)),
@@ -52,7 +54,7 @@ impl Link {
         }
     }
 
-    /// How often it was passed by these counts; 0 where they do not say.
+    /// Returns how often the link was passed according to these counts; 0 if they do not say.
     pub(crate) fn of(&self, counts: &Counts) -> u64 {
         let at = |v: &[u64], b: BlockId| v.get(b.index()).copied().unwrap_or(0);
         match self.place {
@@ -67,8 +69,9 @@ impl Link {
     }
 }
 
-/// The links of a function, block by block: its entrance, the block, its edges in order, its exit. Every block can be
-/// reached from the world and gets back there: closed parts are opened the way inference opens them.
+/// Returns the links of a function, block by block: its entrance, the block, its edges in order, its exit.
+/// Every block can be reached from the world and leads back to it, because closed parts are opened as for
+/// flow inference.
 pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     let (mut graph, degrees) = graph_of(cfg, &[]);
     graph.open_closed_parts();
@@ -91,7 +94,7 @@ pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     links
 }
 
-/// Counts of `n` blocks from the flows of all their links, in the order of [`links_of`].
+/// Returns the counts of `n` blocks from the flows of all links, in the order of [`links_of`].
 pub(crate) fn counts_of(n: usize, links: &[Link], flows: &[u64]) -> Counts {
     let mut counts = Counts {
         entry: 0,

@@ -1,25 +1,26 @@
-//! Consistent counts from measured ones that contradict each other: a minimum-cost flow finds the nearest circulation.
-//! What is near is for the prices to say.
+//! Makes measured counts that contradict each other consistent: a minimum-cost flow finds the nearest
+//! circulation. The caller's prices define the distance.
 
 use crate::counts::Counts;
 use crate::links::{Link, WORLD, counts_of, enter, leave};
 use crate::min_cost_flow::{Network, UNBOUNDED};
 
-/// What it costs to change a measured flow by one. At least 0.
+/// The cost of changing a measured flow by one: upwards and downwards. At least 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Price {
     pub(crate) more: i64,
     pub(crate) less: i64,
 }
 
-/// Flows above are cut to this, so that no sum of them overflows.
+/// The most that a flow is taken as: larger flows are reduced to this, so that no sum of them overflows.
 const FLOW_LIMIT: i64 = 1 << 36;
-/// There are few distinct path costs: nothing costs more than to leave unseen, past a link or two, and to come back so.
+/// The most phases of the solver. There are few distinct path costs: no path costs more than to leave unseen,
+/// past a link or two, and to come back unseen.
 const PHASES: usize = 50;
 
-/// The consistent counts of `n` blocks nearest to `flows` of the links, which may be negative and not conserved.
-/// `price` tells of a link by its place; `unseen` is the cost of a thread that came to a block, or left one, unseen: more
-/// than 0, and small.
+/// Returns the consistent counts of `n` blocks nearest to `flows`, the measured flows of the links. `flows`
+/// may be negative and not conserved. `price` returns the price of a link by its index. `unseen` is the cost
+/// of a thread that entered or left a block unseen: more than 0, and small.
 pub(crate) fn mend(
     n: usize,
     links: &[Link],
@@ -50,7 +51,8 @@ pub(crate) fn mend(
             net.arc(node, sink, -surplus, 0);
         }
     }
-    // Every node is reached from every other over unseen ways and blocks, so all of the surplus finds its want.
+    // Every node can be reached from every other by unseen entries and exits and through blocks, so the whole
+    // surplus can be balanced.
     net.solve(source, sink, PHASES);
     let whole = |flow: i64| u64::try_from(flow).unwrap_or(0);
     let mended: Vec<u64> = base

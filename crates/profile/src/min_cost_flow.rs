@@ -1,8 +1,9 @@
-//! A maximum flow of least cost.
+//! A solver for the maximum flow of least cost.
 //!
-//! Primal-dual: node potentials keep every residual arc's reduced cost at or above 0; each phase finds the distances
-//! from the source (Dijkstra), moves the potentials, and saturates all shortest paths at once (Dinic's blocking
-//! flows). As many phases as there are distinct path costs, which for the small integer costs here are few.
+//! The method is primal-dual: node potentials keep the reduced cost of every residual arc at or above 0. Each
+//! phase computes the distances from the source (Dijkstra), moves the potentials, and saturates all shortest
+//! paths at once (Dinic's blocking flows). The number of phases is the number of distinct path costs, which
+//! are few with the small integer costs used here.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,16 +11,16 @@ use std::collections::{BinaryHeap, VecDeque};
 /// More than any flow.
 pub(crate) const UNBOUNDED: i64 = 1 << 60;
 
-/// One direction of an arc; its reverse is at the index with the lowest bit turned.
+/// One direction of an arc. The index of its reverse differs in the lowest bit.
 #[derive(Clone, Copy, Debug)]
 struct Arc {
     to: usize,
-    /// What can still be sent.
+    /// The flow that can still be sent.
     room: i64,
     cost: i64,
 }
 
-/// A network under construction, and afterwards its flow.
+/// A network under construction, and later its flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     arcs: Vec<Arc>,
@@ -31,7 +32,7 @@ impl Network {
         Self { arcs: Vec::new(), out: vec![Vec::new(); nodes] }
     }
 
-    /// Adds an arc; `cost` is at least 0. The number it is asked for by.
+    /// Adds an arc and returns its number, for [`Network::flow`]. `cost` and `room` are at least 0.
     pub(crate) fn arc(&mut self, from: usize, to: usize, room: i64, cost: i64) -> usize {
         debug_assert!(cost >= 0 && room >= 0);
         let id = self.arcs.len();
@@ -42,13 +43,13 @@ impl Network {
         id
     }
 
-    /// The flow over an arc.
+    /// Returns the flow over an arc.
     pub(crate) fn flow(&self, arc: usize) -> i64 {
         self.arcs[arc ^ 1].room
     }
 
-    /// Sends as much as can be sent, at least cost. After `phases` phases the rest is sent without regard to cost, so
-    /// that the flow is always a maximum one and the time always bounded; says whether the cost is the least.
+    /// Sends the maximum flow at least cost. After `phases` phases, the rest is sent without regard to cost.
+    /// So the flow is always maximum and the time always bounded. Returns whether the cost is the least.
     pub(crate) fn solve(&mut self, source: usize, sink: usize, phases: usize) -> bool {
         let mut potential = vec![0i64; self.out.len()];
         for _ in 0..phases {
@@ -61,7 +62,8 @@ impl Network {
         false
     }
 
-    /// Moves the potentials so that the shortest paths to the sink have reduced cost 0; false where there is no path.
+    /// Moves the potentials so that the shortest paths to the sink have reduced cost 0. Returns false if
+    /// there is no path.
     fn shorten(&self, source: usize, sink: usize, potential: &mut [i64]) -> bool {
         let mut distance = vec![i64::MAX; self.out.len()];
         let mut heap = BinaryHeap::from([Reverse((0i64, source))]);
@@ -94,8 +96,8 @@ impl Network {
         true
     }
 
-    /// One blocking flow over the arcs that `usable` (given the arc and where it leaves) lets pass; whether anything
-    /// was sent.
+    /// Sends one blocking flow over the arcs for which `usable` is true; its arguments are the arc and the
+    /// node where the arc begins. Returns whether the sink could be reached.
     fn block(&mut self, source: usize, sink: usize, usable: impl Fn(&Arc, usize) -> bool) -> bool {
         let Some(level) = self.levels(source, sink, &usable) else { return false };
         let mut next_arc = vec![0usize; self.out.len()];
@@ -108,7 +110,7 @@ impl Network {
                     self.arcs[id].room -= room;
                     self.arcs[id ^ 1].room += room;
                 }
-                // Go on from where the path is now full.
+                // Continues from the node before the first arc that is now full.
                 let full = path.iter().position(|&id| self.arcs[id].room == 0).unwrap_or(0);
                 node = self.arcs[path[full] ^ 1].to;
                 path.truncate(full);
@@ -134,7 +136,7 @@ impl Network {
         }
     }
 
-    /// Arcs from the source by node; `None` where the sink is not reached.
+    /// Returns the number of arcs from the source to each node; `None` if the sink cannot be reached.
     fn levels(&self, source: usize, sink: usize, usable: impl Fn(&Arc, usize) -> bool) -> Option<Vec<u32>> {
         let mut level = vec![u32::MAX; self.out.len()];
         level[source] = 0;
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn textbook() {
-        // Two ways from 0 to 3, the cheap one narrow, and a crossing arc that pays.
+        // There are two paths from 0 to 3. The cheap path is narrow, and a crossing arc is worth its cost.
         let mut n = Network::new(4);
         let a = n.arc(0, 1, 4, 1);
         let b = n.arc(0, 2, 2, 5);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn without_phases_it_is_a_maximum_flow_still() {
+    fn without_phases_the_flow_is_still_maximal() {
         let mut n = Network::new(4);
         n.arc(0, 1, 7, 1);
         n.arc(1, 2, 5, 3);
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_of_no_cost_do_not_trap_it() {
+    fn cycles_without_cost_cause_no_endless_loop() {
         let mut n = Network::new(5);
         n.arc(0, 1, 9, 0);
         n.arc(1, 2, UNBOUNDED, 0);

@@ -1,24 +1,25 @@
-//! Sampled addresses, put on the blocks of known graphs.
+//! Sampled addresses, assigned to the blocks of known graphs.
 
 use addr::{Avma, AvmaRange};
 use code::{BlockId, Cfg};
 
-/// Weight of a block of one instruction for one sample. Large enough that a rounded weight keeps two digits for a
-/// block of average size.
+/// The weight of one sample in a block of one instruction. It is large enough that a rounded weight keeps two
+/// digits for a block of average size.
 pub const WEIGHT_SCALE: u64 = 64;
 
-/// Finds the block that holds an address, over many functions.
+/// An index that finds the block at an address, over many functions.
 #[derive(Clone, Debug)]
 pub struct BlockIndex {
-    /// By start. Blocks of one graph share no byte; where two graphs do, the first one's block comes first.
+    /// By start. Blocks of one graph share no byte. If two graphs have a block with the same start, only the
+    /// first graph's is listed.
     blocks: Vec<(AvmaRange, u32, BlockId)>,
-    /// Blocks of each function.
+    /// The number of blocks of each function.
     lens: Vec<usize>,
 }
 
 impl BlockIndex {
-    /// An index over these graphs; their places in `cfgs` name the functions. Where two functions share a block's
-    /// start, the first has it.
+    /// Returns an index over these graphs. A function's number is its index in `cfgs`. If blocks of two
+    /// functions have the same start, the first function has it.
     #[must_use]
     pub fn new(cfgs: &[&Cfg]) -> Self {
         let mut blocks = Vec::new();
@@ -32,7 +33,7 @@ impl BlockIndex {
         Self { blocks, lens: cfgs.iter().map(|c| c.blocks.len()).collect() }
     }
 
-    /// The function (by its place) and the block that hold `ip`, which may be inside an instruction.
+    /// Returns the function (by its index) and the block at `ip`, which may be inside an instruction.
     #[must_use]
     pub fn find(&self, ip: Avma) -> Option<(usize, BlockId)> {
         let after = self.blocks.partition_point(|b| b.0.start <= ip);
@@ -41,7 +42,7 @@ impl BlockIndex {
     }
 }
 
-/// Samples by function and block.
+/// Numbers of samples by function and block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockSamples {
     counts: Vec<Vec<u64>>,
@@ -49,41 +50,43 @@ pub struct BlockSamples {
 }
 
 impl BlockSamples {
-    /// No samples yet.
+    /// Returns a value without samples.
     #[must_use]
     pub fn new(index: &BlockIndex) -> Self {
         Self { counts: index.lens.iter().map(|&n| vec![0; n]).collect(), elsewhere: 0 }
     }
 
-    /// Counts a sample. `index` is the one given to [`BlockSamples::new`].
+    /// Adds a sample. `index` is the index given to [`BlockSamples::new`].
     pub fn add(&mut self, index: &BlockIndex, ip: Avma) {
         let slot = index.find(ip).and_then(|(f, b)| self.counts.get_mut(f)?.get_mut(b.index()));
         let slot = slot.unwrap_or(&mut self.elsewhere);
         *slot = slot.saturating_add(1);
     }
 
-    /// Samples in each block of a function, in the order of `Cfg::blocks`; empty for a function that is not indexed.
+    /// Returns the samples in each block of a function, in the order of `Cfg::blocks`; empty for a function
+    /// that is not in the index.
     #[must_use]
     pub fn of(&self, function: usize) -> &[u64] {
         self.counts.get(function).map_or(&[], Vec::as_slice)
     }
 
-    /// Samples in a function.
+    /// Returns the samples in a function.
     #[must_use]
     pub fn total_of(&self, function: usize) -> u64 {
         self.of(function).iter().fold(0, |sum, &n| sum.saturating_add(n))
     }
 
-    /// Samples that hit no known block.
+    /// Returns the samples outside all known blocks.
     #[must_use]
     pub fn elsewhere(&self) -> u64 {
         self.elsewhere
     }
 }
 
-/// Estimated executions of each block, up to one factor common to all functions: a block of n instructions catches
-/// n times the samples of a block of one, so the weight is `samples * WEIGHT_SCALE / n`, rounded, and at least 1
-/// where there was a sample. `samples` is in the order of `Cfg::blocks`; missing ones are 0.
+/// Returns the estimated executions of each block, up to one factor common to all functions. A block of n
+/// instructions gets n times the samples of a block of one instruction that runs as often. So the weight is
+/// `samples * WEIGHT_SCALE / n`, rounded, and at least 1 if the block has a sample. `samples` is in the order
+/// of `Cfg::blocks`; missing samples are 0.
 #[must_use]
 pub fn weights(cfg: &Cfg, samples: &[u64]) -> Vec<u64> {
     (0..cfg.blocks.len())

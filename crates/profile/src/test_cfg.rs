@@ -1,4 +1,5 @@
-//! Small graphs for tests: blocks of so many 4-byte instructions, ended as told; chance and time.
+//! Small graphs for tests, from blocks of 4-byte instructions with given ends; also random numbers and CPU
+//! time.
 
 use addr::{Addr, Avma, AvmaRange};
 use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, Term};
@@ -68,7 +69,8 @@ pub(crate) fn arb_term(n: u32) -> impl Strategy<Value = Term> {
     })
 }
 
-/// Graphs of fewer than `most` blocks with every kind of end, jump tables and landing pads.
+/// Returns a strategy for graphs of fewer than `most` blocks with every kind of block end, jump tables and
+/// landing pads.
 pub(crate) fn arb_cfg(most: u32) -> impl Strategy<Value = Cfg> {
     (1..most)
         .prop_flat_map(|n| {
@@ -93,7 +95,7 @@ pub(crate) fn arb_cfg(most: u32) -> impl Strategy<Value = Cfg> {
         })
 }
 
-/// xorshift: the same numbers everywhere.
+/// An xorshift generator: the same numbers on every machine.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -109,7 +111,7 @@ impl Rng {
     }
 }
 
-/// CPU time of this thread: other work on the machine does not count.
+/// Returns the CPU time of this thread, so that other work on the machine does not count.
 pub(crate) fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

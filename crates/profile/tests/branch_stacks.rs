@@ -1,4 +1,4 @@
-//! Branch stacks kept in a file, put on the graph of a real function.
+//! Stored branch stacks, assigned to the graph of a real function.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use addr::Avma;
@@ -31,12 +31,13 @@ fn a_stored_record_gives_the_counts_that_were_worked_out_by_hand() {
     let ways = |b: usize| counts.edges[b].as_slice();
     assert_eq!([ways(0), ways(1), ways(2), ways(4)], [[0, 2], [0, 2], [1, 1], [1, 1]]);
     assert_eq!([ways(5), ways(6), ways(9)], [[0, 1], [1, 0], [1, 0]]);
-    // The call that throws does not come back, and the landing pad is entered from nowhere in the graph.
+    // The call that throws does not return, and control enters the landing pad by no edge of the graph.
     assert_eq!((counts.entry, counts.inflow[16], counts.outflow[17], ways(17)), (2, 1, 1, &[0][..]));
     assert!(counts.is_consistent(&cfg));
     let strlen = Taken { from: Avma(0x139e), to: Avma(0x1040) };
     assert_eq!((got.calls.len(), got.calls[&strlen]), (11, 2));
-    // The last line: runs past a return, backwards, and out of the function; branches that lead elsewhere, and one of a `mov`.
+    // The last line has runs past a return, backwards, and out of the function, branches that lead elsewhere,
+    // and a branch at a `mov`.
     let wanted = Rejected { backward: 1, crossing: 1, broken: 1, branches: 2, elsewhere: 15 };
     assert_eq!(got.rejected, wanted);
 }

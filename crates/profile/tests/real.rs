@@ -1,4 +1,4 @@
-//! Counters in every function of real programs: how much of what happens they tell.
+//! Counters in every function of real programs: the share of control flow that they determine.
 #![expect(clippy::print_stdout, reason = "a test that reports")]
 
 #[path = "../../code/tests/it/support/mod.rs"]
@@ -9,7 +9,7 @@ use profile::{CounterPlan, Counts};
 use std::path::Path;
 use support::Program;
 
-/// What there is, and how much of it no counter can see.
+/// A number of things, and how many of them no counter can see.
 #[derive(Default, Debug)]
 struct Dark {
     all: usize,
@@ -32,10 +32,10 @@ struct Survey {
     blocks: Dark,
     edges: Dark,
     table_edges: Dark,
-    /// Cycles of the flow, and those that no counter tells.
+    /// Cycles of the flow, and those that no counter determines.
     cycles: Dark,
     functions: Dark,
-    /// Functions that a jump through a table leaves for the original.
+    /// Functions with a jump table that cannot be cloned, through which control leaves for the original.
     leaving: Dark,
 }
 
@@ -80,7 +80,7 @@ fn survey(path: &str) -> Survey {
 }
 
 #[test]
-fn counters_tell_nearly_all() {
+fn counters_determine_nearly_all_counts() {
     for path in ["/usr/sbin/mariadbd", "/lib/x86_64-linux-gnu/libc.so.6"] {
         if Path::new(path).exists() {
             let s = survey(path);

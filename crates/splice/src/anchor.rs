@@ -139,7 +139,7 @@ impl Anchor {
 
     /// Returns the redirects of the hook; empty if there is no hook.
     #[must_use]
-    pub fn led(&self) -> &[Record] {
+    pub fn module_list_redirects(&self) -> &[Record] {
         self.hook.as_ref().map_or(&[], |h| &h.records)
     }
 

@@ -104,8 +104,8 @@ impl Installed {
 
     /// Returns all present and former redirects to a cache or the anchor, of all generations.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let led = self.anchor.led().iter().copied();
-        self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(led)
+        let module_list = self.anchor.module_list_redirects().iter().copied();
+        self.caches.iter().flat_map(|c| c.records.iter().copied()).chain(module_list)
     }
 
     /// Returns the bytes of address space that code caches occupy.

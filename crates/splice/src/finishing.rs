@@ -68,14 +68,14 @@ pub fn admit(process: &Process, anchor: &Anchor) -> Result<(), Error> {
             process.finishing_code_is_listed(&code);
         }
     }
-    open(process, Word::swap(anchor), anchor.led())
+    open(process, Word::swap(anchor), anchor.module_list_redirects())
 }
 
 /// Lets stops use listed code if each of these words redirects unwinders to the anchor.
 ///
 /// # Errors
 /// [`Error::Unreadable`].
-pub(crate) fn open(process: &Process, word: Option<Word>, led: &[Record]) -> Result<(), Error> {
+pub(crate) fn open(process: &Process, word: Option<Word>, calls: &[Record]) -> Result<(), Error> {
     if process.has_open_slots() {
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(crate) fn open(process: &Process, word: Option<Word>, led: &[Record]) -> Res
     {
         return Ok(());
     }
-    for record in led {
+    for record in calls {
         if process.bytes(record.range())? != record.new_bytes() {
             return Ok(());
         }

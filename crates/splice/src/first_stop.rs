@@ -41,7 +41,7 @@ impl FirstStop<'_> {
             let mut stopped = toggle::stop(process, policy, report)?;
             let outcome = match &made {
                 None => self.in_stop(&mut stopped),
-                Some(anchor) => lead(process, anchor).map(|()| None),
+                Some(anchor) => redirect_module_list(process, anchor).map(|()| None),
             };
             let released = stopped.release()?;
             report.stops.push(released.stopped);
@@ -54,7 +54,8 @@ impl FirstStop<'_> {
                 Ok(anchor) => made = made.or(anchor),
             }
             // A thread may have been binding a redirected word at the stop.
-            let slipped = made.as_ref().map(|a| toggle::slipped(process, a.led())).transpose()?;
+            let slipped =
+                made.as_ref().map(|a| toggle::slipped(process, a.module_list_redirects())).transpose()?;
             if slipped != Some(true) {
                 break;
             }
@@ -69,15 +70,15 @@ impl FirstStop<'_> {
         stopped.make_finishing_code(stopped.threads().len())?;
         let mut anchor = install::write_anchor(process, self.anchor_at, self.lookup)?;
         install::write_hook(process, &mut anchor, self.hook)?;
-        lead(process, &anchor)?;
+        redirect_module_list(process, &anchor)?;
         finishing::publish(process, &mut anchor)?;
-        finishing::open(process, Word::swap(&anchor), anchor.led())?;
+        finishing::open(process, Word::swap(&anchor), anchor.module_list_redirects())?;
         Ok(Some(anchor))
     }
 }
 
 /// Redirects unwinders to an anchor.
-fn lead(process: &Process, anchor: &Anchor) -> Result<(), Error> {
+fn redirect_module_list(process: &Process, anchor: &Anchor) -> Result<(), Error> {
     Word::swap(anchor).iter().try_for_each(|word| word.put(process))?;
-    anchor.led().iter().try_for_each(|r| toggle::lead(process, r))
+    anchor.module_list_redirects().iter().try_for_each(|r| toggle::redirect_call(process, r))
 }

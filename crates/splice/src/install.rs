@@ -223,10 +223,10 @@ pub fn install(
         .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
         .collect();
     let word = Word::swap(&anchor);
-    let led = anchor.led();
+    let module_list = anchor.module_list_redirects();
     let change = Change {
         word,
-        led,
+        module_list,
         counters: counters.as_ref(),
         arms: &[],
         only_if: Some(&anchor),

@@ -35,6 +35,7 @@ mod quiet;
 mod recount;
 mod reinstate;
 mod toggle;
+mod write;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
 pub use counter_sites::CounterSites;

@@ -6,6 +6,7 @@
 //! whether something else has changed them. Then the intended redirects are put in. All of this happens in a
 //! copy of the page's bytes.
 
+use crate::write::Write;
 use crate::{Record, RedirectKind};
 use addr::{Addr, Avma, AvmaRange};
 use std::cmp::Reverse;
@@ -135,15 +136,9 @@ pub fn is_code(sites: &[Site], here: &[usize]) -> bool {
 
 /// Returns the writes that turn the bytes `before` of the sites' span into `after`. In code only the bytes of
 /// sites are written: the program and other tools may write the bytes between them at any time.
-pub fn writes(
-    sites: &[Site],
-    here: &[usize],
-    span: AvmaRange,
-    before: &[u8],
-    after: &[u8],
-) -> Vec<(AvmaRange, Vec<u8>)> {
+pub fn writes(sites: &[Site], here: &[usize], span: AvmaRange, before: &[u8], after: &[u8]) -> Vec<Write> {
     if !is_code(sites, here) {
-        return vec![(span, after.to_vec())];
+        return vec![Write { at: span.start, before: before.to_vec(), now: after.to_vec() }];
     }
     let mut ranges: Vec<AvmaRange> = here.iter().map(|&i| sites[i].record.range()).collect();
     ranges.sort_unstable_by_key(|r| r.start);
@@ -158,7 +153,7 @@ pub fn writes(
         let from = usize::try_from(r.start.since(span.start)?).ok()?;
         let part = from..from.checked_add(usize::try_from(r.len()).ok()?)?;
         let (was, is) = (before.get(part.clone())?, after.get(part)?);
-        (was != is).then(|| (*r, is.to_vec()))
+        (was != is).then(|| Write { at: r.start, before: was.to_vec(), now: is.to_vec() })
     };
     joined.iter().filter_map(part).collect()
 }
@@ -290,12 +285,12 @@ mod tests {
         // A byte that another tool writes beside a redirect meanwhile stays.
         after[0] = 0xcc;
         let writes = writes(&sites, &here, span, &ORIGINAL, &after);
-        assert_eq!(writes, [(call().range(), call().new_bytes().to_vec())]);
+        let parts = |w: &Write| (w.range(), w.before.clone(), w.now.clone());
+        let wanted = (call().range(), call().old_bytes().to_vec(), call().new_bytes().to_vec());
+        assert_eq!(writes.iter().map(parts).collect::<Vec<_>>(), [wanted]);
         let data = Record { kind: RedirectKind::Vtable, ..call() };
-        assert_eq!(
-            super::writes(&[site(0, data, true)], &here, span, &ORIGINAL, &after),
-            [(span, after.to_vec())]
-        );
+        let writes = super::writes(&[site(0, data, true)], &here, span, &ORIGINAL, &after);
+        assert_eq!(writes.iter().map(parts).collect::<Vec<_>>(), [(span, ORIGINAL.to_vec(), after.to_vec())]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 use crate::counter_sites::{CounterSites, HEAD};
 use crate::counters::{release_counters, take_back};
+use crate::write::{self, Write};
 use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use tracee::Process;
@@ -83,9 +84,9 @@ pub(crate) fn silence(
     }
     let mut stopped = toggle::stop(process, policy, report)?;
     let mut quiet = || {
-        for (range, bytes) in &changes {
+        for change in &changes {
             fault::point();
-            process.write(range.start, bytes)?;
+            change.put(process)?;
         }
         fault::point();
         area.map_or(Ok(None), |area| take_back(&mut stopped, &area))
@@ -95,12 +96,7 @@ pub(crate) fn silence(
     report.stops.push(released.stopped);
     report.cured += released.cured;
     let own_base = outcome?;
-    let spans: Vec<AvmaRange> = changes.iter().map(|(range, _)| *range).collect();
-    for ((range, wanted), found) in changes.iter().zip(process.read_many(&spans)?) {
-        if found != *wanted {
-            return Err(Error::WriteLost { range: *range });
-        }
-    }
+    write::check(process, &changes)?;
     Ok(own_base)
 }
 
@@ -112,15 +108,16 @@ pub(crate) fn change(
     text: AvmaRange,
     sites: &[u32],
     edit: &dyn Fn(usize, &mut [u8], Avma) -> bool,
-) -> Result<Option<(AvmaRange, Vec<u8>)>, Error> {
+) -> Result<Option<Write>, Error> {
     let (Some(&first), Some(&last)) = (sites.first(), sites.last()) else { return Ok(None) };
     let start = text.start.add(first.into()).align_down(PAGE);
     let end = Avma(text.start.add(u64::from(last) + LEN).0.next_multiple_of(PAGE)).min(text.end);
     let range = AvmaRange::new(start, end);
-    let mut bytes = process.bytes(range)?;
+    let before = process.bytes(range)?;
+    let mut now = before.clone();
     let offset = |site: u32| text.start.add(site.into()).since(start).and_then(|o| usize::try_from(o).ok());
     for (n, &site) in sites.iter().enumerate() {
-        let own = offset(site).and_then(|o| bytes.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
+        let own = offset(site).and_then(|o| now.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
         if !own.is_some_and(|own| edit(n, own, text.start.add(site.into()))) {
             return Err(Error::Journal {
                 at: text.start.add(site.into()),
@@ -128,7 +125,7 @@ pub(crate) fn change(
             });
         }
     }
-    Ok(Some((range, bytes)))
+    Ok(Some(Write { at: start, before, now }))
 }
 
 /// Returns whether a page ends between the first two bytes of an instruction.

@@ -11,10 +11,11 @@
 use crate::counter_sites::CounterSites;
 use crate::quiet;
 use crate::toggle::{self, Change, Word};
+use crate::write::Write;
 use crate::{
     Cache, CounterArea, Error, Installed, Policy, Record, State, ToggleReport, counters, fault, finishing,
 };
-use addr::{Avma, AvmaRange, ReadMemory};
+use addr::{Avma, ReadMemory};
 use std::ops::Range;
 use tracee::Process;
 
@@ -63,7 +64,7 @@ pub fn count_again(
     }
     let again: Vec<&Cache> =
         installed.caches.iter().filter(|c| journals.contains(&c.header.data.start)).collect();
-    let mut arms: Vec<(AvmaRange, Vec<u8>)> = Vec::new();
+    let mut arms: Vec<Write> = Vec::new();
     for cache in &again {
         let at = cache.header.data.start;
         let sites = cache.counter_sites(process)?;
@@ -86,7 +87,7 @@ pub fn count_again(
     let marks: Vec<(Avma, State)> = undone.chain(applied).collect();
     let change = Change {
         word: Word::swap(&installed.anchor),
-        led: installed.anchor.led(),
+        module_list: installed.anchor.module_list_redirects(),
         counters: Some(&area),
         arms: &arms,
         only_if: Some(&installed.anchor),

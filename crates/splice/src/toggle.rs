@@ -10,6 +10,7 @@
 use crate::journal::{STATE_OFFSET, STOPPED_OFFSET};
 use crate::mark::Marks;
 use crate::page::{self, Site};
+use crate::write::{self, Write};
 use crate::{
     Anchor, Cache, CounterArea, Error, Installed, Record, RedirectKind, State, counters, fault, finishing,
     quiet,
@@ -96,7 +97,7 @@ pub(crate) fn take_away(
     let marks: Vec<_> = marked.map(|c| (c.header.data.start, State::Undone)).collect();
     let none = Change {
         word: None,
-        led: installed.anchor.led(),
+        module_list: installed.anchor.module_list_redirects(),
         counters: None,
         arms: &[],
         only_if: None,
@@ -130,7 +131,7 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let newest: Vec<_> = installed.of(installed.generation()).collect();
     let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
     let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
-    let (word, led) = (Word::swap(&installed.anchor), installed.anchor.led());
+    let (word, module_list) = (Word::swap(&installed.anchor), installed.anchor.module_list_redirects());
     // An installer that died may have left an older generation in force.
     let is_older = |c: &&Cache| c.header.counting || c.header.generation != installed.generation();
     let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
@@ -138,7 +139,8 @@ pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result
     let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     let only_if = Some(&installed.anchor);
     let (revert, apply) = (&old_records[..], &records[..]);
-    let change = Change { word, led, counters: None, arms: &[], only_if, revert, apply, marks: &marks };
+    let change =
+        Change { word, module_list, counters: None, arms: &[], only_if, revert, apply, marks: &marks };
     finishing::publish(process, &mut installed.anchor.clone())?;
     run(process, &change, policy)
 }
@@ -178,11 +180,11 @@ pub(crate) struct Change<'a> {
     pub word: Option<Word>,
     /// Redirects of unwinders' calls of `dl_iterate_phdr`. No other redirect is applied before they are in
     /// force, and they are never undone.
-    pub led: &'a [Record],
+    pub module_list: &'a [Record],
     /// The memory for the counters of the applied clones.
     pub counters: Option<&'a CounterArea>,
     /// Text of clones that count again, written once all threads have their bases.
-    pub arms: &'a [(AvmaRange, Vec<u8>)],
+    pub arms: &'a [Write],
     /// The anchor as it was read. If an operator's undo has begun since, nothing comes into force.
     pub only_if: Option<&'a Anchor>,
     pub revert: &'a [Record],
@@ -213,7 +215,7 @@ fn sites(change: &Change<'_>) -> Result<Vec<Site>, Error> {
 
 pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Result<ToggleReport, Error> {
     let sites = sites(change)?;
-    prefault(process, change.led.iter().chain(sites.iter().map(|s| &s.record)))?;
+    prefault(process, change.module_list.iter().chain(sites.iter().map(|s| &s.record)))?;
     let mut report = ToggleReport::default();
     let mut todo: Vec<usize> = (0..sites.len()).collect();
     let mut attempt = 1;
@@ -224,12 +226,14 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         let released = stopped.release()?;
         report.stops.push(released.stopped);
         report.cured += released.cured;
-        let outcome = outcome?;
-        outcome.check(process)?;
+        write::check(process, &outcome?)?;
         todo = rest;
         if !todo.is_empty() {
             std::thread::sleep(policy.breath);
-        } else if attempt >= policy.attempts || change.apply.is_empty() || !slipped(process, change.led)? {
+        } else if attempt >= policy.attempts
+            || change.apply.is_empty()
+            || !slipped(process, change.module_list)?
+        {
             break;
         } else {
             attempt += 1;
@@ -302,52 +306,32 @@ pub(crate) fn stop<'p>(
     }
 }
 
-/// The result of one stop.
-#[derive(Default)]
-struct Stop {
-    /// The ranges written, with their bytes.
-    written: Vec<(AvmaRange, Vec<u8>)>,
-}
-
-impl Stop {
-    /// Compares the written ranges with their bytes.
-    fn check(&self, process: &Process) -> Result<(), Error> {
-        let spans: Vec<AvmaRange> = self.written.iter().map(|(span, _)| *span).collect();
-        for ((range, wanted), found) in self.written.iter().zip(process.read_many(&spans)?) {
-            if found != *wanted {
-                return Err(Error::WriteLost { range: *range });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Makes the changes of one stop.
+/// Makes the changes of one stop. Returns the writes that are to be checked.
 fn in_stop(
     stopped: &mut Stopped<'_>,
     sites: &[Site],
     left: &[usize],
     change: &Change<'_>,
     report: &mut ToggleReport,
-) -> Result<Stop, Error> {
+) -> Result<Vec<Write>, Error> {
     let process = stopped.process();
     not_overruled(process, change)?;
     change.word.iter().try_for_each(|word| word.put(process))?;
     if let Some(area) = change.counters {
         counters::hand_out(stopped, area)?;
     }
-    let mut stop = Stop::default();
+    let mut written = Vec::new();
     // In the first stop of a change.
     if report.stops.is_empty() {
-        for (range, bytes) in change.arms {
+        for arm in change.arms {
             fault::point();
-            process.write(range.start, bytes)?;
-            stop.written.push((*range, bytes.clone()));
+            arm.put(process)?;
+            written.push(arm.clone());
         }
     }
     if !change.apply.is_empty() {
-        change.led.iter().try_for_each(|r| lead(process, r))?;
-        finishing::open(process, change.word, change.led)?;
+        change.module_list.iter().try_for_each(|r| redirect_call(process, r))?;
+        finishing::open(process, change.word, change.module_list)?;
     }
     // Nothing is written if another module has replaced the module that was rebuilt.
     let marks = Marks::look(process, left.iter().map(|&i| &sites[i].record))?;
@@ -355,7 +339,7 @@ fn in_stop(
     let left = &left[..];
     let pages: Vec<&[usize]> = by_page(sites, left).collect();
     // The jump of an older whet at the entry of `dl_iterate_phdr`, which redirects may overlap.
-    let hook = change.led.first();
+    let hook = change.module_list.first();
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
     // All reads at once: most of a stop would otherwise be spent in system calls.
     let before = process.read_many(&spans)?;
@@ -372,22 +356,24 @@ fn in_stop(
             fault::point();
             // When the threads run again, such a module may be unloaded.
             let unloadable = here.iter().any(|&i| sites[i].record.mark.is_some());
-            for (range, bytes) in page::writes(sites, here, span, &before, &bytes) {
+            // A thread that was binding a slot at the stop may bind it again: then the original runs.
+            let may_be_rebound = !page::is_code(sites, here) && here.iter().all(|&i| sites[i].apply);
+            for write in page::writes(sites, here, span, &before, &bytes) {
                 if unloadable {
-                    write_checked(process, range.start, &bytes)?;
+                    write_checked(process, write.at, &write.now)?;
                 } else {
-                    process.write(range.start, &bytes)?;
-                    stop.written.push((range, bytes));
+                    write.put(process)?;
+                    written.extend((!may_be_rebound).then_some(write));
                 }
             }
         }
     }
-    Ok(stop)
+    Ok(written)
 }
 
 /// Returns whether a thread that was binding a redirected slot at the stop has bound it since.
-pub(crate) fn slipped(process: &Process, led: &[Record]) -> Result<bool, Error> {
-    for r in led {
+pub(crate) fn slipped(process: &Process, calls: &[Record]) -> Result<bool, Error> {
+    for r in calls {
         if process.bytes(r.range())? != r.new_bytes() {
             return Ok(true);
         }
@@ -396,7 +382,7 @@ pub(crate) fn slipped(process: &Process, led: &[Record]) -> Result<bool, Error> 
 }
 
 /// Redirects one call of `dl_iterate_phdr`. No thread can be inside a word of data or a displacement.
-pub(crate) fn lead(process: &Process, record: &Record) -> Result<(), Error> {
+pub(crate) fn redirect_call(process: &Process, record: &Record) -> Result<(), Error> {
     let now = process.bytes(record.range())?;
     if now == record.new_bytes() {
         return Ok(());
@@ -460,7 +446,7 @@ mod tests {
         let new = [record(0x1000, 3), record(0x1020, 3)];
         let s = sites(&Change {
             word: None,
-            led: &[],
+            module_list: &[],
             counters: None,
             arms: &[],
             only_if: None,
@@ -480,7 +466,7 @@ mod tests {
         assert!(
             sites(&Change {
                 word: None,
-                led: &[],
+                module_list: &[],
                 counters: None,
                 arms: &[],
                 only_if: None,

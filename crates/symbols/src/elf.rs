@@ -1,7 +1,8 @@
-//! A symbol file: an ELF file that has the names and the frame tables of code which is in a process, but not the code.
+//! The symbol file: an ELF file with the names and frame tables of code in a process, but without the code.
 //!
-//! Formats: System V ABI, "Object Files", and its AMD64 supplement. Debuggers take the file's own addresses where none is
-//! given, so each section of code stands where its code is in the process, without bytes (`SHT_NOBITS`).
+//! Formats: System V ABI, "Object Files", and its AMD64 supplement. If a debugger is given no load address,
+//! it uses the addresses in the file. So each code section has the address of its code in the process, and no
+//! bytes (`SHT_NOBITS`).
 
 use crate::Fragment;
 use addr::AvmaRange;
@@ -16,10 +17,11 @@ const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
 /// `SHF_ALLOC | SHF_EXECINSTR`.
 const CODE: u64 = 2 | 4;
-/// `STB_LOCAL`, `STT_FUNC`: clones of several generations have the same name.
+/// `STB_LOCAL`, `STT_FUNC`. The symbols are local because clones of several generations have the same name.
 const LOCAL_FUNC: u8 = 2;
 
-/// What a section header says, in its order; the name is an offset into the table of section names.
+/// A section header: the fields in the order of the file. The name is an offset into the table of section
+/// names.
 struct Section {
     name: u32,
     kind: u32,
@@ -33,7 +35,7 @@ struct Section {
     entry: u64,
 }
 
-/// Strings one after another, each ended by a zero byte; the empty one is at 0.
+/// A string table: strings one after another, each ended by a zero byte. The empty string is at offset 0.
 #[derive(Default)]
 struct Strings(Vec<u8>);
 
@@ -49,8 +51,9 @@ impl Strings {
     }
 }
 
-/// Writes the symbol file for code in `texts`: a symbol for each fragment that lies in one of them, and `debug_frame` as the
-/// section of that name. Texts beyond the 65,000th are left out.
+/// Returns the bytes of a symbol file for the code in `texts`. The file has a symbol for each fragment that
+/// lies inside one of `texts`, and `debug_frame` as its `.debug_frame` section. Only the first 65,000 `texts`
+/// are described.
 #[must_use]
 pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u8]) -> Vec<u8> {
     let texts = &texts[..texts.len().min(65_000)];
@@ -70,7 +73,7 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
     let mut file = vec![0; HEADER];
     let mut sections = Vec::new();
     for (i, t) in texts.iter().enumerate() {
-        // Debuggers look for one of the plain name.
+        // The first code section has the plain name, because debuggers look for it.
         let name = names.add(&if i == 0 { ".text".to_owned() } else { format!(".text.{i}") });
         let offset = file.len() as u64;
         sections.push(Section {
@@ -139,7 +142,8 @@ impl Section {
     }
 }
 
-/// The file's header: an executable for x86-64 with `sections` sections, the last of which has their names.
+/// Returns the header of an x86-64 executable with `sections` sections, whose table is at file offset
+/// `table`. The last section holds the section names.
 fn header(table: u64, sections: usize) -> [u8; HEADER] {
     let sections = u16::try_from(sections).unwrap_or(0);
     let mut h = [0; HEADER];
@@ -164,7 +168,7 @@ mod tests {
     use addr::Avma;
     use object::{Object, ObjectSection, ObjectSymbol};
 
-    /// An independent reader finds all of it where it is in the process.
+    /// Checks with an independent reader that each item has its address in the process.
     #[test]
     fn reads_back() {
         let texts = [
@@ -198,7 +202,7 @@ mod tests {
             .symbols()
             .map(|s| (s.name().unwrap().to_owned(), s.address(), s.size(), s.section_index().unwrap().0))
             .collect();
-        // The third leaves its text.
+        // The third fragment is not inside a text as a whole.
         assert_eq!(
             symbols,
             [
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_file_too() {
+    fn an_empty_symbol_file_is_valid() {
         let bytes = symbol_file(&[], &[], &[]);
         assert_eq!(object::File::parse(&*bytes).unwrap().symbols().count(), 0);
     }

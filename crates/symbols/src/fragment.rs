@@ -1,24 +1,25 @@
-//! A run of code with a name.
+//! Named fragments of code.
 
 use addr::AvmaRange;
 
-/// Which part of what a fragment is.
+/// The kind of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
-    /// A clone, where it is entered and runs often.
+    /// The hot blocks of a clone.
     Hot,
-    /// What of a clone runs rarely.
+    /// The warm blocks of a clone.
     Warm,
-    /// A clone that counted.
+    /// The first fragment of a clone that counts.
     Counting,
-    /// What of such a clone lies apart.
+    /// A further fragment of a clone that counts.
     CountingWarm,
     /// A routine of whet's own.
     Routine,
 }
 
 impl Part {
-    /// What its symbol has behind the function's name. In the form of compilers' clone suffixes, so that demanglers know them.
+    /// Returns the suffix that a symbol has behind the function's name. It has the form of compilers' clone
+    /// suffixes, so that demanglers recognise it.
     #[must_use]
     pub fn suffix(self) -> &'static str {
         match self {
@@ -31,32 +32,32 @@ impl Part {
     }
 }
 
-/// A run of code with a name.
+/// A contiguous run of code, with a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Fragment {
-    /// Where it is.
+    /// Its addresses.
     pub range: AvmaRange,
-    /// Which part it is.
+    /// Its kind.
     pub part: Part,
-    /// The name of its function, as linkers know it.
+    /// The linkage name (mangled name) of its function.
     pub name: String,
 }
 
 impl Fragment {
-    /// The symbol of it.
+    /// Returns the symbol's name: the linkage name with the suffix of the fragment's kind.
     #[must_use]
     pub fn symbol(&self) -> String {
         format!("{}{}", clean(&self.name), self.part.suffix())
     }
 
-    /// The same for people: the name demangled, without parameters.
+    /// Returns the name for people: demangled, without parameters, with the same suffix.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}{}", demangled(&clean(&self.name)), self.part.suffix())
     }
 }
 
-/// Without what would end a line or a string: names may be read from foreign files.
+/// Replaces control characters, which would end a line or a string. Names may come from foreign files.
 fn clean(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

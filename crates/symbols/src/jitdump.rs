@@ -1,26 +1,27 @@
-//! The binary form by which `perf inject --jit` makes a file of each run of code: names, and the code itself to annotate.
+//! The jitdump: a binary file from which `perf inject --jit` makes one ELF file for each run of code. It
+//! holds the names, and the code itself for annotation.
 //!
 //! Format: `tools/perf/Documentation/jitdump-specification.txt` of Linux, version 1.
 
 use crate::Fragment;
 
-/// A run of code, its bytes, and when it came, in nanoseconds of `CLOCK_MONOTONIC`.
+/// A fragment of code, with its bytes and the time of its installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded<'a> {
-    /// Where it is and what it is called.
+    /// Its addresses and its name.
     pub fragment: &'a Fragment,
-    /// As many as its range has.
+    /// Its bytes, as many as `fragment.range` has.
     pub code: Vec<u8>,
-    /// From then on samples there are its own.
+    /// The time from which samples in its range are its own, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
 }
 
 const MAGIC: u32 = 0x4a69_5444;
 const HEADER: u32 = 40;
-/// Of a `JIT_CODE_LOAD`, up to the name.
+/// The size of a `JIT_CODE_LOAD` record without the name and the code. Bytes.
 const RECORD: usize = 56;
 
-/// Writes the dump of a process, known by the id that it has in its own pid namespace.
+/// Returns the bytes of the dump of a process. `pid` is its id in its own pid namespace.
 #[must_use]
 pub fn jitdump(pid: i32, loaded: &[Loaded<'_>]) -> Vec<u8> {
     let pid = pid.to_le_bytes();

@@ -1,7 +1,8 @@
-//! What do debuggers and profilers have to know of clones?
+//! Names and tables of clones for debuggers and profilers.
 //!
-//! You give the ranges and names of code that no file describes, and its frame tables; it gives the bytes of a symbol file
-//! for debuggers, of a perf map and of a jitdump. No process, no file.
+//! The input is the ranges and names of code that no file describes, and the code's frame tables. The output
+//! is the bytes of a symbol file for debuggers, of a perf map and of a jitdump. This crate touches no process
+//! and no file.
 #![forbid(unsafe_code)]
 
 mod elf;

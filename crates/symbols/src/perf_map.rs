@@ -1,12 +1,13 @@
-//! The text by which `perf` and its kin name code that no file describes.
+//! The perf map: a text from which `perf` and similar profilers take the names of code that no file
+//! describes.
 //!
-//! Format: `tools/perf/Documentation/jit-interface.txt` of Linux: a line for each run of code, its start and its size in
-//! hexadecimal and its name, which may hold spaces.
+//! Format: `tools/perf/Documentation/jit-interface.txt` of Linux. Each run of code has a line: its start and
+//! its size in hexadecimal, and its name, which may contain spaces.
 
 use crate::Fragment;
 use std::fmt::Write;
 
-/// Writes the map, a line for each fragment in the order given.
+/// Returns the text of the map, one line for each fragment in the order given.
 #[must_use]
 pub fn perf_map(fragments: &[Fragment]) -> String {
     let mut s = String::new();

@@ -142,9 +142,6 @@ pub enum Error {
     /// The thread is not one of the stopped threads.
     #[error("thread {0} is not one of the stopped threads")]
     NotStopped(Tid),
-    /// A move of the instruction pointer was requested for a thread inside a system call.
-    #[error("thread {0} is inside a system call; its instruction pointer is the kernel's")]
-    InSyscall(Tid),
     /// No `syscall` instruction was found in the target's code.
     #[error("no syscall instruction in the code of process {0}")]
     NoSyscallInstruction(Pid),

@@ -186,6 +186,7 @@ impl Group {
         let mut late = LATE;
         let mut leaving = None;
         let mut watch = Starvation::default();
+        let mut before = usize::MAX;
         loop {
             let running = self.pump()?;
             let pid = self.process.pid();
@@ -222,7 +223,10 @@ impl Group {
             {
                 return Err(StopError::Busy { stuck: self.stuck(), waited });
             }
-            self.nap(waited);
+            // Where many come to rest by themselves, loans would only take their time.
+            let lends = waited >= LATE / 4 && running > before / 4 * 3;
+            before = running;
+            self.nap(lends);
         }
     }
 
@@ -241,12 +245,11 @@ impl Group {
     }
 
     /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
-    /// CPU time that they need. If few are late, each in turn gets this thread's priority.
-    fn nap(&self, waited: Duration) {
+    /// CPU time that they need. If few are late and `lends` is set, each in turn gets this thread's priority.
+    fn nap(&self, lends: bool) {
         match u32::try_from(self.late().count()).unwrap_or(u32::MAX) {
-            n if n as usize >= MANY => std::thread::sleep((FOR_EACH * n).min(LONGEST_NAP)),
-            n if n == 0 || waited < LATE / 4 => std::thread::sleep(NAP),
-            _ => self.late().for_each(|tid| lend::wait(tid, NAP)),
+            n if lends && (n as usize) < MANY => self.late().for_each(|tid| lend::wait(tid, NAP)),
+            n => std::thread::sleep((FOR_EACH * n).clamp(NAP, LONGEST_NAP)),
         }
     }
 
@@ -335,7 +338,7 @@ impl Group {
                 std::thread::sleep(NAP * 10);
             }
             self.drop_dead_leader();
-            self.nap(since.elapsed());
+            self.nap(since.elapsed() >= LATE / 4);
         }
         Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
     }

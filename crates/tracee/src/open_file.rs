@@ -81,6 +81,15 @@ pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
     })
 }
 
+/// Returns how many completions lie in an io_uring's queue; `None` if the kernel does not tell
+/// (`io_uring_show_fdinfo`).
+pub(crate) fn completions(process: &Process, fd: u64) -> Option<u32> {
+    let text = fs::read(process.memory_file(&format!("fdinfo/{}", fd & 0xffff_ffff))).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let number = |name| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u32>().ok());
+    Some(number("CachedCqTail:")?.wrapping_sub(number("CqHead:")?))
+}
+
 fn option<T: Copy, const N: usize>(fd: &OwnedFd, what: libc::c_int, mut value: [T; N]) -> Option<[T; N]> {
     let mut len = libc::socklen_t::try_from(size_of_val(&value)).ok()?;
     // SAFETY: the kernel writes at most `len` bytes of integers to `value`, and the length to `len`.

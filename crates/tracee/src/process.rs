@@ -102,7 +102,8 @@ impl Process {
 
     /// Returns whether the process has ended or is about to: each of its threads has ended, or has a SIGKILL
     /// pending.
-    pub(crate) fn is_ending(&self) -> bool {
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
         /// `PF_POSTCOREDUMP`, `PF_SIGNALED`.
         const ENDING: u64 = EXITING | 0x8 | 0x400;

@@ -94,6 +94,8 @@ impl Rest {
         let slot = Slot::of(process, regs.ip());
         let rest = match slot {
             Some(slot) => Self::of_slot(process, slot, regs, interrupted)?,
+            // The kernel restarts such a call as it was.
+            None if matches!(-result, 512 | 513 | 516) => return None,
             None => {
                 let mut insn = [0; 2];
                 process.read(regs.ip().sub(2), &mut insn).ok()?;
@@ -354,6 +356,16 @@ impl Call {
                 rdx = rdx.checked_sub(moved)?;
                 r10 = r10.wrapping_add(moved.checked_mul(IO_EVENT)?);
             }
+            // Only a call that has submitted all waits, and its wait has no result of its own. For a wait for
+            // several completions see `restart::waits_for_several`.
+            libc::SYS_io_uring_enter
+                if r10 & RING_WAITS != 0
+                    && rdx & 0xffff_ffff == 1
+                    && low_half(rsi) == i32::try_from(moved).ok()?
+                    && is_waiting(process, rdi, rdx, r10) =>
+            {
+                rsi = 0;
+            }
             libc::SYS_writev => pieces = Some((1, Pieces::read(process, Avma(rsi), rdx)?)),
             // With an offset, the file is of no kind that a transfer waits for.
             libc::SYS_pwritev2 if r10 == u64::MAX => {
@@ -410,6 +422,13 @@ const IO_EVENT: u64 = 32;
 const RING_ARG: usize = 4;
 const RING_LEN: u64 = 24;
 const RING_TIME: u64 = 16;
+/// `IORING_ENTER_GETEVENTS`.
+const RING_WAITS: u64 = 1;
+/// `IORING_ENTER_EXT_ARG`, `IORING_ENTER_REGISTERED_RING`, `IORING_ENTER_ABS_TIMER`, `IORING_ENTER_EXT_ARG_REG`.
+const RING_EXTENDED: u64 = 1 << 3;
+const RING_REGISTERED: u64 = 1 << 4;
+const RING_ABSOLUTE: u64 = 1 << 5;
+const RING_EXTENDED_REGISTERED: u64 = 1 << 6;
 const EINTR: i64 = libc::EINTR as i64;
 /// Linux, arch/x86/entry/syscalls/syscall_64.tbl.
 const SYS_IO_PGETEVENTS: i64 = 333;
@@ -426,6 +445,12 @@ fn waits_for_all(flags: u64) -> bool {
     let flags = low_half(flags);
     flags & libc::MSG_WAITALL != 0
         && flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) == 0
+}
+
+/// Returns whether fewer than `wanted` completions lie in the queue of an io_uring.
+fn is_waiting(process: &Process, fd: u64, wanted: u64, flags: u64) -> bool {
+    let found = (flags & RING_REGISTERED == 0).then(|| open_file::completions(process, fd)).flatten();
+    found.is_some_and(|found| u64::from(found) < wanted & 0xffff_ffff)
 }
 
 /// The file for whose space or bytes a transfer waits.
@@ -452,7 +477,7 @@ fn transfer_file(nr: i64, args: &[u64; 6]) -> Option<Transfer> {
     let (fd, receives) = match nr {
         libc::SYS_read | libc::SYS_recvfrom | libc::SYS_recvmsg => (args[0], true),
         libc::SYS_splice => (args[2], false),
-        libc::SYS_getrandom | libc::SYS_io_getevents => return None,
+        libc::SYS_getrandom | libc::SYS_io_getevents | libc::SYS_io_uring_enter => return None,
         _ => (args[0], false),
     };
     Some(Transfer { fd, receives })
@@ -516,10 +541,13 @@ impl Time {
             Self::Micros(i) => (args[i], 1000),
             // The flags must mean such words, and neither registered memory nor an absolute time, which stays
             // right.
-            Self::Ring => match args[3] & (1 << 3 | 1 << 5 | 1 << 6) == 1 << 3 {
-                true => (process.u64(Avma(args[4]).add(RING_TIME)).ok()?, 1),
-                false => return None,
-            },
+            Self::Ring => {
+                let other = RING_ABSOLUTE | RING_EXTENDED_REGISTERED;
+                if args[3] & (RING_EXTENDED | other) != RING_EXTENDED {
+                    return None;
+                }
+                (process.u64(Avma(args[RING_ARG]).add(RING_TIME)).ok()?, 1)
+            }
         };
         let at = Some(Avma(at)).filter(|at| at.0 != 0)?;
         let [seconds, part] = [process.u64(at).ok()?, process.u64(at.add(8)).ok()?];

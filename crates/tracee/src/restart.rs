@@ -24,7 +24,8 @@ const MSG_FASTOPEN: u64 = 0x2000_0000;
 /// whet; `None` if they are right as they are.
 pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
     let nr = regs.syscall()?;
-    if regs.result() != -i64::from(libc::EINTR) || !may_restart(process, nr, regs) {
+    let ends = nr == libc::SYS_io_uring_enter && waits_for_several(regs);
+    if regs.result() != -i64::from(libc::EINTR) || !ends && !may_restart(process, nr, regs) {
         return None;
     }
     // A 32-bit entry has other call numbers, so only `syscall` is accepted.
@@ -34,7 +35,7 @@ pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
         return None;
     }
     let mut cured = *regs;
-    cured.0.rax = (-ERESTARTNOHAND).cast_unsigned();
+    cured.0.rax = if ends { 0 } else { (-ERESTARTNOHAND).cast_unsigned() };
     Some(cured)
 }
 
@@ -53,8 +54,6 @@ pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         // A signal received is a result, not EINTR.
         | libc::SYS_rt_sigtimedwait
         | libc::SYS_io_getevents
-        // A submission is a result, not EINTR.
-        | libc::SYS_io_uring_enter
         // Sockets with a timeout: bytes moved are a result, not EINTR. A second connect continues the first
         // (and returns EALREADY instead of EINPROGRESS if its time runs out).
         | libc::SYS_accept
@@ -63,6 +62,8 @@ pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         | libc::SYS_recvfrom
         | libc::SYS_recvmsg
         | libc::SYS_recvmmsg => true,
+        // A submission is a result, not EINTR.
+        libc::SYS_io_uring_enter => !waits_for_several(regs),
         libc::SYS_sendto => regs.0.r10 & MSG_FASTOPEN == 0,
         libc::SYS_sendmsg => regs.0.rdx & MSG_FASTOPEN == 0,
         // Messages sent are a result, not EINTR.
@@ -85,6 +86,14 @@ pub(crate) fn may_restart(process: &Process, nr: i64, regs: &Regs) -> bool {
         | libc::SYS_pwritev2 => is_socket(process, regs.0.rdi),
         _ => false,
     }
+}
+
+/// Returns whether an `io_uring_enter` waits for two or more completions. The end of a request with
+/// `IORING_OP_TIMEOUT` also ends such a wait (Linux, `io_should_wake()`, `cq_timeouts`). If that request ends
+/// during a stop, a wait that begins again would miss it, and might never end. So the call returns 0, as it
+/// does after such a request.
+pub(crate) fn waits_for_several(regs: &Regs) -> bool {
+    regs.0.rdx & 0xffff_ffff > 1
 }
 
 fn is_socket(process: &Process, fd: u64) -> bool {

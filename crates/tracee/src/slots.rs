@@ -30,8 +30,8 @@ use std::collections::BTreeSet;
 const GUARD: u64 = 4096;
 /// How many slots an area has: small slots for at most 16 pieces of memory, large slots for as many as a call
 /// may name.
-const SMALL: u64 = 120;
-const LARGE: u64 = 8;
+const SMALL: u64 = 96;
+const LARGE: u64 = 32;
 const SLOTS: u64 = SMALL + LARGE;
 /// The number of threads for which one area is made.
 const IN_AN_AREA: usize = 128;
@@ -44,7 +44,7 @@ const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
 const SMALL_EACH: u64 = 512;
 const LARGE_EACH: u64 = VECTOR + 16 * UIO_MAXIOV;
 /// The first bytes of an area's words; the marks of use follow.
-const MARK: [u8; 16] = *b"whet's slots 2\0\0";
+const MARK: [u8; 16] = *b"whet's slots 3\0\0";
 const BUSY: u64 = 64;
 const SMALL_AT: u64 = 2048;
 const LARGE_AT: u64 = SMALL_AT + SMALL * SMALL_EACH;
@@ -205,7 +205,8 @@ impl User {
 impl Slot {
     /// Returns the slot that an instruction belongs to.
     pub(crate) fn of(process: &Process, ip: Avma) -> Option<Self> {
-        let area = process.slot_areas().known.into_iter().find(|a| a.code().contains(ip))?;
+        let holds = |area: &&Area| area.code().contains(ip);
+        let area = process.change_slot_areas(|areas| areas.known.iter().find(holds).copied())?;
         let index = ip.since(area.0)? / CODE_EACH;
         (index < SLOTS).then_some(Self { area, index })
     }

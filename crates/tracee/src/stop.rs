@@ -2,13 +2,11 @@
 
 use crate::group::Group;
 use crate::priority::Raised;
-use crate::process::mapping_range;
 use crate::remote::Gadgets;
 use crate::shared::Survey;
 use crate::tracer::Tracer;
 use crate::{Error, Patience, Process, Regs, StopError, Tid};
-use addr::{Addr, Avma, AvmaRange};
-use std::cell::OnceCell;
+use addr::Avma;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,15 +30,7 @@ pub struct Stopped<'p> {
     process: &'p Process,
     threads: BTreeMap<Tid, Regs>,
     tracer: Tracer,
-    maps: OnceCell<Vec<Stretch>>,
     _raised: Raised,
-}
-
-/// A mapping, reduced to what matters for stacks.
-#[derive(Debug, Clone, Copy)]
-struct Stretch {
-    range: AvmaRange,
-    readable: bool,
 }
 
 /// The figures of a stop.
@@ -82,7 +72,7 @@ impl<'p> Seized<'p> {
         let error = match tracer.ask(move |group| group.stop_all(patience))? {
             Ok(threads) => {
                 let threads = threads.into_iter().collect();
-                return Ok(Stopped { process, threads, tracer, maps: OnceCell::new(), _raised: raised });
+                return Ok(Stopped { process, threads, tracer, _raised: raised });
             }
             Err(error) => error,
         };
@@ -95,9 +85,6 @@ impl<'p> Seized<'p> {
         })
     }
 }
-
-/// The part of the stack below the stack pointer that leaf functions use (System V ABI).
-const RED_ZONE: u64 = 128;
 
 impl<'p> Stopped<'p> {
     /// Returns the stopped threads, in ascending order: all threads (except a first thread that has ended).
@@ -120,19 +107,6 @@ impl<'p> Stopped<'p> {
         self.threads.get(&tid).copied().ok_or(Error::NotStopped(tid))
     }
 
-    /// Moves the instruction pointer of a thread that is in user code.
-    ///
-    /// # Errors
-    /// [`Error::InSyscall`] for a thread inside a system call, [`Error::NotStopped`], [`Error::ThreadGone`].
-    pub fn set_ip(&mut self, tid: Tid, to: Avma) -> Result<(), Error> {
-        let mut regs = self.regs(tid)?;
-        if regs.syscall().is_some() {
-            return Err(Error::InSyscall(tid));
-        }
-        regs.0.rip = to.0;
-        self.set_regs(tid, regs)
-    }
-
     /// Changes a thread's registers. Do not change `rax`, `orig_rax` and `rip` of a thread inside a system
     /// call: they are the kernel's.
     ///
@@ -142,57 +116,6 @@ impl<'p> Stopped<'p> {
         self.tracer.run(move |group| group.set_regs(tid, &regs))?;
         self.threads.insert(tid, regs);
         Ok(())
-    }
-
-    /// Returns the words of a thread's stack from the red zone up (the first word 8-byte aligned, at or just
-    /// below `sp - 128`), as by `words`. Empty if the stack pointer is in no mapping.
-    ///
-    /// # Errors
-    /// [`Error::NotStopped`]; errors of [`Process::maps_text`].
-    pub fn stack(&self, tid: Tid, max: usize) -> Result<Vec<u64>, Error> {
-        let sp = self.regs(tid)?.sp();
-        let maps = self.maps()?;
-        let Some(i) = find(maps, sp) else { return Ok(Vec::new()) };
-        self.words(sp.sub(RED_ZONE).max(maps[i].range.start), max)
-    }
-
-    /// Returns the words from an address on (aligned down to a multiple of 8), at most `max` bytes. The words
-    /// cover all readable mappings that follow without a gap, as a stack may consist of mappings with
-    /// different protection. Returns less if less is readable.
-    ///
-    /// # Errors
-    /// Errors of [`Process::maps_text`].
-    fn words(&self, from: Avma, max: usize) -> Result<Vec<u64>, Error> {
-        let from = from.align_down(8);
-        let maps = self.maps()?;
-        let Some(i) = find(maps, from) else { return Ok(Vec::new()) };
-        let mut end = from;
-        for m in &maps[i..] {
-            if !m.readable || m.range.start > end {
-                break;
-            }
-            end = m.range.end;
-        }
-        let len = usize::try_from(AvmaRange::new(from, end).len()).unwrap_or(usize::MAX).min(max);
-        let mut bytes = vec![0; len];
-        let read = self.process.read_some(from, &mut bytes);
-        bytes.truncate(read);
-        Ok(bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
-    }
-
-    /// Returns the mappings, by address.
-    fn maps(&self) -> Result<&[Stretch], Error> {
-        if let Some(maps) = self.maps.get() {
-            return Ok(maps);
-        }
-        let text = self.process.maps_text()?;
-        let stretch = |line: &str| {
-            Some(Stretch {
-                range: mapping_range(line)?,
-                readable: line.split(' ').nth(1).is_some_and(|p| p.starts_with('r')),
-            })
-        };
-        Ok(self.maps.get_or_init(|| text.lines().filter_map(stretch).collect()))
     }
 
     /// Writes over any protection, even if the kernel forbids it through `/proc/PID/mem`.
@@ -210,10 +133,7 @@ impl<'p> Stopped<'p> {
     /// [`Error::Remote`] if the call fails; other errors if it could not be made.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let gadgets = Gadgets::of(self.process).map_err(|e| self.process.cause(e))?;
-        let result = self.tracer.run(move |group| group.syscall_anywhere(gadgets, nr, args));
-        // The call may have changed the mappings.
-        self.maps = OnceCell::new();
-        result
+        self.tracer.run(move |group| group.syscall_anywhere(gadgets, nr, args))
     }
 
     /// Provides room for `threads` threads to finish calls that stops end early, as far as the target can map
@@ -222,7 +142,6 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`Error::TracerLost`].
     pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
-        self.maps = OnceCell::new();
         self.tracer.ask(move |group| group.make_areas_for(threads))
     }
 
@@ -233,12 +152,6 @@ impl<'p> Stopped<'p> {
     pub fn release(self) -> Result<StopReport, Error> {
         self.tracer.ask(Group::release)
     }
-}
-
-/// Returns the index of the mapping that contains an address.
-fn find(maps: &[Stretch], at: Avma) -> Option<usize> {
-    let i = maps.partition_point(|m| m.range.end <= at);
-    maps.get(i).filter(|m| m.range.contains(at)).map(|_| i)
 }
 
 pub(crate) fn write_text(process: &Process, tracer: &Tracer, at: Avma, bytes: &[u8]) -> Result<(), Error> {

@@ -1,10 +1,10 @@
-//! One function for people: its graph, original and clone side by side.
+//! Formats one function for people: its graph, with original and clone side by side.
 
 use crate::text::{cut, grouped, percent, printable};
 use engine::{Anatomy, Asm, BlockAnatomy, ExplainReport, FunctionReport, Pairing, Stretch, Warmth};
 use std::fmt::Write;
 
-/// A column of code is no wider.
+/// Widest column of code. Characters.
 const WIDEST: usize = 64;
 
 pub fn function(r: &ExplainReport) -> String {

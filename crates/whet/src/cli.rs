@@ -53,7 +53,11 @@ pub enum Command {
     )]
     Optimize {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
+        /// Show how long each phase took; `--format json` always does.
+        #[arg(short, long)]
+        verbose: bool,
         #[command(flatten)]
         how: How,
     },
@@ -61,7 +65,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --all")]
     Undo {
         /// The process.
-        #[arg(required_unless_present = "all")]
+        #[arg(required_unless_present = "all", allow_negative_numbers = true)]
         pid: Option<i32>,
         /// Every process that carries a journal.
         #[arg(long, conflicts_with = "pid")]
@@ -71,7 +75,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --all")]
     Redo {
         /// The process.
-        #[arg(required_unless_present = "all")]
+        #[arg(required_unless_present = "all", allow_negative_numbers = true)]
         pid: Option<i32>,
         /// Every process that carries a journal.
         #[arg(long, conflicts_with = "pid")]
@@ -81,6 +85,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --format json")]
     Status {
         /// Only this process.
+        #[arg(allow_negative_numbers = true)]
         pid: Option<i32>,
         /// Again every second: a live view on a terminal, lines (or JSON objects) elsewhere.
         #[arg(long)]
@@ -93,6 +98,7 @@ pub enum Command {
     )]
     Explain {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         /// One function: its name, mangled or not, or a part that no other has; or an address inside it or its clone.
         function: Option<String>,
@@ -103,6 +109,7 @@ pub enum Command {
     )]
     Report {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         /// Write it to this file, in one step; a link in its place is not followed.
         #[arg(short, long, value_name = "FILE")]
@@ -115,6 +122,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]
     Verify {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
     },
     /// Write a symbol file with which gdb knows clones: names, and whole backtraces; tells the command to give.
@@ -128,6 +136,7 @@ pub enum Command {
     )]
     Perf {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         /// Write the code of clones as well, for `perf inject --jit` and `perf annotate`: to /tmp/jit-PID.dump, of which the
         /// process maps a page.
@@ -147,6 +156,7 @@ pub enum Command {
     #[command(after_help = crate::measure::EXAMPLES)]
     Measure {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         #[command(flatten)]
         how: crate::measure::How,
@@ -155,6 +165,7 @@ pub enum Command {
     #[command(name = ::measure::GUARD_COMMAND, hide = true)]
     Guard {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         /// The generation that is switched.
         generation: u32,
@@ -221,7 +232,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Gdb {
     /// The process.
-    #[arg(required_unless_present = "core")]
+    #[arg(required_unless_present = "core", allow_negative_numbers = true)]
     pub pid: Option<i32>,
     /// Of a process that is gone: its core file, and its program, where that is not where the core says.
     #[arg(long, num_args = 1..=2, value_names = ["CORE", "EXE"], conflicts_with = "pid")]
@@ -240,6 +251,7 @@ pub enum ProfileCommand {
     )]
     Export {
         /// The process.
+        #[arg(allow_negative_numbers = true)]
         pid: i32,
         #[command(flatten)]
         to: To,
@@ -380,7 +392,7 @@ pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString>
         return args;
     };
     *first = if word == "help" { "--help".into() } else { word.into() };
-    // `-undo` without a process meant all of them.
+    // `-undo` without a process meant all processes.
     let names_some = |a: &OsString| *a == *"--all" || a.to_str().is_some_and(|a| a.parse::<i32>().is_ok());
     if matches!(word, "undo" | "redo") && !args.iter().skip(2).any(names_some) {
         args.push("--all".into());

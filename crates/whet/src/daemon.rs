@@ -1,4 +1,4 @@
-//! `whet start`, `whet stop`, and what other commands have to do with a daemon that runs.
+//! `whet start` and `whet stop`, and what other commands do with a daemon that runs.
 
 use crate::interrupt;
 use crate::output::{Failure, Output};
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to begin, and to end.
+/// Longest wait for a daemon to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Why the daemon cannot be started, asked or ended.
+/// Why the daemon cannot be started, reached or ended.
 #[derive(Debug)]
 pub struct Trouble {
     code: &'static str,
@@ -51,7 +51,7 @@ impl Failure for Trouble {
     }
 }
 
-/// What `start` and `stop` answer.
+/// The answer of `start` and `stop`.
 #[derive(Debug, Serialize)]
 struct Running {
     /// The daemon's process.
@@ -60,18 +60,19 @@ struct Running {
     running: bool,
 }
 
-/// What `status` answers: journals, and what a daemon adds to them.
+/// The answer of `status`: journals, and what a daemon adds to them.
 #[derive(Debug, Serialize)]
 pub struct FullStatus {
     /// What the journals say.
     #[serde(flatten)]
     pub journals: StatusReport,
-    /// What the daemon says, where one runs.
+    /// The daemon's status, if a daemon runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub daemon: Option<DaemonStatus>,
 }
 
-/// What is set, for commands that go on without it: what is wrong there is said, and taken as not set.
+/// Reads the configuration, for commands that continue without it. If it cannot be used, warns and returns
+/// the defaults.
 pub fn config(out: &Output) -> Config {
     Config::read_or_default(&Config::file()).unwrap_or_else(|e| {
         out.warn(&e.to_string());
@@ -93,7 +94,7 @@ fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
     config.map(|c| (path, c)).map_err(|e| wrong(&e))
 }
 
-/// Starts the daemon: here, or in the background.
+/// Starts the daemon in the foreground or in the background.
 ///
 /// # Errors
 /// [`Trouble`]
@@ -182,7 +183,7 @@ fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<
     ))
 }
 
-/// What a daemon that did not come up has said.
+/// Returns a message with the first line that a daemon wrote which did not come up.
 fn complaint(child: &mut Child) -> String {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -202,7 +203,7 @@ pub fn stop(given: Option<&Path>, out: &Output) -> Result<ExitCode, Trouble> {
     let answer = client::call(socket, "whet.Stop", Value::Null).map_err(|e| cannot_ask(&e))?;
     let pid = answer["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or(0);
     let until = Instant::now() + PATIENCE;
-    // It lets its workers bring their targets in order first, and answers others meanwhile.
+    // The daemon first lets its workers bring their targets in order. Meanwhile it answers other callers.
     loop {
         match client::status(socket, client::PATIENCE) {
             Err(AskError::NoDaemon { .. }) => break,
@@ -240,10 +241,11 @@ fn cannot_ask(e: &AskError) -> Trouble {
     }
 }
 
-/// What the journals say, and a daemon where one runs; why there is nothing of one that does.
+/// Combines the journals with the status of a running daemon. Also returns the reason if a running daemon
+/// does not answer.
 ///
 /// # Errors
-/// That of looking at the one process that was asked for.
+/// The error in `journals`, unless the daemon has targets to report.
 pub fn status(
     pid: Option<i32>,
     journals: Result<StatusReport, Error>,
@@ -259,7 +261,7 @@ pub fn status(
         daemon.targets.retain(|t| t.pid == pid);
     }
     let journals = match journals {
-        // It knows of those that have ended as well.
+        // The daemon also lists processes that have ended.
         Err(_) if daemon.as_ref().is_some_and(|d| !d.targets.is_empty()) => {
             StatusReport { targets: Vec::new(), unreadable: 0 }
         }
@@ -268,20 +270,20 @@ pub fn status(
     Ok((FullStatus { journals, daemon }, silent))
 }
 
-/// What a daemon does, in a line or two.
+/// Returns what a daemon does, in a line or two.
 pub fn headline(daemon: &DaemonStatus) -> String {
     let processes = if daemon.watched == 1 { "process" } else { "processes" };
     let mut text = format!("the daemon (pid {}) watches {} {processes}", daemon.pid, daemon.watched);
     if daemon.switched_off {
-        text.push_str("; the kill-switch file is there");
+        text.push_str("; the kill-switch file exists");
     }
     if let Some(e) = &daemon.config_error {
-        let _ = write!(text, "\n  its configuration was not read anew: {}", printable(e));
+        let _ = write!(text, "\n  its configuration was not read again: {}", printable(e));
     }
     text
 }
 
-/// The status in words.
+/// Formats the status for people.
 pub fn human(status: &FullStatus) -> String {
     let mut text = crate::human::status(&status.journals);
     let Some(daemon) = &status.daemon else { return text };
@@ -293,11 +295,11 @@ pub fn human(status: &FullStatus) -> String {
     text
 }
 
-/// Tells a daemon that somebody is about to change a process by hand; whether one was told.
+/// Informs a daemon that a process is about to be changed by hand. Returns whether a daemon was informed.
 pub fn stand_back(pid: Option<i32>, wish: Wish, out: &Output) -> bool {
     match client::stand_back(&config(out).paths.socket, pid, wish) {
         Ok(()) => true,
-        // None runs, or another user's.
+        // No daemon runs, or it belongs to another user.
         Err(AskError::NoDaemon { .. } | AskError::Refused { .. }) => false,
         Err(e) => {
             out.warn(&e.to_string());
@@ -306,10 +308,11 @@ pub fn stand_back(pid: Option<i32>, wish: Wish, out: &Output) -> bool {
     }
 }
 
-/// Does something to a process; where a daemon was told to let go of it, waits for that.
+/// Changes a process by `act`. If a daemon was informed (`told`), waits up to 30 s until it lets go of the
+/// process.
 ///
 /// # Errors
-/// Those of the act.
+/// Those of `act`.
 pub fn patiently<R>(told: bool, mut act: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -322,7 +325,7 @@ pub fn patiently<R>(told: bool, mut act: impl FnMut() -> Result<R, Error>) -> Re
     }
 }
 
-/// Why nothing may be optimized now, if so.
+/// Returns the error for the kill-switch file, if that file is there.
 pub fn switched_off(out: &Output) -> Option<Trouble> {
     let config = config(out);
     config.is_switched_off().then(|| {
@@ -336,7 +339,7 @@ pub fn switched_off(out: &Output) -> Option<Trouble> {
     })
 }
 
-/// A worker of the daemon's.
+/// Runs a job of the daemon, as its worker.
 pub fn work(order: &str) -> ExitCode {
     daemon::run_order(order, interrupt::listen)
 }

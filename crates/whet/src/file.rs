@@ -1,12 +1,13 @@
-//! Files that are there whole or not at all.
+//! Writes files in one step.
 
 use engine::{Error, whole_file};
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-/// Puts a file in place, in one step: readers see the old one or the new one. What is there may be a regular file only: a
-/// link, which in a folder that others can write to may be anybody's, is not followed, nor is a device written to.
+/// Writes a file in one step: readers see the old file or the new one. What is already there must be a
+/// regular file. A link is not followed: in a folder that others can write to, it may be anybody's. A device
+/// is not written to.
 ///
 /// # Errors
 /// [`Error::File`]; then nothing was changed.

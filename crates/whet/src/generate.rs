@@ -1,5 +1,5 @@
-//! `whet generate`: man pages and shell completions, made from the words of the command line themselves, so that they
-//! cannot differ. For packages, and for those who installed whet by cargo.
+//! `whet generate`: man pages and shell completions, made from the definitions of the command line, so that
+//! they cannot differ from it. For packages, and for installations by cargo.
 
 use crate::cli::Cli;
 use crate::file;
@@ -14,14 +14,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What `generate` answers.
+/// The answer of `generate`.
 #[derive(Debug, Serialize)]
 struct Generated {
     /// The files written.
     files: Vec<PathBuf>,
 }
 
-/// Writes them all to a folder, which is made where it is not there.
+/// Writes all pages and completions to a folder, which is created if it does not exist.
 ///
 /// # Errors
 /// [`Error::File`]
@@ -42,7 +42,7 @@ pub fn run(folder: &Path, out: &Output) -> Result<ExitCode, Error> {
     Ok(ExitCode::Ok)
 }
 
-/// The command line without what is no interface.
+/// Returns the command line without its hidden commands.
 fn command() -> Command {
     let all = Cli::command();
     let mut shown = Command::new("whet")
@@ -66,7 +66,7 @@ fn completion(shell: Shell) -> (String, Vec<u8>) {
     (shell.file_name("whet"), text)
 }
 
-/// A page for a command and for each of its commands.
+/// Returns the pages of a command and of its subcommands.
 fn pages(command: &Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut pages = vec![page(command)?];
     for inner in command.get_subcommands() {
@@ -93,7 +93,7 @@ fn page(command: &Command) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), text))
 }
 
-/// What stands below the options, as sections of their own; lines stay as they are.
+/// Formats the text below the options as sections of their own. Lines stay as they are.
 fn sections(after: &str) -> String {
     let mut text = String::new();
     for part in after.split("\n\n") {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_its_page_and_nothing_hidden_has() {
+    fn every_visible_command_has_a_page() {
         let names: Vec<String> = pages(&command()).unwrap().into_iter().map(|(name, _)| name).collect();
         for name in ["whet.1", "whet-optimize.1", "whet-profile-export.1", "whet-doctor.1"] {
             assert!(names.iter().any(|n| n == name), "{name} in {names:?}");

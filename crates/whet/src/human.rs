@@ -1,15 +1,15 @@
-//! Answers for people. Free to change; scripts read `--format json`.
+//! Answers for people. Their form may change; scripts read `--format json`.
 
 use crate::text::{bytes, file_name, many, percent, printable};
 use crate::{anatomy, shares};
 use engine::{
-    DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, ShownProfile, ShownSite, StatusReport,
-    TargetStatus, ToggleAnswer, VerifyReport,
+    DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile, ShownSite,
+    StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-pub fn optimize(r: &OptimizeReport) -> String {
+pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
     let mut s = format!(
         "{} (pid {}) is {}: generation {}, {} of {} rebuilt, {} of clones{}",
         r.exe,
@@ -57,6 +57,10 @@ pub fn optimize(r: &OptimizeReport) -> String {
         );
     }
     s.push_str(&perf_map(r.perf_map.as_ref()));
+    if verbose {
+        let phase = |t: &PhaseTime| format!("{} {:.2} s", t.phase.replace('_', " "), t.seconds);
+        let _ = write!(s, "\n  phases: {}", r.phases.iter().map(phase).collect::<Vec<_>>().join(", "));
+    }
     let _ = write!(
         s,
         "\n  stopped for {:.1} ms; {:.1} s in all\n  `whet undo {}` takes it out again",
@@ -80,7 +84,7 @@ pub fn toggle(a: &ToggleAnswer) -> String {
     s
 }
 
-/// What the user should know of a map that was not written.
+/// Returns a note if a perf map was not written.
 fn perf_map(map: Option<&PerfMap>) -> String {
     let why = map.and_then(|m| m.left_out.as_deref().map(|why| (&m.file, why)));
     why.map_or_else(String::new, |(file, why)| {
@@ -88,7 +92,8 @@ fn perf_map(map: Option<&PerfMap>) -> String {
     })
 }
 
-/// In how many processes what is so: the first line of the status, as the older tool's told whether that ran.
+/// Returns how many processes are in which state, as the first line of the status. The older tool's first
+/// line said whether it ran.
 pub fn headline(r: &StatusReport) -> String {
     if r.targets.is_empty() {
         return "whet: nothing is optimized, nothing undone".to_owned();
@@ -110,7 +115,7 @@ pub fn unreadable(r: &StatusReport) -> String {
     format!("({} could not be looked at{next})", many(r.unreadable, "process"))
 }
 
-/// The older tool's shape, and a line of figures.
+/// Formats the status as the older tool did, with a line of figures for each process.
 pub fn status(r: &StatusReport) -> String {
     let mut s = headline(r);
     for t in &r.targets {
@@ -276,7 +281,7 @@ pub fn profile(p: &ShownProfile) -> String {
     s
 }
 
-/// Where an indirect call led.
+/// Formats the destinations of an indirect call.
 fn indirect_call(s: &mut String, site: &ShownSite) {
     let _ = write!(s, "\n{:>57}{} of {}:", "", site.at, many(site.looks, "look"));
     for (how, places) in [("to", &site.callees), ("by table", &site.tables)] {
@@ -286,7 +291,8 @@ fn indirect_call(s: &mut String, site: &ShownSite) {
     }
 }
 
-/// Names and figures, before and after, of what a layout makes the CPU do. Indented names are parts of the one above.
+/// Returns names and figures, before and after, of what a layout makes the CPU do. An indented row is a part
+/// of the row above.
 pub fn dyno_rows(d: &DynoReport) -> [(&'static str, u64, u64); 21] {
     let (b, a) = (&d.before, &d.after);
     [
@@ -314,7 +320,7 @@ pub fn dyno_rows(d: &DynoReport) -> [(&'static str, u64, u64); 21] {
     ]
 }
 
-/// The table of that.
+/// Formats [`dyno_rows`] as a table.
 fn dyno(d: &DynoReport) -> String {
     let mut s = format!(
         "\nexecuted in {}\n{:<20}{:>16}{:>16}",

@@ -1,7 +1,7 @@
-//! The command line: words in, engine calls, one answer out.
+//! The command line: parses arguments, calls the engine, writes one answer.
 //!
-//! Standard output carries the answer alone (one JSON object with `--format json`), standard error the progress and
-//! the errors; the exit code says how it went (`whet --help` lists them).
+//! Standard output has the answer alone (one JSON object with `--format json`). Standard error has progress
+//! and errors. The exit code gives the result (`whet --help` lists the codes).
 #![forbid(unsafe_code)]
 
 mod anatomy;
@@ -49,13 +49,13 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
         Command::DaemonWork { order } => Ok(daemon::work(order)),
-        Command::Optimize { pid, how } => {
+        Command::Optimize { pid, verbose, how } => {
             let progress = progress::Bar::new(out);
             let options = how.options()?;
             interrupt::listen(&options.interrupt);
             let report = engine::optimize(Pid(*pid), &options, &mut |p| progress.show(&p))?;
             progress.done();
-            out.answer(&report, human::optimize);
+            out.answer(&report, |r| human::optimize(r, *verbose));
             Ok(ExitCode::Ok)
         }
         Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
@@ -91,7 +91,7 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
     }
 }
 
-/// One target, or every one that carries a journal.
+/// Undoes or redoes one target, or every target that has a journal.
 fn each(pid: Option<i32>, all: bool, out: &Output, wish: Wish) -> Result<ExitCode, Error> {
     let told = daemon::stand_back(pid.filter(|_| !all), wish, out);
     let act = |pid| {

@@ -1,4 +1,4 @@
-//! `whet measure`: does it pay.
+//! `whet measure`: compares a process with and without its clones.
 
 use crate::interrupt;
 use crate::output::{Failure, Output};
@@ -27,7 +27,7 @@ left as it was found, also after Ctrl-C or kill -9. `whet undo` or `whet redo` i
 Where the host shows no performance counters, events of a modelled CPU are added, for which the process is only read.
 Exits with 7 where the figures cannot tell anything, as on an idle process.";
 
-/// What the windows shall add up to where rounds are not given, in seconds.
+/// Total length of all windows if rounds are not given. Seconds.
 const BUDGET: f64 = 75.0;
 
 /// How to measure.
@@ -108,7 +108,7 @@ impl How {
     }
 }
 
-/// Compares and tells.
+/// Runs the comparison and writes its report.
 pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     let pid = Pid(pid);
     let options = how.options();
@@ -137,9 +137,9 @@ pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     Ok(if report.can_tell { ExitCode::Ok } else { ExitCode::Nothing })
 }
 
-/// What the process does that restores a target after the death of the one that measured it.
+/// Runs the process that restores a target after the death of the measuring process.
 pub fn guard(pid: i32, generation: u32, found: &str, out: &Output) -> Result<ExitCode, Error> {
-    // It ends when its work is done, not before.
+    // The guard ends when its work is done, not by a signal.
     interrupt::ignore();
     let states = [TargetState::Optimized, TargetState::Undone];
     let found = states.into_iter().find(|s| s.word() == found);
@@ -231,7 +231,7 @@ fn events(r: &Report) -> String {
     rows.iter().filter_map(|(name, c)| Some(row(name, c.as_ref()?, |v| format!("{v:.3}")))).collect()
 }
 
-/// Events of the same path without and with, of a thousand instructions that it takes without.
+/// Formats the events of one path without and with clones, per 1000 instructions of the path without clones.
 fn modelled(m: &FetchReport) -> String {
     let mut s = format!(
         "\nmodelled, {}: of 1000 instructions drawn from the counts of {} functions ({:.0}% of samples)",

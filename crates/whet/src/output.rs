@@ -1,11 +1,11 @@
-//! Where answers, warnings and errors go.
+//! Writes answers, warnings and errors.
 
 use crate::cli::Format;
 use engine::{Error, ExitCode};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
-/// The two streams and the format of the first.
+/// Standard output with its format, and standard error.
 #[derive(Debug)]
 pub struct Output {
     format: Format,
@@ -14,17 +14,17 @@ pub struct Output {
 /// An answer about several targets.
 #[derive(Debug, Serialize)]
 pub struct Targets<'a, T> {
-    /// One answer each.
+    /// One answer for each target.
     pub targets: &'a [T],
 }
 
-/// What every error of a command has to tell.
+/// What every error of a command provides.
 pub trait Failure: std::error::Error {
-    /// How whet ends.
+    /// Returns the exit code.
     fn exit_code(&self) -> ExitCode;
-    /// A stable name of the cause.
+    /// Returns a stable name of the cause.
     fn code(&self) -> &'static str;
-    /// What the operator can do next.
+    /// Returns what the operator can do next.
     fn next_step(&self) -> String;
 }
 
@@ -47,17 +47,18 @@ impl Output {
         Self { format }
     }
 
-    /// Whether progress may be drawn.
+    /// Returns whether progress may be drawn.
     pub fn is_interactive(&self) -> bool {
         std::io::stderr().is_terminal()
     }
 
-    /// Whether answers are drawn on a terminal for people.
+    /// Returns whether answers go to a terminal, in the form for people.
     pub fn is_screen(&self) -> bool {
         self.format == Format::Human && std::io::stdout().is_terminal()
     }
 
-    /// The answer, in the wanted format; whether anybody reads it. A reader that went away is no error.
+    /// Writes the answer in the wanted format. Returns false if writing failed: a reader that went away is no
+    /// error.
     pub fn answer<T: Serialize>(&self, value: &T, human: impl FnOnce(&T) -> String) -> bool {
         let text = match self.format {
             Format::Json => serde_json::to_string(value).unwrap_or_default(),
@@ -67,12 +68,12 @@ impl Output {
         writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_ok()
     }
 
-    /// Something the user should know.
+    /// Writes a warning for the user.
     pub fn warn(&self, text: &str) {
         let _ = writeln!(std::io::stderr().lock(), "whet: warning: {text}");
     }
 
-    /// How whet ends; what went wrong is told.
+    /// Returns the exit code. Writes the error if there is one.
     pub fn told<E: Failure>(&self, outcome: Result<ExitCode, E>) -> ExitCode {
         outcome.unwrap_or_else(|e| {
             self.error(&e);
@@ -80,7 +81,7 @@ impl Output {
         })
     }
 
-    /// An error with its causes and the next step.
+    /// Writes an error with its causes and the next step.
     fn error(&self, e: &dyn Failure) {
         let message = engine::with_causes(e);
         let next = e.next_step();

@@ -1,4 +1,4 @@
-//! `whet perf`: names for the profiler.
+//! `whet perf`: names of clones for the profiler.
 
 use crate::output::Output;
 use engine::{Error, ExitCode, PerfReport, Pid};

@@ -1,4 +1,4 @@
-//! `whet profile`: what was counted, in files.
+//! `whet profile`: profiles in files.
 
 use crate::cli::{ProfileCommand, To};
 use crate::human;
@@ -11,10 +11,10 @@ use std::path::Path;
 /// The answer of `export` and `import`.
 #[derive(Debug, Serialize)]
 struct Written<'a> {
-    /// The file; absent where the text is in this object.
+    /// The file; absent if the text is in this object.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a Path>,
-    /// Bytes of the text.
+    /// Size of the text. Bytes.
     bytes: usize,
     #[serde(flatten)]
     what: &'a ProfileText,
@@ -47,7 +47,7 @@ fn write(profile: &Profile, to: &To, out: &Output) -> Result<(), Error> {
     }
     out.answer(&Written { file: to.output.as_deref(), bytes, what: &what }, |w| match w.file {
         Some(path) => format!("{}: {}, {bytes} bytes", path.display(), many(w.what.functions, "function")),
-        // The line's end is added to every answer.
+        // A line end is added to every answer.
         None => w.what.text.trim_end_matches('\n').to_owned(),
     });
     Ok(())

@@ -1,10 +1,10 @@
-//! What is going on, on a terminal.
+//! Progress on a terminal.
 
 use crate::output::Output;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// A spinner on standard error; nothing where that is no terminal.
+/// A spinner on standard error; nothing if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Bar(Option<ProgressBar>);
 

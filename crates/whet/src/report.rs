@@ -1,7 +1,7 @@
 //! `whet report`: one page for the browser about one process.
 //!
-//! The page is well-formed XML as well as HTML, so that strict parsers find what is not escaped. It has no script and refers to
-//! nothing; its own policy forbids both.
+//! The page is well-formed XML as well as HTML, so that strict parsers find text that is not escaped. It has
+//! no script and loads nothing; its own policy forbids both.
 
 mod gain;
 mod maps;
@@ -18,18 +18,18 @@ use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
 
-/// Written by hand; what is between braces is filled in.
+/// The template of the page. What is between braces is filled in.
 const PAGE: &str = include_str!("report/page.html");
-/// Functions in the table.
+/// Most functions in the table.
 const FUNCTIONS: usize = 60;
 
-/// The answer.
+/// The answer of `report`.
 #[derive(Debug, Serialize)]
 struct Written<'a> {
     pid: i32,
     file: &'a Path,
     bytes: usize,
-    /// Whether where code runs could be shown: there must be counts.
+    /// True if the page shows where code runs. This needs counts.
     heat: bool,
 }
 
@@ -47,27 +47,27 @@ pub fn run(pid: i32, path: &Path, measure: Option<&Path>, out: &Output) -> Resul
 #[derive(Debug, Serialize)]
 struct FunctionRow {
     name: String,
-    /// Where the source's name is another one.
+    /// The symbol, if the name in the source differs.
     symbol: String,
     samples: String,
     share: String,
-    /// Of the first one's, in percent: the width of a bar.
+    /// Its samples as a percentage of the hottest function's: the width of a bar.
     bar: u64,
     before: String,
     after: String,
     warm: String,
     bytes: String,
-    /// Why it, or its entry, was left alone.
+    /// Why the function, or its entry, was left alone.
     reason: String,
 }
 
-/// One reason.
+/// One reason why functions were left alone.
 #[derive(Debug, Serialize)]
 struct RefusalRow {
     code: String,
     why: String,
     functions: usize,
-    /// The hottest of them.
+    /// The hottest of these functions.
     example: String,
 }
 
@@ -130,12 +130,12 @@ fn page(o: &Overview, gain: Option<&Gain>) -> Result<String, minijinja::Error> {
     env.get_template("page.html")?.render(Serde(page))
 }
 
-/// As a change in percent.
+/// Formats a change in percent.
 fn change(before: u64, after: u64) -> String {
     if before == 0 {
         return "–".to_owned();
     }
-    // A minus sign of a number's width.
+    // A minus sign as wide as a digit.
     format!("{:+.1}%", (after as f64 / before as f64 - 1.0) * 100.0).replace('-', "−")
 }
 
@@ -163,7 +163,7 @@ fn functions(all: &[FunctionReport], samples: u64) -> Vec<FunctionRow> {
         .collect()
 }
 
-/// Reasons, most functions first.
+/// Returns the reasons, the most frequent first.
 fn refusals(o: &Overview) -> Vec<RefusalRow> {
     let mut all: Vec<RefusalRow> = o
         .explained

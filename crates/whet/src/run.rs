@@ -1,4 +1,4 @@
-//! `whet run -- CMD`: a command of ours, optimized while it runs.
+//! `whet run -- CMD`: starts a command, and optimizes it while it runs.
 
 use crate::daemon;
 use crate::output::Output;
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-/// Starts the command, optimizes it after `delay` seconds, and ends with its exit code. A command that cannot be
-/// optimized runs on as it is; why is said on standard error.
+/// Starts the command, optimizes it after `delay` seconds, and ends with its exit code. A command that cannot
+/// be optimized runs on unchanged; the reason is written to standard error.
 pub fn run(
     command: &[OsString],
     delay: f64,
@@ -51,7 +51,7 @@ pub fn run(
     }
 }
 
-/// The answer; `None` where nothing may be optimized now.
+/// Optimizes the process. Returns `None` if the kill-switch file is there.
 fn optimize(pid: i32, options: &OptimizeOptions, out: &Output) -> Result<Option<OptimizeReport>, Error> {
     if let Some(off) = daemon::switched_off(out) {
         out.warn(&format!("not optimized: {off}"));
@@ -60,7 +60,7 @@ fn optimize(pid: i32, options: &OptimizeOptions, out: &Output) -> Result<Option<
     engine::optimize(Pid(pid), options, &mut |_| {}).map(Some)
 }
 
-/// Ends as the command did: with its exit code, or 128 and the signal's number as a shell would.
+/// Ends as the command did: with its exit code, or with 128 plus the signal's number as a shell does.
 fn finish(status: ExitStatus) -> ! {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     #[expect(clippy::exit, reason = "the command's own exit code, which is not one of ours")]

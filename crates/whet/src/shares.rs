@@ -1,14 +1,14 @@
-//! Shares of user time in words.
+//! Formats shares of user time.
 
 use crate::text::percent;
 use engine::UserTime;
 
-/// So many rows are named in one line; the rest is summed up.
+/// Most rows named in one line. The rest is summed up.
 const MOST: usize = 6;
-/// A row below this share is not worth words of its own.
+/// Rows below this share are not named in the line.
 const LEAST: f64 = 0.001;
 
-/// What a row's name in JSON means. A name that this whet does not know stands for itself.
+/// Returns what a row's name in JSON means. A name that this whet does not have stands for itself.
 fn words(name: &str, reason: Option<&str>) -> String {
     let plain = match name {
         "in_clones" => "in clones",
@@ -24,7 +24,7 @@ fn words(name: &str, reason: Option<&str>) -> String {
     reason.map_or_else(|| plain.to_owned(), |reason| format!("{plain} ({reason})"))
 }
 
-/// All of the user time in one line, the largest share first.
+/// Formats all of the user time in one line, the largest share first.
 pub fn line(t: &UserTime) -> String {
     let rows = t.rows();
     let named = rows.iter().take(MOST).take_while(|r| r.2 >= LEAST).count();
@@ -40,7 +40,7 @@ pub fn line(t: &UserTime) -> String {
     format!("user time: {}", parts.join(", "))
 }
 
-/// Each share in a line of its own, the largest first.
+/// Formats each share in a line of its own, the largest first.
 pub fn table(t: &UserTime) -> String {
     let line = |(name, reason, share): &(&str, Option<&str>, f64)| {
         format!("\n{:>7}  {}", percent(*share), words(name, *reason))

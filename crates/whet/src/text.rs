@@ -1,6 +1,6 @@
-//! Words that come from elsewhere, and numbers, for a terminal.
+//! Formats foreign text and numbers for a terminal.
 
-/// Foreign text without anything that a terminal would obey, or that would move what follows.
+/// Returns foreign text without characters that a terminal obeys or that move the text behind them.
 pub fn printable(s: &str) -> String {
     s.chars()
         .map(|c| {
@@ -13,22 +13,22 @@ pub fn printable(s: &str) -> String {
         .collect()
 }
 
-/// Characters that change the direction of what follows.
+/// Returns whether a character changes the direction of the text behind it.
 fn is_turning(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The file name of a path.
+/// Returns the file name of a path.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A share of one.
+/// Formats a share of 1 as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// An amount of memory.
+/// Formats an amount of memory.
 pub fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} bytes"),
@@ -37,14 +37,14 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// How many there are of something: `1 function`, `2 functions`.
+/// Formats a number of things: `1 function`, `2 functions`.
 pub fn many(n: impl TryInto<u64>, one: &str) -> String {
     let n = n.try_into().unwrap_or(u64::MAX);
     let several = one.strip_suffix("ss").map_or_else(|| format!("{one}s"), |_| format!("{one}es"));
     format!("{n} {}", if n == 1 { one } else { &several })
 }
 
-/// A count with its thousands apart.
+/// Formats a count with thousands separated.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -57,7 +57,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// At most so many characters, the last of which tells that there were more.
+/// Returns at most `width` characters of the text. If it was longer, the last of them is `…`.
 pub fn cut(s: &str, width: usize) -> String {
     if s.chars().count() <= width {
         return s.to_owned();
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_and_many() {
+    fn singular_and_plural() {
         assert_eq!(many(1_u64, "function"), "1 function");
         assert_eq!(many(0_u64, "function"), "0 functions");
         assert_eq!(many(2_usize, "process"), "2 processes");
     }
 
     #[test]
-    fn foreign_words() {
+    fn foreign_text_becomes_printable() {
         assert_eq!(printable("a\x1b[2Jb\n\u{202e}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}c");
         assert_eq!(file_name("/usr/sbin/mariadbd (deleted)"), "mariadbd (deleted)");
     }

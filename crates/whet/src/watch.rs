@@ -1,4 +1,4 @@
-//! `whet status`, once or again and again: a view that is drawn anew every second on a terminal, lines elsewhere.
+//! `whet status`, once or repeatedly: on a terminal a view that is redrawn every second, elsewhere lines.
 
 mod screen;
 mod view;
@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 use view::View;
 
-/// How often.
+/// Time between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a daemon that says nothing may hold the live view up.
+/// How long the live view waits for a daemon that does not answer.
 const BLINK: Duration = Duration::from_millis(500);
 
-/// Looks at targets, and at what a daemon has to say of them.
+/// Looks at targets, and requests the status of a daemon.
 struct Looks {
     pid: Option<i32>,
     watcher: Watcher,
@@ -50,13 +50,13 @@ pub fn run(pid: Option<i32>, watch: bool, out: &Output) -> Result<ExitCode, Erro
     }
 }
 
-/// Until somebody ends it, or nobody sees it any more.
+/// Shows the live view until the user ends it or the terminal is gone.
 fn live(looks: &mut Looks) -> Result<ExitCode, Error> {
     let interrupt = Interrupt::default();
     interrupt::listen(&interrupt);
     let waker = Waker::new();
     let mut view = View::default();
-    // The first look comes before: its error belongs on the terminal as it was.
+    // The first look comes before the view: its error belongs on the terminal as it was.
     let mut seen = looks.look(BLINK)?;
     let mut screen = Screen::enter();
     while !interrupt.is_wanted()
@@ -69,7 +69,7 @@ fn live(looks: &mut Looks) -> Result<ExitCode, Error> {
             screen = Screen::enter();
         }
         seen = match looks.look(BLINK) {
-            // One that the daemon alone knew of, which is late: once that may be.
+            // Perhaps only the daemon lists this process, and its answer is late. This may happen once.
             Err(_) if seen.0.daemon.is_some() => (FullStatus { daemon: None, ..seen.0 }, None),
             look => look?,
         };

@@ -38,7 +38,7 @@ pub struct ModuleCode {
     held: Vec<Avma>,
     /// Code addresses that data holds, ascending. In a program linked to fixed addresses, some are chance
     /// matches.
-    pub(super) in_data: Vec<Avma>,
+    in_data: Vec<Avma>,
 }
 
 /// A fragment of a function.
@@ -145,9 +145,14 @@ impl ModuleCode {
     /// Returns the addresses in a range that data holds, including labels of computed jumps.
     #[must_use]
     pub fn held_in(&self, range: AvmaRange) -> &[Avma] {
-        let from = self.held.partition_point(|&a| a < range.start);
-        let to = self.held.partition_point(|&a| a < range.end);
-        &self.held[from..to]
+        within_range(&self.held, range)
+    }
+
+    /// Returns the addresses in a range that words of data hold. In a program linked to fixed addresses, some
+    /// are chance matches.
+    #[must_use]
+    pub fn in_data_in(&self, range: AvmaRange) -> &[Avma] {
+        within_range(&self.in_data, range)
     }
 
     pub(super) fn fragment_at(&self, pc: Avma) -> Option<&Fragment> {
@@ -165,6 +170,13 @@ impl ModuleCode {
     pub fn function_at(&self, pc: Avma) -> Option<&Extent> {
         self.extents.functions.get(self.index_at(pc)? as usize)
     }
+}
+
+/// Returns those of ascending addresses that lie in a range.
+fn within_range(sorted: &[Avma], range: AvmaRange) -> &[Avma] {
+    let from = sorted.partition_point(|&a| a < range.start);
+    let to = sorted.partition_point(|&a| a < range.end);
+    &sorted[from..to]
 }
 
 /// Returns the bytes of a range, if one piece of `text` covers it.

@@ -381,11 +381,7 @@ impl<'m> Program<'m> {
                 || extent.other_entries.contains(&at)
                 || extent.parts.iter().any(|p| p.start == at)
         };
-        let held = extent.parts.iter().flat_map(|part| {
-            let from = module.in_data.partition_point(|&a| a < part.start);
-            let to = module.in_data.partition_point(|&a| a < part.end);
-            &module.in_data[from..to]
-        });
+        let held = extent.parts.iter().flat_map(|part| module.in_data_in(*part));
         let mut unknown = held.copied().filter(|&at| !is_entry(at) && !is_target(at));
         // Blocks that only such data leads to are in no graph. An address in the middle of an instruction is
         // no block.

@@ -88,20 +88,20 @@ pub enum Error {
         /// Bytes that the clones need.
         need: u64,
     },
-    /// The target holds nothing of whet.
-    #[error("process {pid} carries nothing of whet's")]
+    /// The target holds no clones.
+    #[error("process {pid} holds no clones")]
     NotInstalled {
         /// The target.
         pid: Pid,
     },
     /// Another command undid, redid or rebuilt meanwhile.
-    #[error("process {pid} was changed by somebody else meanwhile; it is left as they have it")]
+    #[error("another command has changed process {pid} meanwhile; the process stays as that command left it")]
     Changed {
         /// The target.
         pid: Pid,
     },
     /// Some redirects could not be removed.
-    #[error("{left} redirect{} of process {pid} could not be taken away", if *left == 1 { "" } else { "s" })]
+    #[error("{left} redirect{} of process {pid} could not be removed", if *left == 1 { "" } else { "s" })]
     UndoIncomplete {
         /// The target.
         pid: Pid,
@@ -117,7 +117,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A page could not be created.
-    #[error("cannot make the page: {0}")]
+    #[error("cannot create the page: {0}")]
     Page(String),
     /// A file is not a profile.
     #[error("{}: {source}", path.display())]
@@ -136,7 +136,7 @@ pub enum Error {
         what: &'static str,
     },
     /// The core is of a process that whet had not touched.
-    #[error("the process of {} carried nothing of whet's", path.display())]
+    #[error("the process of {} held no clones", path.display())]
     NotInCore {
         /// The core's path.
         path: PathBuf,
@@ -157,7 +157,7 @@ pub enum Error {
     },
     /// A profile lacks the module, or has more than one module of this name.
     #[error(
-        "the profile has {} module {}; it knows {}",
+        "the profile has {} module {}; its modules: {}",
         if *several { "more than one" } else { "no" },
         name.as_deref().map_or_else(|| "of the program".to_owned(), |n| format!("{n:?}")),
         known.join(", ")
@@ -179,7 +179,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// More than one function has the given name.
-    #[error("{found} functions of process {pid} answer to {name:?}:\n  {}{}", some.join("\n  "), if some.len() < *found { "\n  ..." } else { "" })]
+    #[error("{found} functions of process {pid} match {name:?}:\n  {}{}", some.join("\n  "), if some.len() < *found { "\n  ..." } else { "" })]
     SeveralFunctions {
         /// The target.
         pid: Pid,
@@ -354,18 +354,18 @@ impl Error {
                     .to_owned()
             }
             Error::Stop(_) | Error::Splice(splice::Error::Stop(_)) => {
-                "try again in a moment; a thread in an uninterruptible wait (state D) holds the stop up"
+                "try again in a moment; a thread in an uninterruptible wait (state D) delays the stop"
                     .to_owned()
             }
-            Error::Locked { .. } => "wait until it is done".to_owned(),
-            Error::Changed { .. } => "see `whet status`; try again when nobody works on it".to_owned(),
+            Error::Locked { .. } => "wait until the other whet is done".to_owned(),
+            Error::Changed { .. } => "see `whet status`; try again when no other command works on it".to_owned(),
             Error::Interrupted { .. } => "the target runs as it did before".to_owned(),
             Error::MemoryCap { .. } | Error::Splice(splice::Error::TooManyCaches(_)) => {
                 "rebuild without --shuffle, --profile and --only: an earlier generation is used again; or restart the target"
                     .to_owned()
             }
             Error::MemoryLimit { .. } => {
-                "raise that limit (systemd: MemoryMax=, MemoryHigh=), or give the process less to hold".to_owned()
+                "raise that limit (systemd: MemoryMax=, MemoryHigh=), or reduce the memory that the process uses".to_owned()
             }
             Error::Splice(splice::Error::MapDenied { .. }) => {
                 "nothing was changed; its limits (RLIMIT_AS, RLIMIT_MEMLOCK) or a security module (execmem) forbid it"
@@ -393,7 +393,7 @@ impl Error {
                     .to_owned()
             }
             Error::Splice(splice::Error::NewerJournal(_)) => {
-                "use the newer whet, or `whet undo` and leave it at that".to_owned()
+                "use the newer whet, or only undo: `whet undo PID`".to_owned()
             }
             Error::NoProfile { pid } => format!("run `whet optimize {pid}` without --shuffle first"),
             Error::ProfileUnfit { .. } => {
@@ -410,7 +410,7 @@ impl Error {
             Error::Page(_) => "nothing was written; please report this".to_owned(),
             Error::LockFile { .. } => "the target was not touched; free space there, then try again".to_owned(),
             Error::Splice(_) | Error::Build(_) => {
-                "nothing is half done: `whet verify PID` tells what is in place; please report this"
+                "no redirect is half written: `whet verify PID` lists what is in place; please report this"
                     .to_owned()
             }
         }
@@ -463,6 +463,6 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::NoPermission { .. } => {
             ("not_permitted", X::Permission, rights("run as root, or see `whet doctor`"))
         }
-        _ => ("tracee", X::Bug, "`whet verify PID` tells what is in place"),
+        _ => ("tracee", X::Bug, "`whet verify PID` lists what is in place"),
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod names;
 pub(crate) mod options;
 pub(crate) mod parallel;
 pub(crate) mod passes;
+pub(crate) mod phases;
 pub(crate) mod private;
 pub(crate) mod progress;
 pub mod whole_file;

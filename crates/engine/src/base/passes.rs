@@ -16,7 +16,7 @@ pub enum Pass {
     /// Unrolls short loops, so that the back edge is taken less often.
     Loops,
     /// Inlines short functions at direct calls.
-    InPlace,
+    Inlining,
     /// Inlines the hot path of functions with branches too. Other paths leave for the rest of the function.
     SideExits,
     /// Devirtualizes calls through tables: a guard compares the table and calls its usual function directly.
@@ -40,7 +40,7 @@ impl Pass {
         Pass::Split,
         Pass::Functions,
         Pass::Loops,
-        Pass::InPlace,
+        Pass::Inlining,
         Pass::SideExits,
         Pass::Guards,
         Pass::Stubs,
@@ -58,7 +58,7 @@ impl Pass {
             Pass::Split => "split",
             Pass::Functions => "functions",
             Pass::Loops => "loops",
-            Pass::InPlace => "in-place",
+            Pass::Inlining => "in-place",
             Pass::SideExits => "side-exits",
             Pass::Guards => "guards",
             Pass::Stubs => "stubs",

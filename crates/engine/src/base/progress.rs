@@ -15,8 +15,8 @@ pub enum Progress {
         /// The remaining time.
         left: Duration,
     },
-    /// Building clones.
-    Building,
+    /// Finding functions, their graphs and all that they refer to.
+    Analysing,
     /// Building clones in random order.
     Shuffling {
         /// Functions to build.
@@ -29,8 +29,28 @@ pub enum Progress {
         /// Functions to count.
         functions: usize,
     },
+    /// Choosing orders, inlining and loops.
+    LayingOut,
+    /// Emitting clones and verifying them.
+    Building,
     /// Installing clones.
     Installing,
+}
+
+impl Progress {
+    /// Returns the name of the phase that the step belongs to.
+    #[must_use]
+    pub fn phase(&self) -> &'static str {
+        match self {
+            Progress::Reading => "reading",
+            Progress::Sampling { .. } => "sampling",
+            Progress::Analysing | Progress::Shuffling { .. } => "analysing",
+            Progress::Counting { .. } => "counting",
+            Progress::LayingOut => "laying_out",
+            Progress::Building => "building",
+            Progress::Installing => "installing",
+        }
+    }
 }
 
 impl fmt::Display for Progress {
@@ -49,6 +69,8 @@ impl fmt::Display for Progress {
                 )
             }
             Progress::Counting { functions } => write!(f, "counting in {functions} functions"),
+            Progress::Analysing => f.write_str("analysing functions"),
+            Progress::LayingOut => f.write_str("laying clones out"),
             Progress::Building => f.write_str("building clones"),
             Progress::Installing => f.write_str("installing"),
         }

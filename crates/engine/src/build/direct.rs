@@ -15,7 +15,7 @@ use memchr::memmem;
 /// glibc's lookup of frame tables. The names of the lookup's own functions begin with this name.
 const FIND_OBJECT: &str = "_dl_find_object";
 /// The function that all other unwinders call.
-const WALK: &str = "dl_iterate_phdr";
+const ITERATE_PHDR: &str = "dl_iterate_phdr";
 /// libgcc's function that calls the lookup.
 const ASKS: &str = "_Unwind_Find_FDE";
 
@@ -39,7 +39,7 @@ pub struct Asked {
     /// Calls of `_dl_find_object`.
     pub find_object: Option<DirectCalls>,
     /// Calls of `dl_iterate_phdr`, if some unwinder calls it.
-    pub walk: Option<DirectCalls>,
+    pub iterate_phdr: Option<DirectCalls>,
 }
 
 /// Finds all calls by which unwinders of a static program look up code. `memory` is the process without
@@ -68,18 +68,18 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
     // is an exception.
     let of_libc = |at: Avma| program.symbols.name_at(at).is_some_and(|n| n.starts_with(FIND_OBJECT));
     let lists_modules = code.iter().flat_map(Code::numbers).any(|at| !of_libc(at));
-    let walk = if lists_modules { calls(WALK).transpose()? } else { None };
-    let walk = walk.filter(|c| !c.displacements.is_empty());
-    if find_object.is_none() && walk.is_none() || lists_modules && walk.is_none() {
+    let iterate_phdr = if lists_modules { calls(ITERATE_PHDR).transpose()? } else { None };
+    let iterate_phdr = iterate_phdr.filter(|c| !c.displacements.is_empty());
+    if find_object.is_none() && iterate_phdr.is_none() || lists_modules && iterate_phdr.is_none() {
         return Err(
-            "it is statically linked, and nothing says by which calls its unwinder asks for code".to_owned()
+            "it is statically linked, and the calls by which its unwinder finds code are unknown".to_owned()
         );
     }
-    let asked = Asked { find_object, walk };
+    let asked = Asked { find_object, iterate_phdr };
     // LLVM's libunwind has a function of this name too, which calls the lookup through others.
     let is_libgcc = function(STEPS).is_none();
     match function(ASKS).filter(|at| is_libgcc && !asks(program, *at, &asked)) {
-        Some(_) => Err(format!("its {ASKS} asks in no known way")),
+        Some(_) => Err(format!("its {ASKS} finds code in no known way")),
         None => Ok(asked),
     }
 }
@@ -87,7 +87,7 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
 /// Returns whether the function at `at` makes one of the calls, possibly in its cold part.
 fn asks(program: &Module, at: Avma, asked: &Asked) -> bool {
     let name = program.symbols.name_at(at).unwrap_or_default();
-    let all = asked.find_object.iter().chain(&asked.walk).flat_map(|c| &c.displacements);
+    let all = asked.find_object.iter().chain(&asked.iterate_phdr).flat_map(|c| &c.displacements);
     let holder = |r: &AvmaRange| program.symbols.name_at(r.start);
     all.filter_map(holder)
         .any(|n| n.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))

@@ -10,7 +10,7 @@ use crate::build::memory_limit;
 use crate::build::round::{self, Offsets};
 use crate::build::unwind_hooks;
 use crate::plan::candidate::Candidate;
-use crate::{Error, Interrupt, Target};
+use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
 use image::Image;
 use rustc_hash::FxHashMap;
@@ -79,10 +79,15 @@ impl Installer<'_, '_> {
     ///
     /// # Errors
     /// Returns [`Error`]; a failed installation leaves nothing behind.
-    pub(crate) fn install(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
+    pub(crate) fn install(
+        &self,
+        target: &Target,
+        wanted: Wanted<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Placed, Error> {
         let mut again = None;
         for _ in 0..PLACES {
-            match self.install_once(again.as_ref().unwrap_or(target), wanted) {
+            match self.install_once(again.as_ref().unwrap_or(target), wanted, progress) {
                 // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor
                 // may exist by now.
                 Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {
@@ -91,10 +96,16 @@ impl Installer<'_, '_> {
                 other => return other,
             }
         }
-        self.install_once(again.as_ref().unwrap_or(target), wanted)
+        self.install_once(again.as_ref().unwrap_or(target), wanted, progress)
     }
 
-    fn install_once(&self, target: &Target, wanted: Wanted<'_>) -> Result<Placed, Error> {
+    fn install_once(
+        &self,
+        target: &Target,
+        wanted: Wanted<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Placed, Error> {
+        progress(Progress::Building);
         let Wanted { chosen, callers, style, counters, notes } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
@@ -138,6 +149,7 @@ impl Installer<'_, '_> {
                 return Err(Error::Build("the notes about a cache depend on its address".to_owned()));
             }
         }
+        progress(Progress::Installing);
         let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
         let before = installed.map_or(0, splice::Installed::mapped_bytes);
         if before + mapped > MEMORY_CAP {

@@ -16,7 +16,7 @@ use image::{Image, Module, ModuleKind};
 use splice::{FindObject, RedirectKind};
 use std::collections::BTreeSet;
 
-const WALK: &str = "dl_iterate_phdr";
+const ITERATE_PHDR: &str = "dl_iterate_phdr";
 const FIND_OBJECT: &str = "_dl_find_object";
 /// Names that only an unwinder defines (Itanium C++ ABI, exception handling, level I; libgcc; LLVM's
 /// libunwind). The last is `unw_step` of the nongnu libunwind, whose header renames it; since 1.8 Debian
@@ -63,7 +63,7 @@ pub enum Routine {
     /// The routine for `_dl_find_object`.
     FindObject,
     /// The routine for `dl_iterate_phdr`.
-    Walk,
+    IteratePhdr,
 }
 
 impl Routine {
@@ -72,7 +72,7 @@ impl Routine {
     pub fn at(self, code_at: Avma) -> Avma {
         match self {
             Routine::FindObject => code_at,
-            Routine::Walk => splice::Anchor::module_list_routine(code_at),
+            Routine::IteratePhdr => splice::Anchor::module_list_routine(code_at),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Routine {
 impl Place {
     /// Returns a word by which `dl_iterate_phdr` is called.
     fn word(at: Avma, bias: Bias, function: Avma) -> Self {
-        Self { at, form: Form::Word(bias), function, routine: Routine::Walk }
+        Self { at, form: Form::Word(bias), function, routine: Routine::IteratePhdr }
     }
 
     /// Returns the bias that is added to a word.
@@ -121,9 +121,9 @@ struct Found {
     /// True if `_dl_find_object` can be redirected to the anchor.
     find_object: bool,
     /// A module with an unwinder that walks the list of modules.
-    walker: Option<String>,
+    unwinder: Option<String>,
     /// The address of libc's `dl_iterate_phdr`, or why it cannot be redirected.
-    walk: Result<Avma, &'static str>,
+    iterate_phdr: Result<Avma, &'static str>,
     /// True if some code may unwind, with or without symbols.
     may_unwind: bool,
 }
@@ -133,7 +133,7 @@ struct Found {
 enum Way {
     Nothing,
     /// The words by which modules with an unwinder call it.
-    Walkers(Avma),
+    Unwinders(Avma),
     /// These words, and the address that the C library exports.
     All(Avma),
 }
@@ -141,15 +141,15 @@ enum Way {
 /// Returns what is redirected beside `_dl_find_object`. An error is the reason why the target must be left
 /// alone.
 fn way(found: &Found) -> Result<Way, String> {
-    match (found.find_object, &found.walker, found.walk) {
+    match (found.find_object, &found.unwinder, found.iterate_phdr) {
         (true, None, _) => Ok(Way::Nothing),
-        (true, Some(_), Ok(walk)) => Ok(Way::Walkers(walk)),
-        (false, _, Ok(walk)) => Ok(Way::All(walk)),
+        (true, Some(_), Ok(iterate_phdr)) => Ok(Way::Unwinders(iterate_phdr)),
+        (false, _, Ok(iterate_phdr)) => Ok(Way::All(iterate_phdr)),
         (false, None, Err(_)) if !found.may_unwind => Ok(Way::Nothing),
-        (true, Some(walker), Err(why)) => {
-            Err(format!("an unwinder in it ({walker}) cannot be told of new code: {why}"))
+        (true, Some(unwinder), Err(why)) => {
+            Err(format!("an unwinder in it ({unwinder}) cannot find new code: {why}"))
         }
-        (false, _, Err(why)) => Err(format!("its unwinder cannot be told of new code: {why}")),
+        (false, _, Err(why)) => Err(format!("its unwinder cannot find new code: {why}")),
     }
 }
 
@@ -174,18 +174,18 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
     {
         return Ok(Lookup { find_object, functions: vec![entry.at], places: Vec::new() });
     }
-    let walkers: Vec<&Module> = image.modules().iter().filter(|m| walks(m)).collect();
+    let unwinders: Vec<&Module> = image.modules().iter().filter(|m| lists_modules(m)).collect();
     let found = Found {
         find_object: find_object.is_some(),
-        walker: walkers.first().map(|m| m.file_name().unwrap_or("?").to_owned()),
-        walk: libc_walk(image),
+        unwinder: unwinders.first().map(|m| m.file_name().unwrap_or("?").to_owned()),
+        iterate_phdr: libc_iterate_phdr(image),
         may_unwind,
     };
     let (function, places) = match way(&found).map_err(|why| unsupported(target, why))? {
         Way::Nothing => return Ok(Lookup { find_object, functions: Vec::new(), places: Vec::new() }),
-        Way::Walkers(function) => (function, calls(&walkers, function)),
+        Way::Unwinders(function) => (function, calls(&unwinders, function)),
         Way::All(function) => {
-            (function, export(image, function).into_iter().chain(calls(&walkers, function)).collect())
+            (function, export(image, function).into_iter().chain(calls(&unwinders, function)).collect())
         }
     };
     for (place, bias, module) in places.iter().filter_map(|p| Some((p, p.bias()?, image.module_of(p.at)?))) {
@@ -194,7 +194,10 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
         let is_led = anchor.is_some_and(|a| place.routine.at(a.routine()) == holds);
         if holds != function && !is_led && !module.extent.contains(holds) {
             let name = module.file_name().unwrap_or("?");
-            return Err(unsupported(target, format!("{name} calls somebody else's dl_iterate_phdr")));
+            return Err(unsupported(
+                target,
+                format!("{name} calls a dl_iterate_phdr that is not the C library's"),
+            ));
         }
     }
     Ok(Lookup { find_object, functions: vec![function], places })
@@ -209,7 +212,7 @@ fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
     if leads_on.is_some_and(|original| original != find_object.map_or(0, |f| f.value)) {
         return Err("it was optimized before its unwinder was found".to_owned());
     }
-    let ways = [(asked.find_object, Routine::FindObject), (asked.walk, Routine::Walk)];
+    let ways = [(asked.find_object, Routine::FindObject), (asked.iterate_phdr, Routine::IteratePhdr)];
     let mut lookup = Lookup { find_object, functions: Vec::new(), places: Vec::new() };
     for (DirectCalls { function, displacements }, routine) in
         ways.into_iter().filter_map(|(calls, routine)| Some((calls?, routine)))
@@ -222,17 +225,17 @@ fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
 }
 
 /// Returns the words by which modules call `dl_iterate_phdr`.
-fn calls(walkers: &[&Module], function: Avma) -> Vec<Place> {
+fn calls(unwinders: &[&Module], function: Avma) -> Vec<Place> {
     let words = |m: &&Module| -> Vec<Avma> {
-        let of_walk = |r: &&image::Reloc| r.addend == 0 && m.symbol_of(r) == Some(WALK);
-        m.relocations.iter().filter(of_walk).map(|r| r.at).collect()
+        let of_function = |r: &&image::Reloc| r.addend == 0 && m.symbol_of(r) == Some(ITERATE_PHDR);
+        m.relocations.iter().filter(of_function).map(|r| r.at).collect()
     };
-    walkers.iter().flat_map(words).map(|at| Place::word(at, Bias(0), function)).collect()
+    unwinders.iter().flat_map(words).map(|at| Place::word(at, Bias(0), function)).collect()
 }
 
 /// Returns the word by which modules that are loaded later find `dl_iterate_phdr`.
 fn export(image: &Image, function: Avma) -> Option<Place> {
-    image.modules().iter().find_map(|m| Some(Place::word(m.export_word(WALK)?, m.bias, function)))
+    image.modules().iter().find_map(|m| Some(Place::word(m.export_word(ITERATE_PHDR)?, m.bias, function)))
 }
 
 /// Returns the error for a target whose `dl_iterate_phdr` must be redirected and cannot be.
@@ -253,11 +256,11 @@ fn find_object(target: &Target, image: &Image) -> Option<FindObject> {
 }
 
 /// Returns the C library's `dl_iterate_phdr`, if no other module defines one.
-fn libc_walk(image: &Image) -> Result<Avma, &'static str> {
+fn libc_iterate_phdr(image: &Image) -> Result<Avma, &'static str> {
     if image.main().static_exe {
         return Err("it is statically linked");
     }
-    let mut all = image.modules().iter().filter_map(|m| Some((m, m.symbols.exported(WALK)?)));
+    let mut all = image.modules().iter().filter_map(|m| Some((m, m.symbols.exported(ITERATE_PHDR)?)));
     let (libc, at) = all.next().ok_or("nothing in it lists modules")?;
     if all.next().is_some() {
         return Err("more than one of its modules answers dl_iterate_phdr");
@@ -267,14 +270,14 @@ fn libc_walk(image: &Image) -> Result<Avma, &'static str> {
 }
 
 /// Returns whether a module contains an unwinder that walks the list of modules.
-fn walks(module: &Module) -> bool {
+fn lists_modules(module: &Module) -> bool {
     let module_of_a_program = matches!(module.kind, ModuleKind::Main | ModuleKind::Library);
-    if !module_of_a_program || module.symbols.exported(WALK).is_some() {
+    if !module_of_a_program || module.symbols.exported(ITERATE_PHDR).is_some() {
         return false;
     }
     let names = imports(module);
     // An unwinder that calls `_dl_find_object` uses its result.
-    if !names.contains(WALK) || names.contains(FIND_OBJECT) {
+    if !names.contains(ITERATE_PHDR) || names.contains(FIND_OBJECT) {
         return false;
     }
     if UNWINDER.iter().any(|name| module.symbols.named(name).next().is_some()) {
@@ -293,7 +296,7 @@ fn imports(module: &Module) -> BTreeSet<&str> {
     let slots = module.slots.iter().map(|s| s.name.as_str());
     bound
         .chain(slots)
-        .filter(|n| n.starts_with("_Unwind_") || [WALK, FIND_OBJECT].contains(n))
+        .filter(|n| n.starts_with("_Unwind_") || [ITERATE_PHDR, FIND_OBJECT].contains(n))
         .filter(|n| module.symbols.exported(n).is_none())
         .collect()
 }
@@ -304,15 +307,15 @@ mod tests {
 
     #[test]
     fn only_needed_lookups_are_redirected() {
-        let found = |find_object, walker: Option<&str>, walk, may_unwind| {
-            way(&Found { find_object, walker: walker.map(str::to_owned), walk, may_unwind })
+        let found = |find_object, unwinder: Option<&str>, iterate_phdr, may_unwind| {
+            way(&Found { find_object, unwinder: unwinder.map(str::to_owned), iterate_phdr, may_unwind })
         };
         let at = Avma(0x7000);
         // libgcc 12 on glibc 2.36, in any C library.
         assert_eq!(found(true, None, Ok(at), true), Ok(Way::Nothing));
         assert_eq!(found(true, None, Err("odd"), true), Ok(Way::Nothing));
         // LLVM's libunwind there.
-        assert_eq!(found(true, Some("libunwind.so.1"), Ok(at), true), Ok(Way::Walkers(at)));
+        assert_eq!(found(true, Some("libunwind.so.1"), Ok(at), true), Ok(Way::Unwinders(at)));
         let why = found(true, Some("libunwind.so.1"), Err("odd"), true).unwrap_err();
         assert!(why.contains("libunwind.so.1") && why.contains("odd"), "{why}");
         // glibc 2.31, whatever unwinds; musl.

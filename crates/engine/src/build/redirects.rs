@@ -46,14 +46,16 @@ pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called
     found
 }
 
-/// Returns whether bytes may change: no known branch or address leads into them. Unknown ones lead to the
-/// first byte of an instruction, which never changes.
+/// Returns whether bytes may change: no known branch or address leads into them, and no instruction reads
+/// them as data. Unknown branches lead to the first byte of an instruction, which never changes.
 fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
     range.start.align_down(PAGE) == range.end.sub(1).align_down(PAGE)
         && module.branches.jumps_into(range).len() == 0
         && module.branches.calls_into(range).len() == 0
         && module.branches.taken_in(range).len() == 0
+        && !module.branches.is_read(range)
         && module.held_in(range).is_empty()
+        && module.in_data_in(range).is_empty()
 }
 
 /// Returns where a redirect leads. `memory` is that of a process with its code cache.
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(at, [Avma(0x1008), Avma(0x1010)]);
         let data = words.into_bytes();
         let end = Avma(0x2006);
-        let lead = |form, dest| {
+        let leads = |form, dest| {
             let new = emit::redirect(form, end, dest).unwrap();
             let record = Record {
                 at: end.sub(new.len() as u64),
@@ -246,10 +248,10 @@ mod tests {
             };
             leads_to(&record, &(Avma(0x1003), &data[..]))
         };
-        assert_eq!(lead(SiteForm::IndirectJump, at[1]), Some(Avma(0x8000)));
-        assert_eq!(lead(SiteForm::IndirectJump, Avma(0x9000)), None, "no word is there");
+        assert_eq!(leads(SiteForm::IndirectJump, at[1]), Some(Avma(0x8000)));
+        assert_eq!(leads(SiteForm::IndirectJump, Avma(0x9000)), None, "no word is there");
         for form in [SiteForm::Jump, SiteForm::WideJump, SiteForm::Displacement] {
-            assert_eq!(lead(form, Avma(0x9000)), Some(Avma(0x9000)));
+            assert_eq!(leads(form, Avma(0x9000)), Some(Avma(0x9000)));
         }
     }
 }

@@ -35,9 +35,9 @@ pub fn hook(target: &Target, lookup: &Lookup, anchor_at: Avma) -> Result<Option<
     let earlier = anchor.and_then(|a| a.hook.clone());
     // The routine for `dl_iterate_phdr` continues to this function; the routine for `_dl_find_object` has its
     // own address.
-    let walk = lookup.places.iter().find(|p| p.routine == Routine::Walk);
+    let iterate_phdr = lookup.places.iter().find(|p| p.routine == Routine::IteratePhdr);
     let Some(function) =
-        walk.or(lookup.places.first()).map(|p| p.function).or(lookup.functions.first().copied())
+        iterate_phdr.or(lookup.places.first()).map(|p| p.function).or(lookup.functions.first().copied())
     else {
         return Ok(earlier);
     };

@@ -405,7 +405,7 @@ fn count_new(
     let style = Style { passes: Passes::default(), ..style };
     let wanted =
         Wanted { chosen, callers, style, counters: Some(offsets), notes: &|_| round::write(offsets, &plans) };
-    let placed = installer.install(target, wanted)?;
+    let placed = installer.install(target, wanted, &mut |_| {})?;
     let area = placed.report.counters.ok_or_else(|| Error::Build("clones that count nowhere".to_owned()))?;
     let cloned: FxHashSet<FuncId> = placed.built.cloned.iter().map(|c| c.0).collect();
     owns.retain(|own| cloned.contains(&chosen[own.at].id));

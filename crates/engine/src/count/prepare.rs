@@ -47,7 +47,7 @@ pub(crate) fn with_installer<R>(
         (Some(_), _) | (_, Some(_)) => Samples::default(),
         (None, None) => sampling::take(&target.process, options, earlier_maps(target), progress)?,
     };
-    progress(Progress::Building);
+    progress(Progress::Analysing);
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);

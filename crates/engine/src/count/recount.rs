@@ -49,9 +49,10 @@ impl Round {
         let Some(installed) = &target.installed else { return Ok(false) };
         let caches: Vec<&Cache> =
             installed.caches.iter().filter(|c| self.journals.contains(&c.header.data.start)).collect();
-        let led: Vec<AvmaRange> = installed.anchor.led().iter().map(splice::Record::range).collect();
-        let is_led = |r: &splice::Record| led.iter().any(|l| l.overlaps(&r.range()));
-        if caches.iter().any(|c| c.has_gone || c.records.iter().any(is_led)) {
+        let hooked: Vec<AvmaRange> =
+            installed.anchor.module_list_redirects().iter().map(splice::Record::range).collect();
+        let is_hooked = |r: &splice::Record| hooked.iter().any(|h| h.overlaps(&r.range()));
+        if caches.iter().any(|c| c.has_gone || c.records.iter().any(is_hooked)) {
             return Ok(false);
         }
         Ok(Originals::of_caches(target, caches.into_iter(), None).changed(target)?.is_empty())

@@ -55,7 +55,9 @@ fn names(mem: &dyn ReadMemory, installed: &Installed) -> Result<FxHashMap<Avma, 
         names.extend(notes.functions.into_iter().map(|f| (Avma(f.at), f.name)));
     }
     // An older whet cloned this function for its unwinders.
-    for entry in installed.anchor.led().iter().filter(|r| r.kind == splice::RedirectKind::Entry) {
+    for entry in
+        installed.anchor.module_list_redirects().iter().filter(|r| r.kind == splice::RedirectKind::Entry)
+    {
         names.entry(entry.at).or_insert_with(|| "dl_iterate_phdr".to_owned());
     }
     Ok(names)

@@ -116,10 +116,10 @@ fn compare(target: &Target) -> Result<VerifyReport, Error> {
         }
     }
     words(target, &sites, &mut report)?;
-    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
+    let module_list = target.installed.as_ref().map_or(&[][..], |i| i.anchor.module_list_redirects());
     let in_force = |r: &&Record| target.process.bytes(r.range()).is_ok_and(|b| b == r.new_bytes());
-    report.kept_redirects = led.iter().filter(in_force).count();
-    let in_code = led.iter().filter(in_force).filter(|r| !is_word(r)).count();
+    report.kept_redirects = module_list.iter().filter(in_force).count();
+    let in_code = module_list.iter().filter(in_force).filter(|r| !is_word(r)).count();
     report.live_redirects = report.live_redirects.saturating_sub(in_code);
     report.identical = report.unexpected.is_empty();
     Ok(report)
@@ -132,8 +132,8 @@ fn words(
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
     // A redirected slot may also hold its value from before it was bound.
-    let led = target.installed.as_ref().map_or(&[][..], |i| i.anchor.led());
-    let of_caches = |rs: &&Vec<Record>| rs.iter().all(|r| is_word(r) && !led.contains(r));
+    let module_list = target.installed.as_ref().map_or(&[][..], |i| i.anchor.module_list_redirects());
+    let of_caches = |rs: &&Vec<Record>| rs.iter().all(|r| is_word(r) && !module_list.contains(r));
     let places: Vec<&Vec<Record>> = sites.values().filter(of_caches).collect();
     let ranges: Vec<AvmaRange> = places.iter().filter_map(|rs| rs.first()).map(Record::range).collect();
     let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;

@@ -67,7 +67,7 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
 fn wanted_way(c: &Candidate, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
     let straight = |path: &Vec<BlockId>| !branches(&c.analysed.cfg, path);
     way(c, shuffle.is_some())
-        .filter(|path| passes.has(Pass::InPlace) && (passes.has(Pass::SideExits) || straight(path)))
+        .filter(|path| passes.has(Pass::Inlining) && (passes.has(Pass::SideExits) || straight(path)))
 }
 
 /// Returns the path through a function that can be inlined for calls, if control mostly takes it.
@@ -234,7 +234,7 @@ block b3 0x1008
         };
         assert_eq!(without(&[]), [true, true]);
         assert_eq!(without(&[Pass::SideExits]), [true, false]);
-        assert_eq!(without(&[Pass::InPlace]), [false, false]);
+        assert_eq!(without(&[Pass::Inlining]), [false, false]);
     }
 
     #[test]

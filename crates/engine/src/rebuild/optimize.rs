@@ -1,6 +1,7 @@
 //! `optimize`: from a pid to clones in execution.
 
 use crate::analyse::program::{FuncId, Program};
+use crate::base::phases::PhaseClock;
 use crate::build::caches::Built;
 use crate::build::installer::{Placed, Wanted};
 use crate::build::redirects;
@@ -43,6 +44,7 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
+    let mut clock = PhaseClock::start();
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     let _favoured = Raised::favoured();
@@ -51,6 +53,7 @@ pub fn optimize(
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut told = |p: Progress| {
+        clock.step(&p);
         lock.tell(&p);
         progress(p);
     };
@@ -58,7 +61,8 @@ pub fn optimize(
     let report = restore::or_restore(&target, was_optimized, outcome)?;
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
-    Ok(OptimizeReport { perf_map: options.perf_map.then(|| perf_map::refresh(pid)), ..report })
+    let perf_map = options.perf_map.then(|| perf_map::refresh(pid));
+    Ok(OptimizeReport { perf_map, phases: clock.stop(), ..report })
 }
 
 /// Rebuilds, or uses an earlier generation if there is no room for new clones.
@@ -114,6 +118,7 @@ fn rebuild(
         if options.shuffle.is_none() {
             profile_store::reduce_to_stored_counts(&mut candidates.chosen);
         }
+        progress(Progress::LayingOut);
         candidates.order(samples, options.style());
         redirects::choose_sites(installer.program, &mut candidates.chosen);
         through_redirects::choose(&mut candidates.chosen, options.style());
@@ -121,7 +126,7 @@ fn rebuild(
         loops::choose(&mut candidates.chosen, options.style());
 
         options.interrupt.check()?;
-        progress(Progress::Installing);
+        progress(Progress::Building);
         let now = Target::open(target.process.pid())?;
         let program = installer.program;
         let totals = Totals::new(program, samples, options);
@@ -144,7 +149,7 @@ fn rebuild(
             counters: None,
             notes: &notes,
         };
-        let placed = installer.install(&now, wanted)?;
+        let placed = installer.install(&now, wanted, progress)?;
         let report = summary.take().report(target, &placed, samples, source, counting, start.elapsed());
         let used = options.profile.as_ref().map(|p| profile_store::used(program, p, &candidates));
         let not_drawn = candidates.not_drawn;
@@ -311,6 +316,7 @@ impl Summary {
             seconds: round(took.as_secs_f64()),
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,
+            phases: Vec::new(),
             source: source.name(samples).to_owned(),
             without: Vec::new(),
             functions: self.functions,

@@ -1,5 +1,6 @@
 //! The answer of `optimize`: a stable JSON object. The human form is made from the same data.
 
+use crate::base::phases::PhaseTime;
 use crate::session::state::{StopMs, TargetState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,6 +43,9 @@ pub struct OptimizeReport {
     pub is_full: bool,
     /// Wall time from start to end.
     pub seconds: f64,
+    /// The time of each phase, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseTime>,
     /// User samples taken of the target.
     pub samples: u64,
     /// Samples that the kernel dropped.

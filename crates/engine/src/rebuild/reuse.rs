@@ -172,6 +172,7 @@ impl Earlier {
             is_full: is_full(installed, options),
             not_drawn: 0,
             user_time: None,
+            phases: Vec::new(),
             seconds: report::round(begun.elapsed().as_secs_f64()),
             samples: samples.ips.len() as u64,
             lost_samples: samples.lost,

@@ -73,7 +73,11 @@ impl Sign {
         let state = match progress {
             Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
             Progress::Counting { .. } => TargetState::Counting,
-            Progress::Building | Progress::Shuffling { .. } | Progress::Installing => TargetState::Optimizing,
+            Progress::Analysing
+            | Progress::Shuffling { .. }
+            | Progress::LayingOut
+            | Progress::Building
+            | Progress::Installing => TargetState::Optimizing,
         };
         self.say(state);
     }

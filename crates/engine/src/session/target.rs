@@ -59,6 +59,8 @@ impl Target {
         // Handles from before an exec refer to the old memory, from which nothing can be read any more.
         let code = self.maps.iter().find(|m| m.perms.x && m.perms.r && m.inode != 0);
         match code.map(|m| self.process.read(m.range.start, &mut [0])) {
+            // It has no memory any more, but some of its threads have still to end.
+            Some(Err(_)) if self.process.is_ending() => tracee::Error::Gone(pid).into(),
             Some(Err(_)) => tracee::Error::Exec(pid).into(),
             _ => e,
         }

@@ -1,4 +1,4 @@
-//! Routines as one graph of blocks, with what each of them leads to and how often.
+//! All routines as one graph of blocks. Each block has its successors with their counts.
 
 use super::{Leads, OUTSIDE, Routine, Surroundings};
 use crate::step::{Flow, Inst, Pointer, Step};
@@ -14,10 +14,10 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub at: Avma,
-    /// Its instructions: a range of all of them.
+    /// The range of its instructions in [`Graph::insts`].
     pub first: u32,
     pub end: u32,
-    /// The address behind it.
+    /// The address behind its last byte.
     pub end_at: Avma,
     pub out: Out,
 }
@@ -25,21 +25,22 @@ pub(super) struct Block {
 /// How a block is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Out {
-    /// By one of these ways: a place in [`Graph::ways`].
+    /// To one of several destinations, by their counts; an index into [`Graph::ways`].
     Ways(u32),
     /// By a return.
     Returns,
-    /// Not in order.
+    /// To no known place: the block ends in a trap or in a call that does not return, it did not run, or none
+    /// of its destinations has a count.
     Ends,
 }
 
-/// Where a way leads.
+/// The destination of an edge, jump or call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Block(u32),
-    /// Out of the routine: a place in [`Graph::aways`].
+    /// Out of the routine; an index into [`Graph::aways`].
     Away(u32),
-    /// Out of what counts can tell.
+    /// To no place that the counts give: the block was left by none of its edges.
     Nowhere,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Node {
     pub at: Avma,
     pub len: u8,
     pub flow: Flow,
-    /// Of a call: a place in [`Graph::ways`].
+    /// The callees of a call, as an index into [`Graph::ways`]; else [`NONE`].
     callees: u32,
 }
 
@@ -57,20 +58,20 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Away {
     pub to: Avma,
-    /// What is executed on the way.
+    /// The steps of the stub on the way there.
     pub via: Vec<Step>,
-    /// The first block of the routine there.
+    /// The first block of the routine at `to`, if there is one.
     pub entry: Option<u32>,
 }
 
 impl Away {
-    /// Where the way begins.
+    /// Returns the address of the first instruction: of the stub, or of the destination if there is no stub.
     pub fn first(&self) -> Avma {
         self.via.first().map_or(self.to, |s| s.at)
     }
 }
 
-/// Ways, each with the sum of its count and those before it.
+/// Destinations, each with the sum of its count and the counts before it.
 type Ways = Vec<(u64, To)>;
 
 #[derive(Debug, Default)]
@@ -79,18 +80,18 @@ pub(super) struct Graph {
     insts: Vec<Node>,
     ways: Vec<Ways>,
     aways: Vec<Away>,
-    /// First blocks of routines, by how often those are entered by others than routines.
+    /// First blocks of routines, by how often each routine is entered from outside the routines.
     roots: Ways,
 }
 
-/// What is needed to build one.
+/// The state of building a [`Graph`].
 struct Builder<'a> {
     graph: Graph,
     around: &'a Surroundings<'a>,
-    /// First blocks by entry.
+    /// First blocks of routines, by the routine's entry.
     entries: FxHashMap<Avma, u32>,
     by_target: FxHashMap<Avma, u32>,
-    /// Calls that came from routines, by the routine's first block.
+    /// How often routines call a routine, by the callee's first block.
     called: FxHashMap<u32, u64>,
 }
 
@@ -136,7 +137,7 @@ impl Graph {
         self.aways.get(away as usize).unwrap_or(&NOWHERE)
     }
 
-    /// By which way a block is left.
+    /// Draws the destination to which a block is left.
     pub fn leaves(&self, out: Out, random: u64) -> Option<To> {
         match out {
             Out::Ways(ways) => self.draw(self.ways.get(ways as usize)?, random),
@@ -144,7 +145,7 @@ impl Graph {
         }
     }
 
-    /// Whom a call calls.
+    /// Draws the callee of a call, as an index into [`Graph::aways`]; [`NONE`] if the call has none.
     pub fn callee(&self, call: Node, random: u64) -> u32 {
         match self.ways.get(call.callees as usize).and_then(|ways| self.draw(ways, random)) {
             Some(To::Away(away)) => away,
@@ -152,7 +153,7 @@ impl Graph {
         }
     }
 
-    /// The first block of a routine that is called from outside.
+    /// Draws the first block of a routine that is entered from outside.
     pub fn root(&self, random: u64) -> u32 {
         match self.draw(&self.roots, random) {
             Some(To::Block(b)) => b,
@@ -174,7 +175,7 @@ impl Builder<'_> {
         for (id, block) in r.cfg.block_ids().zip(&r.cfg.blocks) {
             let ran = r.counts.block(id);
             let first = count(self.graph.insts.len());
-            // Nobody comes to what never ran.
+            // The path never reaches a block that did not run.
             for n in block.insts.clone().filter(|_| ran > 0) {
                 let Some(inst) = r.cfg.insts.get(n as usize) else { continue };
                 let Inst { flow, target, .. } = Inst::of(&inst.decoded);
@@ -192,7 +193,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whom a call calls, and how often.
+    /// Adds the callees of a call with their counts. Returns their index in [`Graph::ways`].
     fn callees(&mut self, flow: Flow, target: Option<Avma>, leads: Option<&Leads>, ran: u64) -> u32 {
         let mut ways = Weighed::default();
         match (target, flow, leads) {
@@ -285,8 +286,10 @@ impl Builder<'_> {
         count(self.graph.ways.len() - 1)
     }
 
-    /// What routines do not call themselves, others do. Not all is counted at the same time: of a routine for whose entries calls mostly
-    /// account, the rest says nothing. Where all of them are only called in a ring, any may come first.
+    /// Sets the roots: a routine's entries that calls of routines do not account for come from outside. Not
+    /// all is counted at the same time, so the remainder of a routine is ignored unless it is larger than the
+    /// calls that are accounted for. If no routine has a remainder (they call each other in a circle), all
+    /// routines are roots, by their entries.
     fn roots(&mut self, routines: &[Routine<'_>]) {
         let mut all = Weighed::default();
         let mut from_outside = Weighed::default();

@@ -13,7 +13,7 @@ fn path(routines: &[Routine<'_>], around: &Surroundings<'_>, seed: u64, length: 
     moves
 }
 
-/// Whether each instruction is the one that the one before it said.
+/// Returns whether each step begins at the address that the step before it names as the next one.
 fn is_connected(moves: &[Step]) -> bool {
     moves.windows(2).all(|w| w[0].next == w[1].at)
 }
@@ -30,7 +30,7 @@ fn routine<'a>(cfg: &'a Cfg, counts: &'a Counts) -> Routine<'a> {
 
 proptest! {
     #[test]
-    fn a_path_is_connected_and_by_its_seed((a, b) in arb_counts(), seed: u64) {
+    fn a_path_is_connected_and_determined_by_its_seed((a, b) in arb_counts(), seed: u64) {
         let (caller, callee) = (caller(), callee());
         let routines = [routine(&caller, &a), routine(&callee, &b)];
         let moves = path(&routines, &NOTHING, seed, 500);
@@ -38,7 +38,8 @@ proptest! {
         prop_assert_eq!(&moves, &path(&routines, &NOTHING, seed, 500));
         let ran = a.blocks[0] + b.blocks[0] > 0;
         prop_assert_eq!(moves.len() >= 500, ran);
-        // What never ran is nowhere on it, but for a return that stands for a callee that counts contradict.
+        // Blocks that never ran are not on the path. The exception is a return at the callee's entry: it
+        // stands for a callee that was called although its counts are 0.
         for (at, _) in times(&moves).into_iter().filter(|(at, _)| *at != callee.entry.0) {
             for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
                 let block = cfg.blocks.iter().position(|x| x.range.contains(Avma(at)));
@@ -48,7 +49,8 @@ proptest! {
     }
 }
 
-/// 10 entries, of which 4 pass the loop by; 60 rounds, each with a call, of which a quarter adds; 7 times a loop of three turns.
+/// 10 entries, 4 of them past the first loop's body; 60 rounds of that loop, each with a call, a quarter of
+/// which executes the `add`. The second loop is entered 7 times and runs three rounds each time.
 fn counts() -> (Counts, Counts) {
     let caller = Counts {
         entry: 10,
@@ -76,7 +78,7 @@ fn every_block_runs_as_often_as_counted() {
     assert!(is_connected(&moves));
     let times = times(&moves);
     let entries = times[&0x1000] as f64;
-    // Nobody but the caller calls the callee.
+    // Only the caller calls the callee.
     assert!(times[&OUTSIDE.0].abs_diff(times[&0x1000]) <= 1);
     for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
         for (block, &n) in cfg.blocks.iter().zip(&counts.blocks) {
@@ -87,7 +89,7 @@ fn every_block_runs_as_often_as_counted() {
 }
 
 #[test]
-fn what_is_not_known_only_returns_and_stubs_are_passed() {
+fn unknown_code_only_returns_and_stubs_are_followed() {
     let caller = caller();
     let (a, _) = counts();
     let unknown = path(&[routine(&caller, &a)], &NOTHING, 1, 2000);
@@ -117,7 +119,7 @@ block b0 0x5000
 ";
 
 #[test]
-fn pointers_lead_where_they_were_seen_to() {
+fn pointers_lead_to_observed_destinations() {
     let (cfg, callee) = (code::parse(POINTER).unwrap(), callee());
     let counts =
         Counts { entry: 10, blocks: vec![10], edges: vec![vec![]], inflow: vec![10], outflow: vec![10] };
@@ -133,10 +135,10 @@ fn pointers_lead_where_they_were_seen_to() {
 }
 
 #[test]
-fn where_counts_end_it_goes_back_to_the_caller() {
+fn without_further_counts_a_path_returns_to_the_caller() {
     let (caller, callee) = (caller(), callee());
     let (a, mut b) = counts();
-    // A third of the callee's first blocks leads nowhere: an exception.
+    // A third of the executions of the callee's first block leave it by no edge: an exception.
     b.edges[0] = vec![30, 10];
     b.outflow[0] = 20;
     let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 9, 300_000);
@@ -147,7 +149,7 @@ fn where_counts_end_it_goes_back_to_the_caller() {
 }
 
 #[test]
-fn nothing_ran() {
+fn without_executions_there_is_no_path() {
     let caller = caller();
     let counts = Counts::zero(&caller);
     assert!(DrawnPath::new(&[routine(&caller, &counts)], &NOTHING, 1).is_none());

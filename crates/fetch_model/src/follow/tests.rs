@@ -17,7 +17,7 @@ fn path(a: &Counts, b: &Counts, seed: u64, length: u64) -> Vec<Step> {
     moves
 }
 
-/// What the other side executes, and how often it was lost.
+/// Returns the steps on the clones' side, and how often the follower was lost.
 fn followed(moves: &[Step], out: &Output, redirects: &Redirects) -> (Vec<Step>, u64) {
     let range = AvmaRange::with_len(TEXT, out.text.len() as u64);
     let codes: Vec<CloneCode<'_>> = out
@@ -44,7 +44,8 @@ fn entries(out: &Output) -> Redirects {
     Redirects { entries, ..Redirects::default() }
 }
 
-/// What a side does but for jumps, nops and the `endbr64` that is passed by, and returns that may stand for anything, by originals.
+/// Returns the addresses of the originals' instructions that a side executes. Leaves out jumps and nops of
+/// the clones, the `endbr64` that direct branches bypass, jumps, and returns, which may stand for any code.
 fn deeds(steps: &[Step], out: &Output) -> Vec<Avma> {
     let original = |s: &Step| match out.clones.iter().find(|c| c.map.fragments().contains(s.at)) {
         Some(c) => c
@@ -61,8 +62,8 @@ fn deeds(steps: &[Step], out: &Output) -> Vec<Avma> {
 }
 
 proptest! {
-    /// Whatever the order of blocks: the other side does the same, and each instruction is the one that the one before it
-    /// said.
+    /// For any order of blocks, both sides execute the same instructions, and each step begins where the step
+    /// before it leads.
     #[test]
     fn both_sides_do_the_same(
         (a, b) in arb_counts(), seed: u64, caller in arb_order(7), callee in arb_order(3),
@@ -75,7 +76,8 @@ proptest! {
         prop_assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
     }
 
-    /// What a caller does but for its calls, whichever way through its callee runs in place.
+    /// The caller executes the same instructions, except for its calls, whichever path through its callee is
+    /// inlined.
     #[test]
     fn inlined_callees_are_followed(
         (a, b) in arb_counts(), seed: u64, caller in arb_order(7), callee in arb_order(3),
@@ -92,13 +94,13 @@ proptest! {
             deeds(steps, &out).into_iter().filter(is_own).collect()
         };
         let (ours, theirs_do) = (of_caller(&moves), of_caller(&theirs));
-        // What is still to be done at the end of a callee is done when that returns.
+        // The last instructions of an inlined callee are executed when the path reaches the callee's return.
         prop_assert!(ours.starts_with(&theirs_do) && ours.len() <= theirs_do.len() + 1, "{ours:x?} {theirs_do:x?}");
         prop_assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
     }
 
     #[test]
-    fn without_clones_both_sides_are_one((a, b) in arb_counts(), seed: u64) {
+    fn without_clones_both_sides_are_equal((a, b) in arb_counts(), seed: u64) {
         let out = Output { text: Vec::new(), clones: Vec::new(), ..cloned((&[0], 1), (&[0], 1)) };
         let moves = path(&a, &b, seed, 300);
         prop_assert_eq!(followed(&moves, &out, &Redirects::default()), (moves.clone(), 0));
@@ -109,14 +111,15 @@ const fn step(at: u64, len: u8, flow: Flow, next: u64) -> Step {
     Step { at: Avma(at), len, flow, next: Avma(next) }
 }
 
-/// The caller up to its call.
+/// The caller's steps up to its call.
 const CALLED: [Step; 3] = [
     step(0x1000, 3, Flow::On, 0x1003),
     step(0x1003, 2, Flow::Conditional, 0x1005),
     step(0x1005, 5, Flow::Call, 0x2000),
 ];
 
-/// `add` is left out on the way that runs in place, and is called where it is not.
+/// The inlined path does not contain the `add`. Where control leaves that path, the rest of the callee with
+/// the `add` is called.
 #[test]
 fn an_inlined_path_is_left() {
     let out = cloned_inlined((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3), &[0, 2]);
@@ -139,15 +142,16 @@ fn an_inlined_path_is_left() {
         assert_eq!(theirs.last().map(|s| s.at), caller.to_clone(Avma(0x100a)));
         assert!(theirs.windows(2).all(|w| w[0].next == w[1].at), "{theirs:x?}");
     }
-    // Where nobody knows what the callee does but that it returns.
+    // Of the callee, only its return is known.
     let moves = [&CALLED[..], &[step(0x2000, 4, Flow::Return, 0x100a), behind]].concat();
     let (theirs, lost) = followed(&moves, &out, &entries(&out));
     assert_eq!((lost, theirs.last().map(|s| s.at)), (0, caller.to_clone(Avma(0x100a))), "{theirs:x?}");
 }
 
-/// Of a callee that was called and never ran a path tells its return alone, at the `endbr64` that the clones' side has passed by.
+/// A path contains only the return of a callee that was called but never ran. The return is at the original's
+/// `endbr64`, which the clones' side has bypassed.
 #[test]
-fn a_callee_that_only_returns_is_passed_by_behind_its_mark() {
+fn a_callee_that_only_returns_is_followed_behind_its_endbr64() {
     let out = cloned((&[0, 1], 0), (&[0], 0));
     let returned = [step(0x2000, 4, Flow::Return, 0x100a), step(0x100a, 3, Flow::On, 0x100d)];
     let moves = [&CALLED[..], &returned].concat();
@@ -157,9 +161,9 @@ fn a_callee_that_only_returns_is_passed_by_behind_its_mark() {
 }
 
 #[test]
-fn a_path_that_is_not_the_clones_is_lost_and_found() {
+fn a_path_that_clones_cannot_follow_continues_in_the_original() {
     let out = cloned((&[0, 1, 2, 3, 4, 5, 6], 7), (&[0, 1, 2], 3));
-    // From nowhere into the midst of it, which a clone knows nothing of.
+    // The path jumps into the middle of the function, which the clone cannot follow.
     let moves = [
         step(0x1000, 3, Flow::On, 0x1003),
         step(0x1012, 2, Flow::Conditional, 0x1014),
@@ -171,7 +175,7 @@ fn a_path_that_is_not_the_clones_is_lost_and_found() {
 }
 
 #[test]
-fn calls_that_are_redirected_go_straight() {
+fn redirected_calls_lead_to_clones() {
     let out = cloned((&[0], 1), (&[0, 1, 2], 3));
     let clone = out.clones.iter().find(|c| c.original == Avma(0x2000)).unwrap().map.fragments().start();
     let redirects =

@@ -1,4 +1,4 @@
-//! What the tests need of a process: memory, files, and children that end with the test.
+//! Parts that the tests share: processes and their memory, files, and children that end with the test.
 
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
 use image::{Error, FileParts, Files, Image, MainHint, Mapping, Module, Perms, auxv, maps};
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A live process, by its files in /proc.
+/// A live process, read through its files in /proc.
 pub struct Live {
     dir: PathBuf,
     mem: File,
@@ -46,7 +46,7 @@ impl ReadMemory for Live {
     }
 }
 
-/// Files by their paths.
+/// Files read from the disk by their paths.
 pub struct Disk;
 
 impl Files for Disk {
@@ -55,7 +55,7 @@ impl Files for Disk {
     }
 }
 
-/// A child process, ended when dropped.
+/// A child process that is killed when dropped.
 pub struct Guest {
     child: Child,
 }
@@ -70,7 +70,7 @@ impl Guest {
         Guest { child }
     }
 
-    /// Takes a child that says nothing.
+    /// Wraps a child that writes nothing.
     pub fn silent(child: Child) -> Guest {
         Guest { child }
     }
@@ -91,14 +91,14 @@ impl Drop for Guest {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end and returns its output.
 pub fn run(command: &mut Command) -> String {
     let out = command.output().unwrap();
     assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Compiles a C program into `dir`.
+/// Compiles a C program into `dir` and returns its path.
 pub fn compile(dir: &Path, name: &str, source: &str, args: &[&str]) -> PathBuf {
     let out = dir.join(name);
     let c = dir.join(format!("{name}.c"));
@@ -107,7 +107,7 @@ pub fn compile(dir: &Path, name: &str, source: &str, args: &[&str]) -> PathBuf {
     out
 }
 
-/// A file laid out as a loader would, not relocated.
+/// A file laid out in memory as a loader would do, but not relocated.
 pub struct Laid {
     pub maps: Vec<Mapping>,
     pub parts: Vec<(Avma, Vec<u8>)>,
@@ -162,7 +162,7 @@ impl ReadMemory for Laid {
     }
 }
 
-/// The module whose path ends with `name`.
+/// Returns the first module whose file name begins with `name`.
 pub fn module<'a>(image: &'a Image, name: &str) -> &'a Module {
     image.modules().iter().find(|m| m.file_name().is_some_and(|n| n.starts_with(name))).unwrap()
 }

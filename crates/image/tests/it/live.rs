@@ -1,4 +1,4 @@
-//! Real processes: this one and children.
+//! Real processes: the test's own process and children.
 
 use crate::common::{Disk, Guest, Laid, Live, compile, module, run};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Svma};
@@ -32,7 +32,8 @@ fn own() -> (Live, Image) {
 #[test]
 fn own_process_names_what_it_binds() {
     let (_, image) = own();
-    // Position-independent code takes a function's address from its slot: the loader's answer, the same as dlsym's.
+    // Position-independent code reads a function's address from its slot. The loader has put the same address
+    // there that dlsym returns.
     let bound = [
         ("getpid", libc::getpid as *const () as usize),
         ("open", libc::open as *const () as usize),
@@ -84,10 +85,10 @@ fn every_default_symbol_of_libc() {
         assert!(c.symbols.name_at(at).is_some());
     }
     assert!(n > 2000);
-    // Two versions; the default one is the ifunc that plain programs get.
+    // There are two versions. The default version is the ifunc that ordinary programs bind to.
     let memcpy: Vec<_> = c.symbols.named("memcpy").collect();
     assert_eq!(memcpy.len(), 2);
-    // objdump puts old versions in parentheses.
+    // objdump prints old versions in parentheses.
     let versions = run(Command::new("objdump").arg("-T").arg(c.path.as_deref().unwrap()));
     let defaults = versions.lines().filter(|l| !l.contains("(GLIBC") && l.contains(" GLIBC_"));
     let defined = defaults.filter(|l| l.contains("DF .text") || l.contains("iD  .text"));
@@ -112,7 +113,7 @@ fn frame_tables_are_whole() {
         let section = file.section_by_name(".eh_frame").unwrap();
         let at = m.bias.avma(Svma(section.address()));
         let data = section.data().unwrap();
-        // The terminator, which ld.so does not have, is no part of it.
+        // The terminator, which ld.so does not have, is not part of the range.
         let data = data.strip_suffix(&[0; 4]).unwrap_or(data);
         assert_eq!(m.eh_frame, Some(AvmaRange::with_len(at, data.len() as u64)), "{name}");
         assert_eq!(live.bytes(m.eh_frame.unwrap()).unwrap(), data);
@@ -143,7 +144,7 @@ fn constants_by_the_live_map() {
     assert!(image.is_readonly_data(relro));
     assert!(!image.is_readonly_data(AvmaRange::new(relro.start, relro.end.add(1))));
     assert!(!image.is_readonly_data(AvmaRange::new(relro.start, relro.start)));
-    // Before the loader has protected it, it is no constant.
+    // Before the loader has protected it, RELRO is not constant.
     let mut maps = image.maps().to_vec();
     maps.iter_mut().filter(|m| relro.contains(m.range.start)).for_each(|m| m.perms.w = true);
     let live = Live::open(std::process::id());
@@ -158,7 +159,7 @@ fn constants_by_the_live_map() {
 fn a_sleeping_child() {
     let child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
     let guest = Guest::silent(child);
-    // Until it sleeps (clock_nanosleep, 230), its loader may still be at work.
+    // Until the child sleeps (clock_nanosleep, 230), its loader may still run.
     let syscall = format!("/proc/{}/syscall", guest.pid());
     while !std::fs::read_to_string(&syscall).is_ok_and(|s| s.starts_with("230 ")) {
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -182,7 +183,7 @@ fn a_deleted_program() {
     assert!(main.deleted && main.file_name() == Some("a name (of sorts)"));
     assert!(main.frames.fdes().len() > 2);
     assert!(main.symbols.name_at(main.entry.unwrap()).is_none(), "no file, no local names");
-    // Another file under the old name is noticed.
+    // Another file under the old name is recognised as different.
     let other = compile(dir.path(), "other", "int main(void) { return 0; }", &[]);
     struct Wrong(Vec<u8>);
     impl image::Files for Wrong {
@@ -195,7 +196,7 @@ fn a_deleted_program() {
 }
 
 #[test]
-fn of_a_file_only_what_is_needed_is_read() {
+fn only_needed_parts_of_a_file_are_read() {
     struct Counting(std::rc::Rc<std::cell::Cell<u64>>);
     struct Parts(Vec<u8>, std::rc::Rc<std::cell::Cell<u64>>);
     impl image::FileParts for Parts {
@@ -210,7 +211,7 @@ fn of_a_file_only_what_is_needed_is_read() {
             Some(Box::new(Parts(bytes, self.0.clone())))
         }
     }
-    // Stripped, with more than a megabyte of code.
+    // bash is stripped and has more than a megabyte of code.
     let laid = Laid::new("/bin/bash", 0x5555_5555_0000);
     let counting = Counting(std::rc::Rc::default());
     let image = Image::load(&laid.maps, &laid, &counting, &laid.hint()).unwrap();
@@ -219,7 +220,7 @@ fn of_a_file_only_what_is_needed_is_read() {
     assert!(0 < read && read < whole / 20, "{read} of {whole} bytes");
 }
 
-/// Names and addresses of the stubs as objdump sees them.
+/// Returns the addresses and names of the stubs according to objdump.
 fn stubs_by_objdump(path: &std::path::Path) -> Vec<(u64, String)> {
     let text = run(Command::new("objdump").arg("-d").arg(path));
     let heads = text.lines().filter_map(|l| l.strip_suffix("@plt>:")?.split_once(" <"));
@@ -246,7 +247,7 @@ fn stubs_in_every_form() {
         let main = image.main();
         assert_eq!(main.bias.0 != 0, main.pie);
         assert_eq!(main.pie, !args.contains(&"-no-pie"));
-        // Lazy stubs of IBT programs (the first half of .plt) jump to the resolver, not through a slot.
+        // The lazy stubs of IBT programs (the first half of .plt) jump to the resolver, not through a slot.
         let want: Vec<_> = stubs_by_objdump(&exe).into_iter().filter(|(_, n)| !n.starts_with('*')).collect();
         let got: Vec<_> =
             main.plt.iter().map(|s| (main.bias.svma(s.range.start).0, s.name.clone().unwrap())).collect();
@@ -281,7 +282,7 @@ fn static_programs() {
         assert!(main.ifuncs().count() > 5, "{name}");
         assert!(main.plt.iter().all(|s| s.name.is_none()) && !main.plt.is_empty());
         assert!(main.faults.is_empty(), "{:?}", main.faults);
-        // Without its file a static program has code and little else; that is no error.
+        // Without its file, a static program has little besides its code. This is no error.
         let bare = guest.live().image_with(&NoFiles).unwrap();
         assert!(bare.main().symbols.len() < main.symbols.len());
     }
@@ -292,7 +293,8 @@ fn compressed_symbols() {
     let dir = tempfile::tempdir().unwrap();
     let exe = compile(dir.path(), "mini", WAITS, &["-g"]);
     let at = |n: &str| dir.path().join(n);
-    // As rpm's find-debuginfo makes it: the functions that the dynamic table lacks, stripped of all else, in xz.
+    // The section is made as rpm's find-debuginfo makes it: a stripped file with only the functions that the
+    // dynamic table lacks, compressed with xz.
     run(Command::new("objcopy").arg("--only-keep-debug").args([&exe, &at("debug")]));
     std::fs::write(at("keep"), "twice_or_so\nvisible\n").unwrap();
     run(Command::new("objcopy")
@@ -315,7 +317,7 @@ fn compressed_symbols() {
 }
 
 #[test]
-fn opened_libraries_may_go() {
+fn opened_libraries_may_be_unloaded() {
     let dir = tempfile::tempdir().unwrap();
     let lib = compile(dir.path(), "libplug.so", "int plug(void) { return 1; }", &["-shared", "-fPIC"]);
     let keep = compile(
@@ -407,7 +409,7 @@ fn sanitizers_are_seen_however_linked() {
 
 #[test]
 fn go_is_seen_by_its_tables() {
-    // The heads of Go's tables, in a C program without a name of theirs.
+    // The heads of Go's tables are in a C program that has no symbols for them.
     let dir = tempfile::tempdir().unwrap();
     let table = r#"
 const struct { unsigned magic; unsigned char z[4]; unsigned long n; } line_table
@@ -426,7 +428,7 @@ int visible"#;
 
 #[test]
 fn v8_is_seen_by_its_names_alone() {
-    // Names among the constants of a stripped C program, whose symbols are its own.
+    // V8's names are among the constants of a stripped C program without V8's symbols.
     let dir = tempfile::tempdir().unwrap();
     let both = r#"
 const char builtin[] __attribute__((used)) = "InterpreterEntryTrampoline";

@@ -1,4 +1,4 @@
-//! The crate against real programs and damaged ones.
+//! Tests of the crate with real programs and damaged ones.
 
 #[cfg(test)]
 mod common;

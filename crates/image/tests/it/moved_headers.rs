@@ -1,4 +1,4 @@
-//! Files whose program headers a tool has moved to a segment of their own at the file's end.
+//! Files whose program headers were moved by a tool to a segment of their own at the file's end.
 
 use crate::common::{Disk, Laid};
 use addr::{Avma, AvmaRange, ReadMemory};
@@ -14,7 +14,8 @@ fn word(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().unwrap())
 }
 
-/// A copy of `ls` with moved headers, and where they are: offset in the file and stated address.
+/// Writes a copy of `ls` with moved headers. Returns its path, and the headers' offset in the file and stated
+/// address.
 fn moved(dir: &Path) -> (PathBuf, u64, u64) {
     let mut file = std::fs::read("/bin/ls").unwrap();
     let old = usize::try_from(word(&file, 32)).unwrap();
@@ -42,7 +43,7 @@ fn moved(dir: &Path) -> (PathBuf, u64, u64) {
 }
 
 #[test]
-fn are_found_where_they_say_they_are() {
+fn moved_program_headers_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let (path, offset, vaddr) = moved(dir.path());
     let mut laid = Laid::new(path.to_str().unwrap(), BASE);
@@ -54,7 +55,7 @@ fn are_found_where_they_say_they_are() {
     let load = |laid: &Laid| Image::load(&laid.maps, laid, &Disk, &hint);
     assert_eq!(functions(&load(&laid).unwrap()), whole);
 
-    // Other views of the file's end, below and between: one whose bytes are gone, one that is whole.
+    // Three more views of the file's end: one below, and two between. The second holds only zeros.
     let views = [(BASE - 0x8000, true), (BASE + vaddr - 0x8000, false), (BASE + vaddr - 0x4000, true)];
     let own = laid.bytes(AvmaRange::with_len(Avma(BASE + vaddr), 4096)).unwrap();
     let like = laid.maps.iter().find(|m| m.range.start == Avma(BASE + vaddr)).unwrap().clone();
@@ -66,7 +67,7 @@ fn are_found_where_they_say_they_are() {
     laid.maps.sort_by_key(|m| m.range.start);
     assert_eq!(functions(&load(&laid).unwrap()), whole);
 
-    // Nowhere in memory.
+    // The headers are nowhere in memory.
     laid.maps.retain(|m| m.offset != offset);
     let error = Image::load(&laid.maps, &laid, &Disk, &laid.hint()).unwrap_err().to_string();
     assert!(error.contains("program headers outside the mapped file"), "{error}");

@@ -1,4 +1,4 @@
-//! A real file laid out in memory, with bytes changed: never a panic, never a hang.
+//! A real file laid out in memory, with changed bytes: no change causes a panic or an endless loop.
 
 use crate::common::{Disk, Laid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
@@ -26,7 +26,7 @@ impl ReadMemory for Changed<'_> {
     }
 }
 
-/// Uses everything that has logic after loading.
+/// Calls every function that computes something from a loaded image.
 fn walk(image: &Image, mem: &dyn ReadMemory) {
     let _ = runtime::detect(image, mem);
     for m in image.modules() {
@@ -42,7 +42,8 @@ fn walk(image: &Image, mem: &dyn ReadMemory) {
     }
 }
 
-/// Where a change does something: headers, tables' heads, the dynamic section. Byte ranges of the module.
+/// Returns ranges in which a change has an effect: headers, the heads of tables, the dynamic section; also
+/// the whole module.
 fn sore_spots(laid: &Laid) -> Vec<AvmaRange> {
     let image = Image::load(&laid.maps, laid, &Disk, &laid.hint()).unwrap();
     let m = image.main();
@@ -69,7 +70,7 @@ fn mutate(path: &str, base: u64) {
                 0 => vec![u.arbitrary()?],
                 1 => vec![*u.choose(&[0u8, 0xff, 1, 0x7f, 0x80])?; u.int_in_range(1..=8usize)?],
                 _ => {
-                    // A word that nearly fits: a small number, an address, a distance.
+                    // A word that is nearly right: a small number, an address, a distance.
                     at = at.align_down(8);
                     let old = laid.u64(at).unwrap_or(0);
                     let word = match u.int_in_range(0..=4u8)? {
@@ -107,7 +108,7 @@ fn a_library() {
 
 #[test]
 fn its_file() {
-    // Memory is sound; the file has its build-id and is otherwise damaged.
+    // The memory is sound. The file is damaged, though not in its build-id, and sometimes cut off.
     struct Damaged(Vec<u8>);
     impl Files for Damaged {
         fn open(&self, _: &Mapping) -> Option<Box<dyn FileParts>> {

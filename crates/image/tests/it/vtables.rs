@@ -1,4 +1,4 @@
-//! Virtual tables: those of a real program, and nothing that only looks like one.
+//! Virtual tables: the tables of a real program are found, and data that only looks like a table is not.
 
 use crate::common::{Guest, run};
 use image::vtable_slots;
@@ -28,7 +28,7 @@ int main() {
 }
 "#;
 
-/// What the compiler says: the words of the tables, from the symbols of an unstripped program.
+/// Returns the words of the compiler's tables, from the symbols of an unstripped program.
 fn by_symbols(program: &std::path::Path) -> BTreeSet<u64> {
     let out = Command::new("nm").args(["-S", "--defined-only"]).arg(program).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
@@ -59,8 +59,9 @@ fn exactly_the_functions_of_virtual_tables() {
     for s in &slots {
         assert!(words.contains(&main.bias.svma(s.slot).0), "{} is in no virtual table", s.slot);
     }
-    // A: 2 destructors, f, g. C: 2 + f, g and h, and for its B part h and 2 destructors (B's own table is never
-    // used, as B is abstract). V: 2, f, g and, as A is a virtual base, its part with 2, f, g.
+    // A has 2 destructors, f and g. C has 2 destructors, f, g and h, and for its B part h and 2 destructors
+    // (B's own table is never used, as B is abstract). V has 2 destructors, f and g; A is a virtual base, so
+    // V's part for A has 2 destructors, f and g too.
     let functions: BTreeSet<&str> = slots.iter().filter_map(|s| main.symbols.name_at(s.function)).collect();
     for name in ["_ZN1A1fEi", "_ZN1A1gEv", "_ZN1C1fEi", "_ZN1C1hEv", "_ZN1V1gEv", "_ZThn8_N1C1hEv"] {
         assert!(functions.contains(name), "{name} is missing from {functions:?}");

@@ -1,6 +1,8 @@
-//! Charts as options of the charting library. Colours are names of the page's variables, so that one chart serves light, dark and paper.
+//! Charts, as options of the charting library. Colours are names of the page's CSS variables. So the same
+//! chart serves the light and the dark page, and paper.
 //!
-//! A series of type `interval` is the page's own: `[x, low, high]`, drawn as a line with ends, beside its line or on its bar.
+//! The page itself defines the series type `interval`: `[x, low, high]`, drawn as a line with ends, beside
+//! the point of a line or on a bar.
 
 use super::figures::{self, Point, SideFigures};
 use super::tables::{modelled_changes, one_of};
@@ -12,40 +14,40 @@ use serde_json::{Value, json};
 /// One chart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// What to know before reading it.
+    /// What a reader must know before reading the chart.
     pub note: String,
-    /// For the library.
+    /// The options for the charting library.
     pub option: Value,
 }
 
-/// A gain of a point.
+/// Returns a gain of a point.
 type Gain = fn(&Point) -> Option<Estimate>;
-/// A figure of a second.
+/// Returns a figure of a second.
 pub(super) type OfSecond = fn(&Second) -> f64;
 
-/// How a series is told from the others, on paper without colours as well.
+/// The look of a series, which differs from that of others also without colours, on paper.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// A variable of the page's style.
+    /// A CSS variable of the page.
     pub colour: &'static str,
-    /// Whether its line is.
+    /// Whether the line is dashed.
     pub dashed: bool,
-    /// Pixels by which its points stand beside their place, so that the ends of intervals can be told apart.
+    /// Pixels by which points are moved sideways, so that the ends of intervals do not cover each other.
     pub shift: i32,
 }
 
 const WITH: Look = Look { colour: "--with", dashed: false, shift: -3 };
 const WITHOUT: Look = Look { colour: "--without", dashed: true, shift: 3 };
 const SECOND: Look = Look { colour: "--second", dashed: false, shift: 3 };
-/// Of the sides, as [`Side::BOTH`] has them.
+/// The looks of the sides, in the order of [`Side::BOTH`].
 pub(super) const LOOKS: [Look; 2] = [WITH, WITHOUT];
-/// For more than two of a kind.
+/// The colours of more than two series.
 pub(super) const COLOURS: [&str; 4] = ["--with", "--second", "--third", "--fourth"];
-/// Groups of bars that can be read side by side.
+/// The greatest number of points whose bars fit into one chart.
 const GROUPS: usize = 6;
-/// Widest bar, pixels.
+/// The width of the widest bar, pixels.
 const WIDEST: u32 = 60;
 
 pub(super) fn axis(name: &str, from_zero: bool) -> Value {
@@ -70,7 +72,7 @@ fn middles(estimates: &[Option<Estimate>]) -> Vec<Value> {
     estimates.iter().map(|e| e.map_or(Value::Null, |e| json!(round(e.value)))).collect()
 }
 
-/// A line through the middles of estimates, with their intervals.
+/// Draws a line through the values of estimates, with their intervals.
 pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [Value; 2] {
     let Look { colour, dashed, shift } = look;
     [
@@ -80,7 +82,8 @@ pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [V
     ]
 }
 
-/// Bars of both sides from zero, with their intervals; the side without comes first, as it was first.
+/// Draws bars of both sides from zero, with their intervals. The side without clones comes first, as it was
+/// first in time.
 pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) -> Estimate) -> Vec<Value> {
     let mut series = Vec::new();
     for (at, ((side, name), look)) in Side::BOTH.into_iter().zip(names).zip(LOOKS).rev().enumerate() {
@@ -93,8 +96,9 @@ pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) ->
     series
 }
 
-/// Points that differ in the number of threads alone, as lines over it: throughput of both sides, then the gains. A load that
-/// ran with one number of threads is no line.
+/// Draws points that differ only in the number of threads, as lines over that number: a chart of the
+/// throughput of both sides, and a chart of the gains. A load that ran with only one number of threads gets
+/// no chart.
 pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
     for p in points.iter().filter(|p| !p.sides.is_empty()) {
@@ -149,7 +153,8 @@ fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Char
     vec![throughput, gains]
 }
 
-/// Points whose number of CPUs was varied: the highest throughput that each number gave, on both sides.
+/// Draws the points whose number of CPUs was varied: the highest throughput at each number, of both sides.
+/// `None` if it was not varied.
 pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
     let mut cpus: Vec<usize> = points.iter().filter_map(|p| p.step.cpus).collect();
     cpus.sort_unstable();
@@ -178,7 +183,7 @@ pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart
     })
 }
 
-/// The line of no difference.
+/// Adds the line of no difference.
 fn mark_one(series: &mut [Value]) {
     if let Some(first) = series.first_mut().and_then(Value::as_object_mut) {
         first.insert(
@@ -188,7 +193,8 @@ fn mark_one(series: &mut [Value]) {
     }
 }
 
-/// Name and look of a side's line among those of several servers: one colour a server, dashed for the side without.
+/// Returns the name and look of a side's line among the lines of several servers: each server has a colour,
+/// and the side without clones is dashed.
 pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, look: Look) -> (String, Look) {
     if servers == 1 {
         return (side.to_owned(), look);
@@ -197,7 +203,7 @@ pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, loo
     (format!("{server}, {side}"), Look { colour, ..look })
 }
 
-/// Names of points without what all of them share.
+/// Returns the names of points, without what all of them share.
 fn short_names(points: &[&Point]) -> Vec<String> {
     let varies =
         |get: fn(&Point) -> String| points.iter().any(|p| points.first().is_some_and(|f| get(f) != get(p)));
@@ -217,7 +223,8 @@ fn short_names(points: &[&Point]) -> Vec<String> {
         .collect()
 }
 
-/// Server's CPU use of both sides as bars from zero; one chart for each server and load where those are many.
+/// Draws the CPU use of the server on both sides as bars from zero. Many points get one chart for each server
+/// and load.
 pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let points: Vec<&Point> = points.iter().filter(|p| !p.sides.is_empty()).collect();
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
@@ -244,7 +251,7 @@ pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     groups.into_iter().map(chart).collect()
 }
 
-/// Response time over the share of requests that are faster.
+/// Draws response times over the share of requests that are faster.
 pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let mut charts = Vec::new();
     for p in points {
@@ -279,7 +286,7 @@ pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     charts
 }
 
-/// Everything that is kept of each second, over time.
+/// Draws the figures of each second over time.
 pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let mut charts = Vec::new();
     let kinds: [(&str, &str, OfSecond); 4] = [
@@ -292,7 +299,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
         for (title, unit, get) in kinds {
             let mut series = Vec::new();
             for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
-                // A hole where the other side's block is: the line must not run over it.
+                // The line is interrupted where the other side's block is.
                 let mut data: Vec<Value> = Vec::new();
                 let mut block = None;
                 for s in p.seconds.iter().filter(|s| s.side == side) {
@@ -331,7 +338,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     charts
 }
 
-/// Stalls as lines to draw. A name needs some room before the next one.
+/// Returns stalls as lines to draw. A stall gets no name if it is too close to the last name.
 fn marks(seconds: &[Second]) -> Vec<Value> {
     let mut free = f64::NEG_INFINITY;
     let room = seconds.iter().map(|s| s.at).fold(0.0, f64::max) / 5.0;
@@ -346,7 +353,8 @@ fn marks(seconds: &[Second]) -> Vec<Value> {
     all
 }
 
-/// How the modelled work of the front end changes, in percent of before; as many loads in a chart as there are colours.
+/// Draws how the modelled events of the CPU's front end change, in percent of before. A chart has as many
+/// loads as there are colours.
 pub fn front_end(points: &[Point]) -> Vec<Chart> {
     let mut rows: Vec<(String, Vec<(&'static str, f64)>)> = Vec::new();
     for p in points {
@@ -375,7 +383,7 @@ pub fn front_end(points: &[Point]) -> Vec<Chart> {
     rows.chunks(COLOURS.len()).filter_map(chart).collect()
 }
 
-/// Gains of two runs side by side.
+/// Draws the gains of two runs.
 pub fn two_runs(words: &[String], a: &[Option<Estimate>], b: &[Option<Estimate>]) -> Chart {
     let mut series = Vec::new();
     for (name, look, all) in [("A", WITHOUT, a), ("B", WITH, b)] {

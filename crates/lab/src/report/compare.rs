@@ -1,4 +1,4 @@
-//! Two runs side by side.
+//! The comparison of two runs.
 
 use super::figures::Point;
 use super::headline::headline;
@@ -9,14 +9,16 @@ use crate::folder::Run;
 use crate::stats::{self, Estimate};
 use std::path::Path;
 
-/// A table of every point that both runs have; with `output`, the same as a page.
+/// Returns a table of all points that both runs have. With `output`, it is written as a page as well.
 ///
 /// # Errors
-/// Where a run cannot be read, they have nothing in common, or the page cannot be written.
+/// [`Error::NoRun`] if a run cannot be read; [`Error::Usage`] if the runs have no point in common;
+/// [`Error::File`] if the page cannot be written.
 pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Error> {
     let runs = [Run::read(a)?, Run::read(b)?];
     let [of_a, of_b] = [points(&runs[0]), points(&runs[1])];
-    // Servers may differ, as comparing those is a use of this; where a point has no twin of the same server, one of another does.
+    // Servers may differ, since this also serves to compare servers. A point without a counterpart of the
+    // same server and storage is compared with a point of another server.
     let pairs: Vec<(&Point, &Point)> = of_a
         .iter()
         .filter_map(|p| {
@@ -105,7 +107,7 @@ fn chart(pairs: &[(&Point, &Point)]) -> Vec<super::charts::Chart> {
     vec![super::charts::two_runs(&words, &a, &b)]
 }
 
-/// For terminals.
+/// Formats a table for terminals.
 fn plain(table: &Table, a: &Path, b: &Path) -> String {
     let width = |i: usize| {
         let cells = table.rows.iter().filter_map(|r| r.get(i)).chain(table.columns.get(i));

@@ -1,4 +1,4 @@
-//! What the windows of a step come to.
+//! The figures of a step, from its windows.
 
 use crate::folder::Measured;
 use crate::record::{Event, Latency, Second, Side, Step, Window};
@@ -7,58 +7,60 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Windows in which other guests took more of the machine than this are void.
+/// A window is void if other guests took more than this share of the machine's CPU time.
 pub const STEAL_LIMIT: f64 = 0.1;
 
 /// A point of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Which.
+    /// The step.
     pub step: Step,
     /// Whether it was measured to its end.
     pub whole: bool,
-    /// Why not, where that is known.
+    /// The reason if it was not, where known.
     pub broken: Option<String>,
-    /// What `SELECT VERSION()` said.
+    /// The result of `SELECT VERSION()`.
     pub server_version: String,
-    /// With and without.
+    /// The figures of each side.
     pub sides: BTreeMap<Side, SideFigures>,
-    /// Queries per second, with over without.
+    /// Gain: queries per second with clones over without. Above 1 is better.
     pub throughput: Option<Estimate>,
-    /// CPU time per query, without over with.
+    /// Gain: CPU time per query without clones over with. Above 1 is better.
     pub cpu_per_query: Option<Estimate>,
-    /// User CPU per query, without over with, pooled over all windows; no interval, as ticks are too coarse for one.
+    /// Gain: user CPU time per query without clones over with, pooled over all windows. It has no interval,
+    /// as ticks are too coarse for that.
     pub user_cpu: Option<f64>,
-    /// Server's CPU use, with over without.
+    /// CPU use of the server with clones over without.
     pub cpu_use: Option<Estimate>,
-    /// Pairs that the figures are of.
+    /// Pairs that the figures are made of.
     pub pairs: usize,
-    /// Pairs with a window in which nothing was done or too much was stolen.
+    /// Pairs with a window in which no query was answered, or other guests took too much CPU time.
     pub void: usize,
-    /// Pairs left out by the rule for outliers.
+    /// Pairs left out as outliers.
     pub outliers: usize,
-    /// Throughput's ratios of the pairs used, for comparing runs.
+    /// The throughput ratios of the used pairs, for comparing runs.
     #[serde(skip)]
     pub ratios: Vec<f64>,
-    /// The same of CPU per query.
+    /// The ratios of CPU time per query, likewise.
     #[serde(skip)]
     pub cpu_ratios: Vec<f64>,
-    /// What `whet optimize` said, where it was run in this step; written down of it is what it makes of its counts.
+    /// The output of `whet optimize`, if it ran in this step. Only the modelled events in it (`dyno`) are
+    /// written as JSON.
     #[serde(rename = "modelled", serialize_with = "dyno")]
     pub optimize: Option<Value>,
-    /// Each second, where those are kept.
+    /// Each second, where recorded.
     pub seconds: Vec<Second>,
     /// Latencies.
     pub latencies: Vec<Latency>,
-    /// Moments to point at.
+    /// Moments to mark, in seconds since the load began.
     pub marks: Vec<(f64, String)>,
-    /// Conditions checked: name, whether it holds, what was found.
+    /// Checked conditions: name, whether the condition holds, what was found.
     pub checks: Vec<(String, bool, String)>,
-    /// Fixed rate, and of which highest.
+    /// The fixed rate in requests per second, and the full rate that it was derived from.
     pub rate: Option<(f64, Option<f64>)>,
-    /// Whether the load was steady before it was measured.
+    /// Whether the load became steady before it was measured.
     pub steady: Option<bool>,
-    /// Queries tried again.
+    /// Queries that failed for reasons of the data (deadlocks).
     pub retried: u64,
 }
 
@@ -67,23 +69,25 @@ fn dyno<S: Serializer>(said: &Option<Value>, serializer: S) -> Result<S::Ok, S::
     said.as_ref().and_then(|said| said.get("dyno")).serialize(serializer)
 }
 
-/// One side's own figures.
+/// The figures of one side.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideFigures {
     /// Queries per second.
     pub rate: Estimate,
-    /// Server's CPU time per query, µs.
+    /// Median of the server's CPU time per query, µs.
     pub cpu_us: f64,
     /// CPUs that the server used.
     pub cpus: Estimate,
-    /// Share of the machine that was idle.
+    /// Median share of the machine's CPU time that was idle.
     pub idle: f64,
+    /// Queries in all windows.
+    pub queries: f64,
     /// Hardware events summed over all windows.
     pub events: BTreeMap<String, f64>,
 }
 
 impl Point {
-    /// Of a step.
+    /// Computes the figures of a step.
     pub fn of(measured: &Measured<'_>, seed: u64) -> Self {
         let mut point = Self {
             step: measured.step.clone(),
@@ -138,7 +142,7 @@ impl Point {
             pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect();
         let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
         self.void = whole.len() - sound.len();
-        // One rule, one set of pairs for all figures: by throughput, which every server has.
+        // One rule gives one set of pairs for all figures. It goes by throughput, which every server has.
         let ratios: Vec<f64> = sound.iter().map(|(a, b)| rate(a) / rate(b)).collect();
         let wild = stats::outliers(&ratios);
         let used: Vec<_> = sound.iter().zip(&wild).filter(|(_, wild)| !**wild).map(|(p, _)| *p).collect();
@@ -181,13 +185,14 @@ impl SideFigures {
             cpu_us: stats::median(&all(cost))? * 1e6,
             cpus: stats::bootstrap_median(&all(cpus), seed)?,
             idle: stats::median(&all(|w| if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 }))?,
+            queries: all(count).iter().sum(),
             events,
         })
     }
 }
 
-/// Seconds in which a load nearly stood still (under 60% of its side's median), told apart by whether the server wrote
-/// pages in more than twice its usual number: when and which.
+/// Returns the seconds in which a load nearly stood still (under 60% of its side's median), with their kind.
+/// In a checkpoint stall, the server wrote more than twice its median number of pages.
 pub fn stalls(seconds: &[Second]) -> Vec<(f64, &'static str)> {
     let mut found = Vec::new();
     for side in Side::BOTH {
@@ -272,7 +277,26 @@ mod tests {
     }
 
     #[test]
-    fn stalls_are_told_from_checkpoints() {
+    fn queries_and_events_are_sums_over_the_same_windows() {
+        let short = |event: Event| match event {
+            Event::Window(w) => {
+                let events = BTreeMap::from([("cycles".to_owned(), 1e6 * w.queries as f64)]);
+                Event::Window(Window { seconds: 0.2, events, ..w })
+            }
+            other => other,
+        };
+        let pair = |p| [window(p, Side::Without, 100 + p as u64, 0.2), window(p, Side::With, 120, 0.2)];
+        let events: Vec<Event> = (0..10).flat_map(pair).map(short).collect();
+        let step = step();
+        let point = Point::of(&Measured { step: &step, events: events.iter().collect(), whole: true }, 1);
+        for figures in point.sides.values() {
+            assert!((figures.queries * 1e6 / figures.events["cycles"] - 1.0).abs() < 1e-9);
+        }
+        assert!((point.sides[&Side::With].queries - 1200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn checkpoint_stalls_differ_from_other_stalls() {
         let second = |at: f64, tps: f64, flushed: u64| Second {
             at,
             pair: 0,
@@ -295,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_without_work_are_void_and_single_ones_count_nowhere() {
+    fn pairs_without_work_are_void_and_half_pairs_are_left_out() {
         let mut events = vec![window(0, Side::With, 0, 0.0), window(0, Side::Without, 10, 1.0)];
         events.extend([window(1, Side::With, 10, 1.0), window(1, Side::Without, 10, 1.0)]);
         events.push(window(2, Side::With, 10, 1.0));

@@ -1,10 +1,10 @@
-//! A run in one sentence.
+//! The result of a run in one sentence.
 
 use super::figures::Point;
 use super::tables::one_of;
 use crate::stats::Estimate;
 
-/// One sentence of what came out.
+/// Returns one sentence with the gains of all points.
 pub fn headline(points: &[Point], unit: &str, names: [&str; 2]) -> String {
     let best = |get: fn(&Point) -> Option<Estimate>| {
         let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();

@@ -1,4 +1,5 @@
-//! From raw data to a page: figures, charts, one HTML file with all in it. Measures nothing.
+//! From raw data to a page: figures, charts, and one HTML file that contains them all. Nothing is measured
+//! here.
 
 mod charts;
 mod compare;

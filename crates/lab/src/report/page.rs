@@ -1,4 +1,4 @@
-//! The page: one HTML file that needs nothing else.
+//! The page: one self-contained HTML file.
 
 use super::charts::{self, Chart};
 use super::figures::{Point, STEAL_LIMIT};
@@ -22,31 +22,31 @@ const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
 const LIBRARY: &str = include_str!("../../assets/echarts.js");
 
-/// All points of a run.
+/// Computes the figures of all steps of a run.
 pub fn points(run: &Run) -> Vec<Point> {
     run.steps().iter().map(|s| Point::of(s, run.head.seed)).collect()
 }
 
-/// How the sides are called.
+/// Returns the names of the sides.
 pub fn names(head: &Head) -> [&'static str; 2] {
     if head.scenario.common().null { ["A (nothing)", "B (nothing)"] } else { ["with whet", "without"] }
 }
 
-/// Draws the report; where it is.
+/// Writes the report and returns its path.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// [`Error::File`] if the file cannot be written; [`Error::Bug`] for faults of the template.
 pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
     let path = output.map_or_else(|| run.path.join("report.html"), Path::to_owned);
     put(&path, &html(run)?)?;
     Ok(path)
 }
 
-/// What the run was and all figures of its report, as JSON: `head` is its run.json, but for where whet lay on that machine; `points`
-/// are its steps.
+/// Returns the description of the run and all figures of its report, as JSON. `head` is the content of
+/// run.json, without the path of whet on that machine. `points` are the steps.
 ///
 /// # Errors
-/// Figures that JSON has no form for.
+/// [`Error::Bug`] if a figure has no form in JSON.
 pub fn summary(run: &Run) -> Result<String, Error> {
     let mut head = run.head.clone();
     head.scenario.common_mut().whet = None;
@@ -54,7 +54,7 @@ pub fn summary(run: &Run) -> Result<String, Error> {
     serde_json::to_string_pretty(&summary).map_err(|e| Error::Bug(e.to_string()))
 }
 
-/// Writes a whole file, or leaves the old one.
+/// Writes a whole file, or keeps the old file.
 pub fn put(path: &Path, text: &str) -> Result<(), Error> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -109,39 +109,39 @@ fn html(run: &Run) -> Result<String, Error> {
     render(&page)
 }
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug, Serialize)]
 pub struct Page {
     /// Its title.
     pub title: String,
-    /// One sentence of what came out.
+    /// One sentence with the result.
     pub lead: String,
-    /// Name and value.
+    /// Names and values.
     pub facts: Vec<(String, String)>,
     /// What makes the figures doubtful.
     pub findings: Vec<String>,
-    /// Steps that are not whole.
+    /// Steps that are not finished.
     pub broken: Vec<String>,
-    /// Loads that never were steady.
+    /// Loads that never became steady.
     pub unsteady: Vec<String>,
     /// Charts.
     pub charts: Vec<Chart>,
     /// Tables.
     pub tables: Vec<Table>,
-    /// Paragraphs.
+    /// The paragraphs on the method.
     pub method: Vec<String>,
     /// All figures as JSON.
     pub figures: String,
 }
 
-/// The page's text.
+/// Returns the HTML of a page.
 ///
 /// # Errors
-/// Faults of the template.
+/// [`Error::Bug`] for faults of the template.
 pub fn render(page: &Page) -> Result<String, Error> {
     let bug = |e: minijinja::Error| Error::Bug(format!("the report's template: {e:#}"));
     let mut environment = Environment::new();
-    // Words begin at the left, figures end at the right.
+    // Cells with words are aligned left, cells with figures right.
     environment.add_test("word", |cell: &str| {
         let of = |kind: fn(char) -> bool| cell.chars().filter(|c| kind(*c)).count();
         of(char::is_alphabetic) > of(|c| c.is_ascii_digit())
@@ -164,7 +164,7 @@ pub fn render(page: &Page) -> Result<String, Error> {
         .map_err(bug)
 }
 
-/// JSON that may stand inside a script element: no text in it can end that.
+/// Escapes JSON for a script element, so that no text in the JSON can end the element.
 fn inert(json: &str) -> String {
     json.replace('<', "\\u003c")
 }

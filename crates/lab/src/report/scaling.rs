@@ -1,12 +1,13 @@
-//! How throughput follows the number of CPUs.
+//! How throughput depends on the number of CPUs.
 
 use super::figures::Point;
 use super::tables::{Table, number};
 use crate::record::Side;
 use crate::stats::Estimate;
 
-/// Of all points whose CPUs were varied: efficiency against the fewest CPUs with the same threads per CPU, or where that was not
-/// measured, the same threads; and where more CPUs did less. `None` where CPUs were not varied.
+/// Tables all points whose number of CPUs was varied, with their efficiency. The base of the efficiency is
+/// the fewest CPUs with the same threads per CPU or, if not measured, with the same threads. The table marks
+/// points at which more CPUs did less. `None` if the number of CPUs was not varied.
 pub fn table(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points.iter().filter(|p| !p.sides.is_empty()) {

@@ -7,9 +7,11 @@ use crate::stats::Estimate;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// One chart for each load that several servers ran, of their throughput: lines over threads where those vary, else bars.
+/// Draws the throughput of each load that several servers ran: lines over the number of threads if that
+/// varies, else bars.
 pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
-    // Where CPUs are varied, a chart over those has all servers already; a fixed rate is the same for all.
+    // If CPUs are varied, a chart over their number has all servers already. A fixed rate is the same for all
+    // servers.
     let compared = |p: &&Point| !p.sides.is_empty() && p.step.cpus.is_none() && p.rate.is_none();
     let points: Vec<&Point> = points.iter().filter(compared).collect();
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();

@@ -6,25 +6,25 @@ use crate::stats::{self, Estimate};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A table: words in the first column, figures in the others.
+/// A table: words in the first column, mostly figures in the others.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// What to know before reading it.
+    /// What a reader must know before reading the table.
     pub note: String,
-    /// Heads.
+    /// The heads of the columns.
     pub columns: Vec<String>,
-    /// Cells.
+    /// The cells of each row.
     pub rows: Vec<Vec<String>>,
 }
 
-/// A ratio with its interval.
+/// Formats a ratio with its interval.
 pub fn ratio(e: Option<Estimate>) -> String {
     e.map_or_else(|| "–".to_owned(), |e| format!("×{:.3} ({:.3}–{:.3})", e.value, e.low, e.high))
 }
 
-/// A number with as many digits as are worth reading.
+/// Formats a number with as many digits as are useful.
 pub fn number(v: f64) -> String {
     match v.abs() {
         a if !v.is_finite() || a == 0.0 => "0".to_owned(),
@@ -56,12 +56,12 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// One of what windows count.
+/// Returns the singular of a unit of windows.
 pub(super) fn one_of(unit: &str) -> &str {
     if unit == "queries" { "query" } else { unit.trim_end_matches('s') }
 }
 
-/// The main table: every point.
+/// Returns the main table, with all points.
 pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
     let [with, without] = names;
     let columns = vec![
@@ -108,7 +108,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
     }
 }
 
-/// Per-second samples of loads that keep them; `None` where there are none.
+/// Returns the statistics of per-second samples. `None` if no load recorded them.
 pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
@@ -138,7 +138,7 @@ pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, note, columns, rows })
 }
 
-/// Latencies of the lab's own loads.
+/// Returns the latencies of the lab's own loads. `None` if there are none.
 pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points {
@@ -170,7 +170,8 @@ pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title: "Response times".to_owned(), note, columns, rows })
 }
 
-/// What the CPU's front end has to do: by hardware counters where there are any, else by whet's exact counts.
+/// Returns the events of the CPU's front end: by hardware counters where there are any, and as modelled by
+/// whet from exact counts.
 pub fn front_end(points: &[Point], names: [&str; 2]) -> Vec<Table> {
     let mut tables = Vec::new();
     let measured: Vec<Vec<String>> = points.iter().flat_map(|p| hardware(p, names)).collect();
@@ -211,13 +212,11 @@ fn hardware(p: &Point, names: [&str; 2]) -> Vec<Vec<String>> {
         let get = |e: &str| f.events.get(e).copied();
         let (instructions, cycles) = (get("instructions")?, get("cycles")?);
         let per_1000 = |e: &str| get(e).map_or_else(|| "–".to_owned(), |v| number(v * 1e3 / instructions));
-        // cpu_us and rate are of the same windows: queries there were.
-        let queries_per_cycle = f.rate.value / (cycles / p.pairs.max(1) as f64);
         Some(vec![
             p.step.to_string(),
             name.to_owned(),
             number(instructions / cycles),
-            number(queries_per_cycle * 1e6),
+            number(f.queries * 1e6 / cycles),
             per_1000("L1-icache-load-misses"),
             per_1000("iTLB-load-misses"),
             per_1000("branch-misses"),
@@ -227,7 +226,7 @@ fn hardware(p: &Point, names: [&str; 2]) -> Vec<Vec<String>> {
     [line(Side::Without, names[1]), line(Side::With, names[0])].into_iter().flatten().collect()
 }
 
-/// The share by which the modelled figures of a step change, by whet's name of each.
+/// Returns the modelled figures of a step before and after the rebuild, with the name of each.
 pub fn modelled_changes(p: &Point) -> Vec<(&'static str, f64, f64)> {
     const KINDS: [(&str, &str); 7] = [
         ("taken_branches", "taken branches"),
@@ -257,7 +256,8 @@ fn model(p: &Point) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Conditions of the data, each with how many points it was looked at in and what was found where it does not hold.
+/// Returns the conditions of the data. Each has the number of points that checked it, and what was found
+/// where it does not hold.
 pub fn checks(points: &[Point]) -> Option<Table> {
     let mut rows: Vec<(&str, usize, Vec<String>)> = Vec::new();
     for (p, (name, ok, found)) in points.iter().flat_map(|p| p.checks.iter().map(move |c| (p, c))) {
@@ -283,7 +283,7 @@ pub fn checks(points: &[Point]) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title: "Consistency".to_owned(), note, columns, rows })
 }
 
-/// What whet did.
+/// Returns what `whet optimize` reported in each step that ran it.
 pub fn whet(points: &[Point]) -> Option<Table> {
     let rows: Vec<Vec<String>> = points
         .iter()
@@ -323,7 +323,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn digits_that_are_worth_reading() {
+    fn numbers_have_a_useful_number_of_digits() {
         let shown: Vec<String> =
             [0.0, 3.0, 0.01234, 1.234, 12.34, 123.4, 1234.0, 1_234_567.8].map(number).to_vec();
         assert_eq!(shown, ["0", "3", "0.012", "1.23", "12.3", "123", "1,234", "1,234,568"]);

@@ -1,4 +1,5 @@
-//! What the same work costs: requests come at a fixed rate, with and without, and the server's CPU use is compared.
+//! Compares the CPU use of a server for the same work: requests come at a fixed rate, with and without
+//! clones.
 
 use crate::db::Address;
 use crate::driver::{Driver, Worker};
@@ -45,7 +46,7 @@ pub struct FixedRate {
     pub settle: f64,
 }
 
-/// A read of one row by its key, which is what sysbench's point select does.
+/// A client that reads one row by its key in each request, as sysbench's point select does.
 #[derive(Debug)]
 struct PointSelect {
     conn: Conn,
@@ -79,7 +80,7 @@ impl FixedRate {
     /// Measures every server.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let sysbench = lab.sysbench(self.tables, self.rows)?;
@@ -128,7 +129,8 @@ impl FixedRate {
         Ok(load.retried())
     }
 
-    /// Requests per second when none waits for its time, after a second of warming up.
+    /// Returns the requests per second at full speed, measured for at most three seconds after one second of
+    /// warming up.
     fn full_rate(&self, lab: &Lab, load: &mut Driver) -> Result<f64, Error> {
         lab.commands.interrupt.sleep(Duration::from_secs(1))?;
         let (begin, before) = (Instant::now(), load.work().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What all scenarios have in common.
+//! The list of scenarios, and what they have in common.
 
 use super::fixed_rate::FixedRate;
 use super::oltp_rw::OltpRw;
@@ -20,7 +20,8 @@ pub enum Scenario {
         after_help = "Examples:\n  whet-lab stalls\n  whet-lab stalls --tests oltp_read_only --threads 1,4,16 --server mariadb --server mysql-9.7"
     )]
     Stalls(Stalls),
-    /// TPC-H's 22 queries against the number of the server's CPUs and of threads: throughput, efficiency, negative scaling.
+    /// TPC-H's 22 queries against the number of the server's CPUs and of threads: throughput, efficiency,
+    /// negative scaling.
     #[command(
         after_help = "Examples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
     )]
@@ -43,7 +44,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Stalls(_) => "stalls",
@@ -54,7 +55,7 @@ impl Scenario {
         }
     }
 
-    /// What it shares with the others.
+    /// Returns the options that all scenarios share.
     pub fn common(&self) -> &Common {
         match self {
             Self::Stalls(s) => &s.common,
@@ -65,7 +66,7 @@ impl Scenario {
         }
     }
 
-    /// The same, to be changed.
+    /// As [`Self::common`], to be changed.
     pub fn common_mut(&mut self) -> &mut Common {
         match self {
             Self::Stalls(s) => &mut s.common,
@@ -76,12 +77,12 @@ impl Scenario {
         }
     }
 
-    /// Whether its load, or the making of its data, is sysbench's.
+    /// Returns whether sysbench is the load or creates the data.
     pub fn needs_sysbench(&self) -> bool {
         matches!(self, Self::Stalls(_) | Self::OltpRw(_) | Self::FixedRate(_))
     }
 
-    /// What its windows count.
+    /// Returns the unit that the windows count.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Stalls(_) | Self::OltpRw(_) | Self::Scaling(_) => "queries",
@@ -90,7 +91,7 @@ impl Scenario {
         }
     }
 
-    /// How many steps it has.
+    /// Returns the number of steps.
     pub fn steps(&self) -> usize {
         self.common().homes()
             * match self {
@@ -102,10 +103,10 @@ impl Scenario {
             }
     }
 
-    /// Measures.
+    /// Runs the scenario.
     ///
     /// # Errors
-    /// The first of anything; what was measured is kept.
+    /// The first error. Everything measured before is kept.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         match self {
             Self::Stalls(s) => s.run(lab),

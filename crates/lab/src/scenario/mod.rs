@@ -1,4 +1,4 @@
-//! The benchmarks, one a file.
+//! The scenarios, one in each file.
 
 pub mod fixed_rate;
 pub mod oltp_rw;

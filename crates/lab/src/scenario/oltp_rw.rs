@@ -1,4 +1,5 @@
-//! Reads and writes with many connections: blocks of some seconds with and without, each second kept.
+//! Reads and writes with many connections: blocks of some seconds with and without clones, with the figures
+//! of each second.
 
 use crate::error::Error;
 use crate::lab::Lab;
@@ -35,10 +36,10 @@ pub struct OltpRw {
 }
 
 impl OltpRw {
-    /// Measures every number of threads on every server and storage folder.
+    /// Measures each number of threads on each server and storage folder.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);

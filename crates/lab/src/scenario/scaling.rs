@@ -1,6 +1,7 @@
-//! A select load that scans much of the data, against the number of the server's CPUs and of threads.
+//! Queries that scan much of the data, with varied numbers of the server's CPUs and of threads.
 //!
-//! A window here is a fixed piece of work in place of a fixed time: every thread runs all queries once, each in an order of its own.
+//! A window here is a fixed amount of work, not a fixed time: each thread runs all queries once, in its own
+//! order.
 
 use crate::error::Error;
 use crate::gauge::Gauge;
@@ -59,17 +60,17 @@ impl Scaling {
         }
     }
 
-    /// How many steps it has for one server.
+    /// Returns the number of steps for one server.
     pub fn steps(&self) -> usize {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let server = if all >= 4 { all / 2 } else { all };
         self.cpus(server).iter().map(|c| self.threads(*c).len()).sum()
     }
 
-    /// Measures every number of CPUs and threads on every server.
+    /// Measures each number of CPUs and threads on each server.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let all = tpch::queries();
         let wanted: Vec<usize> =
@@ -113,7 +114,7 @@ impl Scaling {
             sides.restore()
         })?;
         if self.data.is_none() {
-            // Gigabytes, and made again within minutes.
+            // The files may hold gigabytes, and can be generated again within minutes.
             let _ = std::fs::remove_dir_all(&data);
         }
         Ok(())
@@ -133,14 +134,14 @@ impl Scaling {
         let round = |number: u64, stop: &AtomicBool, lab: &Lab| {
             all_once(lab, server, queries, step.threads, lab.seed.wrapping_add(number), stop)
         };
-        // Once through all: then the data is in memory.
+        // One round of all queries brings the data into memory.
         round(0, &AtomicBool::new(false), lab)?;
         let seconds = begin.elapsed().as_secs_f64();
         lab.folder.add(step, Event::WarmUp { seconds, steady: true, rates: Vec::new() })?;
         lab.progress.doing("whet optimize");
         let stop = AtomicBool::new(false);
         let answer = std::thread::scope(|scope| {
-            // whet looks at a server at work: rounds go on until it is done.
+            // whet must sample a server at work, so rounds go on until `whet optimize` ends.
             let lab = &*lab;
             let load = scope.spawn(|| {
                 let mut number = 1;
@@ -166,7 +167,7 @@ impl Scaling {
                 lab.progress.part(pair, self.pairs);
                 sides.go(side)?;
                 let before = gauge.read()?;
-                // Both sides of a pair run the same orders.
+                // Both sides of a pair run the queries in the same orders.
                 round(1000 + pair as u64, &AtomicBool::new(false), lab)?;
                 let after = gauge.read()?;
                 let done = queries.len() as u64 * step.threads as u64;
@@ -177,7 +178,7 @@ impl Scaling {
     }
 }
 
-/// Every thread runs all queries once, unless it is stopped.
+/// Runs all queries once in each thread, unless stopped.
 fn all_once(
     lab: &Lab,
     server: &Server,
@@ -216,18 +217,18 @@ fn all_once(
     })
 }
 
-/// Keeps all threads of a server on some CPUs; those that it starts later are born there.
+/// Binds all threads of a server to some CPUs. Threads that it starts later inherit them.
 fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
     let Some(pid) = server.pid else {
         return Err(Error::Usage("the server is on another host: its CPUs cannot be set from here".into()));
     };
     let set = guard::set_of(cpus);
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-    // Twice, for threads that were born meanwhile of ones that had not been moved yet.
+    // Twice: meanwhile, threads that were not bound yet may have started others.
     for _ in 0..2 {
         for task in std::fs::read_dir(&tasks).map_err(Error::file(&tasks))?.flatten() {
             let id = task.file_name().to_str().and_then(|t| t.parse().ok()).and_then(Pid::from_raw);
-            // A thread may have ended since.
+            // A thread may have ended.
             let _ = id.map(|id| rustix::thread::sched_setaffinity(Some(id), &set));
         }
     }
@@ -235,16 +236,16 @@ fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A size of the data on the command line.
+/// Parses a scale factor of the data.
 fn factor(s: &str) -> Result<f64, String> {
     match s.parse() {
         Ok(v) if (0.01..=10_000.0).contains(&v) => Ok(v),
-        // Of fewer than 100 suppliers the specification's formula takes some twice for one part.
+        // With fewer than 100 suppliers, the specification's formula picks some supplier twice for one part.
         _ => Err(format!("{s:?} is no factor from 0.01 to 10000")),
     }
 }
 
-/// 1, 2, 4 … and the number itself.
+/// Returns 1, 2, 4 … up to `all`, and `all` itself.
 fn powers(all: usize) -> Vec<usize> {
     let mut found: Vec<usize> = (0..16).map(|p| 1 << p).take_while(|n| *n < all).collect();
     found.push(all.max(1));

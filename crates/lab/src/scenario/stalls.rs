@@ -1,4 +1,4 @@
-//! Where the front end of the CPU loses: read-only loads from one thread to many.
+//! Read-only loads from one thread to many, which show the stalls of the CPU's front end.
 
 use crate::error::Error;
 use crate::lab::Lab;
@@ -43,10 +43,10 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Measures every load at every number of threads on every server.
+    /// Measures each load at each number of threads on each server.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
@@ -56,7 +56,7 @@ impl Stalls {
         lab.each_home(&settings, |lab, home, storage| {
             let mut filled = false;
             for test in &self.tests {
-                // A process of its own for each load: clones are made for that load alone.
+                // Each load gets a new server process, so clones are made for this load alone.
                 let mut server = home.start()?;
                 if !filled {
                     lab.fill(&sysbench, &mut server)?;

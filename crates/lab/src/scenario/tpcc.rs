@@ -1,4 +1,5 @@
-//! TPC-C-like transactions in cache: CPU use over time, stalls, what each transaction takes; servers side by side.
+//! TPC-C-like transactions in cache: CPU use over time, stalls, latencies of each transaction, several
+//! servers side by side.
 
 use crate::driver::Driver;
 use crate::error::Error;
@@ -41,10 +42,10 @@ pub struct Tpcc {
 }
 
 impl Tpcc {
-    /// Measures every number of terminals on every server and storage folder.
+    /// Measures each number of terminals on each server and storage folder.
     ///
     /// # Errors
-    /// The first of anything.
+    /// The first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let fit = u32::try_from(self.common.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
@@ -94,14 +95,14 @@ impl Tpcc {
             lab.folder.add(step, Event::Latency(latency))?;
         }
         let retried = load.retried();
-        // All terminals must be done before the data is looked at.
+        // All terminals must have ended before the data is checked.
         drop(load);
         check(lab, step, server, "after")?;
         Ok(retried)
     }
 }
 
-/// Looks at all conditions; all are written down before the first that does not hold is an error.
+/// Checks all conditions. All are recorded before the first broken condition is returned as an error.
 fn check(lab: &mut Lab, step: &Step, server: &Server, when: &str) -> Result<(), Error> {
     lab.progress.doing("checking the data");
     let mut db = server.address.enter()?;

@@ -1,15 +1,16 @@
-//! The specification's consistency conditions (clause 3.3.2), each as a statement that counts what breaks it.
+//! The specification's consistency conditions (clause 3.3.2), each as a statement that counts the rows that
+//! break it.
 
-/// One of them.
+/// A consistency condition.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
-    /// Its number in clause 3.3.2 and what it says.
+    /// Its number in clause 3.3.2, and the condition.
     pub name: &'static str,
-    /// Counts what breaks it.
+    /// The statement that counts the rows that break it.
     pub sql: &'static str,
 }
 
-/// Those of data that transactions have changed; number 11 holds of new data alone and is left out.
+/// The conditions that hold after transactions. Condition 11 holds for new data alone and is left out.
 pub const CONDITIONS: [Condition; 11] = [
     Condition {
         name: "1: W_YTD is the sum of D_YTD",

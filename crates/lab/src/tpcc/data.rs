@@ -1,4 +1,4 @@
-//! The nine tables and their first content (clauses 1.3 and 4.3.3).
+//! The nine tables and their initial content (clauses 1.3 and 4.3.3).
 
 use super::random::{NAME_LOAD, data, digits, letters, money, name, non_uniform, zip};
 use super::{DISTRICTS, Scale};
@@ -10,7 +10,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
-/// Rows of one INSERT.
+/// Rows in one INSERT.
 const BATCH: usize = 500;
 
 const SCHEMA: [&str; 9] = [
@@ -35,18 +35,18 @@ const SCHEMA: [&str; 9] = [
      s_order_cnt INT, s_remote_cnt INT, s_data VARCHAR(50), PRIMARY KEY (s_w_id, s_i_id)) ENGINE=InnoDB",
 ];
 
-/// Makes the tables, empty.
+/// Creates the tables, empty.
 ///
 /// # Errors
-/// The server's.
+/// The server's error.
 pub fn create(db: &mut Db) -> Result<(), Error> {
     SCHEMA.iter().try_for_each(|sql| db.run(sql))
 }
 
-/// Fills them, several warehouses at a time.
+/// Fills the tables, several warehouses at a time.
 ///
 /// # Errors
-/// The server's, and where somebody wants an end.
+/// The server's error; [`Error::Interrupted`] on an interrupt.
 pub fn fill(address: &Address, scale: Scale, seed: u64, interrupt: &Interrupt) -> Result<(), Error> {
     items(&mut Rows::new(address, interrupt)?, scale, &mut generator(seed, "items"))?;
     let lanes = std::thread::available_parallelism().map_or(2, usize::from).clamp(1, 8);
@@ -74,7 +74,7 @@ pub fn fill(address: &Address, scale: Scale, seed: u64, interrupt: &Interrupt) -
     results.into_iter().collect()
 }
 
-/// Rows on their way into one table after the other.
+/// Rows that wait for their INSERT, into one table at a time.
 struct Rows<'a> {
     db: Db,
     interrupt: &'a Interrupt,
@@ -87,7 +87,7 @@ impl<'a> Rows<'a> {
         Ok(Self { db: address.enter()?, interrupt, table: "", waiting: Vec::new() })
     }
 
-    /// Values as SQL; all text here is made of letters and digits, so nothing needs escaping.
+    /// Adds a row, given as SQL. All text here is made of letters and digits, so nothing needs escaping.
     fn add(&mut self, table: &'static str, values: &str) -> Result<(), Error> {
         if self.table != table || self.waiting.len() >= BATCH {
             self.flush()?;
@@ -123,7 +123,7 @@ fn items(rows: &mut Rows<'_>, scale: Scale, rng: &mut Pcg64Mcg) -> Result<(), Er
 
 fn warehouse(rows: &mut Rows<'_>, scale: Scale, w: u32, rng: &mut Pcg64Mcg) -> Result<(), Error> {
     let tax = |rng: &mut Pcg64Mcg| format!("0.{:04}", rng.random_range(0..=2000));
-    // Ten for each customer, as their history says.
+    // 10.00 for each customer, as the customer's row of `history` has it.
     let ytd = i64::from(scale.customers) * 1_000;
     let (name, at, rate) = (letters(rng, 6, 10), address_of(rng), tax(rng));
     rows.add("warehouse", &format!("{w},'{name}',{at},{rate},{}", money(ytd * i64::from(DISTRICTS))))?;

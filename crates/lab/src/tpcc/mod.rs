@@ -1,8 +1,10 @@
-//! TPC-C-like transactions: schema, data, the five transactions with the specification's mix, its consistency conditions.
+//! TPC-C-like transactions: schema, data, the five transactions in the specification's mix, and its
+//! consistency conditions.
 //!
-//! After TPC-C 5.11, with these departures: no keying and thinking times (terminals ask again at once), no presentation at a
-//! terminal, deliveries done in the foreground, and `shrink` divides the numbers of items, customers and orders for short tests. So results are not
-//! tpmC and may not be compared with published ones.
+//! The load follows TPC-C 5.11, with these departures. There are no keying and thinking times: a terminal
+//! sends its next transaction at once. Nothing is presented at a terminal. Deliveries run in the foreground.
+//! `shrink` divides the numbers of items, customers and orders, for short tests. So results are not tpmC, and
+//! may not be compared with published results.
 
 mod check;
 mod data;
@@ -13,14 +15,14 @@ pub use check::CONDITIONS;
 pub use data::{create, fill};
 pub use terminal::{KINDS, Terminal};
 
-/// How much data there is.
+/// The size of the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
     /// Warehouses.
     pub warehouses: u32,
-    /// Items, and stock entries of each warehouse: 100,000.
+    /// Items, and stock entries of each warehouse: 100,000 if not shrunk.
     pub items: u32,
-    /// Customers of each district, and its orders at first: 3,000.
+    /// Customers of each district, and its initial orders: 3,000 if not shrunk.
     pub customers: u32,
 }
 
@@ -28,13 +30,14 @@ pub struct Scale {
 pub const DISTRICTS: u32 = 10;
 
 impl Scale {
-    /// The specification's numbers, divided by `shrink`.
+    /// Returns the specification's numbers divided by `shrink`: at least 100 items and 30 customers.
     pub fn new(warehouses: u32, shrink: u32) -> Self {
         let shrink = shrink.max(1);
         Self { warehouses, items: (100_000 / shrink).max(100), customers: (3_000 / shrink).max(30) }
     }
 
-    /// Orders below this number are delivered in the data as it is made: seven tenths of them.
+    /// Returns the first order that is not delivered in the initial data. The orders below it, seven tenths
+    /// of all, are delivered.
     pub fn first_new_order(&self) -> u32 {
         self.customers * 7 / 10 + 1
     }

@@ -1,4 +1,4 @@
-//! Random values as clause 2.1.5, 2.1.6 and 4.3.2 want them.
+//! Random values as clauses 2.1.5, 2.1.6 and 4.3.2 specify them.
 
 use super::Scale;
 use rand::RngExt;
@@ -6,33 +6,34 @@ use rand_pcg::Pcg64Mcg;
 
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
-/// The constant of names when data is made, and when it is used: their difference must be 65 to 119 but not 96 or 112.
+/// The constant for names when data is created. Its difference to [`NAME_RUN`] must be 65 to 119, but not 96
+/// or 112.
 pub const NAME_LOAD: u32 = 157;
-/// See [`NAME_LOAD`].
+/// The constant for names when data is used; see [`NAME_LOAD`].
 pub const NAME_RUN: u32 = 223;
 
-/// The non-uniform distribution of clause 2.1.6.
+/// Draws from the non-uniform distribution of clause 2.1.6.
 pub fn non_uniform(rng: &mut Pcg64Mcg, a: u32, c: u32, low: u32, high: u32) -> u32 {
     let (x, y) = (rng.random_range(0..=a), rng.random_range(low..=high));
     ((x | y).wrapping_add(c)) % (high - low + 1) + low
 }
 
-/// A customer, some much more often than others.
+/// Draws a customer. Some customers are drawn much more often than others.
 pub fn customer(rng: &mut Pcg64Mcg, scale: &Scale) -> u32 {
     non_uniform(rng, 1023, 259, 1, scale.customers)
 }
 
-/// An item, likewise.
+/// Draws an item. Some items are drawn much more often than others.
 pub fn item(rng: &mut Pcg64Mcg, scale: &Scale) -> u32 {
     non_uniform(rng, 8191, 7911, 1, scale.items)
 }
 
-/// A name that some customer has.
+/// Draws a name that some customer has.
 pub fn some_name(rng: &mut Pcg64Mcg, scale: &Scale) -> String {
     name(non_uniform(rng, 255, NAME_RUN, 0, 999) % scale.customers.min(1000))
 }
 
-/// Three syllables by the three digits of a number (clause 4.3.2.3).
+/// Returns the name of a number: one syllable for each of its three digits (clause 4.3.2.3).
 pub fn name(number: u32) -> String {
     [number / 100, number / 10, number]
         .iter()
@@ -41,18 +42,18 @@ pub fn name(number: u32) -> String {
         .collect()
 }
 
-/// Letters.
+/// Draws `low` to `high` letters.
 pub fn letters(rng: &mut Pcg64Mcg, low: usize, high: usize) -> String {
     let length = rng.random_range(low..=high);
     (0..length).map(|_| char::from(rng.random_range(b'a'..=b'z'))).collect()
 }
 
-/// Digits.
+/// Draws `length` digits.
 pub fn digits(rng: &mut Pcg64Mcg, length: usize) -> String {
     (0..length).map(|_| char::from(rng.random_range(b'0'..=b'9'))).collect()
 }
 
-/// Letters, with ORIGINAL somewhere in one of ten.
+/// Draws letters. One text in ten has ORIGINAL somewhere in it.
 pub fn data(rng: &mut Pcg64Mcg) -> String {
     let mut text = letters(rng, 26, 50);
     if rng.random_range(0..10) == 0 {
@@ -62,12 +63,12 @@ pub fn data(rng: &mut Pcg64Mcg) -> String {
     text
 }
 
-/// A zip code (clause 4.3.2.7).
+/// Draws a zip code (clause 4.3.2.7).
 pub fn zip(rng: &mut Pcg64Mcg) -> String {
     digits(rng, 4) + "11111"
 }
 
-/// Money in cents as a decimal.
+/// Formats cents as a decimal number.
 pub fn money(cents: i64) -> String {
     let sign = if cents < 0 { "-" } else { "" };
     format!("{sign}{}.{:02}", cents.unsigned_abs() / 100, cents.unsigned_abs() % 100)
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn all_values_lie_in_range_and_some_come_more_often() {
+    fn customers_lie_in_range_and_some_are_drawn_more_often() {
         let scale = Scale::new(1, 1);
         let mut rng = generator(1, "nurand");
         let mut counts = vec![0_u32; scale.customers as usize + 1];

@@ -10,16 +10,17 @@ use mysql::{Conn, Params, Row, Value, from_row_opt};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-/// The transactions, and of a hundred how many (clause 5.2.3: the least of each but the first, which gets the rest).
+/// The transactions, with the percentage of each. Clause 5.2.3 gives the least percentage of each but the
+/// first, which gets the rest.
 const MIX: [(&str, u32); 5] =
     [("new order", 45), ("payment", 43), ("order status", 4), ("delivery", 4), ("stock level", 4)];
-/// Their names, in the order of what [`Terminal::request`] answers.
+/// The names of the transactions, in the order of the indices that `request` returns.
 pub const KINDS: [&str; 5] = [MIX[0].0, MIX[1].0, MIX[2].0, MIX[3].0, MIX[4].0];
 
-/// A value that is fetched, as the specification wants, and not looked at.
+/// A value that is fetched, as the specification demands, and not used.
 type Unread = Value;
 
-/// A session of a district's terminal.
+/// The session of a terminal, which belongs to a warehouse.
 #[derive(Debug)]
 pub struct Terminal {
     conn: Conn,
@@ -30,16 +31,16 @@ pub struct Terminal {
 type Done = Result<(), mysql::Error>;
 
 impl Terminal {
-    /// At home in one warehouse.
+    /// Opens the session of a terminal of this warehouse.
     ///
     /// # Errors
-    /// Where the server does not let it in.
+    /// An error if the server refuses the session.
     pub fn new(address: &Address, scale: Scale, warehouse: u32) -> Result<Self, Error> {
         Ok(Self { conn: address.enter()?.conn, scale, warehouse })
     }
 
     fn all<T: FromRow>(&mut self, sql: &str, params: impl Into<Params>) -> Result<Vec<T>, mysql::Error> {
-        // The connection keeps statements: each is prepared once.
+        // The connection caches statements, so each is prepared once.
         let statement = self.conn.prep(sql)?;
         let rows: Vec<Row> = self.conn.exec(&statement, params)?;
         rows.into_iter().map(|row| Ok(from_row_opt(row)?)).collect()
@@ -58,7 +59,7 @@ impl Terminal {
         rng.random_range(1..=DISTRICTS)
     }
 
-    /// Another warehouse than one's own, where there is one.
+    /// Draws another warehouse than the terminal's own, if there is more than one.
     fn remote(&self, rng: &mut Pcg64Mcg) -> u32 {
         if self.scale.warehouses == 1 {
             return self.warehouse;
@@ -70,7 +71,7 @@ impl Terminal {
     fn new_order(&mut self, rng: &mut Pcg64Mcg) -> Done {
         let (w, d, c) = (self.warehouse, Self::district(rng), customer(rng, &self.scale));
         let count = rng.random_range(5..=15_u32);
-        // One in a hundred has an item that does not exist, and is rolled back.
+        // One transaction in a hundred has an item that does not exist, and is rolled back.
         let fails = rng.random_range(0..100) == 0;
         let mut lines: Vec<(u32, u32, u32)> = (0..count)
             .map(|_| {
@@ -78,7 +79,8 @@ impl Terminal {
                 (item(rng, &self.scale), supply, rng.random_range(1..=10))
             })
             .collect();
-        // All terminals lock stock in one order, so that they do not deadlock on it; the specification leaves the order free.
+        // All terminals lock stock in the same order, so that they do not deadlock on it. The specification
+        // leaves the order free.
         lines.sort_unstable();
         let local = u32::from(lines.iter().all(|l| l.1 == w));
         self.conn.query_drop("START TRANSACTION")?;
@@ -135,7 +137,8 @@ impl Terminal {
         )
     }
 
-    /// By name in six of ten cases, then the middle one of all that have it (clause 2.5.2.2), else by number.
+    /// Draws a customer: in six of ten cases by name, else by number. Of all customers with the name, it is
+    /// the middle customer (clause 2.5.2.2).
     fn some_customer(&mut self, rng: &mut Pcg64Mcg, w: u32, d: u32) -> Result<u32, mysql::Error> {
         if rng.random_range(0..10) >= 6 {
             return Ok(customer(rng, &self.scale));
@@ -219,7 +222,7 @@ impl Terminal {
                 "SELECT no_o_id FROM new_order WHERE no_w_id = ? AND no_d_id = ? ORDER BY no_o_id LIMIT 1 FOR UPDATE",
                 (w, d),
             )?;
-            // A district with nothing to deliver is passed over.
+            // A district with nothing to deliver is left out.
             let Some(order) = oldest else { continue };
             self.put(
                 "DELETE FROM new_order WHERE no_w_id = ? AND no_d_id = ? AND no_o_id = ?",
@@ -283,7 +286,8 @@ impl Worker for Terminal {
             _ => self.stock_level(rng),
         };
         if done.is_err() {
-            // A lock wait that ran out has rolled back its statement alone. Where the session is gone the first error says so.
+            // A lock wait timeout rolls back its statement alone, so the transaction is rolled back here. If
+            // the session is gone, the first error reports it.
             let _ = self.conn.query_drop("ROLLBACK");
         }
         done.map(|()| kind)
@@ -295,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mix_is_the_specifications() {
+    fn the_mix_is_that_of_the_specification() {
         assert_eq!(MIX.iter().map(|m| m.1).sum::<u32>(), 100);
         assert!(MIX[1].1 >= 43 && MIX[2..].iter().all(|m| m.1 >= 4));
     }

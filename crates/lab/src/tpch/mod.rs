@@ -1,4 +1,4 @@
-//! TPC-H's tables and queries. Its data is made by a real generator (DuckDB's) and read from files.
+//! TPC-H's tables and queries. DuckDB's generator makes the data as files, from which the tables are filled.
 
 use crate::command::{Commands, Spec, find};
 use crate::db::{Address, Db};
@@ -10,12 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 const QUERIES: &str = include_str!("queries.sql");
-/// Makes the files. Kept apart from the lab, as the generator is Python's.
+/// The script that makes the files. It is no part of the lab's program, as the generator is a Python package.
 const GENERATOR: &str = include_str!("generate.py");
-/// Rows of one INSERT.
+/// Rows in one INSERT.
 const BATCH: usize = 500;
 
-/// Name and columns. Keys are those that the specification allows: primary keys and foreign ones.
+/// Name and columns of each table. The keys are those that the specification allows: primary and foreign
+/// keys.
 const TABLES: [(&str, &str); 8] = [
     ("region", "r_regionkey INT PRIMARY KEY, r_name CHAR(25), r_comment VARCHAR(152)"),
     (
@@ -56,15 +57,16 @@ const TABLES: [(&str, &str); 8] = [
     ),
 ];
 
-/// The 22 queries.
+/// Returns the 22 queries.
 pub fn queries() -> Vec<&'static str> {
     QUERIES.split("------\n").skip(1).map(str::trim).collect()
 }
 
-/// Makes one file a table in `folder`, fields between bars.
+/// Makes one file for each table in `folder`, with fields between bars. `factor` is the scale factor.
 ///
 /// # Errors
-/// Where there is no Python with DuckDB and its extension.
+/// [`Error::Missing`] if there is no Python with DuckDB and its extension; [`Error::Command`] if the
+/// generator fails.
 pub fn generate(commands: &Commands, factor: f64, folder: &Path) -> Result<(), Error> {
     let python = find("python3")
         .ok_or_else(|| Error::Missing { program: "python3".into(), get: "apt-get install python3".into() })?;
@@ -85,10 +87,10 @@ pub fn generate(commands: &Commands, factor: f64, folder: &Path) -> Result<(), E
     }
 }
 
-/// Makes and fills all tables from files named after them (`.tbl`).
+/// Creates all tables and fills them from files named after them (`.tbl`).
 ///
 /// # Errors
-/// Files that are missing or odd; the server's.
+/// An error if a file cannot be read; the server's error; [`Error::Interrupted`] on an interrupt.
 pub fn fill(address: &Address, folder: &Path, interrupt: &Interrupt) -> Result<(), Error> {
     let mut db = address.enter()?;
     for (table, columns) in TABLES {
@@ -119,7 +121,7 @@ fn insert(db: &mut Db, table: &str, rows: &mut Vec<String>) -> Result<(), Error>
     done
 }
 
-/// A line of a file as SQL. dbgen ends its lines with a bar, others do not.
+/// Turns a line of a file into SQL. dbgen ends its lines with a bar, other programs do not.
 fn row(line: &str) -> String {
     let fields = line.strip_suffix('|').unwrap_or(line).split('|');
     let quoted: Vec<String> =

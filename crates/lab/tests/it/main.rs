@@ -1,4 +1,4 @@
-//! The laboratory as a program: its scenarios on a real server, and its page.
+//! Tests of whet-lab as a program: its scenarios on a real server, and its report.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
 
 mod page;

@@ -1,4 +1,4 @@
-//! The report, from made-up raw data: in a real browser where there is one.
+//! The report, from made-up raw data. It is shown in a real browser, if there is one.
 
 use crate::support::{lab, made_up, run};
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn browser() -> Option<&'static str> {
     found
 }
 
-/// The page's elements after its script has run, and what it had to say.
+/// Returns the page's elements after its script has run, and the browser's log.
 fn dom(browser: &str, page: &Path, width: u32, dark: bool) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
@@ -41,7 +41,7 @@ fn unescape(text: &str) -> String {
     text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }
 
-/// Values of an attribute, in the order of the page.
+/// Returns the values of an attribute, in the order of the page.
 fn attributes(html: &str, name: &str) -> Vec<String> {
     html.split(&format!("{name}=\"")).skip(1).filter_map(|r| r.split('"').next()).map(unescape).collect()
 }
@@ -69,7 +69,7 @@ fn every_series_is_drawn_with_the_numbers_of_the_raw_data() {
             let found = series.iter().find(|s| s["name"] == name && s["type"] == kind);
             found.unwrap_or_else(|| panic!("no {kind} {name}"))["data"].clone()
         };
-        // The middle of nine windows is four above the first.
+        // The median of nine windows is four above the first.
         assert_eq!(of("with whet", "line"), serde_json::json!([1204, 2304, 4104]));
         assert_eq!(of("without", "line"), serde_json::json!([1004, 2004, 4004]));
         for name in ["with whet", "without"] {
@@ -83,9 +83,10 @@ fn every_series_is_drawn_with_the_numbers_of_the_raw_data() {
     }
 }
 
-/// Two servers that ran the same loads; their lines are told apart, and by variables, so that dark and paper need no other drawing.
+/// Two servers run the same loads. Their lines have different colours, given by CSS variables, so that the
+/// dark page and paper need no other drawing.
 #[test]
-fn servers_stand_side_by_side() {
+fn servers_are_drawn_side_by_side() {
     let Some(browser) = browser() else { return };
     let dir = tempfile::tempdir().unwrap();
     made_up(dir.path(), &RATES, true);
@@ -110,7 +111,7 @@ fn servers_stand_side_by_side() {
             assert!(lines.contains(&(&name, &serde_json::json!(data))), "{name}: {lines:?}");
         }
     }
-    // Bars have the ends of their intervals on them.
+    // Bars carry the ends of their intervals.
     let bars: Value = serde_json::from_str(charts.last().unwrap()).unwrap();
     let kinds: Vec<&str> = bars.as_array().unwrap().iter().filter_map(|s| s["type"].as_str()).collect();
     assert_eq!(kinds, ["bar", "custom", "bar", "custom"]);
@@ -120,7 +121,7 @@ fn servers_stand_side_by_side() {
 }
 
 #[test]
-fn the_page_needs_nothing_else_and_shows_text_as_text() {
+fn the_page_is_self_contained_and_escapes_text() {
     let dir = tempfile::tempdir().unwrap();
     made_up(dir.path(), &RATES, true);
     assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
@@ -133,10 +134,10 @@ fn the_page_needs_nothing_else_and_shows_text_as_text() {
 }
 
 #[test]
-fn a_run_that_was_broken_off_is_shown_as_such() {
+fn the_report_marks_an_unfinished_run() {
     let dir = tempfile::tempdir().unwrap();
     made_up(dir.path(), &RATES, false);
-    // The lab was killed in the middle of a line.
+    // As if the lab had been killed in the middle of a line.
     let data = dir.path().join("data.jsonl");
     let text = fs::read_to_string(&data).unwrap();
     fs::write(&data, &text[..text.len() - 40]).unwrap();
@@ -147,7 +148,7 @@ fn a_run_that_was_broken_off_is_shown_as_such() {
 }
 
 #[test]
-fn what_is_no_run_is_refused_by_name() {
+fn a_folder_without_a_readable_run_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (code, _, err) = run(lab().arg("report").arg(dir.path()));
     assert_eq!(code, Some(3));
@@ -159,7 +160,7 @@ fn what_is_no_run_is_refused_by_name() {
     let (code, _, err) = run(lab().arg("report").arg(dir.path()));
     assert_eq!(code, Some(3));
     assert!(err.contains("its version is 99, this lab reads 1"), "{err}");
-    // A line in the middle that is no record is not passed over.
+    // A line in the middle that is no record is an error.
     fs::write(&head, text).unwrap();
     fs::write(dir.path().join("data.jsonl"), "{\"a\":1}\n").unwrap();
     let (code, _, err) = run(lab().arg("report").arg(dir.path()));
@@ -167,7 +168,7 @@ fn what_is_no_run_is_refused_by_name() {
 }
 
 #[test]
-fn the_figures_are_told_as_json() {
+fn the_figures_are_printed_as_json() {
     let dir = tempfile::tempdir().unwrap();
     made_up(dir.path(), &RATES, true);
     let (code, out, err) = run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));

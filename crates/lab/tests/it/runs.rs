@@ -1,4 +1,4 @@
-//! Every scenario, scaled down, on a real private server; and what goes wrong.
+//! All scenarios, scaled down, on a real private server; and failures.
 
 use crate::support::long::Long;
 use crate::support::{count, lab, left_behind, prepared, records, run, whet};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Small and short; the machine may be busy, so nothing here depends on figures.
+/// Small and short options. The machine may be busy, so no test here depends on figures.
 const SMALL: [&str; 4] = ["--seed=7", "--warm-up=0.5", "--buffer-pool=64", "--settle=0.1"];
 
 fn server_is_here() -> bool {
@@ -21,7 +21,8 @@ fn server_is_here() -> bool {
     is_here
 }
 
-/// A run that must end well; its records. On the prepared server, unless `more` is about another or whet: that wants the real way.
+/// Makes a run that must succeed, and returns its records. It uses the prepared server, unless `more` names
+/// another server or whet.
 fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
@@ -88,7 +89,7 @@ fn oltp_rw() {
     }
 }
 
-/// On two servers in one run: one by its name, and another build of the same version.
+/// Two servers in one run: a server by name, and another build of the same version.
 #[test]
 fn fixed_rate() {
     if server_is_here() {
@@ -110,14 +111,14 @@ fn fixed_rate() {
         let mut servers: Vec<&str> = records.iter().filter_map(|r| r["step"]["server"].as_str()).collect();
         servers.dedup();
         assert!(servers.len() == 2 && servers[1] == format!("{}-2", servers[0]), "{servers:?}");
-        // A busy machine may fall behind, but nothing runs ahead of the rate by much.
+        // A busy machine may fall behind the rate, but never runs ahead of it by much.
         for window in records.iter().filter(|r| r["kind"] == "window") {
             assert!((1..600).contains(&window["queries"].as_u64().unwrap()), "{window}");
         }
     }
 }
 
-/// All that have a name; they are fetched where they are not there.
+/// All servers by name but Debian's. They are fetched if they are not there.
 #[test]
 fn servers_by_name() {
     if std::env::var_os("WHET_STRESS").is_none() || !server_is_here() {
@@ -152,7 +153,7 @@ fn tpcc() {
     }
 }
 
-/// TPC-H's tables in little: one order a customer, one line an order.
+/// Writes TPC-H's tables in small: one order for each customer, one line for each order.
 fn small_tables(folder: &Path) {
     fs::create_dir(folder).unwrap();
     let table = |name: &str, rows: u32, row: &dyn Fn(u32) -> String| {
@@ -200,12 +201,12 @@ fn scaling() {
         let queries: Vec<u64> =
             records.iter().filter(|r| r["kind"] == "window").filter_map(|w| w["queries"].as_u64()).collect();
         assert_eq!(queries, [22, 22, 44, 44]);
-        // What stands in it depends on the machine: with much steal every window is void.
+        // The report's content depends on the machine: with much steal, all windows are void.
         assert!(out.join("report.html").exists());
     }
 }
 
-/// The real generator of TPC-H's data, where its two Python packages are.
+/// The real generator of TPC-H's data, if its two Python packages are installed.
 #[test]
 fn scaling_on_generated_data() {
     if !server_is_here() {
@@ -237,7 +238,7 @@ fn scaling_on_generated_data() {
 }
 
 #[test]
-fn a_server_that_dies_is_named_and_the_run_can_be_resumed() {
+fn a_crashed_server_is_named_and_the_run_can_be_resumed() {
     if !server_is_here() {
         return;
     }
@@ -266,7 +267,7 @@ fn a_server_that_dies_is_named_and_the_run_can_be_resumed() {
 }
 
 #[test]
-fn ctrl_c_ends_all_in_order() {
+fn ctrl_c_ends_the_lab_and_its_children() {
     if !server_is_here() {
         return;
     }
@@ -280,7 +281,7 @@ fn ctrl_c_ends_all_in_order() {
 }
 
 #[test]
-fn a_killed_lab_takes_its_server_along() {
+fn the_server_ends_with_a_killed_lab() {
     if !server_is_here() {
         return;
     }
@@ -293,7 +294,7 @@ fn a_killed_lab_takes_its_server_along() {
     assert!(!Path::new(&format!("/proc/{server}/exe")).exists());
 }
 
-/// One that must be refused before a server is started.
+/// Makes a run that must be refused before a server is started.
 fn refused(arguments: &[&str]) -> (Option<i32>, String, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let (code, _, err) = run(lab().args(arguments).arg("--out").arg(dir.path().join("run")));
@@ -301,7 +302,7 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String, tempfile::TempDir) {
 }
 
 #[test]
-fn what_is_missing_is_named_before_anything_is_made() {
+fn missing_programs_are_named_before_a_window_is_measured() {
     let wanted: [(&[&str], &str, &str); 3] = [
         (
             &["stalls", "--null", "--sysbench=/no/sysbench"],
@@ -323,7 +324,7 @@ fn what_is_missing_is_named_before_anything_is_made() {
 }
 
 #[test]
-fn options_without_sense_are_refused() {
+fn invalid_options_are_refused() {
     for bad in ["--pairs=0", "--window=-1", "--threads=x", "--warm-up=nan"] {
         let (code, err, _) = refused(&["stalls", "--null", bad]);
         assert_eq!(code, Some(2), "{bad}: {err}");
@@ -353,9 +354,9 @@ fn a_port_in_use_is_named() {
     );
 }
 
-/// A full disk is one for all: a small file system of its own, which needs root.
+/// A full disk, as a small file system of its own. Mounting it needs root.
 #[test]
-fn a_full_disk_is_named_and_raw_data_stay() {
+fn a_full_disk_is_named_and_raw_data_is_kept() {
     if !server_is_here() {
         return;
     }
@@ -376,7 +377,8 @@ fn a_full_disk_is_named_and_raw_data_stay() {
     assert!(dir.path().join("run/run.json").exists() && dir.path().join("run/report.html").exists());
 }
 
-/// A server that is there already, told by a wrong password and by the right one.
+/// A server that runs already: with a wrong password, with a database that has tables, and with valid
+/// options.
 #[test]
 fn a_running_server_by_its_address() {
     if !server_is_here() {
@@ -466,7 +468,7 @@ fn a_running_server_by_its_address() {
         !left.contains("bench") && left.contains("shop"),
         "what the lab made is gone, what it found is there: {left}"
     );
-    // The password is nowhere in the run's folder.
+    // No file in the run's folder holds the password.
     for entry in fs::read_dir(&out).unwrap().flatten().filter(|e| e.path().is_file()) {
         let text = fs::read(entry.path()).unwrap();
         let text = String::from_utf8_lossy(&text);

@@ -1,10 +1,10 @@
-//! Made-up windows whose truth is known.
+//! Synthetic windows whose true gain is known.
 
 use super::*;
 use crate::Side;
 use crate::estimate::Random;
 
-/// A number of the standard normal distribution (Box and Muller 1958).
+/// Returns a number of the standard normal distribution (Box and Muller 1958).
 fn normal(random: &mut Random) -> f64 {
     let uniform = |r: &mut Random| (r.next() >> 11) as f64 / (1u64 << 53) as f64;
     let (u, v) = (1.0 - uniform(random), uniform(random));
@@ -15,7 +15,8 @@ fn window(pair: u32, side: Side, work: f64) -> Window {
     Window { pair, side, seconds: 0.2, work, cpu: 0.2, user: 0.15, host_idle: 0.0, hardware: None }
 }
 
-/// The machine drifts by far more than the gain, and each window has a little noise of its own.
+/// Returns windows of a machine that drifts by far more than the gain. Each window has a little noise of its
+/// own.
 fn drifting(pairs: u32, gain: f64, noise: f64, seed: u64) -> Vec<Window> {
     let random = &mut Random(seed);
     let mut windows = Vec::new();
@@ -71,7 +72,8 @@ fn exact_windows_give_exact_figures() {
     }
 }
 
-/// 95 of 100 intervals hold the truth. The seeds are fixed, so that this many do or the method has changed.
+/// 95 of 100 intervals should contain the truth. The seeds are fixed, so another number means that the method
+/// has changed.
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
     let held = |sample: &dyn Fn(u64) -> Sample| {
@@ -99,7 +101,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
 }
 
 #[test]
-fn the_seed_decides() {
+fn the_seed_decides_the_intervals() {
     let windows = drifting(20, 1.1, 0.1, 6);
     assert_eq!(evaluate(&windows, Method::Paired, 7), evaluate(&windows, Method::Paired, 7));
     assert_ne!(evaluate(&windows, Method::Paired, 7), evaluate(&windows, Method::Paired, 8));
@@ -110,7 +112,7 @@ fn windows_without_work_are_left_out_and_counted() {
     let mut windows = drifting(10, 1.1, 0.0, 8);
     windows[3].work = 0.0;
     windows[5].cpu = 0.0;
-    // A server that was restarted begins to count anew.
+    // The counter of a restarted server begins anew.
     windows[8].work = -100.0;
     let f = paired(&windows);
     assert_eq!((f.pairs, f.void_pairs), (7, 3));
@@ -121,7 +123,7 @@ fn windows_without_work_are_left_out_and_counted() {
     assert_eq!(evaluate(&windows, Method::Paired, 1), None);
     assert_eq!(evaluate(&[], Method::Paired, 1), None);
     assert_eq!(evaluate(&[], Method::Classic, 1), None);
-    // A pair that was broken off is none.
+    // A pair with only one window does not count.
     assert_eq!(paired(&drifting(10, 1.1, 0.1, 8)[..19]).pairs, 9);
 }
 
@@ -149,7 +151,7 @@ fn events_are_rates() {
 }
 
 #[test]
-fn judgements() {
+fn verdicts_and_warnings() {
     let busy = Bottleneck { usage: 1.8, capacity: 2.0, host_busy: 1.0, busiest_thread: 0.5 };
     let figures = paired(&drifting(50, 1.2, 0.05, 2));
     let codes = |figures: Option<&Figures>, variation, bottleneck: &Bottleneck, method| {
@@ -176,7 +178,7 @@ fn judgements() {
     wide.factor = Estimate { value: 1.0, low: 0.99, high: 1.02 };
     wide.void_pairs = 10;
     assert_eq!(codes(Some(&wide), 1.0, &busy, Paired), said(Verdict::NoDifference, "void_pairs"));
-    // An interval that leaves 1 out makes no effect of one that is less than a hundredth.
+    // A change of less than 1% is no difference, even if the interval excludes 1.
     for (value, low, high) in [(1.005, 1.001, 1.009), (0.995, 0.992, 0.999), (1.009, 1.001, 1.018)] {
         assert_eq!(verdict(&Estimate { value, low, high }), Verdict::NoDifference);
     }

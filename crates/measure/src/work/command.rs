@@ -1,4 +1,4 @@
-//! A command that prints a number.
+//! Work that a command counts.
 
 use super::Work;
 use crate::WorkError;
@@ -7,19 +7,19 @@ use std::io::Read;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long it may take to print it.
+/// The longest time that the command may take to print the number.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As much of what it prints is looked at: more than any number.
+/// The most bytes of its output that are read. Any number is shorter.
 const LONGEST: u64 = 4096;
 
-/// Work as a shell command counts it: any number that grows with what the target has done.
+/// Work as a shell command counts it. The command prints any number that grows with the target's work.
 #[derive(Clone, Debug)]
 pub struct Command {
     line: String,
 }
 
 impl Command {
-    /// A line for `sh -c`. It is run with whet's rights, twice for each window.
+    /// Creates it from a line for `sh -c`. The line is run with whet's rights, twice for each window.
     #[must_use]
     pub fn new(line: &str) -> Self {
         Self { line: line.to_owned() }
@@ -72,7 +72,7 @@ impl Work for Command {
             .spawn()
             .map_err(|e| self.error(&e.to_string()))?;
         let printed = self.printed(&mut child);
-        // One that goes on after all is not left behind; one that has ended does not mind.
+        // A command that still runs is ended; for one that has ended, this has no effect.
         let _ = child.kill();
         let _ = child.wait();
         let text = printed?;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_other_things() {
+    fn only_a_single_number_is_accepted() {
         let read = |line: &str| Command::new(line).read().map_err(|e| e.message);
         assert_eq!(read("echo 12"), Ok(12.0));
         assert_eq!(read("printf ' 1.5e3 \n\n'"), Ok(1500.0));

@@ -1,4 +1,4 @@
-//! What a target does for others, as a number that grows.
+//! A target's work, as a number that grows.
 
 mod command;
 mod mysql;
@@ -10,18 +10,18 @@ pub use system_calls::SystemCalls;
 
 use crate::WorkError;
 
-/// Counts what a target has done so far.
+/// A counter of the work that a target has done.
 pub trait Work {
-    /// What is counted, for people.
+    /// Returns a description of what is counted, for display.
     fn what(&self) -> String;
 
-    /// A stable name of the kind, for JSON.
+    /// Returns a stable name of the kind of work, for JSON.
     fn kind(&self) -> &'static str;
 
-    /// The count so far, from any beginning, without what the reading itself added. Should it ever fall, the window in
-    /// which it does is left out.
+    /// Returns the count so far, from any start. The work that this read itself causes is not included. If
+    /// the count falls, the window in which it falls is left out.
     ///
     /// # Errors
-    /// [`WorkError`]; the comparison ends with it.
+    /// [`WorkError`]; it ends the comparison.
     fn read(&mut self) -> Result<f64, WorkError>;
 }

@@ -1,7 +1,8 @@
 //! System calls: work that can be counted without the program's help.
 //!
-//! Their number goes with what a program does for others as long as its load is of one kind: a server reads a request,
-//! answers it, waits. It costs every system call of the host some tens of nanoseconds while it counts, on both sides alike.
+//! Their number grows in proportion to a program's work as long as its load is of one kind: a server reads a
+//! request, answers it, waits. Counting costs every system call of the host some tens of nanoseconds, on both
+//! sides alike.
 
 use super::Work;
 use crate::WorkError;
@@ -9,20 +10,22 @@ use engine::{ExitCode, Pid};
 use perf::{Counted, Counter};
 use std::fs;
 
-/// Counts the system calls of all threads of a process, those born later included, until it is dropped.
+/// A counter of the system calls of all threads of a process, later threads included. It counts until it is
+/// dropped.
 #[derive(Debug)]
 pub struct SystemCalls {
     pid: Pid,
-    /// None where only reads and writes can be had.
+    /// `None` if only reads and writes can be counted.
     counter: Option<Counter>,
 }
 
 impl SystemCalls {
-    /// Begins to count. Where the kernel's tracepoint cannot be had, the kernel's own account of reads and writes of files
-    /// and pipes is read instead ([`Work::kind`] tells); sockets read by `recv` are not in it.
+    /// Starts counting. If the kernel's tracepoint is not available, the kernel's counts of reads and writes
+    /// of files and pipes are used instead. [`Work::kind`] names which is used. These counts do not include
+    /// sockets that are read by `recv`.
     ///
     /// # Errors
-    /// [`WorkError`] where neither can be had, or the process is gone.
+    /// [`WorkError`] if neither is available, or if the process has ended.
     pub fn open(pid: Pid) -> Result<Self, WorkError> {
         let mut this = match Counter::open(pid.0, Counted::SystemCalls) {
             Ok(counter) => Self { pid, counter: Some(counter) },
@@ -58,7 +61,7 @@ impl Work for SystemCalls {
     }
 }
 
-/// From /proc/PID/io, see proc_pid_io(5).
+/// Returns the number of reads and writes so far, from /proc/PID/io (see proc_pid_io(5)).
 fn reads_and_writes(pid: Pid) -> Result<f64, WorkError> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => gone(pid),
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_account() {
+    fn reads_and_writes_are_counted_by_the_kernel() {
         let io = "rchar: 99\nwchar: 7\nsyscr: 10\nsyscw: 3\nread_bytes: 5\n";
         assert_eq!(sum_of_calls(io), 13.0);
         assert_eq!(sum_of_calls(""), 0.0);

@@ -1,6 +1,7 @@
-// Code to be fetched, without a library: so a simulator of another make executes the same instructions at the same addresses. For
-// each byte that it is given it does its work once. WORK says which: 1 functions by chance, more than a cache holds; 2 all of
-// them in turn, again and again; 3 loops, a switch and recursion, which fit.
+// Code to be fetched, without a library, so that another simulator executes the same instructions at the same
+// addresses. The program does its work once for each byte that it reads. WORK selects the work: 1 functions
+// at random, more than a cache holds; 2 all of them in turn, again and again; 3 loops, a switch and
+// recursion, which fit.
 typedef unsigned long u64;
 
 #define APART __attribute__((noinline))

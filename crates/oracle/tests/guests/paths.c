@@ -1,8 +1,8 @@
-// Work that takes many kinds of paths, always the same for the same seed, on demand.
+// Work with many kinds of paths, on request, always the same for the same seed.
 //
-// A byte on standard input asks for it, a byte on standard output tells that it is done: 's' has the main thread do the
-// work of all threads, one after the other; 't' has each thread do its own. Functions named p_* are the work; nothing
-// else calls them, and they make no system call.
+// A byte on standard input requests the work, a byte on standard output reports that it is done. 's': the
+// main thread does the work of all threads, one after the other. 't': each thread does its own. Functions
+// named p_* are the work; nothing else calls them, and they make no system call.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static inline uint64_t next(uint64_t *s) {
     return *s = x;
 }
 
-// A jump table with a hole, a default and two cases that run on.
+// A jump table with a hole, a default and two cases that fall through.
 APART static uint64_t p_switch(uint64_t x) {
     switch (x % 13) {
     case 0: return p_mix(x, 1);
@@ -49,7 +49,7 @@ APART static uint64_t p_switch(uint64_t x) {
     return x ^ 0x77;
 }
 
-// A jump table in a loop: a small machine.
+// A jump table in a loop: a small interpreter.
 APART static uint64_t p_machine(const uint8_t *code, int len) {
     uint64_t acc = 1, reg = 2;
     for (int pc = 0; pc < len; pc++) {
@@ -74,7 +74,7 @@ APART static int p_even(unsigned n) { return n == 0 ? 1 : p_odd(n - 1); }
 APART static int p_odd(unsigned n) { return n == 0 ? 0 : p_even(n - 1); }
 
 APART static uint64_t p_last(uint64_t a, uint64_t b) { return a > b ? a - b : b * 2 - a; }
-// Ends in other functions.
+// Ends in calls of other functions.
 APART static uint64_t p_tail(uint64_t a, uint64_t b) {
     if (a % 3 == 0) return p_last(a, b + 1);
     if (b % 5 == 0) return p_mix(b, a);
@@ -120,7 +120,7 @@ APART static int p_compare(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
 }
-// Called back from a library.
+// A library calls its comparison.
 APART static uint64_t p_sort(uint64_t s) {
     uint64_t v[12];
     for (int i = 0; i < 12; i++) v[i] = next(&s) % 50;
@@ -149,7 +149,7 @@ APART static uint64_t p_short(uint64_t n) {
     return sum + (n & 31 ? b[(n & 31) - 1] : 0);
 }
 
-// Flags that stay alive over a branch.
+// Flags that stay live across a branch.
 APART static uint64_t p_carry(uint64_t a, uint64_t b) {
     uint64_t lo = 0, hi = 0;
     for (int i = 0; i < 5; i++) {
@@ -161,7 +161,7 @@ APART static uint64_t p_carry(uint64_t a, uint64_t b) {
     return lo ^ hi;
 }
 
-// A part that compilers put elsewhere.
+// A part that compilers place elsewhere.
 __attribute__((cold)) APART static uint64_t p_rare(uint64_t x) { return x / 3 + 1; }
 APART static uint64_t p_split(uint64_t x) {
     for (int i = 0; i < 6; i++) {
@@ -185,7 +185,7 @@ APART static uint64_t p_many(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uin
     return r + d * e + f * g;
 }
 
-// All of it for one seed.
+// All of the work for one seed.
 __attribute__((noinline)) uint64_t p_work(uint64_t seed) {
     uint64_t s = seed * 2654435761u + 88172645463325252u, d = 0;
     uint8_t code[40];
@@ -212,7 +212,7 @@ __attribute__((noinline)) void p_all(void) {
     for (uint64_t i = 0; i < THREADS; i++) results[i] = p_work(i);
 }
 
-// Where all threads are while there is nothing to do; they come back to a loop.
+// All threads wait here while there is nothing to do; they return to a loop.
 APART static int waits(int from) {
     char byte;
     long n = read(from, &byte, 1);
@@ -237,9 +237,9 @@ int main(void) {
         pthread_t t;
         if (pipe(wake[i]) || pthread_create(&t, NULL, thread, (void *)i)) abort();
     }
-    // By a pointer that nobody can know: whoever waits at its entry is not passed by.
+    // The compiler cannot know the pointer, so the call reaches the entry, where a test waits for it.
     void (*volatile all)(void) = p_all;
-    // Bound before anybody counts.
+    // Binds the slots before anything is counted.
     all();
     char byte = 'r';
     if (write(1, &byte, 1) != 1) abort();

@@ -1,4 +1,5 @@
-//! Block orders against those of llvm-bolt for the same functions and the same exact counts, by the same score.
+//! Compares block orders with those of llvm-bolt, for the same functions and the same exact counts, by the
+//! same score.
 
 use crate::support::paths::{Paths, own};
 use crate::support::shuffled;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// How much less than llvm-bolt's all of our orders may score.
+/// How far the sum of whet's scores may lie below llvm-bolt's, as a share of llvm-bolt's.
 const SLACK: f64 = 0.005;
 
 fn bolt() -> Option<&'static str> {
@@ -20,7 +21,7 @@ fn bolt() -> Option<&'static str> {
     names.into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
 }
 
-/// The counts as llvm-bolt reads them.
+/// Returns the counts in llvm-bolt's format.
 fn fdata(functions: &[&CountedFunction]) -> String {
     let mut module = ModuleProfile::default();
     for f in functions {
@@ -35,7 +36,7 @@ fn fdata(functions: &[&CountedFunction]) -> String {
     profile::fdata(&profile, &id).text
 }
 
-/// By function: where the blocks were, in the order that llvm-bolt gives them.
+/// Returns for each function the former offsets of its blocks, in the order that llvm-bolt gives them.
 fn bolt_orders(bolt: &str, program: &Path, profile: &str) -> BTreeMap<String, Vec<u64>> {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("profile.fdata");
@@ -68,7 +69,8 @@ fn bolt_orders(bolt: &str, program: &Path, profile: &str) -> BTreeMap<String, Ve
             && let Ok(offset) = u64::from_str_radix(offset, 16)
             && let Some(label) = label.take()
         {
-            // Before anything is changed, a block's first instruction is printed with its place in the file.
+            // Before llvm-bolt changes anything, it prints a block's first instruction with its offset in the
+            // function.
             starts.insert((function.to_owned(), label), offset);
         }
     }
@@ -81,7 +83,7 @@ fn bolt_orders(bolt: &str, program: &Path, profile: &str) -> BTreeMap<String, Ve
         .collect()
 }
 
-/// The plain graph that block orders are made and scored by.
+/// Returns the edges by which block orders are made and scored.
 fn edges(cfg: &Cfg, counts: &Counts) -> Vec<Edge> {
     let mut edges = Vec::new();
     for (from, block) in cfg.blocks.iter().enumerate() {
@@ -101,7 +103,7 @@ fn edges(cfg: &Cfg, counts: &Counts) -> Vec<Edge> {
     edges
 }
 
-/// The block that this one aligns, if it does nothing else.
+/// Returns the block that this one aligns, if it does nothing else.
 fn aligned(cfg: &Cfg, b: usize) -> Option<usize> {
     let insts = cfg.insts_of(BlockId(u32::try_from(b).unwrap()));
     match cfg.blocks[b].term {
@@ -137,7 +139,8 @@ fn block_orders_score_no_less_than_those_of_llvm_bolt() {
             let block = |at: u64| cfg.blocks.iter().position(|b| b.range.start == cfg.entry.add(at));
             let Some(order) = theirs.get(&f.name) else { continue };
             let mut order: Vec<usize> = order.iter().filter_map(|&at| block(at)).collect();
-            // It drops what is there for alignment only; that would lie before what it is fallen through into.
+            // llvm-bolt drops blocks that only align. Such a block would lie before the block that it falls
+            // through into.
             for b in (0..sizes.len()).rev().filter(|b| !order.contains(b)).collect::<Vec<_>>() {
                 if let Some(place) = aligned(cfg, b).and_then(|next| order.iter().position(|&o| o == next)) {
                     order.insert(place, b);
@@ -148,7 +151,7 @@ fn block_orders_score_no_less_than_those_of_llvm_bolt() {
                 eprintln!("{compiler}: {}: llvm-bolt has {lost} blocks that ran elsewhere", f.name);
                 continue;
             }
-            // What never ran is worth nothing anywhere behind what did.
+            // Blocks that never ran add nothing to the score behind the blocks that ran.
             let rest: Vec<usize> = (0..sizes.len()).filter(|b| !order.contains(b)).collect();
             order.extend(rest);
             let ours = layout::score(&graph, &layout::ext_tsp(&graph));

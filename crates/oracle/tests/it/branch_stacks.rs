@@ -1,5 +1,5 @@
-//! A single-step run is turned into what a CPU that records its last 32 branches would deliver; what follows from that
-//! is held against the exact counts of the same run.
+//! Turns a single-step run into the records of a CPU that records its last 32 branches. Compares the counts
+//! that follow from them with the exact counts of the same run.
 
 use crate::support::paths::{Paths, own};
 use crate::support::{shuffled, stress};
@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 use tracee::Process;
 
 const DEPTH: usize = 32;
-/// A stack each so many branches on average; of the work done so many times; and the most by which the shares of all edges
-/// may then differ from the truth, summed up (2 is all).
+/// One stack in so many branches on average; how often the work is done; and the most by which the shares of
+/// all edges may then differ from the truth, summed up (2 is the maximum).
 const SPARSE: [(usize, usize, f64); 3] = [(101, 1, 0.35), (331, 20, 0.15), (1009, 100, 0.13)];
 
-/// Turns steps into taken branches.
+/// Taken branches, made from steps.
 struct Branches<'a> {
     process: &'a Process,
     known: FxHashMap<Avma, (Avma, FlowControl)>,
@@ -48,7 +48,7 @@ impl Branches<'_> {
     }
 }
 
-/// What stacks say that together cover every branch, each but once.
+/// Returns stacks that together cover every branch once.
 fn dense(taken: &[Taken]) -> BranchStacks {
     let mut stacks = BranchStacks::default();
     for begin in (0..taken.len()).step_by(DEPTH - 1) {
@@ -58,7 +58,7 @@ fn dense(taken: &[Taken]) -> BranchStacks {
     stacks
 }
 
-/// What stacks taken now and then say. Were they taken at even distances, work that repeats itself would be looked at in
+/// Returns stacks taken at random distances. At even distances, work that repeats itself would be sampled at
 /// the same places.
 fn sparse(taken: &[Taken], every: usize) -> BranchStacks {
     let mut stacks = BranchStacks::default();
@@ -89,7 +89,7 @@ fn build(compiler: &str, flags: &[&str]) {
     let mut branches = Branches { process: &process, known: FxHashMap::default(), taken: Vec::new() };
     let exact = paths.stepped(&functions, &mut |at, next| branches.step(at, next));
     let all = functions.iter().find(|f| f.name == "p_all").unwrap().cfg.entry;
-    // How it came there, from code that nothing is known of.
+    // How control came there, from unknown code.
     let caller = Avma(0x10_0000);
     let before = [Taken { from: caller, to: caller.add(0x40) }, Taken { from: caller.add(0x50), to: all }];
     let taken = [&before[..], &branches.taken].concat();

@@ -1,4 +1,4 @@
-//! Counters count what a single-step run counts, to the last one; and clones that count do what originals do.
+//! Counters give exactly the counts of a single-step run, and clones that count do what originals do.
 
 use crate::support::paths::{Paths, own};
 use crate::support::{Guest, guests, shuffled, stress};
@@ -29,11 +29,12 @@ fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: b
         ran += wanted.blocks.iter().sum::<u64>();
     }
     assert!(wrong.is_empty(), "{what}: {wrong:?}");
-    // p_tail has conditional tail calls and p_float branches on flags that the last branch left, with no register of its
-    // own: no counter can be there. p_machine and p_switch have jump tables that cannot be cloned, so that the rest runs
-    // in the original. The others are too short for a redirect: p_add to p_compare are called by pointers, and to p_odd, p_even and
-    // p_last jump functions whose originals run while these are counted. p_rare is too short as well: where samples missed its
-    // one caller, it is called by that one's original.
+    // p_tail has conditional tail calls. p_float branches on flags that the last branch left, and has no free
+    // register. Neither can have a counter there. p_machine and p_switch have jump tables that cannot be
+    // cloned, so the rest runs in the original. The others are too short for a redirect: p_add to p_compare
+    // are called by pointers; and functions whose originals run while these are counted jump to p_odd, p_even
+    // and p_last. p_rare is too short as well: if samples missed its one caller, that caller's original calls
+    // it.
     let known = [
         "p_rare",
         "p_tail",
@@ -71,8 +72,8 @@ fn build(compiler: &str, flags: &[&str], seed: u64) {
     let threads = own(&threads);
     assert!(alone.iter().map(|f| f.cfg.entry).eq(threads.iter().map(|f| f.cfg.entry)));
     same(&format!("{what}, random order, four threads"), &threads, &stepped, true);
-    // As a target is counted in earnest: what was sampled, in its own order, and what that calls.
-    // For long enough that on a machine with much else to do most functions are met.
+    // As a target is counted in practice: the sampled functions, in their own order, and the functions that
+    // they call. The time is long enough that most functions are sampled on a busy machine.
     let sampled = OptimizeOptions { sampling: Duration::from_secs(2), ..OptimizeOptions::default() };
     let hot = paths.counted(&sampled, b't');
     let hot = own(&hot);
@@ -81,7 +82,7 @@ fn build(compiler: &str, flags: &[&str], seed: u64) {
     paths.end();
 }
 
-/// The counts of those functions of `all` that are among `some`.
+/// Returns the counts of the functions in `some`; `counts` has those of all functions in `all`.
 fn stepped_of(some: &[&CountedFunction], all: &[&CountedFunction], counts: &[Counts]) -> Vec<Counts> {
     let place = |f: &&CountedFunction| all.iter().position(|a| a.cfg.entry == f.cfg.entry).unwrap();
     some.iter().map(|f| counts[place(f)].clone()).collect()
@@ -101,7 +102,7 @@ fn counters_count_what_a_single_step_run_counts() {
     ];
     for (seed, flags) in (1..).zip(LEVELS) {
         for (i, compiler) in (1..).zip(COMPILERS) {
-            // In the short form three levels, by the compilers in turn.
+            // The short form takes three optimization levels, with the compilers in turn.
             if stress() || (seed <= 3 && seed % 2 == i % 2) {
                 build(compiler, flags, seed);
             }
@@ -109,9 +110,10 @@ fn counters_count_what_a_single_step_run_counts() {
     }
 }
 
-/// Threads that waited in clones of the first round come back into them in the second, where others count.
+/// Threads that waited in clones of the first round return into them in the second round, in which other
+/// clones count.
 #[test]
-fn who_comes_back_late_counts_for_nobody() {
+fn threads_that_return_late_are_not_counted() {
     let mut paths = Paths::start("gcc", &["-O2"]);
     let all = paths.counted(&shuffled(1), b's');
     let all = own(&all);
@@ -124,7 +126,7 @@ fn who_comes_back_late_counts_for_nobody() {
     paths.end();
 }
 
-/// What counting clones of everything in a guest do, against the originals.
+/// Compares clones that count, of everything in a guest, with the originals.
 fn examined(name: &str, seed: u64) -> Report {
     let guest = Guest::start(&guests().join(name), &[]);
     let shuffled = shuffled(seed);

@@ -1,4 +1,5 @@
-//! The model of a front end against another simulator, and paths led through clones against what clones execute.
+//! Compares the fetch model with another simulator, and paths followed through clones with what clones
+//! execute.
 
 use crate::support::paths::Paths;
 use crate::support::stress;
@@ -16,12 +17,12 @@ use tracee::{Process, Run, Stepped, Tid, Watched};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Instructions that are stepped at most.
+/// Most instructions that are stepped.
 const MOST_STEPS: usize = 2_000_000;
 
-/// What a process executes from its next entry to a function until it returns, as a twin of its main thread does: instructions, with
-/// those that repeat themselves once. `start` has the thread come there; it goes on meanwhile. The twin's end is the
-/// guest's to see.
+/// Records what a twin of a process's main thread executes, from the next entry to a function until it
+/// returns. A repeated instruction is recorded once. `start` makes the thread come there; the thread itself
+/// goes on meanwhile. The guest gets the end of the twin.
 fn recorded(pid: Pid, entry: Avma, start: &mut dyn FnMut()) -> Vec<Step> {
     let process = Process::open(pid).unwrap();
     let mut twin = {
@@ -73,7 +74,7 @@ impl Lines {
         Self(program)
     }
 
-    /// Where its work begins: what `nm` says.
+    /// Returns the address at which its work begins, by `nm`.
     fn work(&self) -> Avma {
         let said = Command::new("nm").arg(&self.0).output().unwrap();
         let said = String::from_utf8(said.stdout).unwrap();
@@ -98,7 +99,8 @@ impl Lines {
         path
     }
 
-    /// Instructions and first-level misses, as cachegrind has them, of one round of its work and what is around it.
+    /// Returns instructions and first-level misses by cachegrind, of one round of its work and the code
+    /// around it.
     fn by_cachegrind(&self, dir: &Path, cache: Geometry) -> (u64, u64) {
         let out = dir.join("cachegrind.out");
         let bytes = cache.sets * cache.ways * 64;
@@ -124,7 +126,8 @@ impl Lines {
     }
 }
 
-/// Instructions, and those that missed: cachegrind counts one miss where an instruction misses both its lines.
+/// Returns instructions, and instructions that missed: cachegrind counts one miss if an instruction misses
+/// both its lines.
 fn by_the_model(path: &[Step], cache: Geometry) -> (u64, u64) {
     let mut model = Model::new(&Cpu { icache: cache, ..ICE_LAKE_SERVER }, &[]);
     let (mut missed, mut before) = (0, 0);
@@ -137,11 +140,11 @@ fn by_the_model(path: &[Step], cache: Geometry) -> (u64, u64) {
     (model.events().instructions, missed)
 }
 
-/// What is around the work in the whole run of a program: at most so many instructions, on at most so many lines.
+/// Most instructions, and most lines, that a whole run of a program has around the work.
 const AROUND: (u64, u64) = (64, 8);
 
 #[test]
-fn the_instruction_cache_is_cachegrinds() {
+fn the_instruction_cache_agrees_with_cachegrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("left out: there is no valgrind here");
         return;
@@ -151,7 +154,8 @@ fn the_instruction_cache_is_cachegrinds() {
     for work in 1..=3 {
         let lines = Lines::build(dir.path(), work);
         let path = lines.path();
-        // A smaller one once: the programs differ in how they go through memory, not the caches.
+        // Only the first program runs with all caches: the programs differ in how they access memory, the
+        // caches do not.
         let some = if work == 1 || stress() { &caches[..] } else { &caches[..1] };
         for &cache in some {
             let (instructions, misses) = by_the_model(&path, cache);
@@ -166,9 +170,9 @@ fn the_instruction_cache_is_cachegrinds() {
     }
 }
 
-/// A guest's path as it is recorded, and led through its clones.
+/// A guest's recorded path, and the same path followed through its clones.
 #[test]
-fn a_path_through_originals_is_led_where_clones_go() {
+fn a_path_through_originals_is_followed_through_clones() {
     let builds = [("gcc", &["-O2"][..]), ("clang", &["-O2", "-fPIE", "-pie"])];
     for (compiler, flags) in builds.into_iter().take(if stress() { 2 } else { 1 }) {
         let mut paths = Paths::start(compiler, flags);
@@ -180,7 +184,8 @@ fn a_path_through_originals_is_led_where_clones_go() {
                     paths.work(b's');
                 }
             });
-            // For many rounds of the work, as a busy machine lets few through in less, and not all of it in each.
+            // Long enough for many rounds of the work: on a busy machine few fit into less time, and not
+            // every round has all of it.
             let sampling = Duration::from_secs(2);
             let counting = Some(Duration::from_secs(2));
             let options = OptimizeOptions { sampling, counting, ..OptimizeOptions::default() };
@@ -207,8 +212,8 @@ fn a_path_through_originals_is_led_where_clones_go() {
         assert_eq!((lost, led.len()), (Some(0), with.len()), "{compiler}");
         assert!(with.iter().any(|s| s.at.since(entry).is_none_or(|n| n > 1 << 20)), "none in clones");
 
-        // Drawn from counts, of which those behind tables that cannot be cloned are not known: per instruction about as many
-        // branches are taken on both sides as in truth.
+        // Drawn from counts, without those behind tables that cannot be cloned: on both sides, about as many
+        // branches per instruction are taken as in the recorded path.
         let drawn = engine::fetch_report(pid).unwrap().unwrap();
         let truth = [&without, &with].map(|path| {
             let mut model = Model::new(&ICE_LAKE_SERVER, &[]);

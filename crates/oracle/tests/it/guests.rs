@@ -4,7 +4,7 @@ use crate::support::{Guest, guests, stress};
 use oracle::{Options, Report, examine};
 use std::time::Duration;
 
-/// What compilers make, by kind. The short form runs the first of them.
+/// Guests for the kinds of code that compilers make. The short form runs the first of them.
 const GUESTS: [&str; 19] = [
     "switches.c",
     "tables.c",
@@ -27,7 +27,7 @@ const GUESTS: [&str; 19] = [
     "containers.cc",
 ];
 
-/// How much of a guest is examined.
+/// Returns how much of a guest is examined.
 fn options(seed: u64) -> Options {
     Options {
         max_functions: if stress() { 1000 } else { 20 },
@@ -60,12 +60,12 @@ fn all(seed: u64, flags: &[&str], short: usize) {
     }
     eprintln!("seed {seed}: {total}");
     assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
-    // How many there is time for is the machine's affair.
+    // The machine decides how many functions there is time for.
     let enough = if stress() { 200 } else { 3 * guests.len() };
     assert!(total.examined.len() >= enough, "{} examined", total.examined.len());
-    // Everything that can be has been seen.
+    // Everything that can occur has occurred.
     assert!(total.extra > 0 && total.unmovable > 0 && total.unwound > 0 && total.again > 0, "{total}");
-    // Most of those are libraries'.
+    // Most inlined calls are in libraries.
     assert!(total.inlined > 0 || !stress(), "{total}");
 }
 
@@ -74,26 +74,26 @@ fn clones_do_what_originals_do_in_one_layout() {
     all(1, &[], 5);
 }
 
-/// Where each function begins with an `endbr64`, which clones' direct calls pass by.
+/// Each function begins with an `endbr64`, which direct calls of clones bypass.
 #[test]
 fn clones_do_what_originals_do_in_another_layout() {
     all(2, &["-fcf-protection=full"], 3);
 }
 
 #[test]
-fn calls_that_get_where_they_go_more_directly_do_what_they_did() {
+fn inlined_and_guarded_calls_do_what_originals_do() {
     const GUESTS: [&str; 3] = ["inlining.cc", "virtuals.cc", "containers.cc"];
     let mut total = Report::default();
     for (seed, name) in (3..).zip(if stress() { &GUESTS[..] } else { &GUESTS[..2] }) {
         let options = options(seed);
-        // The small functions alone say nothing.
+        // The small functions alone are not enough.
         let options = Options { max_functions: options.max_functions.max(60), ..options };
         let options = Options { time: options.time.max(Duration::from_secs(8)), ..options };
         total.add(&one(name, &[], options, |guest| guest.shuffle_counted(seed)));
     }
     eprintln!("{total}");
     assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
-    // Each form has been seen, and guards that hold as well as such that do not.
+    // Each form has occurred, and guards that hold as well as guards that fail.
     assert!(total.inlined > 20 && total.exits > 0 && total.guards > 20, "{total}");
     assert!(total.guards_failed > 0 && total.guards_failed < total.guards, "{total}");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A command of `tools/server.py`. It ends what it started when it is told to end.
+/// A command of `tools/server.py`. When it gets SIGTERM, it ends what it started.
 struct Tool(Child);
 
 impl Tool {
@@ -23,7 +23,7 @@ impl Tool {
         line
     }
 
-    /// Tells it to end; whether all was well, and what it said.
+    /// Ends it. Returns whether it succeeded, and its output.
     fn end(mut self) -> (bool, String) {
         self.tell();
         let mut said = String::new();
@@ -46,7 +46,7 @@ impl Drop for Tool {
     }
 }
 
-/// The value of a key in one flat JSON object.
+/// Returns the value of a key in one flat JSON object.
 fn field<'a>(json: &'a str, key: &str) -> &'a str {
     let (_, rest) = json.split_once(&format!("\"{key}\": ")).unwrap_or_else(|| panic!("no {key} in {json}"));
     rest.split([',', '}']).next().unwrap().trim_matches('"')
@@ -74,7 +74,7 @@ fn a_server_under_load() {
     let load = Tool::start(&[&["load"], &socket[..], &kind].concat());
 
     let sampling = Duration::from_secs(2);
-    // Without counting nobody knows where indirect calls go.
+    // Without counting, the targets of indirect calls are not known.
     let counting = Some(Duration::from_secs(1));
     optimize(pid, &OptimizeOptions { sampling, counting, ..OptimizeOptions::default() }, &mut |_| {})
         .unwrap();
@@ -95,7 +95,7 @@ fn a_server_under_load() {
     eprintln!("{} queries", field(&said, "queries"));
     drop(server);
     assert!(reports[0].inlined > 0 && reports[0].guards > 0, "{}", reports[0]);
-    // Of all functions in random order most run too rarely to be met in the time there is.
+    // Of all functions in random order, most run too rarely to be met in the given time.
     let enough = if stress() { [300, 100] } else { [20, 0] };
     for (report, enough) in reports.iter().zip(enough) {
         assert!(report.mismatches.is_empty(), "{} mismatches", report.mismatches.len());

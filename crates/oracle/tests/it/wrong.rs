@@ -1,4 +1,4 @@
-//! Wrong clones are found: what says "no mismatch" must be able to say something else.
+//! Wrong clones are found: a check that reports "no mismatch" must be able to report a mismatch.
 
 use crate::support::{Guest, guests};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -18,17 +18,18 @@ fn run(tamper: Tamper<'_>, max_functions: usize) -> Report {
     tampered(guest, tamper, max_functions)
 }
 
-/// The same with calls that get where they go more directly.
+/// Does the same with calls that are inlined or guarded.
 fn run_inlining(tamper: Tamper<'_>) -> Report {
     let guest = Guest::start(&guests().join("inlining.cc"), &[]);
     guest.shuffle_counted(6);
     tampered(guest, tamper, 40)
 }
 
-/// A caller of functions with ways through them, in the guest of inlining, and two of these.
+/// A caller of functions with paths that can be inlined, in the guest of inlining, and two of these
+/// functions.
 const WAYS: [&str; 3] = ["_Z7by_waysR5Wordsm", "_Z2atP5Wordsm", "_Z10same_pointPK5PointS1_"];
 
-/// The same where a callee that runs in place goes off the way.
+/// Does the same with callees in which control leaves the inlined path.
 fn run_ways(tamper: Tamper<'_>) -> Report {
     let guest = Guest::start(&guests().join("inlining.cc"), &[]);
     guest.shuffle_counted_only(6, &WAYS);
@@ -39,7 +40,7 @@ fn tampered(guest: Guest, tamper: Tamper<'_>, max_functions: usize) -> Report {
     let right = examine(guest.pid(), &options(5)).unwrap();
     assert!(right.mismatches.is_empty(), "{}", right.mismatches[0]);
     let wrong = examine_tampered(guest.pid(), &options(max_functions), tamper).unwrap();
-    // It happened in twins only: the guest itself is right to its end.
+    // Only twins were changed: the guest itself is right to its end.
     guest.finish();
     for m in &wrong.mismatches {
         eprintln!("{m}");
@@ -47,7 +48,7 @@ fn tampered(guest: Guest, tamper: Tamper<'_>, max_functions: usize) -> Report {
     wrong
 }
 
-/// The copies of original instructions up to the first branch, with their bytes.
+/// Returns the copies of original instructions up to the first branch, with their bytes.
 fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
     let first = map.fragments().ranges().next().unwrap();
     let bytes = memory.bytes(first).unwrap();
@@ -65,13 +66,13 @@ fn first_block(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, V
     out
 }
 
-/// What is done for calls in a clone but for the first instruction of each, with their bytes.
+/// Returns the code for calls in a clone, without the first instruction of each, with the bytes.
 fn within(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Vec<u8>)> {
     let within = map.entries().iter().filter(|e| e.link == Link::Within);
     within.map(|e| instruction(map.fragments().address(e.at), memory)).collect()
 }
 
-/// The instruction at an address, with its bytes.
+/// Returns the instruction at an address, with its bytes.
 fn instruction(at: Avma, memory: &dyn ReadMemory) -> (Instruction, Vec<u8>) {
     let mut bytes = [0; 15];
     memory.read(at, &mut bytes).unwrap();
@@ -79,7 +80,7 @@ fn instruction(at: Avma, memory: &dyn ReadMemory) -> (Instruction, Vec<u8>) {
     (inst, bytes[..inst.len()].to_vec())
 }
 
-/// All guards of a clone: the comparison and the branch.
+/// Returns all guards of a clone: the comparison and the branch.
 fn guards(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<(Instruction, Instruction)> {
     let follows = |w: &&[emit::Entry]| w[0].link == Link::Extra && w[1].link == Link::Within;
     let at = |e: &emit::Entry| instruction(map.fragments().address(e.at), memory).0;
@@ -95,7 +96,7 @@ fn says(report: &Report, what: &str) -> bool {
 
 #[test]
 fn a_wrong_number_in_an_inlined_body_is_found() {
-    // The last byte of the number that is loaded.
+    // Changes the last byte of the number that is loaded.
     let change = |map: &AddressMap, memory: &dyn ReadMemory| {
         let loads = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Immediate32;
         let bodies = within(map, memory).into_iter().filter(|(i, _)| loads(i));
@@ -108,7 +109,7 @@ fn a_wrong_number_in_an_inlined_body_is_found() {
     );
 }
 
-/// Calls of what is left of a callee.
+/// Returns the calls of the rest of a callee.
 fn rests(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<Instruction> {
     let aside = map.entries().iter().enumerate().filter(|(i, _)| map.is_aside(*i));
     aside.map(|(_, e)| instruction(map.fragments().address(e.at), memory).0).collect()
@@ -116,7 +117,7 @@ fn rests(map: &AddressMap, memory: &dyn ReadMemory) -> Vec<Instruction> {
 
 #[test]
 fn a_wrong_rest_of_a_callee_is_found() {
-    // One byte further on.
+    // The destination is one byte further on.
     let other = |map: &AddressMap, memory: &dyn ReadMemory| {
         let displacement =
             |i: Instruction| (Avma(i.next_ip()), i.near_branch_target().wrapping_sub(i.next_ip()) + 1);
@@ -128,7 +129,7 @@ fn a_wrong_rest_of_a_callee_is_found() {
 }
 
 #[test]
-fn a_way_through_a_callee_that_is_left_wrongly_is_found() {
+fn a_wrong_exit_from_an_inlined_path_is_found() {
     // The condition is inverted.
     let turn = |map: &AddressMap, memory: &dyn ReadMemory| {
         let exits = within(map, memory).into_iter().filter(|(i, _)| i.is_jcc_short_or_near());
@@ -152,8 +153,8 @@ fn a_guard_that_goes_the_wrong_way_is_found() {
 }
 
 #[test]
-fn a_guard_that_asks_for_a_wrong_table_is_found() {
-    // The table behind: the call would lead elsewhere.
+fn a_guard_with_a_wrong_table_is_found() {
+    // The table's address plus 8: the call would lead elsewhere.
     let other = |map: &AddressMap, memory: &dyn ReadMemory| {
         let constants = guards(map, memory).into_iter().map(|g| Avma(g.0.ip_rel_memory_address()));
         constants.map(|at| (at, memory.u64(at).unwrap().wrapping_add(8).to_le_bytes().to_vec())).collect()
@@ -164,12 +165,12 @@ fn a_guard_that_asks_for_a_wrong_table_is_found() {
 
 #[test]
 fn a_wrong_register_is_found() {
-    // The register operand of the first `op reg, reg`, the lowest bit of its number.
+    // Changes the lowest bit of the number of the register operand in the first `op reg, reg`.
     let flip = |map: &AddressMap, memory: &dyn ReadMemory| {
         let block = first_block(map, memory);
         let found = block.iter().find(|(i, _)| {
             i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register
-                // Clearing any register is the same for a register that is clear.
+                // An instruction that clears a register changes nothing if the other register is clear too.
                 && i.op0_register() != i.op1_register()
         });
         let wrong = found.map(|(i, bytes)| {
@@ -233,7 +234,8 @@ fn wrong_frames_are_found() {
     // The guest never unwinds, so its tables can be wrong without harm: each frame of 16 bytes gets 24.
     let target = Target::open(guest.pid()).unwrap();
     for cache in &target.installed.as_ref().unwrap().caches {
-        // Behind the index of `.eh_frame_hdr`: its head of 12 bytes, whose last word counts the entries of 8 bytes.
+        // The frames lie behind the index of `.eh_frame_hdr`. The index has a head of 12 bytes, whose last
+        // word counts the entries of 8 bytes.
         let index = cache.header.eh_frame_hdr;
         let mut entries = [0; 4];
         target.process.read(index.add(8), &mut entries).unwrap();

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 const DEPTH: usize = 32;
-/// Where the world outside calls from and gets back to.
+/// The address outside all functions from which they are called and to which they return.
 const WORLD: Avma = Avma(0x100);
 
-/// How a block of a test program ends.
+/// The end of a block of a test program.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Return,
@@ -23,7 +23,7 @@ enum End {
 #[derive(Clone, Debug)]
 struct TestBlock {
     nops: u64,
-    /// A call of another function, and how many nops follow it.
+    /// A call of another function, and the number of nops behind it.
     call: Option<(usize, u64)>,
     end: End,
 }
@@ -42,8 +42,8 @@ impl TestBlock {
     }
 }
 
-/// Functions that call only those behind them, and in which only conditional jumps go back: whoever does not take those
-/// gets to an end.
+/// Functions that call only functions with a higher index. Only conditional jumps go back, so a walk that
+/// does not take them reaches an end.
 struct Program {
     functions: Vec<Vec<TestBlock>>,
     cfgs: Vec<Cfg>,
@@ -125,7 +125,7 @@ fn text(f: usize, blocks: &[TestBlock]) -> String {
     t
 }
 
-/// One execution: every branch that it takes, and how often it passed what.
+/// One execution: every branch that it takes, and the exact counts.
 struct Walk<'a> {
     program: &'a Program,
     rng: Rng,
@@ -210,7 +210,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Stacks taken each `every` branches.
+    /// Returns stacks of `depth` branches, one taken after every `every` branches.
     fn stacks(&self, depth: usize, every: usize) -> BranchStacks {
         let mut stacks = BranchStacks::default();
         let mut recent = VecDeque::new();
@@ -221,7 +221,7 @@ impl<'a> Walk<'a> {
             if i > 0 && i % every == 0 {
                 stacks.add(recent.iter().copied());
             } else if last {
-                // Only what no stack has told yet.
+                // Only branches that are in no earlier stack are added.
                 stacks.add(recent.iter().copied().take(i % every + 1));
             }
         }
@@ -261,10 +261,13 @@ fn sparse_stacks_give_consistent_counts_of_the_same_shape() {
     }
 }
 
-/// Two functions: a loop of three blocks with a call and a system call, and one that only returns.
+/// Two functions: a loop of three blocks with a call and a system call, and a function that only returns.
 ///
 /// ```text
-/// 1000 nop; 1001 je 1010 | 1007 call 2000; 100c syscall; 100e nop; 100f nop | 1010 nop; 1011 je 1000 | 1017 ret
+/// 1000 nop; 1001 je 1010
+/// 1007 call 2000; 100c syscall; 100e nop; 100f nop
+/// 1010 nop; 1011 je 1000
+/// 1017 ret
 /// ```
 fn small() -> Vec<Cfg> {
     let f = "function 0x1000\npart 0x1000..0x1018\n\
@@ -291,10 +294,10 @@ fn of_taken(from: u64, to: u64) -> BranchProfile {
 }
 
 #[test]
-fn runs_that_cannot_be_are_rejected() {
+fn impossible_runs_are_rejected() {
     let rejected = |first, last| of_runs(&[(first, last)]).rejected;
     let none = Rejected::default();
-    // Sound ones: also past a branch that was not taken, and past a system call.
+    // Sound runs, including a run past a branch that was not taken and a run past a system call.
     for (first, last) in [(0x1000, 0x1001), (0x1000, 0x1007), (0x100c, 0x1017), (0x2000, 0x2001)] {
         assert_eq!(rejected(first, last), none, "{first:x}");
     }
@@ -306,17 +309,17 @@ fn runs_that_cannot_be_are_rejected() {
     assert_eq!(rejected(0x1000, 0x1013), Rejected { broken: 7, ..none }, "ends inside one");
     assert_eq!(rejected(0x1007, 0x1017), Rejected { broken: 7, ..none }, "passes a call");
     assert_eq!(rejected(0x5000, 0x5008), Rejected { elsewhere: 7, ..none });
-    // What is rejected counts nothing.
+    // Rejected runs count nothing.
     let all = of_runs(&[(0x1010, 0x1001), (0x1010, 0x2001), (0x1007, 0x1017), (0x1008, 0x1017)]);
     assert!(all.functions.iter().all(|c| c.blocks.iter().all(|&n| n == 0)));
 }
 
 #[test]
-fn a_block_runs_once_however_many_calls_it_makes() {
+fn a_block_with_calls_is_counted_once() {
     let cfgs = small();
     let cfgs: Vec<&Cfg> = cfgs.iter().collect();
     let mut tally = Tally::new(&cfgs);
-    // To the call, and from behind it on.
+    // One run ends at the call, the other begins behind it.
     tally.run(Run { first: Avma(0x1000), last: Avma(0x1007) }, 3);
     tally.run(Run { first: Avma(0x100c), last: Avma(0x1011) }, 3);
     let counts = &tally.functions[0];
@@ -327,7 +330,7 @@ fn a_block_runs_once_however_many_calls_it_makes() {
 }
 
 #[test]
-fn branches_that_cannot_be_are_rejected() {
+fn impossible_branches_are_rejected() {
     let none = Rejected::default();
     let bad = Rejected { branches: 7, ..none };
     assert_eq!(of_taken(0x1001, 0x1010).rejected, none);

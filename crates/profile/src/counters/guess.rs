@@ -1,18 +1,21 @@
-//! How often links are passed, guessed from the graph alone.
+//! A guess of how often each link is passed, from the graph alone.
 
 use crate::links::{Link, Place};
 
-/// What is poured in at an entrance, and at one that is rarely used.
+/// The flow that enters at an entrance, and at an entrance that is rarely used.
 const POUR: u64 = 1 << 20;
 const POUR_RARE: u64 = 1 << 10;
-/// The share of a way out of a block, and of one that is rarely taken.
+/// The weight of a way out of a block, and of a way that is rarely taken. A block's flow is divided in
+/// proportion.
 const SHARE: u64 = 16;
 const SHARE_RARE: u64 = 1;
-/// How often all blocks are gone through. A loop with one way out keeps half of what is in it, so little is left.
+/// How often the flow is passed through all blocks. A loop with one way out keeps half of its flow in each
+/// round, so little is left at the end.
 const ROUNDS: usize = 16;
 
-/// What passes each link if water is poured in at all entrances and parts evenly wherever the ways part. Blocks in
-/// loops get more, arms of branches less. `links` is as [`crate::links::links_of`] gives it, of `blocks` blocks.
+/// Returns the flow that passes each link if flow enters at all entrances and is divided evenly among the
+/// ways out of each block, less on rare ones. Blocks in loops get more, arms of branches less. `links` is as
+/// [`crate::links::links_of`] returns it, for `blocks` blocks.
 pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
     let mut pending = vec![0u64; blocks];
     let mut shares = vec![0u64; blocks];
@@ -29,7 +32,7 @@ pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
         }
     }
     for _ in 0..ROUNDS {
-        // What came to the block whose ways out are being gone through.
+        // The flow that came to the block whose ways out come next.
         let mut here = 0;
         for (link, passed) in links.iter().zip(&mut passed) {
             match link.place {

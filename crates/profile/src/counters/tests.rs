@@ -23,7 +23,7 @@ fn points(plan: &CounterPlan) -> Vec<Point> {
     plan.points().iter().map(|p| p.0).collect()
 }
 
-/// 0 branches to 2 or runs on to 1, which goes on to 2.
+/// A graph in which 0 branches to 2 or falls through to 1, which continues to 2.
 fn skip() -> Cfg {
     cfg_at(0, &[(1, cond(2, 1)), (1, fall(2)), (1, ret())])
 }
@@ -43,12 +43,12 @@ fn blocks_are_counted_rather_than_edges() {
 fn counters_of_another_graph_are_refused() {
     let links = u32::try_from(links_of(&skip()).len()).unwrap();
     assert!(CounterPlan::again(&skip(), &[links]).is_none());
-    // The first link of a function comes from outside.
+    // The first link of a function comes from outside, so it cannot have a counter.
     assert!(CounterPlan::again(&skip(), &[0]).is_none());
 }
 
 #[test]
-fn hot_ways_get_no_counter() {
+fn hot_paths_get_no_counter() {
     let plan = |edges: [u64; 2]| {
         let all = edges[0] + edges[1];
         let estimate = Counts {
@@ -56,14 +56,14 @@ fn hot_ways_get_no_counter() {
             edges: vec![edges.to_vec(), vec![edges[1]], vec![]],
             ..Counts::default()
         };
-        // Anywhere but on the taken edge.
+        // A counter can be placed anywhere except on the taken edge.
         CounterPlan::new(&skip(), &estimate, &|p| (p != edge(0, 0)).then_some(INC))
     };
     assert_eq!(points(&plan([90, 10])), [block(1), block(2)]);
     let all = CounterPlan::new(&skip(), &Counts::default(), &anywhere);
     assert_eq!(points(&all), [edge(0, 0), block(1)]);
     assert_eq!(all.solve(&[7, 3]).counts.blocks, [10, 3, 10]);
-    // A loop that turns often is counted where it is left, not where it turns.
+    // A loop that runs many rounds is counted where it is left, not on its back edge.
     let turning = cfg_at(0, &[(1, fall(1)), (1, cond(1, 2)), (1, cond(1, 3)), (1, ret())]);
     let plan = CounterPlan::new(&turning, &Counts::default(), &anywhere);
     assert_eq!(points(&plan).len(), 3);
@@ -72,7 +72,7 @@ fn hot_ways_get_no_counter() {
 
 #[test]
 fn the_cheaper_way_to_count_is_preferred() {
-    // Block 1 and its only edge run equally often: the one that takes one instruction has it.
+    // Block 1 and its only edge run equally often. The counter is placed where it takes one instruction.
     for (dear, want) in [(block(1), edge(1, 0)), (edge(1, 0), block(1))] {
         let by = |p| match p {
             _ if p == dear => Some(Spot { by: CountBy::Register(0), ..INC }),
@@ -85,7 +85,7 @@ fn the_cheaper_way_to_count_is_preferred() {
 }
 
 #[test]
-fn threads_that_came_unseen_explain_too_much() {
+fn unseen_entries_explain_a_surplus() {
     let plan =
         CounterPlan::new(&skip(), &Counts::default(), &|p| [block(0), block(1)].contains(&p).then_some(INC));
     assert_eq!(points(&plan), [block(0), block(1)]);
@@ -99,14 +99,14 @@ fn threads_that_came_unseen_explain_too_much() {
         outflow: vec![0, 0, 12],
     };
     assert_eq!(solved.counts, want);
-    // A value too few is known to be missing.
+    // A missing value makes the counts inexact.
     assert!(plan.solve(&[10, 0]).exact);
     assert!(!plan.solve(&[10]).exact);
 }
 
 #[test]
-fn what_no_counter_can_tell_is_shared_as_guessed() {
-    // Two branches to the same two blocks, and no counter on any edge.
+fn unknown_counts_are_divided_as_guessed() {
+    // Two branches lead to the same two blocks, and no edge has a counter.
     let cfg = cfg_at(0, &[(1, cond(1, 2)), (1, cond(3, 4)), (1, cond(3, 4)), (1, ret()), (1, ret())]);
     let blocks_only = |p| matches!(p, Point::Block(_)).then_some(INC);
     let plan = CounterPlan::new(&cfg, &Counts::default(), &blocks_only);
@@ -122,7 +122,7 @@ fn number(p: Point) -> u32 {
     b.0
 }
 
-/// What really happened: counters at every point, entries and exits.
+/// The true events: how often each point, entrance and exit was passed.
 #[derive(Default, Debug)]
 struct Truth {
     hits: HashMap<Point, u64>,
@@ -162,7 +162,7 @@ fn successors(cfg: &Cfg, b: u32) -> Vec<Dest> {
     all
 }
 
-/// The blocks with an entrance, and those with an exit.
+/// Returns the blocks with an entrance, and those with an exit.
 fn doors(cfg: &Cfg) -> (Vec<u32>, Vec<u32>) {
     let (mut ins, mut outs) = (Vec::new(), Vec::new());
     for link in links_of(cfg) {
@@ -175,11 +175,12 @@ fn doors(cfg: &Cfg) -> (Vec<u32>, Vec<u32>) {
     (ins, outs)
 }
 
-/// Random walks from any entrance out; of each 100, `cut` end in the middle of a block.
+/// Makes random walks from any entrance to any exit. In each block, a walk ends with a probability of `cut`
+/// percent. Returns the true events, and how many walks ended in the middle of a block.
 fn walk(cfg: &Cfg, rng: &mut Rng, walks: u64, cut: u64) -> (Truth, u64) {
     let (ins, outs) = doors(cfg);
     let n = cfg.blocks.len();
-    // Steps to the nearest way out.
+    // The number of steps to the nearest exit.
     let mut far = vec![usize::MAX; n];
     for _ in 0..=n {
         for b in 0..u32::try_from(n).unwrap() {
@@ -229,7 +230,7 @@ fn walk(cfg: &Cfg, rng: &mut Rng, walks: u64, cut: u64) -> (Truth, u64) {
     (truth, unseen)
 }
 
-/// Edges less nodes plus components: how many links no forest can take in.
+/// Returns edges minus nodes plus components: the number of links outside any spanning forest.
 fn cycles(nodes: usize, links: &[Link]) -> usize {
     let mut colour: Vec<usize> = (0..nodes).collect();
     for l in links {
@@ -241,7 +242,7 @@ fn cycles(nodes: usize, links: &[Link]) -> usize {
     links.len() + colour.len() - nodes
 }
 
-/// The least that counters must count, by trying every set of links.
+/// Returns the smallest number of increments, by trying every set of links.
 fn least_increments(cfg: &Cfg, truth: &Truth) -> u64 {
     let links = links_of(cfg);
     let nodes = 2 * cfg.blocks.len() + 1;
@@ -275,7 +276,8 @@ proptest! {
         prop_assert_eq!(again.counters(), values.len());
         prop_assert_eq!(values.len(), cycles(2 * cfg.blocks.len() + 1, &links_of(&cfg)));
         if !guessed {
-            // No more than a counter in each block; to see a loop that has no way out being left takes one more.
+            // The increments are at most those of one counter in each block. A loop without a way out needs
+            // one more counter, to see that control leaves the loop.
             let (_, outs) = doors(&cfg);
             let endless = outs.iter().filter(|&&b| degree(&cfg, b) > 0).map(|&b| exact.blocks[b as usize]);
             prop_assert!(values.iter().sum::<u64>() <= exact.blocks.iter().sum::<u64>() + endless.sum::<u64>());
@@ -283,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn no_set_of_counters_counts_less(cfg in arb_cfg(5), seed in 1u64..) {
+    fn no_set_of_counters_has_fewer_increments(cfg in arb_cfg(5), seed in 1u64..) {
         let (truth, _) = walk(&cfg, &mut Rng(seed), 10, 0);
         prop_assume!(links_of(&cfg).iter().filter(|l| l.point().is_some()).count() <= 14);
         let plan = CounterPlan::new(&cfg, &truth.counts(&cfg), &anywhere);
@@ -291,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn where_counters_cannot_be(cfg in arb_cfg(20), seed in 1u64.., walks in 0u64..40, often in 0u64..=100) {
+    fn counts_where_counters_cannot_be_placed(cfg in arb_cfg(20), seed in 1u64.., walks in 0u64..40, often in 0u64..=100) {
         let mut rng = Rng(seed);
         let (truth, _) = walk(&cfg, &mut rng, walks, 0);
         let exact = truth.counts(&cfg);
@@ -315,24 +317,24 @@ proptest! {
         if solved.exact {
             prop_assert_eq!(solved.counts, exact);
         } else {
-            // What was counted stays, and nobody need have come or left unseen.
+            // The counters' values are kept, and no thread needs to have entered or left unseen.
             prop_assert_eq!(strain(&cfg, &plan, &values, &solved.counts), 0);
         }
     }
 
     #[test]
-    fn cut_walks_are_mended(cfg in arb_cfg(20), seed in 1u64.., walks in 0u64..40, cut in 0u64..30) {
+    fn cut_walks_give_consistent_counts(cfg in arb_cfg(20), seed in 1u64.., walks in 0u64..40, cut in 0u64..30) {
         let (truth, unseen) = walk(&cfg, &mut Rng(seed), walks, cut);
         let plan = CounterPlan::new(&cfg, &Counts::default(), &anywhere);
         let values = truth.values(&plan);
         let solved = plan.solve(&values);
         prop_assert!(solved.counts.is_consistent(&cfg));
-        // The truth would be one answer.
+        // The true counts would be one possible answer.
         prop_assert!(strain(&cfg, &plan, &values, &solved.counts) <= 2 * unseen);
     }
 
     #[test]
-    fn nonsense_is_made_consistent(
+    fn arbitrary_values_give_consistent_counts(
         cfg in arb_cfg(20),
         values in prop::collection::vec(prop_oneof![0u64..10, any::<u64>(), Just(u64::MAX)], 0..60),
         guesses in prop::collection::vec(any::<u64>(), 0..25),
@@ -348,8 +350,8 @@ proptest! {
     }
 }
 
-/// How far counts are from the counters, at the costs of mending: 2 for each thread that came or left where there is
-/// no door, 3 for each count off.
+/// Returns how far counts are from the counters' values, at the costs of `solve`: 2 for each entry or exit
+/// where the graph has none, 3 for each execution too many or too few.
 fn strain(cfg: &Cfg, plan: &CounterPlan, values: &[u64], counts: &Counts) -> u64 {
     let (ins, outs) = doors(cfg);
     let off = plan.links.iter().filter(|l| plan.points.iter().any(|p| Some(p.0) == l.point()));

@@ -32,7 +32,7 @@ fn landing_pads_are_entered_from_nowhere() {
 
 #[test]
 fn a_branch_to_the_program_s_end_is_not_taken() {
-    // Both ways unmeasured: the one that ends in a trap is the unlikely one, whatever its place.
+    // Both arms are unmeasured. The arm that ends in a trap is the unlikely arm, whatever its position.
     for (t, f) in [(1, 2), (2, 1)] {
         let c = cfg_at(0, &[(9, cond(t, f)), (1, Term::Trap), (1, ret())]);
         assert_eq!(infer(&c, &[80]).blocks, [80, 0, 80]);
@@ -80,7 +80,7 @@ proptest! {
         }
         let counts = infer(&cfg, &weights);
         prop_assert!(counts.is_consistent(&cfg), "{counts:?}");
-        // The shape is enough for the choice of blocks, whatever the samples.
+        // The counts have the right shape for the choice of blocks, whatever the samples.
         prop_assert!(crate::hot_blocks(&cfg, &counts, &[])[0]);
     }
 }

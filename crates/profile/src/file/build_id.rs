@@ -1,22 +1,22 @@
-//! Which build of a module.
+//! The build-id: it identifies a build of a module.
 
 use std::fmt;
 
-/// The linker's build-id: some bytes, shown as lower-case hexadecimal digits.
+/// The linker's build-id: some bytes, printed as lower-case hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BuildId(Vec<u8>);
 
 impl BuildId {
-    /// Bytes at most: those of the longest hash that linkers know.
+    /// The largest size: that of the longest hash that linkers support. Bytes.
     pub const MAX: usize = 64;
 
-    /// The id with these bytes; `None` where there are none, or more than [`BuildId::MAX`].
+    /// Returns the id with these bytes; `None` if there are none, or more than [`BuildId::MAX`].
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (1..=Self::MAX).contains(&bytes.len()).then(|| Self(bytes.to_vec()))
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the text that `Display` writes; returns `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
@@ -31,7 +31,7 @@ impl BuildId {
         Self::new(&bytes?)
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -1,37 +1,39 @@
-//! A module's profile as llvm-bolt's text profile (`.fdata`).
+//! Conversion of a module's profile to llvm-bolt's text profile (`.fdata`).
 //!
-//! A line is a branch: `1 NAME OFFSET 1 NAME OFFSET MISPREDICTIONS COUNT`, offsets in hexadecimal from the symbol; one
-//! from `0 [unknown] 0` is an entry of which nobody knows where it came from. (llvm-project, bolt/lib/Profile/DataReader.cpp.)
+//! Each line is a branch: `1 NAME OFFSET 1 NAME OFFSET MISPREDICTIONS COUNT`, with hexadecimal offsets from
+//! the symbol. A line that begins with `0 [unknown] 0` is an entry from an unknown place. (Source:
+//! llvm-project, bolt/lib/Profile/DataReader.cpp.)
 
 use super::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Profile};
 use addr::{Addr, Svma};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// A text profile, and what could not be said in it.
+/// A text profile, and what it leaves out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fdata {
     /// The text.
     pub text: String,
-    /// Functions it tells of.
+    /// The number of functions in it.
     pub functions: usize,
-    /// Functions left out, as they have no symbol, or one whose name is not theirs alone.
+    /// Functions left out: their symbol is missing, shares its name with others, or has a name that would
+    /// need escapes; or another graph at the same address has a greater weight.
     pub unnamed: usize,
-    /// Edges and calls of the functions it tells of that are left out: to functions it cannot name, and to or from cold
-    /// fragments, which have symbols of their own.
+    /// Edges and calls of the contained functions that are left out: to functions that the text cannot name,
+    /// and to or from cold fragments, which have symbols of their own.
     pub edges_left_out: usize,
 }
 
-/// Writes it for one module; empty where the profile does not have that.
+/// Returns the text profile of one module; empty if the profile does not have that module.
 #[must_use]
 pub fn fdata(profile: &Profile, module: &BuildId) -> Fdata {
     let Some(module) = profile.modules.get(module) else { return Fdata::default() };
     let mut out = Fdata::default();
     let names = names(module);
-    // What is known to enter each function.
+    // The number of known entries into each function.
     let mut entered: HashMap<Svma, u64> = HashMap::new();
     for (key, f) in &module.functions {
-        match names.get(&key.at).filter(|_| is_newest(module, *key)) {
+        match names.get(&key.at).filter(|_| is_heaviest(module, *key)) {
             Some(name) => {
                 out.functions += 1;
                 branches(*key, f, name, &names, &mut entered, &mut out);
@@ -42,7 +44,7 @@ pub fn fdata(profile: &Profile, module: &BuildId) -> Fdata {
     for (key, f) in &module.functions {
         let rest = f.entered.saturating_sub(entered.get(&key.at).copied().unwrap_or(0));
         if rest > 0
-            && is_newest(module, *key)
+            && is_heaviest(module, *key)
             && let Some(name) = names.get(&key.at)
         {
             let _ = writeln!(out.text, "0 [unknown] 0 1 {name} 0 0 {rest}");
@@ -51,10 +53,10 @@ pub fn fdata(profile: &Profile, module: &BuildId) -> Fdata {
     out
 }
 
-/// How the tool names the functions: it numbers local symbols of the same name.
+/// Returns the names that llvm-bolt gives to the functions. It numbers local symbols of the same name.
 fn names(module: &ModuleProfile) -> BTreeMap<Svma, String> {
     let name = |f: &FunctionProfile| match f.binding {
-        // A blank or a backslash would have to be escaped, in ways that versions differ in.
+        // Blanks and backslashes would need escapes, and versions of llvm-bolt differ in these.
         _ if f.name.is_empty() || f.name.contains([' ', '\\']) => None,
         Binding::Global => Some(f.name.clone()),
         Binding::Local => Some(format!("{}/1", f.name)),
@@ -63,8 +65,9 @@ fn names(module: &ModuleProfile) -> BTreeMap<Svma, String> {
     module.functions.iter().filter_map(|(key, f)| Some((key.at, name(f)?))).collect()
 }
 
-/// Where two versions of whet cut a function differently, only one of them can be told of.
-fn is_newest(module: &ModuleProfile, key: FunctionKey) -> bool {
+/// Returns whether a function is the one to write of all with the same address: the one with the greatest
+/// weight. Two versions of whet may find different graphs for a function, and the text can hold only one.
+fn is_heaviest(module: &ModuleProfile, key: FunctionKey) -> bool {
     let same = FunctionKey { at: key.at, hash: 0 }..=FunctionKey { at: key.at, hash: u64::MAX };
     let weight = |(k, f): (&FunctionKey, &FunctionProfile)| (f.weight(), k.hash);
     module.functions.range(same).map(weight).max().is_none_or(|best| best.1 == key.hash)
@@ -92,7 +95,7 @@ fn branches(
             if inside(block.last) && inside(to) {
                 let _ = writeln!(out.text, "1 {name} {:x} 1 {name} {to:x} 0 {n}", block.last);
             } else if !f.calls.keys().any(|(at, _)| *at == block.last) {
-                // A conditional tail call; one by a plain jump is among the calls.
+                // This is a conditional tail call. A tail call by a plain jump is among the calls.
                 enters(block.last, key.at.offset(to), n, out);
             }
         }

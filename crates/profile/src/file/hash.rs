@@ -1,11 +1,11 @@
-//! Is it still the same function?
+//! The hash of a function's graph, which shows whether the function is still the same.
 
 use addr::Addr;
 use code::{BlockId, Cfg, Dest, InstBytes};
 
-/// Says whether counts taken on one graph fit another: the same bytes, cut into the same blocks with the same ways
-/// between them, all relative to the entry. FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the value is
-/// kept in files, so it must never change.
+/// Returns a hash that is equal for graphs whose counts fit each other: the same bytes, divided into the same
+/// blocks with the same edges between them, all relative to the entry. The hash is FNV-1a, 64 bits
+/// (<http://www.isthe.com/chongo/tech/comp/fnv/>). Its value is kept in files, so it must never change.
 #[must_use]
 pub fn hash(cfg: &Cfg) -> u64 {
     let mut sum = Fnv::new();
@@ -20,7 +20,7 @@ pub fn hash(cfg: &Cfg) -> u64 {
     sum.0
 }
 
-/// Where a destination is, from the entry on.
+/// Returns the distance of a destination from the entry, in bytes.
 pub(super) fn offset(cfg: &Cfg, dest: Dest) -> i64 {
     let at = match dest {
         Dest::Block(b) => cfg.blocks.get(b.index()).map_or(cfg.entry, |b| b.range.start),

@@ -1,17 +1,18 @@
-//! Several runs as one.
+//! Merging of several profiles.
 
 use super::{BlockProfile, FunctionProfile, Looks, Profile};
 use std::collections::BTreeMap;
 
-/// Counts of one profile are scaled so that they all together stay below this: sums made of them, in any way, then stay far
-/// below 2^64. Exact in a double, too.
+/// The limit for the sum of all counts of one profile. Larger counts are scaled down, so sums of them, in any
+/// combination, stay far below 2^64. A double holds counts below the limit exactly.
 const TAME: u128 = 1 << 52;
 
 impl Profile {
-    /// Adds another profile, as if one long run had seen what both saw: counts are summed, so one that was taken for twice as
-    /// long weighs twice as much. Where one has counted a function and the other only inferred it, the counted one
-    /// stands: inferred numbers are in a unit of their own. Where calls led is summed in any case. The order of merging makes
-    /// no difference.
+    /// Adds another profile, as if one long run had observed both. Counts are summed, so a profile taken for
+    /// twice as long weighs twice as much. If one profile has counted a function and the other only inferred
+    /// it, the counted values stay, because inferred values have a unit of their own. Samples and
+    /// destinations of indirect calls are summed in every case. The result does not depend on the order of
+    /// merging.
     pub fn merge(&mut self, other: Profile) {
         self.exes.extend(other.exes);
         add(&mut self.runs, other.runs);
@@ -32,8 +33,8 @@ impl Profile {
         }
     }
 
-    /// Scales all counts down together where they are so large that sums of them might overflow. Ratios stay, but for
-    /// rounding.
+    /// Scales all counts down together if they are so large that sums of them might overflow. Their ratios
+    /// stay the same, except for rounding.
     pub fn tame(&mut self) {
         let mut total = u128::from(self.samples);
         self.each_count(&mut |n| total += u128::from(*n));
@@ -45,7 +46,7 @@ impl Profile {
             self.samples >>= shift;
             self.each_count(&mut |n| *n >>= shift);
         }
-        // Few looks are what there usually is: they do not go with the counts.
+        // Observations are scaled apart from the counts, because there are usually few of them.
         self.modules.values_mut().flat_map(|m| m.functions.values_mut()).for_each(|f| {
             f.sites.values_mut().flat_map(|s| [&mut s.callees, &mut s.tables]).for_each(tame);
         });
@@ -65,7 +66,8 @@ impl Profile {
     }
 }
 
-/// There are at least as many looks as saw something, and their sum does not overflow.
+/// Makes sure that there are at least as many observations as the places were seen in, and that their sum
+/// does not overflow.
 fn tame(looks: &mut Looks) {
     let sum: u128 = looks.saw.values().map(|&n| u128::from(n)).sum();
     let all = sum.max(u128::from(looks.all));
@@ -81,7 +83,7 @@ fn add(to: &mut u64, n: u64) {
     *to = to.saturating_add(n);
 }
 
-/// Any name is better than none; of two the order of merging must not decide.
+/// Picks one of two names, independently of the order of merging. Any name is better than none.
 fn better(name: &mut String, other: String) {
     if other > *name {
         *name = other;
@@ -118,7 +120,7 @@ fn function(ours: &mut FunctionProfile, theirs: FunctionProfile) {
 }
 
 fn block(ours: &mut BlockProfile, theirs: BlockProfile) {
-    // The same function has it at the same place; a default block has none yet.
+    // The same function has the same last instruction here; a new default block has 0.
     ours.last = ours.last.max(theirs.last);
     add(&mut ours.count, theirs.count);
     sum(&mut ours.edges, theirs.edges);

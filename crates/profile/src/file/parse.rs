@@ -1,4 +1,4 @@
-//! From text to profile.
+//! Parsing of the text form.
 
 use super::print::{BINDINGS, ORIGINS};
 use super::tokens::{Fault, Parsed, Token, Tokens, hex};
@@ -9,10 +9,10 @@ use super::{
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A text that is no profile.
+/// The error for a text that is not a profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileError {
-    /// The line, from 1; one past the last where the text ends too early.
+    /// The line, from 1. If the text ends too early, one past the last line.
     pub line: usize,
     /// The column, from 1. Characters.
     pub column: usize,
@@ -31,10 +31,10 @@ impl std::error::Error for ProfileError {}
 impl std::str::FromStr for Profile {
     type Err = ProfileError;
 
-    /// Reads the text form (the module's head describes it).
+    /// Parses the text form. The documentation at the head of `file.rs` describes it.
     ///
     /// # Errors
-    /// [`ProfileError`] at the first place that cannot be understood, is said twice, or is missing.
+    /// Returns [`ProfileError`] at the first place that cannot be parsed, is repeated, or lacks something.
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let mut parser = Parser::default();
         let mut lines = 0;
@@ -59,10 +59,10 @@ impl std::str::FromStr for Profile {
 }
 
 impl Profile {
-    /// The same from a file's bytes.
+    /// Parses a profile from a file's bytes.
     ///
     /// # Errors
-    /// [`ProfileError`], also where they are not UTF-8.
+    /// Returns [`ProfileError`], also if the bytes are not UTF-8.
     pub fn read(bytes: &[u8]) -> Result<Self, ProfileError> {
         std::str::from_utf8(bytes).map_err(|e| not_text(bytes, e.valid_up_to()))?.parse()
     }
@@ -81,7 +81,7 @@ fn early(lines: usize, message: &str) -> ProfileError {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was read.
+    /// Nothing has been read.
     #[default]
     Start,
     Inside,
@@ -91,10 +91,10 @@ enum Stage {
 #[derive(Default)]
 struct Parser {
     stage: Stage,
-    /// Which the text says it is.
+    /// The version that the text states.
     version: u64,
     profile: Profile,
-    /// Numbers of the head that were said.
+    /// The keywords of the head's numbers that have been read.
     said: Vec<String>,
     module: Option<BuildId>,
     function: Option<FunctionKey>,
@@ -237,7 +237,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Which lines there are in versions since the first.
+    /// Returns an error for a line that exists only from version 2 on, if the text has version 1.
     fn since_second(&self, first: Token<'_>) -> Parsed<()> {
         if self.version > 1 { Ok(()) } else { Err(first.fault("version 1 has no such line")) }
     }

@@ -1,22 +1,22 @@
-//! From profile to text.
+//! Printing of the text form.
 
 use super::{
     Binding, BlockProfile, FunctionKey, FunctionProfile, Looks, Origin, PROFILE_VERSION, Place, Profile,
 };
 use std::fmt::{self, Display, Write};
 
-/// What a reader without documentation needs.
+/// The comment at the start of each file, for readers without documentation.
 const HELP: &str = "\
 # How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
 # A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
 # An indirect call (leads; table: by its virtual table): +WHERE of LOOKS, then ADDRESS[@BUILD-ID] LOOKS that saw it.
 ";
 
-/// The words for how counts were come by.
+/// The keywords for the origins of counts.
 pub(super) const ORIGINS: [(&str, Origin); 3] =
     [("inferred", Origin::Inferred), ("stayed", Origin::Stayed), ("counted", Origin::Counted)];
 
-/// The words for kinds of symbols.
+/// The keywords for the kinds of symbols.
 pub(super) const BINDINGS: [(&str, Binding); 4] = [
     ("none", Binding::None),
     ("shared", Binding::Shared),
@@ -107,7 +107,7 @@ impl Display for Place {
     }
 }
 
-/// With its sign.
+/// A distance, printed with its sign.
 struct Distance(i64);
 
 impl Display for Distance {
@@ -117,7 +117,7 @@ impl Display for Distance {
     }
 }
 
-/// A name as the last word of a line, if there is one.
+/// A name, printed as the last word of a line; nothing if it is empty.
 struct Text<'a>(&'a str);
 
 impl Display for Text<'_> {
@@ -127,21 +127,22 @@ impl Display for Text<'_> {
     }
 }
 
-/// A name without what would break its line or be lost at its ends.
+/// Returns a name without leading and trailing blanks, and with control characters replaced. Such characters
+/// would break the line or be lost at its ends.
 pub(super) fn clean(name: &str) -> String {
     name.trim().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Bytes of the text but for functions.
+/// Returns the size of the text without its functions. Bytes.
 pub(super) fn fixed_len(p: &Profile) -> usize {
     let mut len = Length(0);
     let _ = write_head(&mut len, p);
     let _ = p.modules.iter().try_for_each(|(id, m)| writeln!(len, "module {id}{}", Text(&m.name)));
-    // The line of those left out may grow; `end`.
+    // The line `left-out` may grow, so it is counted at its longest. The other line is `end`.
     len.0 + "left-out 18446744073709551615\nend\n".len()
 }
 
-/// Bytes of one function.
+/// Returns the size of the text of one function. Bytes.
 pub(super) fn function_len(key: FunctionKey, p: &FunctionProfile) -> usize {
     let mut len = Length(0);
     let _ = write_function(&mut len, key, p);

@@ -1,4 +1,4 @@
-//! From counts on a graph to a function's profile, and back.
+//! Conversion between counts on a graph and a function's profile.
 
 use super::hash::offset;
 use super::{BlockProfile, FunctionProfile};
@@ -8,7 +8,8 @@ use code::{Block, BlockId, Cfg, Dest};
 use std::collections::{BTreeMap, HashMap};
 
 impl FunctionProfile {
-    /// Takes down what ran. Who it is and whom it calls is for the caller to add.
+    /// Returns a profile with the counts of all blocks and edges that ran. The caller adds its name, its
+    /// calls and all other fields.
     #[must_use]
     pub fn record(cfg: &Cfg, counts: &Counts) -> Self {
         let mut blocks = BTreeMap::new();
@@ -36,11 +37,12 @@ impl FunctionProfile {
         Self { size, entered: counts.entry, blocks, ..Self::default() }
     }
 
-    /// The counts on a graph with the same [`super::hash()`]: those that [`FunctionProfile::record`] was given, but for two edges
-    /// from one block to one place, which come back as one. Always consistent: where the profile's numbers contradict
-    /// each other the largest stands, and the rest comes from or goes to the outside.
+    /// Returns the counts on a graph with the same [`super::hash()`]. They are the counts that were given to
+    /// [`FunctionProfile::record`], except that two edges from one block to one destination come back as one
+    /// edge. The counts are always consistent: if the profile's numbers contradict each other, the largest is
+    /// used, and the difference enters from or leaves to the outside.
     ///
-    /// The sums of a [`super::Profile::tame`] profile's counts do not overflow.
+    /// After [`super::Profile::tame`], sums of the counts do not overflow.
     #[must_use]
     pub fn counts(&self, cfg: &Cfg) -> Counts {
         let n = cfg.blocks.len();
@@ -81,14 +83,15 @@ impl FunctionProfile {
     }
 }
 
-/// Where a block's last instruction is that does something: what other tools call the source of its edges.
+/// Returns the offset of a block's last instruction that is not a `nop`. Other tools take it as the source of
+/// the block's edges.
 fn last(cfg: &Cfg, b: BlockId, block: &Block) -> i64 {
     let insts = cfg.insts_of(b);
     let last = insts.iter().rev().find(|i| !is_nop(i.bytes.as_slice())).or(insts.first());
     last.map_or(block.range.start, |i| i.at).distance(cfg.entry)
 }
 
-/// Whether these are the bytes of a `nop` as compilers fill gaps with.
+/// Returns whether these are the bytes of a `nop` that compilers fill gaps with.
 fn is_nop(bytes: &[u8]) -> bool {
     let prefixes = bytes.iter().take_while(|b| matches!(b, 0x66 | 0x2e)).count();
     matches!(bytes.get(prefixes..), Some([0x90] | [0x0f, 0x1f, ..]))

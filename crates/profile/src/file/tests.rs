@@ -48,7 +48,7 @@ fn what_is_read_is_written() {
 }
 
 #[test]
-fn faults_have_places() {
+fn errors_name_line_and_column() {
     let fault = |from: &str, to: &str| {
         let e = GOLDEN.replacen(from, to, 1).parse::<Profile>().unwrap_err();
         (e.line, e.column, e.message)
@@ -85,7 +85,7 @@ fn faults_have_places() {
     assert_eq!((empty.line, empty.column), (1, 1));
 }
 
-/// What an older whet wrote is read as it was meant, and as no more than that.
+/// A file of version 1 is read as it was meant; keywords of version 2 are errors in it.
 #[test]
 fn the_first_version_is_read() {
     let first = |line: &&str| !["hits ", "leads ", "table "].iter().any(|w| line.starts_with(w));
@@ -103,7 +103,8 @@ fn the_first_version_is_read() {
     assert_eq!(led.message, "version 1 has no such line, not \"leads\"");
 }
 
-/// The one-second form of the fuzz target: any bytes, no panic, and what is read is written back the same.
+/// A one-second form of the fuzz target: any bytes are parsed without a panic, and a profile that was read is
+/// written back the same.
 #[test]
 fn any_text_is_read_or_refused() {
     let words = [
@@ -175,7 +176,7 @@ fn of(f: FunctionProfile) -> Profile {
 }
 
 #[test]
-fn counted_goes_before_inferred() {
+fn counted_replaces_inferred() {
     let mut p = of(function(false, 1000));
     p.merge(of(function(true, 5)));
     p.merge(of(function(false, 1 << 40)));
@@ -188,7 +189,7 @@ fn counted_goes_before_inferred() {
 }
 
 #[test]
-fn huge_counts_are_tamed() {
+fn huge_counts_are_scaled_down() {
     let mut p = of(function(true, u64::MAX - 1));
     p.merge(of(function(true, u64::MAX - 1)));
     p.tame();
@@ -202,7 +203,7 @@ fn huge_counts_are_tamed() {
 }
 
 #[test]
-fn the_least_run_goes_first() {
+fn the_least_executed_functions_are_left_out_first() {
     let whole = golden();
     for limit in (0..GOLDEN.len() + 100).step_by(7) {
         let mut p = golden();
@@ -219,7 +220,7 @@ fn the_least_run_goes_first() {
 }
 
 #[test]
-fn as_llvm_bolt_reads_it() {
+fn fdata_has_the_form_of_llvm_bolt() {
     let p = golden();
     let f = fdata(&p, &BuildId::new(&[1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]).unwrap());
     let text = "\
@@ -245,7 +246,7 @@ fn a_moved_function_is_the_same_one() {
     assert_ne!(hash(&cfg_at(0x1000, &blocks)), hash(&cfg_at(0x1000, &longer)));
 }
 
-/// Consistent counts: what threads that wander through the graph leave behind.
+/// Returns consistent counts, inferred from random weights.
 fn wandered(cfg: &code::Cfg, seed: u64) -> crate::Counts {
     let mut rng = Rng(seed | 1);
     let weights: Vec<u64> = cfg.blocks.iter().map(|_| rng.below(1000)).collect();
@@ -254,7 +255,7 @@ fn wandered(cfg: &code::Cfg, seed: u64) -> crate::Counts {
 
 proptest! {
     #[test]
-    fn counts_come_back(cfg in arb_cfg(10), seed: u64) {
+    fn recorded_counts_are_restored(cfg in arb_cfg(10), seed: u64) {
         let counts = wandered(&cfg, seed);
         let recorded = FunctionProfile::record(&cfg, &counts);
         let text = of(recorded).to_string();
@@ -264,7 +265,8 @@ proptest! {
         prop_assert!(again.is_consistent(&cfg));
         prop_assert_eq!(&again.blocks, &counts.blocks);
         prop_assert_eq!((again.entry, &again.inflow, &again.outflow), (counts.entry, &counts.inflow, &counts.outflow));
-        // Recording them again gives the same text: only parallel edges may have been put together.
+        // Recording the counts again gives the same text. The only difference allowed is that parallel edges
+        // are joined.
         prop_assert_eq!(of(FunctionProfile::record(&cfg, &again)).to_string(), text);
     }
 

@@ -4,7 +4,7 @@ use super::print::clean;
 use super::{BuildId, Place};
 use addr::Svma;
 
-/// What is wrong, and at which byte of the line.
+/// An error: the byte of the line at which it was found, and the message.
 pub(super) struct Fault(pub(super) usize, pub(super) String);
 
 pub(super) type Parsed<T> = Result<T, Fault>;
@@ -40,7 +40,7 @@ impl<'a> Tokens<'a> {
         Ok(token)
     }
 
-    /// All that is left, which may be nothing.
+    /// Returns the rest of the line, which may be empty.
     pub(super) fn rest(&mut self) -> String {
         let rest = clean(self.skip_blanks());
         self.at = self.line.len();
@@ -93,7 +93,7 @@ impl Token<'_> {
         digits.map(Svma).ok_or_else(|| self.fault("expected an address such as 0x1f"))
     }
 
-    /// An address, with its module where that is another one.
+    /// Parses an address, with a build-id if it is in another module.
     pub(super) fn place(self) -> Parsed<Place> {
         let Some((at, id)) = self.text.split_once('@') else {
             return Ok(Place { module: None, at: self.address()? });
@@ -108,7 +108,7 @@ impl Token<'_> {
     }
 }
 
-/// Of hexadecimal digits.
+/// Parses hexadecimal digits.
 pub(super) fn hex(digits: &str) -> Option<u64> {
     let sound = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
     sound.then(|| u64::from_str_radix(digits, 16).ok()).flatten()

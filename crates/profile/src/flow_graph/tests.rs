@@ -6,7 +6,7 @@ fn edge(from: usize, to: usize) -> Edge {
     Edge { from, to: Some(to), cost: 0 }
 }
 
-/// Entered at block 0, left at the last block.
+/// Returns a graph with an entrance at block 0 and an exit at the last block.
 fn graph(weights: &[u64], edges: &[(usize, usize)]) -> FlowGraph {
     let n = weights.len();
     let mut g = FlowGraph {
@@ -32,7 +32,7 @@ fn conserved(g: &FlowGraph, f: &Flow) -> bool {
     entered == f.blocks && left == f.blocks && all.iter().all(|v| v.iter().all(|&x| x >= 0))
 }
 
-/// Every block that runs can be reached from an entrance over edges that run.
+/// Returns whether every block that runs can be reached from an entrance over edges that run.
 fn all_entered(g: &FlowGraph, f: &Flow) -> bool {
     let n = g.weights.len();
     let mut next = vec![Vec::new(); n];
@@ -56,7 +56,7 @@ fn consistent_weights_are_kept() {
 
 #[test]
 fn a_missed_block_is_filled_in() {
-    // 1 lies on the only way and was missed; 2 is a way nobody took.
+    // Block 1 lies on the only path and was missed; block 2 is on a path that was not taken.
     let g = graph(&[100, 0, 0, 100], &[(0, 1), (0, 2), (1, 3), (2, 1)]);
     assert_eq!(g.infer().blocks, [100, 100, 0, 100]);
 }
@@ -65,7 +65,8 @@ fn a_missed_block_is_filled_in() {
 fn raising_is_preferred_to_lowering() {
     let g = graph(&[100, 60, 100], &[(0, 1), (1, 2)]);
     assert_eq!(g.infer().blocks, [100, 100, 100]);
-    // One block alone against two is believed less: +60 thrice costs more than -60 once.
+    // One block against four is given less weight: raising four blocks by 60 would cost more than lowering
+    // one block by 60.
     let g = graph(&[40, 100, 40, 40, 40], &[(0, 1), (1, 2), (2, 3), (3, 4)]);
     assert_eq!(g.infer().blocks, [40; 5]);
 }
@@ -79,7 +80,7 @@ fn loops_run() {
 
 #[test]
 fn an_island_is_joined() {
-    // The loop 2 <-> 3 is hot, what leads there has no samples.
+    // The loop 2 <-> 3 is hot; the path to it has no samples.
     let g = graph(&[0, 0, 500, 500, 0], &[(0, 1), (0, 4), (1, 2), (2, 3), (3, 2), (3, 4)]);
     let f = g.clone().infer();
     assert!(conserved(&g, &f) && all_entered(&g, &f), "{f:?}");
@@ -87,8 +88,8 @@ fn an_island_is_joined() {
 }
 
 #[test]
-fn endless_loops_and_lost_code_get_doors() {
-    // 1 <-> 2 never ends; 3 <-> 4 is never entered.
+fn endless_loops_get_exits_and_unreachable_code_entrances() {
+    // The loop 1 <-> 2 never ends; the loop 3 <-> 4 is never entered.
     let mut g = graph(&[5, 100, 100, 7, 7, 5], &[(0, 1), (1, 2), (2, 1), (3, 4), (4, 3), (0, 5)]);
     let f = g.clone().infer();
     g.open_closed_parts();
@@ -97,8 +98,8 @@ fn endless_loops_and_lost_code_get_doors() {
 }
 
 #[test]
-fn unmeasured_arms_share() {
-    // Two arms of one block each, and a longer one that costs more.
+fn unmeasured_arms_get_equal_flow() {
+    // Two arms have one block each; a longer arm costs more.
     let g = graph(&[90, 0, 0, 0, 0, 90], &[(0, 1), (0, 2), (0, 3), (1, 5), (2, 5), (3, 4), (4, 5)]);
     assert_eq!(g.infer().blocks, [90, 45, 45, 0, 0, 90]);
 }
@@ -110,7 +111,8 @@ fn absurd_weights_do_not_overflow() {
     assert!(conserved(&g, &f));
 }
 
-/// The least cost by trying all edge flows up to `most`, and all through flows at each block's doors.
+/// Returns the least cost, by trying all edge flows up to `most` and all flows through each block's entrance
+/// and exit.
 fn least_cost(g: &FlowGraph, most: i64) -> i128 {
     let (n, m) = (g.weights.len(), g.edges.len());
     let mut f = Flow { blocks: vec![0; n], edges: vec![0; m], entrances: vec![0; n], exits: vec![0; n] };
@@ -123,7 +125,7 @@ fn least_cost(g: &FlowGraph, most: i64) -> i128 {
                 entered[to] += flow;
             }
         }
-        // Given the edges, each block is on its own.
+        // When the edge flows are fixed, each block can be solved alone.
         let mut sum = Some(f.edges.iter().zip(&g.edges).map(|(&x, e)| i128::from(x * e.cost)).sum::<i128>());
         for b in 0..n {
             let low = entered[b].max(left[b]);
@@ -182,12 +184,12 @@ proptest! {
         prop_assert!(conserved(&g, &f), "{f:?}");
         let (cost, least) = (g.cost(&f), least_cost(&g, 3));
         prop_assert!(cost <= least, "{cost} {least} {f:?}");
-        // Where flows join they can be beyond what was tried.
+        // Where flows join, an edge flow can exceed the values that were tried.
         prop_assert!(cost == least || f.edges.iter().any(|&x| x > 3), "{cost} {least} {f:?}");
     }
 
     #[test]
-    fn always_conserved_and_entered(g in arb_graph(30, 1000, 60)) {
+    fn flow_is_conserved_and_entered(g in arb_graph(30, 1000, 60)) {
         let f = g.clone().infer();
         let mut opened = g.clone();
         opened.open_closed_parts();
@@ -197,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn sharing_costs_nothing(g in arb_graph(12, 6, 24)) {
+    fn equal_shares_cost_no_more(g in arb_graph(12, 6, 24)) {
         let mut g = g;
         g.open_closed_parts();
         let before = g.cheapest();
@@ -208,7 +210,7 @@ proptest! {
     }
 }
 
-/// A function of `n` blocks with branches, and the true flow of random walks through it.
+/// Returns a function of `n` blocks with branches, and the true flow of random walks through it.
 fn walked(rng: &mut Rng, n: usize, walks: usize) -> (FlowGraph, Vec<i64>) {
     let mut edges = Vec::new();
     let mut out = vec![Vec::new(); n];
@@ -235,7 +237,7 @@ fn walked(rng: &mut Rng, n: usize, walks: usize) -> (FlowGraph, Vec<i64>) {
     (graph(&vec![0; n], &edges), truth)
 }
 
-/// How much of the true edge flow the inferred one has (1: the same proportions).
+/// Returns the share of the true edge flow that the inferred flow has (1: the same proportions).
 fn overlap(truth: &[i64], got: &[i64]) -> f64 {
     let sum = |v: &[i64]| v.iter().sum::<i64>().max(1) as f64;
     let (a, b) = (sum(truth), sum(got));
@@ -257,7 +259,7 @@ fn edges_are_recovered_from_samples() {
                 runs[e.to.unwrap()] += u64::try_from(t).unwrap();
             }
             runs[0] += 2000;
-            // Draw samples by executed instructions.
+            // Samples are drawn in proportion to executed instructions.
             let total: u64 = (0..n).map(|b| runs[b] * insts[b]).sum();
             let mut hits = vec![0u64; n];
             for _ in 0..samples {

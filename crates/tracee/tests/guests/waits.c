@@ -28,10 +28,14 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-enum { N = 29 };
+enum { N = 30 };
 static volatile struct { unsigned long calls, eintr, odd, longest; } count[N];
-static int ep, sem, tcp[2], un[2], un_full, listener, full_port, uring, file, filled[2], empty[2];
+static int ep, sem, tcp[2], un[2], un_full, listener, full_port, uring, both, file, filled[2], empty[2];
 static aio_context_t aio;
+// The ring of `both`, whose calls submit and wait at once.
+static struct io_uring_params of_both;
+static struct io_uring_sqe *entries;
+static char *submissions, *completions;
 static struct timespec T = {0, 60000000};
 static struct timeval TV = {0, 60000};
 static int timed(int fd) {
@@ -96,6 +100,18 @@ static long call(int i) {
   case 26: return splice(filled[0], 0, un_full, 0, 8, 0);
   case 27: return splice(un[0], 0, empty[1], 0, 8, 0);
   case 28: return preadv2(un[0], &v, 1, -1, 0);
+  case 29: {
+    if (both < 0) { nanosleep(&T, 0); return 0; }
+    struct __kernel_timespec kt = {0, 60000000};
+    entries[0] = (struct io_uring_sqe){.opcode = IORING_OP_TIMEOUT, .fd = -1, .addr = (unsigned long)&kt, .len = 1};
+    *(unsigned *)(submissions + of_both.sq_off.array) = 0;
+    __atomic_add_fetch((unsigned *)(submissions + of_both.sq_off.tail), 1, __ATOMIC_RELEASE);
+    long r = syscall(SYS_io_uring_enter, both, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
+    unsigned *head = (unsigned *)(completions + of_both.cq_off.head);
+    unsigned done = __atomic_load_n((unsigned *)(completions + of_both.cq_off.tail), __ATOMIC_ACQUIRE) - *head;
+    __atomic_store_n(head, *head + done, __ATOMIC_RELEASE);
+    return r == 1 && done == 1 ? 0 : 100 + done;
+  }
   }
   abort();
 }
@@ -158,6 +174,12 @@ int main(void) {
   memset(&p, 0, sizeof p);
   uring = syscall(SYS_io_uring_setup, 4, &p);
   if (uring >= 0) mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, uring, IORING_OFF_SQ_RING);
+  both = syscall(SYS_io_uring_setup, 4, &of_both);
+  if (both >= 0) {
+    submissions = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, both, IORING_OFF_SQ_RING);
+    completions = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, both, IORING_OFF_CQ_RING);
+    entries = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, both, IORING_OFF_SQES);
+  }
   semctl(sem, 0, SETVAL, 0);
   pthread_t t;
   for (long i = 0; i < N; i++) pthread_create(&t, 0, waiter, (void *)i);

@@ -1,7 +1,7 @@
 //! Stops of all threads, under all conditions that make them hard.
 
 use crate::guest::{Guest, alone, stop, stop_and_go, until};
-use addr::{Addr, Avma, ReadMemory};
+use addr::{Avma, ReadMemory};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tracee::{Error, Process, Seized, StopError, Tid};
@@ -80,39 +80,22 @@ fn stop_times_with_many_threads() {
 }
 
 #[test]
-fn registers_stack_and_moving_the_instruction_pointer() {
+fn registers_are_read_and_written() {
     let _alone = alone();
     let g = Guest::start("registers", &[]);
     for _ in 0..100 {
         let mut stopped = stop(&g.process).unwrap();
         let tid = Tid(g.pid().0);
         let regs = stopped.regs(tid).unwrap();
-        let words = stopped.stack(tid, 4096).unwrap();
-        assert!(words.len() > 16 && words.len() <= 512);
-        let first = regs.sp().sub(128).align_down(8);
-        assert_eq!(words[0], g.process.u64(first).unwrap());
-        assert_eq!(words[words.len() - 1], g.process.u64(first.add(8 * (words.len() as u64 - 1))).unwrap());
-        let all = stopped.stack(tid, 1 << 30).unwrap();
-        // The stack may end right there: where it begins is random.
-        assert!(all.starts_with(&words), "{} {}", all.len(), words.len());
-        assert_eq!(words.len(), all.len().min(512));
-        // A move to the present address changes nothing.
+        // Unless the thread is in a call, new registers may be the old ones.
         if regs.syscall().is_none() {
-            stopped.set_ip(tid, regs.ip()).unwrap();
+            stopped.set_regs(tid, regs).unwrap();
         }
         assert!(matches!(stopped.regs(Tid(1)), Err(Error::NotStopped(_))));
         stopped.release().unwrap();
     }
     g.progress(0, 100);
     assert_eq!(g.word(1), 0);
-
-    // Inside a call the instruction pointer cannot be moved.
-    let g = Guest::start("churn", &["0", "0", "1"]);
-    until("rest", || g.state() == 'S');
-    let mut stopped = stop(&g.process).unwrap();
-    let tid = Tid(g.pid().0);
-    assert_eq!(stopped.regs(tid).unwrap().syscall(), Some(libc::SYS_pause));
-    assert!(matches!(stopped.set_ip(tid, Avma(0)), Err(Error::InSyscall(_))));
 }
 
 #[test]
@@ -170,11 +153,12 @@ fn no_wait_is_cut_short() {
     ];
     let _alone = alone();
     let mut g = Guest::start("waits", &[]);
-    assert_eq!(g.words[1], 29);
+    // The last, which submits and waits, is never cut short only where there are slots.
+    assert_eq!(g.words[1], NAMES.len() as u64 + 1);
     println!("io_uring: {}", g.words[2] == 1);
     let counts = || {
         let mut all = Vec::new();
-        for i in 0..29u64 {
+        for i in 0..NAMES.len() as u64 {
             all.push([0, 8, 16, 24].map(|o| g.process.u64(Avma(g.words[0] + 32 * i + o)).unwrap()));
         }
         all
@@ -421,7 +405,6 @@ fn work_until_it_ends(p: &Process) -> Error {
             p.write(at, &[1])?;
             let mut stopped = stop(p).map_err(failed)?;
             let tid = stopped.threads()[0];
-            stopped.stack(tid, 64)?;
             stopped.set_regs(tid, stopped.regs(tid)?)?;
             stopped.write_text(at, &[2])?;
             stopped.syscall(libc::SYS_munmap, [at.0, 4096, 0, 0, 0, 0])?;

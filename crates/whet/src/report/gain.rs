@@ -1,4 +1,4 @@
-//! What `whet measure --format json` wrote.
+//! Reads the answer of `whet measure --format json`.
 
 use crate::text::printable;
 use engine::Error;
@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// More is no such answer. Bytes.
+/// Most bytes that are read of a file.
 const MOST: u64 = 16 << 20;
 
 /// A measured gain, as words.
 #[derive(Debug, Serialize)]
 pub struct Gain {
-    /// The combined improvement factor; `None` where nothing could be told.
+    /// The combined improvement factor; `None` if the measurement could not tell.
     pub factor: Option<Figure>,
     /// Rows of the table: what, without, with, change.
     pub rows: Vec<(String, Figure, Figure, Figure)>,
@@ -22,11 +22,12 @@ pub struct Gain {
     pub work: String,
     /// Whether the load was about the same throughout.
     pub steady: bool,
-    /// Whether the whole interval of the factor lies above 1, below 1, or neither.
+    /// Says in words whether the whole interval of the factor lies above 1, below 1, or neither. An effect
+    /// below `LEAST_EFFECT` counts as neither.
     pub verdict: &'static str,
-    /// Which process it was measured on, where that is not the one of the report.
+    /// The process it was measured on, if that is not the process of the report.
     pub other: Option<String>,
-    /// What the reader must know.
+    /// Warnings of the measurement.
     pub warnings: Vec<String>,
 }
 
@@ -34,14 +35,14 @@ pub struct Gain {
 #[derive(Debug, Default, Serialize)]
 pub struct Figure {
     pub value: String,
-    /// Empty where none is known.
+    /// Empty if it is not known.
     pub interval: String,
 }
 
-/// Reads it.
+/// Reads the answer in a file.
 ///
 /// # Errors
-/// [`Error::File`] where there is no such file, or it is something else.
+/// [`Error::File`] if there is no such file, or it holds something else.
 pub fn read(path: &Path, pid: i32) -> Result<Gain, Error> {
     text(path).and_then(|t| parse(&t, pid)).map_err(|source| Error::File { path: path.to_owned(), source })
 }
@@ -94,13 +95,13 @@ fn parse(text: &str, pid: i32) -> io::Result<Gain> {
     })
 }
 
-/// A plain string, or the one that an object has for people.
+/// Returns a plain string, or the field of an object that is for people.
 fn words(v: &Value) -> String {
     let text = [v, &v["what"], &v["text"], &v["name"]].into_iter().find_map(Value::as_str);
     printable(text.unwrap_or_default())
 }
 
-/// A plain number, or one with an interval.
+/// Returns a plain number, or a number with its interval.
 fn figure(v: &Value, digits: usize) -> Option<Figure> {
     let value = v.as_f64().or_else(|| v["value"].as_f64())?;
     let interval = v["low"].as_f64().zip(v["high"].as_f64());
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_measure_writes() {
+    fn an_answer_of_measure_is_read() {
         let text = r#"{"pid":7,"qps":{"without":{"value":1000.0,"low":990.0,"high":1010.0},"with":1250,"change":{"value":1.25,"low":1.2,"high":1.3}},
             "cpu_usage":null,"combined_improvement_factor":{"value":1.31,"low":1.28,"high":1.34},
             "work":{"kind":"mysql","what":"queries <of> MySQL"},"steady":true,"warnings":[{"code":"x","text":"mind"}]}"#;
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_something_else() {
+    fn other_files_are_refused() {
         for (text, word) in [
             ("", "no answer"),
             ("[1]", "steady"),

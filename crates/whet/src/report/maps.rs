@@ -1,4 +1,5 @@
-//! Heat as pictures: one cell for a page of code, or for a line of one; the colour tells how many bytes were executed there.
+//! Heat as pictures. A cell is one or more pages of code, or one cache line of a page. Its colour says how
+//! many bytes were executed there.
 
 use crate::text::{cut, grouped, printable};
 use engine::{Heat, HeatSide, Space};
@@ -6,13 +7,13 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Cells of a row of pages.
+/// Cells in a row of a picture of pages.
 const ACROSS: u64 = 128;
-/// Lines of a page.
+/// Cache lines in a page.
 const LINES: u64 = 64;
-/// Rows that all spaces of a side may take together; larger ones have more pages to a cell.
+/// Rows that all spaces of a side may take together. If they are larger, a cell stands for more pages.
 const ROWS: u64 = 160;
-/// The hottest pages that are shown line by line.
+/// How many of the hottest pages are shown line by line.
 const PAGES: usize = 48;
 /// Steps of colour, coolest first: `h0` to `h6` in the page.
 pub const STEPS: usize = 7;
@@ -22,9 +23,9 @@ pub const STEPS: usize = 7;
 pub struct Side {
     pub title: &'static str,
     pub what: String,
-    /// Pages of each space.
+    /// The pages of each space.
     pub spaces: Vec<Picture>,
-    /// Lines of the hottest pages.
+    /// The cache lines of the hottest pages.
     pub lines: Picture,
 }
 
@@ -33,22 +34,22 @@ pub struct Side {
 pub struct Picture {
     pub name: String,
     pub about: String,
-    /// For those who do not see it.
+    /// A description for readers that cannot see the picture.
     pub label: String,
     pub width: u64,
     pub height: u64,
-    /// Path data: of what has no heat, then of each step of heat.
+    /// Path data of all cells, below the heat; in `steps`, of the cells of each step of heat.
     pub empty: String,
     pub steps: Vec<String>,
 }
 
-/// Both sides on one scale, with what the scales go from and to.
+/// Both sides on one scale, with the ends of the scales.
 #[derive(Debug, Serialize)]
 pub struct Maps {
     pub sides: Vec<Side>,
     pub functions: String,
     pub left_out: usize,
-    /// How many KiB of code a cell of the first pictures stands for.
+    /// How many KiB of code a cell of the pictures of pages stands for.
     pub cell_kib: u64,
     pub page_scale: (String, String),
     pub line_scale: (String, String),
@@ -83,14 +84,15 @@ pub fn draw(heat: &Heat) -> Maps {
     }
 }
 
-/// So many that the spaces of neither side take too many rows: a power of two.
+/// Returns how many pages a cell stands for: the smallest power of two at which neither side takes too many
+/// rows.
 fn pages_per_cell(sides: &[&[Space]]) -> u64 {
     let rows = |s: &[Space], n: u64| s.iter().map(|s| s.pages.div_ceil(n).div_ceil(ACROSS)).sum::<u64>();
     let fits = |n: u64| sides.iter().all(|s| rows(s, n) <= ROWS.max(s.len() as u64));
     (0..32).map(|i| 1 << i).find(|&n| fits(n)).unwrap_or(1 << 32)
 }
 
-/// Executed bytes by cells of so many lines.
+/// Sums executed bytes by cells of `lines` cache lines.
 fn sums(s: &Space, lines: u64) -> BTreeMap<u64, u64> {
     let mut out: BTreeMap<u64, u64> = BTreeMap::new();
     for &(line, n) in &s.lines {
@@ -100,7 +102,7 @@ fn sums(s: &Space, lines: u64) -> BTreeMap<u64, u64> {
     out
 }
 
-/// From how much heat on which colour begins; each step is as many times the one before.
+/// A logarithmic scale of colours: each step begins at the same multiple of the step before.
 struct Scale {
     least: u64,
     most: u64,
@@ -150,7 +152,7 @@ fn pages(s: &Space, per_cell: u64, scale: &Scale) -> Picture {
     picture
 }
 
-/// The hottest pages of all, hottest first, a row each.
+/// Draws the hottest pages of all spaces, the hottest first, a row each.
 fn hottest(spaces: &[Space], scale: &Scale) -> Picture {
     let mut all: Vec<(u64, &Space, u64)> =
         spaces.iter().flat_map(|s| sums(s, LINES).into_iter().map(move |(page, n)| (n, s, page))).collect();
@@ -184,7 +186,7 @@ fn hottest(spaces: &[Space], scale: &Scale) -> Picture {
 }
 
 impl Picture {
-    /// Draws cells, by rising row and column; neighbours of one colour as one.
+    /// Draws cells, given by rising row and column. Neighbours of one colour are drawn as one rectangle.
     fn fill(&mut self, cells: impl Iterator<Item = (u64, u64, usize)>) {
         let mut open: Option<(u64, u64, usize, u64)> = None;
         for (x, y, step) in cells {
@@ -208,7 +210,7 @@ impl Picture {
     }
 }
 
-/// A rectangle of one row.
+/// Adds a rectangle of one row to path data.
 fn run(path: &mut String, x: u64, y: u64, width: u64) {
     let _ = write!(path, "M{x} {y}h{width}v1h-{width}z");
 }

@@ -1,4 +1,4 @@
-//! The terminal: borrowed, and given back as it was.
+//! The terminal's alternate screen. The terminal is left as it was.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::{flag, low_level};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The other page of the terminal (xterm's 1049), without a cursor.
+/// Switches to the alternate screen of the terminal (xterm's 1049) and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Its other page, while this lives: what was on it comes back at the end, however that comes.
+/// The alternate screen, while this value lives. When it is dropped, the former content comes back.
 #[derive(Debug)]
 pub struct Screen {
     entered: bool,
@@ -26,26 +26,27 @@ impl Screen {
         Self { entered: put(ENTER), coloured }
     }
 
-    /// Gives it back early.
+    /// Leaves the alternate screen early.
     pub fn leave(&mut self) {
         if std::mem::take(&mut self.entered) {
             put(LEAVE);
         }
     }
 
-    /// Columns and lines.
+    /// Returns the terminal's columns and lines, or 80 and 24 if they are not known.
     pub fn size(&self) -> (usize, usize) {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let known = size.filter(|s| s.ws_col > 0 && s.ws_row > 0);
         known.map_or((80, 24), |s| (usize::from(s.ws_col), usize::from(s.ws_row)))
     }
 
-    /// Whether colours are wanted (`NO_COLOR`, `CLICOLOR`, `TERM`).
+    /// Returns whether colours are wanted (`NO_COLOR`, `CLICOLOR`, `TERM`).
     pub fn is_coloured(&self) -> bool {
         self.coloured
     }
 
-    /// Draws lines from the top on, over what was there: nothing flickers. Whether the terminal is still there.
+    /// Draws lines from the top over the old ones, so that nothing flickers. Returns whether the terminal is
+    /// still there.
     pub fn draw(&self, lines: &[String]) -> bool {
         let mut text = String::from("\x1b[H");
         for (i, line) in lines.iter().enumerate() {
@@ -71,7 +72,7 @@ fn put(text: &str) -> bool {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
-/// Sleeps until a time has passed or a signal came that changes what is to be done.
+/// A sleep until a time has passed or a signal came that the view must handle.
 #[derive(Debug)]
 pub struct Waker {
     signals: Option<UnixStream>,
@@ -84,7 +85,7 @@ impl Waker {
         let _ = flag::register(SIGTSTP, Arc::clone(&suspended));
         let signals = UnixStream::pair().ok().map(|(ours, theirs)| {
             for signal in [SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGTSTP] {
-                // Where this cannot be had, it is noticed a second later.
+                // If this fails, the signal is noticed a second later.
                 let _ = theirs.try_clone().and_then(|s| low_level::pipe::register(signal, s));
             }
             ours
@@ -103,12 +104,12 @@ impl Waker {
         }
     }
 
-    /// Whether Ctrl-Z was pressed.
+    /// Returns whether Ctrl-Z was pressed.
     pub fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::Relaxed)
     }
 
-    /// Does what Ctrl-Z does; comes back when it is continued.
+    /// Suspends whet as Ctrl-Z does. Returns when whet is continued.
     pub fn suspend(&self) {
         self.suspended.store(false, Ordering::Relaxed);
         let _ = low_level::emulate_default_handler(SIGTSTP);

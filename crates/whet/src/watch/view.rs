@@ -1,4 +1,4 @@
-//! What a frame of the live view shows.
+//! Formats the frames of the live view.
 
 use crate::daemon::{self, FullStatus};
 use crate::human;
@@ -11,13 +11,13 @@ use engine::{TargetState, TargetStatus};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What frames remember: CPU time by process, and when that was read.
+/// State between frames: CPU time by process, and when it was read.
 #[derive(Debug, Default)]
 pub struct View {
     cpu: BTreeMap<i32, (f64, Instant)>,
 }
 
-/// The columns with their widths; numbers stand at the right.
+/// The columns: name, width, and whether the cells are aligned to the right (numbers).
 const HEAD: [(&str, usize, bool); 10] = [
     ("PID", 8, true),
     ("PROGRAM", 16, false),
@@ -32,7 +32,8 @@ const HEAD: [(&str, usize, bool); 10] = [
 ];
 
 impl View {
-    /// Lines for a terminal of so many columns and lines; `silent` is why a daemon that runs says nothing.
+    /// Returns the lines for a terminal of so many columns and lines; `silent` is the reason why a running
+    /// daemon does not answer.
     pub fn frame(
         &mut self,
         status: &FullStatus,
@@ -55,7 +56,7 @@ impl View {
             rows.extend(why(t).map(|why| beneath(&why)));
             rows.extend(seen.map(|v| beneath(&format!("the daemon: {}: {}", v.state.word(), v.reason))));
         }
-        // What it has nothing in yet, and what has ended lately.
+        // Processes that only the daemon lists: they have no clones yet, or have ended lately.
         for v in seen.iter().filter(|v| r.targets.iter().all(|t| t.pid != v.pid)) {
             rows.push((Style::new(), row(&watched(v))));
             rows.push(beneath(&v.reason));
@@ -63,7 +64,7 @@ impl View {
         if r.unreadable > 0 {
             rows.push((Style::new().dimmed(), human::unreadable(r)));
         }
-        // The last line is for how to end it.
+        // The last line says how to end the view.
         let room = lines.saturating_sub(2).max(1);
         let more = rows.len().saturating_sub(room);
         if more > 0 {
@@ -79,7 +80,7 @@ impl View {
             .collect()
     }
 
-    /// CPUs that each target uses, since the frame before.
+    /// Returns how many CPUs each target has used since the frame before.
     fn rates(&mut self, targets: &[TargetStatus]) -> Vec<Option<f64>> {
         let now = Instant::now();
         let before = std::mem::take(&mut self.cpu);
@@ -94,7 +95,7 @@ impl View {
     }
 }
 
-/// A line that belongs to the one above.
+/// Returns a line that belongs to the line above.
 fn beneath(text: &str) -> (Style, String) {
     (Style::new().dimmed(), format!("{:8}  {}", "", printable(text)))
 }
@@ -111,7 +112,7 @@ fn row(cells: &[String; HEAD.len()]) -> String {
 
 fn cells(t: &TargetStatus, rate: Option<f64>, seen: Option<&TargetView>) -> [String; HEAD.len()] {
     let built = t.generation > 0;
-    // What they gained while they were in force is not what they gain.
+    // After an undo, the gain that was measured before does not apply.
     let gain = seen.filter(|v| v.state == State::Optimized).and_then(|v| v.factor);
     [
         t.pid.to_string(),
@@ -127,7 +128,7 @@ fn cells(t: &TargetStatus, rate: Option<f64>, seen: Option<&TargetView>) -> [Str
     ]
 }
 
-/// The row of a process that a daemon has on its list and nothing in.
+/// Returns the row of a process that a daemon lists and that has no clones.
 fn watched(v: &TargetView) -> [String; HEAD.len()] {
     let mut cells = std::array::from_fn(|_| none());
     cells[..5].clone_from_slice(&[
@@ -148,7 +149,7 @@ fn minute(since: &str) -> String {
     since.get(5..16).map_or_else(none, |s| printable(&s.replace('T', " ")))
 }
 
-/// Why something was left alone, most first, and who is at work.
+/// Returns why functions were left alone, the most frequent reason first, and the whet that is at work.
 fn why(t: &TargetStatus) -> Option<String> {
     let mut reasons: Vec<(&String, &usize)> = t.refusals.iter().collect();
     reasons.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
@@ -159,7 +160,7 @@ fn why(t: &TargetStatus) -> Option<String> {
     (!both.is_empty()).then(|| both.join("; "))
 }
 
-/// Colour is never alone in what it says: the state's word is there.
+/// Returns the style of a state. Colour never says anything alone: the state's word is there too.
 fn style(state: TargetState) -> Style {
     let colour = match state {
         TargetState::Optimized => AnsiColor::Green,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_says() {
+    fn a_row_has_the_figures_of_its_target() {
         let mut view = View::default();
         view.frame(&report(vec![target(7, 1.0)]), None, (200, 24), false);
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_adds() {
+    fn a_frame_has_what_the_daemon_adds() {
         let mut status = report(vec![target(7, 1.0)]);
         status.daemon = Some(DaemonStatus {
             version: String::new(),

@@ -1,4 +1,4 @@
-//! Builds a guest into the cache, unless that was done before from the same sources by the same compiler.
+//! Builds a guest into the cache, unless it is there already from the same sources and the same compiler.
 
 use crate::directives::{Guest, Lang};
 use crate::variants::Variant;
@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The path of the built program.
+/// Returns the path of the built program.
 pub(crate) fn build(harness: &Harness, guest: &Guest, variant: Variant) -> Result<PathBuf, String> {
     let key = key(harness, guest, variant)?;
     let folder = harness.cache.join("bin");
@@ -53,7 +53,7 @@ pub(crate) fn build(harness: &Harness, guest: &Guest, variant: Variant) -> Resul
     }
     command.args(second.iter().map(|path| define("GUEST_SECOND_LIBRARY", path)));
     command.args(&guest.with).args(&guest.link);
-    // The program comes last: its presence says that all of it is there.
+    // The program comes last: its presence shows that everything is there.
     run(command, &program)?;
     count(&harness.counts.builds);
     Ok(program)
@@ -78,7 +78,7 @@ fn arguments(harness: &Harness, guest: &Guest, variant: Variant) -> Vec<OsString
     arguments
 }
 
-/// Runs a compiler, and gives what it made its name only when it is whole.
+/// Runs a compiler. The output gets its name only when it is complete.
 fn run(mut command: Command, to: &Path) -> Result<(), String> {
     let unfinished = to.with_extension(format!("new{}", std::process::id()));
     command.arg("-o").arg(&unfinished).stdin(Stdio::null());
@@ -89,7 +89,7 @@ fn run(mut command: Command, to: &Path) -> Result<(), String> {
     std::fs::rename(&unfinished, to).map_err(|e| format!("{}: {e}", to.display()))
 }
 
-/// A hash of all that the program is made of.
+/// Returns a hash of everything that the program is made of.
 fn key(harness: &Harness, guest: &Guest, variant: Variant) -> Result<u64, String> {
     let mut hasher = DefaultHasher::new();
     let shared = if guest.lang == Lang::Rust { "support/guest.rs" } else { "guest.h" };

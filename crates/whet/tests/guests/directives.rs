@@ -52,7 +52,7 @@ pub(crate) struct Guest {
     pub(crate) refused: Option<String>,
 }
 
-/// Every guest in a folder, by name.
+/// Reads every guest in a folder, by name.
 pub(crate) fn read_all(folder: &Path) -> Result<Vec<Guest>, String> {
     let mut guests = Vec::new();
     for entry in folder.read_dir().map_err(|e| format!("{}: {e}", folder.display()))? {

@@ -1,7 +1,8 @@
 //! Guest programs under the command line.
 //!
-//! Each program of `guests/` (at the root of the repository) is built by several compilers in several ways, stripped,
-//! and run plain and then under whet. In every mode its output and its end must be those of the plain run:
+//! Each program of `guests/` (at the root of the repository) is built by several compilers in several ways,
+//! stripped, and run plain and then under whet. In every mode its output and its end must be those of the
+//! plain run:
 //!
 //! | mode | what is done while it runs |
 //! |---|---|
@@ -12,7 +13,8 @@
 //! | counted | `whet optimize PID --shuffle SEED --count 0.3`: clones that count, in random order, come first |
 //! | undone | shuffled, `whet undo`, and `whet verify` says that its text is identical to its files |
 //!
-//! The protocol of a guest is told in `guests/guest.h`. The lines at its head that begin with `//#` are directives:
+//! `guests/guest.h` describes the protocol of a guest. The lines at the head of its source that begin with
+//! `//#` are directives:
 //!
 //! | directive | meaning |
 //! |---|---|
@@ -21,8 +23,8 @@
 //! | `Link: ...` | more arguments at the end of the command |
 //! | `With: FILE...` | more sources, relative to `guests/` |
 //! | `Library: FILE` | a source built as a shared library; its path is the macro `GUEST_LIBRARY` |
-//! | `Twice: FILE` | the same, and built again with `GUEST_SECOND` defined; that path is the macro `GUEST_SECOND_LIBRARY` |
-//! | `Linked: FILE` | the same, and the program is linked with it |
+//! | `Twice: FILE` | as `Library`, and built again with `GUEST_SECOND` defined; that path is the macro `GUEST_SECOND_LIBRARY` |
+//! | `Linked: FILE` | as `Library`, and the program is linked with it |
 //! | `Compilers: gcc` or `clang` | only these |
 //! | `Pic: yes` or `no` | only position-independent, or only not |
 //! | `Exit: N` | its exit status (0 without it) |
@@ -32,10 +34,11 @@
 //! | `Idle` | whet may find nothing to do (exit code 7) |
 //! | `Refused: CODE` | whet must leave it alone (exit code 5) for this reason |
 //!
-//! A selection of compiler, optimization level and kind of program is made for each guest so that all takes a few minutes,
-//! only some of `toggled` shuffle the whole of the libraries, and guests rest half of the time.
-//! With the environment variable `WHET_STRESS` set, all of them are run; its value, a number, draws other layouts.
-//! No more than three guests run at once, unless `--test-threads` says otherwise. Runs are kept under `target/tmp/guests`.
+//! For each guest, a selection of compiler, optimization level and kind of program is made, so that
+//! everything takes a few minutes. Only some of the `toggled` runs shuffle all of the libraries, and guests
+//! rest half of the time. With the environment variable `WHET_STRESS` set, all of them are run; its value, a
+//! number, selects other layouts. No more than three guests run at once, unless `--test-threads` says
+//! otherwise. Runs are kept under `target/tmp/guests`.
 
 mod build;
 mod directives;
@@ -52,7 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use variants::{Compilers, Variant};
 
-/// What ran, for the line at the end.
+/// Numbers of what ran, for the line at the end.
 #[derive(Default)]
 struct Counts {
     builds: AtomicUsize,
@@ -92,14 +95,14 @@ impl Counts {
     }
 }
 
-/// All that the trials share.
+/// State that all trials share.
 struct Harness {
     /// The folder `guests/`.
     sources: PathBuf,
     /// Where programs are built and runs are kept.
     cache: PathBuf,
     compilers: Compilers,
-    /// The number given by `WHET_STRESS`; `None` asks for the short form.
+    /// The number given by `WHET_STRESS`; `None` means the short form.
     stress: Option<u64>,
     counts: Counts,
 }
@@ -125,7 +128,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// A line on standard output; a closed pipe is no reason to fail.
+/// Writes a line to standard output. A closed pipe is no reason to fail.
 fn say(line: &str) {
     drop(writeln!(std::io::stdout(), "{line}"));
 }

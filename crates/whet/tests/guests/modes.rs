@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(90);
 /// How long a guest runs on in the state it was brought to.
 const RUN_ON: Duration = Duration::from_millis(200);
-/// The most functions that are shuffled in the short form where it is not all of them: the program's own, and some of the
+/// The most functions that are shuffled in the short form, if not all are: the program's own, and some of the
 /// libraries'.
 const SHORT_FUNCTIONS: &str = "500";
 /// whet's exit codes that are no failure, or not at once.
@@ -33,7 +33,7 @@ pub(crate) enum Mode {
     Plain,
     /// Optimized by a profile.
     Optimized,
-    /// All that can be cloned is, in random order.
+    /// Everything that can be cloned is cloned, in random order.
     Shuffled,
     /// Shuffled, undone and redone again and again, undone and verified in the end.
     Toggled,
@@ -44,11 +44,11 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// All modes, each at the place of its number.
+    /// All modes, each at the index of its number.
     pub(crate) const ALL: [Mode; 6] =
         [Mode::Plain, Mode::Optimized, Mode::Shuffled, Mode::Toggled, Mode::Undone, Mode::Counted];
 
-    /// Its part of a trial's name.
+    /// Returns its part of a trial's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Plain => "plain",
@@ -69,13 +69,13 @@ pub(crate) struct Subject {
     plain: OnceLock<Result<Ended, String>>,
 }
 
-/// One run of whet that did what was asked, or could not for a reason that is allowed.
+/// One run of whet that succeeded, or that failed for a reason that is allowed.
 enum Answer {
     Done(Value),
     Nothing,
 }
 
-/// A guest that runs, and what is needed to have whet work on it.
+/// A running guest, and what whet needs to work on it.
 struct Live<'a> {
     harness: &'a Harness,
     guest: &'a Guest,
@@ -88,7 +88,7 @@ impl Subject {
         Self { guest, variant, program: OnceLock::new(), plain: OnceLock::new() }
     }
 
-    /// Runs it in one mode; an error tells what went wrong.
+    /// Runs it in one mode. The error says what went wrong.
     pub(crate) fn run(&self, harness: &Harness, mode: Mode, name: &str) -> Result<(), String> {
         let plain = self.plain.get_or_init(|| self.run_plain(harness)).as_ref().map_err(Clone::clone)?;
         if mode == Mode::Plain {
@@ -111,7 +111,7 @@ impl Subject {
         let mut live = Live { harness, guest: &self.guest, folder: &folder, running };
         let worked = live.work(mode, seed);
         std::fs::write(&stop, "").map_err(|e| format!("{}: {e}", stop.display()))?;
-        // What became of the guest is told also where whet failed.
+        // The end of the guest is reported even if whet failed.
         let ended = live.running.finish();
         let told = same(plain, ended.as_ref());
         match (worked, told) {
@@ -122,7 +122,7 @@ impl Subject {
             (worked, told) => {
                 let lines: Vec<String> = [worked.err(), told.err()].into_iter().flatten().collect();
                 let told = format!("{}\n(seed {seed}; kept in {})", lines.join("\n"), folder.display());
-                // Told there too, for a run of all that is cut short.
+                // Kept there too, for a run of all trials that is cut short.
                 drop(std::fs::write(folder.join("failure"), &told));
                 Err(told)
             }
@@ -134,7 +134,7 @@ impl Subject {
         built.as_deref().map_err(Clone::clone)
     }
 
-    /// An empty folder for one run.
+    /// Returns an empty folder for one run.
     fn folder(&self, harness: &Harness, mode: Mode) -> Result<PathBuf, String> {
         let name = format!("{}-{}-{}", self.guest.name, self.variant.name(), mode.name());
         let folder = harness.cache.join("runs").join(name);
@@ -255,7 +255,7 @@ impl Live<'_> {
                     return Ok(Answer::Nothing);
                 }
                 End::Exit(DIFFERS) if self.guest.patches => return Ok(Answer::Nothing),
-                // Whether it ended as it should is seen by its output.
+                // Its output shows whether it ended as it should.
                 End::Exit(TARGET_ENDED) => {
                     count(&counts.ended_before);
                     return Ok(Answer::Nothing);
@@ -273,7 +273,7 @@ fn state(answer: &Value, wanted: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a run gave what the plain one gave.
+/// Checks that a run gave what the plain run gave.
 fn same(plain: &Ended, ended: Result<&Ended, &String>) -> Result<(), String> {
     let ended = ended.map_err(Clone::clone)?;
     if ended.end == plain.end && ended.stdout == plain.stdout {

@@ -1,6 +1,7 @@
-//! Child processes with a limit of time, their output in files.
+//! Child processes with a time limit and their output in files.
 //!
-//! Files and not pipes, as children of a child may hold a pipe open. A child that is given up is ended by its own handle.
+//! Files are used instead of pipes, because children of a child may hold a pipe open. A child that is given
+//! up is ended by its own handle.
 
 use crate::directives::End;
 use std::fs::File;
@@ -10,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a child is looked at.
+/// Time between two looks at a child.
 const LOOK: Duration = Duration::from_millis(4);
 
 /// A child that has ended.
@@ -46,7 +47,7 @@ impl Running {
         Ok(Self { child, name: name.to_owned(), limit: Instant::now() + limit, stdout, stderr })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -81,7 +82,7 @@ impl Running {
         }
     }
 
-    /// How it ended, if it has; an error when its time is over.
+    /// Returns how it ended, if it has ended. Returns an error when its time is over.
     fn look(&mut self) -> Result<Option<End>, String> {
         let status = self.child.try_wait().map_err(|e| format!("{}: {e}", self.name))?;
         if let Some(status) = status {
@@ -101,7 +102,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What whet leaves for profilers, which is to outlive the process.
+        // The file that whet leaves for profilers, which is to outlive the process.
         drop(std::fs::remove_file(format!("/tmp/perf-{}.map", self.pid())));
         // Of a child that has been waited for, this is an error and does nothing.
         drop(self.child.kill());

@@ -17,7 +17,7 @@ pub(crate) struct Variant {
 }
 
 impl Variant {
-    /// Its part of a trial's name.
+    /// Returns its part of a trial's name.
     pub(crate) fn name(self) -> String {
         let compiler = match (self.rust, self.clang) {
             (true, _) => "rustc",
@@ -27,7 +27,7 @@ impl Variant {
         format!("{compiler}-O{}-{}", self.level, if self.pic { "pie" } else { "nopie" })
     }
 
-    /// The command that builds this guest.
+    /// Returns the command that builds this guest.
     pub(crate) fn compiler(self, guest: &Guest) -> &'static str {
         match (guest.lang, self.clang) {
             (Lang::Rust, _) => "rustc",
@@ -39,14 +39,15 @@ impl Variant {
     }
 }
 
-/// The modes of the first and of the second variant in the short form, for guests at even and at odd places: every
-/// guest meets every mode, `shuffled` and `undone` as the beginning and the end of `toggled`; `counted` every second one.
+/// The modes of the first and of the second variant in the short form, for guests at even and at odd places.
+/// Every guest runs in every mode: `shuffled` and `undone` as the beginning and the end of `toggled`,
+/// `counted` every second guest.
 const SHORT: [[&[Mode]; 2]; 2] = [
     [&[Mode::Plain, Mode::Optimized], &[Mode::Plain, Mode::Toggled, Mode::Counted]],
     [&[Mode::Plain, Mode::Toggled], &[Mode::Plain, Mode::Optimized]],
 ];
 
-/// Every way to build a guest.
+/// Returns every way to build a guest.
 pub(crate) fn all(guest: &Guest) -> Vec<Variant> {
     let rust = guest.lang == Lang::Rust;
     let mut variants = Vec::new();
@@ -67,15 +68,16 @@ pub(crate) fn all(guest: &Guest) -> Vec<Variant> {
     variants
 }
 
-/// A few ways to build a guest, with the modes to run: the usual one, and another one that goes round with the
-/// guest's place in the list, so that each way is met by some guests.
+/// Returns a few ways to build a guest, with the modes to run: the usual way, and another way that changes
+/// with the guest's place in the list, so that each way is used by some guests.
 pub(crate) fn selection(guest: &Guest, place: usize) -> Vec<(Variant, &'static [Mode])> {
     let all = all(guest);
     let mut chosen: Vec<(Variant, &'static [Mode])> = Vec::new();
     let Some((&first, rest)) = all.split_first() else { return chosen };
     chosen.push((first, SHORT[place % 2][0]));
     if !rest.is_empty() {
-        // 5 shares no divisor with the 11 others of a guest that can be built in every way: each comes up.
+        // 5 shares no divisor with 11, the number of other ways of a guest that can be built in every way. So
+        // each way is used.
         chosen.push((rest[(place * 5 + 7) % rest.len()], SHORT[place % 2][1]));
     }
     chosen
@@ -85,7 +87,7 @@ pub(crate) fn selection(guest: &Guest, place: usize) -> Vec<(Variant, &'static [
 pub(crate) struct Compilers(Vec<(&'static str, Result<String, String>)>);
 
 impl Compilers {
-    /// Asks each for its version.
+    /// Runs each compiler for its version.
     pub(crate) fn find() -> Self {
         let version = |name: &str| {
             let out = Command::new(name).arg("--version").stdin(Stdio::null()).output();
@@ -98,17 +100,17 @@ impl Compilers {
         Self(["gcc", "g++", "clang", "clang++", "rustc"].into_iter().map(|n| (n, version(n))).collect())
     }
 
-    /// The version of one; `None` where it is missing.
+    /// Returns the version of a compiler; `None` if it is missing.
     pub(crate) fn version(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| *n == name).and_then(|(_, v)| v.as_deref().ok())
     }
 
-    /// Why a compiler cannot be used; `None` where it can.
+    /// Returns why a compiler cannot be used; `None` if it can be used.
     pub(crate) fn lacks(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| *n == name).and_then(|(_, v)| v.as_ref().err()).map(String::as_str)
     }
 
-    /// The reasons of all that are missing.
+    /// Returns the reasons for all compilers that are missing.
     pub(crate) fn missing(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|(_, v)| v.as_ref().err()).map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! The command line as an interface: words, exit codes, and the fields of each JSON answer.
+//! The command line as an interface: spellings, exit codes, and the fields of each JSON answer.
 
 use crate::support::{
     Answer, Guest, build, copy, finish, have, run, scratch, skip, wait_until, whet, whet_command,
@@ -17,14 +17,14 @@ fn spinning() -> Guest {
     Guest::working(&build("cases.c"), &["spin"], 1)
 }
 
-/// The JSON answer to a command on a guest that must go well.
+/// Returns the JSON answer to a command on a guest that must succeed.
 #[track_caller]
 fn ask(guest: &Guest, command: &str, more: &[&str]) -> Value {
     let pid = guest.arg();
     whet(&[&[command, &pid, "--format", "json"], more].concat()).exits(0).json()
 }
 
-/// What is done in most tests: quick, and without a profile.
+/// The options of most tests: quick, and without a profile.
 const QUICK: [&str; 5] = ["--shuffle", "1", "--only", "mix_some", "sum_up"];
 
 #[track_caller]
@@ -36,13 +36,14 @@ fn has_fields(value: &Value, fields: &[&str]) {
     assert_eq!(found, wanted, "{value}");
 }
 
-const OPTIMIZE_FIELDS: [&str; 21] = [
+const OPTIMIZE_FIELDS: [&str; 22] = [
     "pid",
     "exe",
     "state",
     "generation",
     "is_full",
     "seconds",
+    "phases",
     "samples",
     "lost_samples",
     "source",
@@ -74,9 +75,18 @@ fn is_optimize_answer(answer: &Value, counted: bool) {
     has_fields(&answer["functions"], &["hot", "cloned", "refused", "last"]);
     has_fields(&answer["stop_ms"], &["median", "max"]);
     assert_eq!(answer["state"], "optimized");
+    // The phases follow each other and cover the whole command.
+    let phases: Vec<&str> =
+        answer["phases"].as_array().unwrap().iter().map(|p| p["phase"].as_str().unwrap()).collect();
+    let sampled =
+        ["opening", "reading", "sampling", "analysing", "counting", "laying_out", "building", "installing"];
+    let wanted = sampled.iter().filter(|p| counted || !["sampling", "counting"].contains(p));
+    assert!(phases.iter().eq(wanted), "{phases:?}");
+    let sum: f64 = answer["phases"].as_array().unwrap().iter().map(|p| p["seconds"].as_f64().unwrap()).sum();
+    assert!(sum >= answer["seconds"].as_f64().unwrap() - 0.01, "{answer}");
 }
 
-/// What executions came to, before and after: names that stay, and figures that hold together.
+/// Checks the table of executions, before and after: stable names, and figures that agree with each other.
 fn is_table(dyno: &Value) {
     has_fields(dyno, &["functions", "before", "after"]);
     let [before, after] = ["before", "after"].map(|when| {
@@ -131,7 +141,7 @@ fn help_has_examples() {
 }
 
 #[test]
-fn what_cannot_be_understood() {
+fn wrong_command_lines_are_refused() {
     let wrong: [&[&str]; 13] = [
         &[],
         &["sharpen"],
@@ -154,7 +164,7 @@ fn what_cannot_be_understood() {
     }
 }
 
-/// A profile is taken, functions are found hot, and each answer has the fields that are documented.
+/// A profile is taken, functions are found hot, and each answer has its documented fields.
 #[test]
 fn answers_have_their_fields() {
     let guest = spinning();
@@ -204,7 +214,7 @@ fn answers_have_their_fields() {
     for check in doctor["checks"].as_array().unwrap() {
         has_fields(check, &["name", "ok", "needed", "found", "mend"]);
     }
-    // For people, the same answers are sentences.
+    // Without `--format json`, the same answers are sentences.
     for (command, word) in
         [("undo", "undone"), ("redo", "optimized"), ("explain", "taken branches"), ("status", "optimized")]
     {
@@ -265,7 +275,7 @@ fn which_functions() {
     assert_eq!(two, ["mix_some", "sum_up"]);
     ask(&guest, "optimize", &["--shuffle", "1", "--only", &format!("{inside:#x}")]);
     assert_eq!(cloned(&ask(&guest, "explain", &[])), ["mix_some"]);
-    // So many, the first of them first.
+    // With a limit, the first functions come first.
     let mut before = Vec::new();
     for n in [1, 3, 10] {
         let answer = ask(&guest, "optimize", &["--shuffle", "1", "--max-functions", &n.to_string()]);
@@ -284,7 +294,7 @@ fn which_functions() {
     assert!(error.stderr.contains("nonesuch"), "{error:?}");
 }
 
-/// Whatever is left out, the same is done; what it would have done is not there.
+/// Whichever pass is left out, the program does the same, and the pass has no effect.
 #[test]
 fn without_some_passes() {
     let guest = spinning();
@@ -302,13 +312,13 @@ fn without_some_passes() {
     assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
     assert_eq!((&own["huge_page"], &own["without"]), (&false.into(), &json!(["libraries", "huge-pages"])));
     assert_eq!(ask(&guest, "explain", &[])["without"], own["without"]);
-    // By samples and counts; in random order most of it has nothing to leave out.
+    // By samples and counts: in random order, most passes do nothing that could be left out.
     let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
     for pass in ["blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs"] {
         ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
         guest.progresses(1);
     }
-    // One word each time: what comes behind is something else.
+    // Each `--without` takes one word; what is behind it is another argument.
     let word = ["optimize", "--shuffle", "1", "--max-functions", "1", "--without", "blocks", &guest.arg()];
     whet(&word).exits(0);
     let wrong = whet(&["optimize", &guest.arg(), "--without", "everything"]).exits(2);
@@ -330,7 +340,7 @@ fn explaining_one_function() {
         let by_address = ask(&guest, "explain", &[&address]);
         assert_eq!(by_address["functions"], by_name["functions"], "{address}");
     }
-    // In two fragments, by chance: an address in the second is the function's, too.
+    // A function may be cut into two fragments by chance. An address in the second also names the function.
     ask(&guest, "optimize", &["--shuffle", "3"]);
     let all = ask(&guest, "explain", &[]);
     let apart = |f: &&Value| f["warm"].is_string();
@@ -382,7 +392,7 @@ fn running_what_ends_or_cannot_be_optimized() {
     assert_eq!(ended.stdout, "out\n");
     assert!(ended.stderr.starts_with("err\n") && ended.stderr.contains("whet: warning: "), "{ended:?}");
     sh("kill -9 $$").exits(128 + 9);
-    // Nothing hot: it goes on as it is, and that is said.
+    // Nothing is hot: the command runs on unchanged, and whet says so.
     let idle = sh("sleep 0.5; echo out").exits(0);
     assert_eq!(idle.stdout, "out\n");
     assert!(idle.stderr.contains("not optimized"), "{idle:?}");
@@ -395,7 +405,8 @@ fn running_what_ends_or_cannot_be_optimized() {
     whet(&["run"]).exits(2);
 }
 
-/// All that is in one pid namespace, and nothing else: this is how `--all` can be tried beside others at work.
+/// `--all` in a pid namespace of its own has nothing but its processes, so it can be tested beside other
+/// tests at work.
 #[test]
 fn all_of_them() {
     let isolated = ["unshare", "nsenter"].into_iter().all(have)
@@ -440,13 +451,13 @@ fn all_of_them() {
     // Optimized from inside too.
     inside(&[&["optimize", "1"][..], &QUICK].concat()).exits(0);
     assert_eq!(ask_verify(inner)["identical"], true);
-    // The map of a process that is the first of its pid namespace; its /tmp is the host's.
+    // The perf map of a process that is the first in its pid namespace; its /tmp is the host's.
     fs::remove_file("/tmp/perf-1.map").unwrap();
     guest.progresses(1);
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// The words of older documents, and today's.
+/// The spellings of older documents, and today's.
 #[test]
 fn single_dash_spellings() {
     let guest = spinning();
@@ -458,7 +469,7 @@ fn single_dash_spellings() {
         assert_eq!(state(), wanted, "{word}");
     }
     guest.progresses(1);
-    // A daemon of our own, which there is none of.
+    // A daemon of this test's own, which does not run.
     let config = scratch("whet.toml");
     let socket = scratch("socket");
     fs::write(&config, format!("[paths]\nsocket = {:?}\n", socket.to_str().unwrap())).unwrap();
@@ -470,13 +481,17 @@ fn single_dash_spellings() {
     assert_eq!(old, new);
     fs::remove_file(&config).unwrap();
     assert_eq!(whet(&["-start", "--help"]).exits(0).stdout, whet(&["start", "--help"]).exits(0).stdout);
-    // It is taken for an option elsewhere, and for nothing at all where it is no such word.
+    // A number is a pid.
+    for number in [["optimize", "-5"], ["status", "-5"]] {
+        assert!(whet(&number).exits(3).stderr.contains("no process -5"));
+    }
+    // Behind another word, an old spelling is taken for options. `-optimize` is no old spelling.
     for wrong in [&["status", "-undo"][..], &["-optimize", "1"]] {
         whet(wrong).exits(2);
     }
 }
 
-/// What packages are made of.
+/// The files for packages.
 #[test]
 fn man_pages_and_completions() {
     let folder = scratch("generated");
@@ -493,7 +508,7 @@ fn man_pages_and_completions() {
     assert!(text("whet.1").contains(".SH \"EXIT CODES\"\n.nf\n\\&  0 done "));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), files.len());
     fs::remove_dir_all(&folder).unwrap();
-    // Where it cannot be: the file that is in the way stays.
+    // If the folder cannot be made, the file in its place stays.
     let file = scratch("in-the-way");
     fs::write(&file, "mine").unwrap();
     whet(&["generate", file.to_str().unwrap()]).exits(2);
@@ -527,9 +542,9 @@ fn a_program_without_its_file() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// Somebody else's change is found, and `verify` says so by its exit code.
+/// `verify` finds a change by another program, and its exit code says so.
 #[test]
-fn verify_finds_what_nobody_accounts_for() {
+fn verify_finds_changes_by_other_programs() {
     use std::os::unix::fs::FileExt;
     let guest = spinning();
     let memory = fs::File::options().write(true).open(format!("/proc/{}/mem", guest.pid())).unwrap();
@@ -548,9 +563,9 @@ fn verify_finds_what_nobody_accounts_for() {
     assert_eq!((&unexpected[0]["at"], &unexpected[0]["len"]), (&format!("{:#x}", at - 1).into(), &1.into()));
 }
 
-/// Whoever reads the answer may go away: that is no error, and what goes on for ever ends.
+/// A reader of the answer may go away: this is no error, and a command without an end ends.
 #[test]
-fn nobody_reads() {
+fn a_reader_that_goes_away_is_no_error() {
     for arguments in [&["doctor"][..], &["--help"], &["status"], &["status", "--watch", "--format", "json"]] {
         let mut child =
             whet_command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,5 @@
-//! The daemon, end to end: a process of ours becomes optimized, and stays sound whatever becomes of the daemon.
+//! The daemon, end to end: it optimizes a process of the test's, and the process stays sound whatever happens
+//! to the daemon.
 
 use crate::support::{
     Answer, Guest, build, changed_text, copy, run, scratch, skip, tracers, wait_until, whet_command,
@@ -10,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A folder with everything a daemon needs, and the daemon. Dropped, it is ended.
+/// A daemon with a folder for everything that it needs. Ended when dropped.
 pub(crate) struct Daemon {
     folder: PathBuf,
     child: Option<Child>,
@@ -18,7 +19,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// For one program, which nobody else's daemon or test knows.
+    /// Starts a daemon for one program, which no other daemon or test has on its list.
     pub(crate) fn for_program(program: &Path, more: &str) -> Self {
         let folder = scratch("daemon");
         fs::create_dir(&folder).unwrap();
@@ -60,7 +61,7 @@ impl Daemon {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// The answer to a call.
+    /// Returns the answer to a call.
     fn ask(&self, method: &str, parameters: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(self.folder.join("run/socket")).ok()?;
         stream
@@ -73,14 +74,14 @@ impl Daemon {
         serde_json::from_slice(&answer).ok()
     }
 
-    /// What it says of a process.
+    /// Returns the daemon's status of a process.
     fn target(&self, pid: i32) -> Value {
         let status = self.ask("whet.Status", &Value::Null).unwrap_or_default();
         let targets = status["parameters"]["targets"].as_array().cloned().unwrap_or_default();
         targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
     }
 
-    /// State and reason of a process.
+    /// Returns state and reason of a process.
     fn state(&self, pid: i32) -> (String, String) {
         let target = self.target(pid);
         let text = |key: &str| target[key].as_str().unwrap_or_default().to_owned();
@@ -113,7 +114,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A program of its own name, so that this daemon alone takes it.
+/// Makes a program with a name of its own, so that only this daemon takes it.
 fn own_program() -> PathBuf {
     let program = scratch("program");
     copy(&build("cases.c"), &program);
@@ -140,15 +141,15 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
     assert_eq!(status["daemon"]["targets"][0]["state"], "optimized");
     let metrics = || fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
     wait_until("a rebuild in the metrics", || metrics().contains("whet_rebuilds_total 1"));
-    // Only one daemon at a socket.
+    // Only one daemon can use a socket.
     daemon.whet(&["start"]).exits(6);
     daemon.whet(&["start", "--foreground"]).exits(6);
 
-    // Killed, and started anew: it finds the target by its journal, and does nothing to it.
+    // Killed and started again, the daemon finds the target by its journal and changes nothing.
     daemon.kill();
     daemon.start();
     assert!(daemon.comes_to(pid, "optimized").contains("found"), "{}", daemon.log());
-    // Undone by hand: left alone, also by a later daemon, until it is redone by hand.
+    // A target that was undone by hand is left alone, also by a later daemon, until it is redone by hand.
     daemon.whet(&["undo", &guest.arg()]).exits(0);
     assert_eq!(daemon.comes_to(pid, "undone"), "by hand");
     daemon.kill();
@@ -165,14 +166,14 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
     assert_eq!(tracers(pid), Vec::<i32>::new());
     guest.progresses(1);
 
-    // A second process of the same build has its profile at once.
+    // A second process of the same build gets the profile at once.
     daemon.start();
     let second = Guest::working(&program, &["spin"], 1);
     daemon.comes_to(second.pid(), "optimized");
     assert!(daemon.log().contains("warm, by the profile"), "{}", daemon.log());
     drop(second);
 
-    // The kill-switch file: everything is taken back, nothing is begun.
+    // With the kill-switch file, everything is undone and nothing is started.
     fs::write(daemon.folder.join("off"), "").unwrap();
     daemon.comes_to(pid, "undone");
     daemon.whet(&["optimize", &guest.arg()]).exits(5);
@@ -181,7 +182,7 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
 }
 
 #[test]
-fn harm_is_taken_back_within_a_minute() {
+fn harm_is_undone_within_a_minute() {
     let program = own_program();
     let mut daemon = Daemon::for_program(&program, "[harm]\nwithin = \"8s\"\nmin_gain_percent = 100.0\n");
     daemon.bad_layout = true;
@@ -203,7 +204,8 @@ fn harm_is_taken_back_within_a_minute() {
     finish(guest, &program);
 }
 
-/// Also of a target that is busy for a part of the time only, of which a second's samples say too little.
+/// This holds also for a target that is busy only part of the time, of which the samples of one second say
+/// too little.
 #[test]
 fn a_changed_load_is_rebuilt_for() {
     let program = own_program();
@@ -224,7 +226,7 @@ fn a_changed_load_is_rebuilt_for() {
 }
 
 #[test]
-fn wrong_words_change_nothing() {
+fn a_wrong_configuration_changes_nothing() {
     let program = own_program();
     let mut daemon = Daemon::for_program(&program, "");
     let file = daemon.folder.join("whet.toml");
@@ -254,7 +256,7 @@ fn wrong_words_change_nothing() {
     fs::remove_file(program).unwrap();
 }
 
-/// The kill switch does not wait for a look: here none would come for an hour.
+/// The kill switch does not wait for the next look, which would come an hour later here.
 #[test]
 fn the_kill_switch_acts_between_looks() {
     let program = own_program();
@@ -281,12 +283,12 @@ fn the_kill_switch_acts_between_looks() {
     };
     reload(&rarely);
     fs::write(&off, "").unwrap();
-    assert_eq!(daemon.comes_to(pid, "undone"), "the kill-switch file is there");
+    assert_eq!(daemon.comes_to(pid, "undone"), "the kill-switch file exists");
     assert_eq!(changed_text(pid), Vec::<String>::new());
     fs::remove_file(&off).unwrap();
     daemon.comes_to(pid, "optimized");
 
-    // A worker that samples for ten minutes is ended, too.
+    // A worker that would sample for ten minutes is ended too.
     let second = Guest::working(&program, &["spin"], 1);
     fs::remove_dir_all(daemon.folder.join("state")).unwrap();
     reload(&often.replace("\"600ms\"", "\"10m\""));

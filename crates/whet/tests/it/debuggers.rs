@@ -1,4 +1,5 @@
-//! Debuggers and profilers on an optimized process: whole backtraces and names, of the process, of its core, under load.
+//! Debuggers and profilers on an optimized process: whole backtraces and names, of the process, of its core,
+//! under load.
 
 use crate::support::{Answer, Guest, build, have, run, scratch, skip, whet};
 use serde_json::Value;
@@ -12,7 +13,7 @@ const THREADS: u64 = 5;
 /// The guest's own functions.
 const OWN: [&str; 5] = ["--only", "at_the_bottom", "dive_plain", "dive_saving", "dive_alloca"];
 
-/// A program whose threads are deep in clones: of its own functions, or of its libraries' too.
+/// Starts a program whose threads are deep in clones: of its own functions, or of its libraries' too.
 fn deep(only: &[&str]) -> Guest {
     let guest = Guest::working(&build("deep.c"), &[], THREADS);
     json(&[&["optimize", &guest.arg(), "--shuffle", "2"], only].concat());
@@ -28,7 +29,7 @@ fn json(words: &[&str]) -> Value {
     whet(&[words, &["--format", "json"]].concat()).exits(0).json()
 }
 
-/// Has gdb do what whet says, and show all stacks.
+/// Runs gdb as whet's report says, and returns all stacks.
 fn backtraces(report: &Value) -> String {
     let command = report["command"].as_str().unwrap();
     let arguments = command.strip_prefix("gdb ").unwrap();
@@ -40,8 +41,8 @@ fn backtraces(report: &Value) -> String {
     answer.stdout
 }
 
-/// Every stack leads from where it stands to where its thread began, every frame has a name, and each of the guest's threads
-/// goes through clones.
+/// Checks that every stack reaches the start of its thread, that every frame has a name, and that each of the
+/// guest's threads has clones on its stack.
 #[track_caller]
 fn are_whole(text: &str) {
     let stacks: Vec<&str> = text.split("\nThread ").skip(1).collect();
@@ -52,7 +53,7 @@ fn are_whole(text: &str) {
         assert!([" main", "clone3 ("].iter().any(|end| last.contains(end)), "{stack}");
         assert!(!stack.contains("?? ()") && !stack.contains("Backtrace stopped"), "{stack}");
         assert!(frames.iter().filter(|f| f.contains("whet")).count() >= 3, "{stack}");
-        // No frame is lost in the middle either: each dive is called by another.
+        // No frame is lost in the middle either: each dive is called by another dive.
         let dives = frames.iter().filter(|f| f.contains("dive_")).count();
         assert!(dives >= 2 && dives + 14 > frames.len(), "{stack}");
     }
@@ -71,7 +72,7 @@ fn gdb_sees_whole_stacks_live_and_in_cores() {
     if !has_gdb() {
         return;
     }
-    // Sleeping threads stand in clones of the C library's.
+    // Sleeping threads are in clones of the C library's functions.
     let some = [&OWN[..], &["nanosleep", "clock_nanosleep"]].concat();
     let mut guest = deep(if crate::support::stress() { &[] } else { &some });
     let report = json(&["gdb", &guest.arg()]);
@@ -84,12 +85,14 @@ fn gdb_sees_whole_stacks_live_and_in_cores() {
     }
     fs::remove_file(file).unwrap();
 
-    // Without its threads leaving the clones: what was undone is on stacks, and known.
+    // The threads do not leave the clones meanwhile: clones that were undone are still on stacks, and have
+    // names.
     json(&["undo", &guest.arg()]);
     json(&["redo", &guest.arg()]);
     guest.progresses(THREADS);
 
-    // The core that gdb writes of the live process, and the kernel's own of its end.
+    // Two cores: the one that gdb writes of the live process, and the one that the kernel writes when it
+    // ends.
     let file = scratch("symbols with a space");
     let of_core =
         |core: &Path| json(&["gdb", "-o", file.to_str().unwrap(), "--core", core.to_str().unwrap()]);
@@ -103,7 +106,7 @@ fn gdb_sees_whole_stacks_live_and_in_cores() {
     assert_eq!(report["exe"].as_str().unwrap(), build("deep.c").to_str().unwrap());
     are_whole(&backtraces(&report));
 
-    // One that is cut off says so.
+    // A core that is cut off gives an error that says so.
     let len = fs::metadata(&core).unwrap().len();
     for keep in [1000, len / 50] {
         fs::File::options().write(true).open(&core).unwrap().set_len(keep).unwrap();
@@ -119,7 +122,7 @@ fn gdb_sees_whole_stacks_live_and_in_cores() {
     fs::remove_file(file).unwrap();
 }
 
-/// Has the guest end with a core of the kernel's, where the kernel puts such beside the program's folder.
+/// Ends the guest with a core by the kernel, if the kernel writes cores beside the program's folder.
 fn abort(guest: &mut Guest) -> Option<PathBuf> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let pattern = pattern.trim();
@@ -149,7 +152,7 @@ fn abort(guest: &mut Guest) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_gdb_cannot_be_told() {
+fn wrong_uses_of_gdb_are_refused() {
     let guest = Guest::working(&build("deep.c"), &[], THREADS);
     let error = |a: &Answer| serde_json::from_str::<Value>(&a.stdout).unwrap()["error"]["code"].clone();
     let answer = whet(&["gdb", &guest.arg(), "--format", "json"]).exits(7);
@@ -161,7 +164,8 @@ fn what_gdb_cannot_be_told() {
     whet(&["gdb", "1", "--core", "core"]).exits(2);
 }
 
-/// Samples of a process by perf, with more arguments; what `perf script` says of them, after `inject` where that is wanted.
+/// Samples a process by perf, with more arguments. Returns the output of `perf script`, after `perf inject`
+/// if `inject` is set.
 fn sampled(guest: &Guest, more: &[&str], inject: bool) -> Option<String> {
     let perf = |words: &[&str], file: &Path| {
         let mut c = Command::new("perf");
@@ -200,10 +204,10 @@ fn perf_names_clones() {
     };
     let Some(text) = sampled(&guest, &[], false) else { return };
     assert!(in_clones(&text, &format!("/tmp/perf-{}.map", guest.pid())) > 20, "{text}");
-    // Of libc's own functions not all have names.
+    // Not all of libc's own functions have names.
     assert!(!text.lines().any(|l| l.contains("[unknown]") && !l.contains(".so")), "{text}");
 
-    // The same with their code, made twice, as a later generation would.
+    // The same with the code of clones, written twice as a later generation would.
     for _ in 0..2 {
         let report = json(&["perf", &guest.arg(), "--jitdump"]);
         assert_eq!(report["jitdump"], format!("/tmp/jit-{}.dump", guest.pid()));
@@ -232,15 +236,15 @@ fn map_of(pid: i32) -> PathBuf {
 }
 
 #[test]
-fn others_maps_are_left_alone() {
+fn perf_maps_of_others_are_left_alone() {
     let guest = Guest::working(&build("deep.c"), &[], THREADS);
     let path = map_of(guest.pid());
     let left_out = |report: &Value| report["perf_map"]["left_out"].as_str().map(str::to_owned);
-    // A runtime's own.
+    // The file of a language runtime.
     fs::write(&path, "1000 10 compiled\n").unwrap();
     assert!(left_out(&optimize(&guest)).unwrap().contains("not whet's"));
     assert_eq!(fs::read_to_string(&path).unwrap(), "1000 10 compiled\n");
-    // A trap.
+    // A symbolic link to another file.
     fs::remove_file(&path).unwrap();
     let victim = scratch("victim");
     fs::write(&victim, "precious").unwrap();
@@ -252,7 +256,7 @@ fn others_maps_are_left_alone() {
     assert_eq!(left_out(&json(&["redo", &guest.arg()])), None);
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     fs::remove_file(victim).unwrap();
-    // Its own is written anew, and undo leaves it.
+    // A file of whet's own is written anew, and undo leaves it.
     let first = fs::read_to_string(&path).unwrap();
     assert!(first.contains(" dive_plain.whet\n") && first.contains(" whet_find_object\n"), "{first}");
     optimize(&guest);
@@ -268,7 +272,7 @@ fn a_map_goes_where_the_process_lives() {
     let program = build("deep.c");
     let inside = |mount: &[&str]| {
         Guest::start_by(|page| {
-            // The program and its page may lie in the folder that is covered.
+            // The program and its page may lie in the folder that the mount covers.
             let script = format!(
                 "exec 3<\"$0\" 4<>\"$1\" && mount {} none /tmp && exec /proc/self/fd/3 /proc/self/fd/4",
                 mount.join(" ")
@@ -289,7 +293,7 @@ fn a_map_goes_where_the_process_lives() {
     let map = fs::read_to_string(format!("/proc/{0}/root/tmp/perf-{0}.map", guest.pid())).unwrap();
     assert!(map.contains(" dive_plain.whet\n"), "{map}");
 
-    // Where that cannot be written it is optimized all the same.
+    // If the map cannot be written there, the process is optimized all the same.
     let guest = inside(&["-t", "tmpfs", "-o", "ro"]);
     guest.progresses(THREADS);
     let report = optimize(&guest);

@@ -1,7 +1,7 @@
-//! whet killed while it works: whatever the instant, the program goes on as if nothing had been, and the next whet can
-//! take everything out.
+//! whet killed while it works: whatever the instant, the program runs on unharmed, and the next whet can undo
+//! everything.
 //!
-//! With `WHET_FAULT=N` whet kills itself at the N-th point at which it changes something. The program under it
+//! With `WHET_FAULT=N` whet kills itself at the N-th point at which it changes something. The program
 //! computes, throws and walks its stack in three threads, and compares each round with the first.
 
 use crate::support::{
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const THREADS: u64 = 3;
 
-/// Functions of the program, of libstdc++ and of libc, so that there are code caches near each.
+/// Functions of the program, of libstdc++ and of libc, so that each has a code cache near it.
 const ONLY: [&str; 13] = [
     "choose",
     "loop",
@@ -29,7 +29,8 @@ const ONLY: [&str; 13] = [
     "__cxa_allocate_exception",
 ];
 
-/// Points to die at, from the first of them: every third up to the fortieth, then some; all of them in the long form.
+/// Returns the points to die at, from the first of them: every third up to the fortieth, then some; all of
+/// them in the long form.
 fn points(first: u32) -> Box<dyn Iterator<Item = u32>> {
     if stress() { Box::new(1..2000) } else { Box::new((first..=40).step_by(3).chain((41..2000).step_by(9))) }
 }
@@ -38,7 +39,7 @@ fn start() -> Guest {
     Guest::working(&build("throwing.cc"), &[], THREADS)
 }
 
-/// The end of a program that went on unharmed: its output is that of one nobody touched.
+/// Ends a program that was not harmed: its output is that of an untouched program.
 fn ends_well(guest: Guest) {
     static UNTOUCHED: LazyLock<(Option<i32>, Option<i32>, String)> = LazyLock::new(|| start().finish());
     assert_eq!((UNTOUCHED.0, UNTOUCHED.1), (Some(0), None));
@@ -55,7 +56,7 @@ fn optimize(guest: &Guest) -> Answer {
     whet(&optimize_arguments(guest))
 }
 
-/// Runs whet so that it dies at a point; `None` if it did, its answer if it came to its end before.
+/// Runs whet so that it dies at a point. Returns `None` if it died, and its answer if it ended before.
 fn dying_at(point: u32, arguments: &[String]) -> Option<Answer> {
     let mut command = whet_command(arguments);
     command.env("WHET_FAULT", point.to_string());
@@ -69,12 +70,13 @@ fn dying_at(point: u32, arguments: &[String]) -> Option<Answer> {
     }
 }
 
-/// Whether so many killed installations fill a program that there is no room for another.
+/// Returns whether a program is so full of killed installations that there is no room for another.
 fn is_full(answer: &Answer) -> bool {
     answer.code == Some(5) && ["memory_cap", "too_many_caches"].iter().any(|c| answer.stdout.contains(c))
 }
 
-/// All threads run, nobody holds them, and all changed bytes are those of the journal. Returns the live redirects.
+/// Checks that all threads run, that no process traces them, and that all changed bytes are those of the
+/// journal. Returns the number of live redirects.
 #[track_caller]
 fn is_intact(guest: &Guest) -> u64 {
     guest.progresses(THREADS);
@@ -84,7 +86,7 @@ fn is_intact(guest: &Guest) -> u64 {
     verified["live_redirects"].as_u64().unwrap()
 }
 
-/// Takes everything out, and looks for oneself whether nothing is left.
+/// Undoes everything, and checks without whet that no change is left.
 #[track_caller]
 fn take_out(guest: &Guest) {
     let undone = whet(&["undo", &guest.arg(), "--format", "json"]);
@@ -121,7 +123,8 @@ fn installations_over_installations() {
     let mut fresh = 0;
     for point in points(2) {
         let mut survived = dying_at(point, &optimize_arguments(&guest));
-        // With each generation there is one more to be marked as undone: without end, were there no new programs.
+        // Each generation must be marked as undone, so without new programs the number of points would grow
+        // without end.
         if survived.as_ref().is_some_and(is_full) || point % 8 == 0 {
             ends_well(std::mem::replace(&mut guest, start()));
             optimize(&guest).exits(0);
@@ -137,7 +140,7 @@ fn installations_over_installations() {
             ends_well(guest);
             return;
         }
-        // Every other time what is left stays, for the next to be laid over.
+        // Every other time the remains stay, and the next installation comes on top.
         if point % 2 == 0 {
             take_out(&guest);
         }
@@ -153,11 +156,11 @@ fn undo_and_redo() {
     optimize(&guest).exits(0);
     let all = is_intact(&guest);
     for point in points(1) {
-        // From all to nothing, and on from where it died.
+        // From everything to nothing, and on from where whet died.
         let undone = dying_at(point, &command("undo"));
         let left = is_intact(&guest);
         take_out(&guest);
-        // From nothing to all.
+        // From nothing to everything.
         let redone = dying_at(point, &command("redo"));
         let partly = is_intact(&guest);
         if redone.is_none() && point % 2 == 0 {
@@ -179,7 +182,8 @@ fn undo_and_redo() {
     panic!("no end of points");
 }
 
-/// Deaths upon deaths, in an order drawn from a fixed seed: what one left half done is what the next begins with.
+/// Deaths one after the other, in an order drawn from a fixed seed: each whet begins with what the one before
+/// left unfinished.
 #[test]
 fn one_after_the_other() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -213,18 +217,18 @@ fn one_after_the_other() {
     ends_well(guest);
 }
 
-/// A program that has huge pages switched off.
+/// Starts a program that has huge pages switched off.
 fn without_huge_pages() -> Guest {
     Guest::working(&build("throwing.cc"), &["small"], THREADS)
 }
 
-/// Whether a program may have huge pages, where the kernel tells.
+/// Returns whether a program may have huge pages, if the kernel reports it.
 fn huge_pages(guest: &Guest) -> Option<bool> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
     status.lines().find_map(|l| l.strip_prefix("THP_enabled:")).map(|v| v.trim() == "1")
 }
 
-/// Mappings of code that huge pages are in.
+/// Counts mappings of code that have huge pages.
 fn code_on_huge_pages(guest: &Guest) -> usize {
     let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", guest.pid())).unwrap();
     let mut code = false;
@@ -237,12 +241,13 @@ fn code_on_huge_pages(guest: &Guest) -> usize {
     smaps.lines().filter(|line| huge(line)).count()
 }
 
-/// All functions are rebuilt: clones of a few are not worth a huge page.
+/// The arguments to rebuild all functions: clones of a few are not worth a huge page.
 fn rebuild_all(guest: &Guest) -> [String; 4] {
     ["optimize", &guest.arg(), "--shuffle", "1"].map(str::to_owned)
 }
 
-/// What a program has switched off for its data its code gets all the same, and the switch is as it was.
+/// A program may have switched huge pages off for its data. Its clones get them all the same, and the switch
+/// is restored.
 #[test]
 fn clones_on_huge_pages_of_a_program_that_has_them_switched_off() {
     let doctor = whet(&["doctor", "--format", "json"]).json();
@@ -253,7 +258,7 @@ fn clones_on_huge_pages_of_a_program_that_has_them_switched_off() {
     let guest = without_huge_pages();
     assert_eq!(code_on_huge_pages(&guest), 0);
     let mut got = 0;
-    // Now and then the kernel has none at hand.
+    // Sometimes the kernel has no huge page at hand.
     for _ in 0..4 {
         whet(&rebuild_all(&guest)).exits(0);
         got += code_on_huge_pages(&guest);
@@ -265,8 +270,8 @@ fn clones_on_huge_pages_of_a_program_that_has_them_switched_off() {
     ends_well(guest);
 }
 
-/// Where a program has huge pages switched off, whet switches them on for a moment. If it dies then, the next one turns
-/// them off again, whatever it is asked to do.
+/// If a program has huge pages switched off, whet switches them on for a moment. If whet dies then, the next
+/// whet switches them off again, whatever its command is.
 #[test]
 fn a_switch_left_on() {
     let (start, all) = (without_huge_pages, rebuild_all);
@@ -296,7 +301,7 @@ fn a_switch_left_on() {
     panic!("no end of points");
 }
 
-/// The same for one that has clones already, which are in order as they are: what the daemon does after a worker's death.
+/// The same for a program whose clones are in order: what the daemon does after the death of a worker.
 #[test]
 fn a_switch_left_on_is_mended() {
     let guest = without_huge_pages();
@@ -328,7 +333,7 @@ fn at_any_instant() {
     for i in 0..times {
         let mut child =
             whet_command(&optimize_arguments(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
-        // Most of the time goes by before anything is touched: the later half is looked at more closely.
+        // Most of the time passes before anything is changed, so more deaths fall into the later half.
         let until = whole.mul_f64(0.4 + 0.7 * f64::from(i) / f64::from(times));
         let started = Instant::now();
         while started.elapsed() < until && child.try_wait().unwrap().is_none() {

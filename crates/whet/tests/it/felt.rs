@@ -1,4 +1,4 @@
-//! What a program can notice of whole commands: nothing of what it asked the kernel for.
+//! What a program can notice of whole commands: its system calls give the same results.
 
 use crate::support::{Guest, build, finish, run, scratch, stress, wait_until, whet};
 use std::fs::{self, File};
@@ -14,8 +14,9 @@ fn unfelt() -> PathBuf {
     program
 }
 
-/// All calls that a stop could be felt by, at once, while redirects go and come: every transfer is whole, every wait has its own
-/// result. Waits that began anew with each stop would not end as long as the stops go on, so rounds end all the same.
+/// All system calls that could be affected by a stop, at once, while redirects are put in force and undone:
+/// every transfer is whole, and every wait has its own result. A wait that began anew with each stop would
+/// not end while the stops go on, so rounds must end all the same.
 #[test]
 fn toggles_are_not_felt() {
     let toggles = if stress() { 1000 } else { 40 };
@@ -50,7 +51,8 @@ fn toggles_are_not_felt() {
     assert_eq!(fs::read_to_string(said).unwrap(), alone);
 }
 
-/// Every thread is in the middle of a transfer nearly all the time, so whichever whet stops first is.
+/// Every thread is in the middle of a transfer nearly all the time, and so is the thread that whet stops
+/// first.
 #[test]
 fn the_first_stop_is_not_felt() {
     const SHORT: u64 = 1;

@@ -1,4 +1,5 @@
-//! Counters lie behind the GS base of each thread: whoever uses that itself is not harmed, whenever it begins to.
+//! Counters lie behind the GS base of each thread. A program that uses the GS base itself is not harmed,
+//! whenever it begins.
 
 use crate::support::{Guest, build, build_with, wait_until, whet, whet_command};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ fn optimizes(guest: &Guest, count: &str) -> Child {
     whet_command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until clones count or whet has ended; whether they count.
+/// Waits until clones count or whet has ended. Returns whether clones count.
 fn counts(guest: &Guest, whet_: &mut Child) -> bool {
     let state = |word: &str| whet(&["status", &guest.arg()]).stdout.contains(word);
     let mut counts = false;
@@ -26,14 +27,14 @@ fn answer(whet_: Child) -> serde_json::Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// Optimizes a guest whose threads wait, from the time of counting on, in what counts, and use the GS base afterwards.
-/// What whet says of counting.
+/// Optimizes a guest whose threads wait inside clones that count, and use the GS base afterwards. Returns
+/// what whet reports of counting.
 #[track_caller]
 fn uses_gs_afterwards(program: &Path, arguments: &[&str], count: &str) -> serde_json::Value {
     goes_on_to_use_gs(Guest::working(program, arguments, 2), count)
 }
 
-/// The same for a guest that has clones which counted before: they count again.
+/// Does the same for a guest with clones that counted before, and count again.
 #[track_caller]
 fn uses_gs_after_counting_again(program: &Path) -> serde_json::Value {
     let guest = Guest::working(program, &[], 2);
@@ -47,7 +48,7 @@ fn uses_gs_after_counting_again(program: &Path) -> serde_json::Value {
 fn goes_on_to_use_gs(guest: Guest, count: &str) -> serde_json::Value {
     let mut whet_ = optimizes(&guest, count);
     if counts(&guest, &mut whet_) {
-        // Both threads have begun anew since, in clones that count.
+        // Since then both threads have begun a new round, in clones that count.
         guest.progresses(2);
     }
     guest.go();
@@ -72,7 +73,7 @@ fn library() -> PathBuf {
     build_with("gslib.c", &["-shared", "-fPIC", "-mfsgsbase"]).unwrap()
 }
 
-/// The control: counts are those of counters, and no thread keeps a base.
+/// The control: counts come from counters, and no thread keeps a base.
 #[test]
 fn no_thread_keeps_a_base() {
     was_counted(&uses_gs_afterwards(&build("gs.c"), &[], "2"));
@@ -85,7 +86,7 @@ fn a_library_loaded_later_may_use_it() {
     was_counted(&uses_gs_afterwards(&build("gs.c"), &[library.to_str().unwrap()], "2"));
 }
 
-/// Counting ends as soon as such a library is there.
+/// Counting ends as soon as a library that uses the GS base is loaded.
 #[test]
 fn a_library_loaded_while_functions_are_counted_may_use_it() {
     let library = library();
@@ -93,7 +94,7 @@ fn a_library_loaded_while_functions_are_counted_may_use_it() {
 }
 
 #[test]
-fn what_uses_it_is_not_counted() {
+fn programs_that_use_the_gs_base_are_not_counted() {
     for way in ["BY_PRCTL", "BY_CODE", "BY_WRGSBASE", "BY_WRGSBASE32", "BY_RELOAD", "BY_POP"] {
         let program = build_with("gs.c", &[&format!("-D{way}"), "-mfsgsbase"]).unwrap();
         eprintln!("{way}");
@@ -101,7 +102,7 @@ fn what_uses_it_is_not_counted() {
     }
 }
 
-/// It has clones that count and a base in memory of its own.
+/// The child has clones that count, and a base in memory of its own.
 #[test]
 fn a_child_forked_while_functions_are_counted_has_no_base() {
     let program = build_with("gs.c", &["-DFORKS"]).unwrap();
@@ -112,7 +113,7 @@ fn a_child_forked_while_functions_are_counted_has_no_base() {
 /// A target whose new memory is locked is counted, or its counts are inferred.
 #[test]
 fn locked_memory() {
-    // KiB: as the system gives it; enough for clones, not for counters.
+    // KiB. 0: the system's limit; 72: enough for clones, not for counters.
     for (limit, counted) in [(0, true), (72, false)] {
         let program = build_with("gs.c", &[&format!("-DLOCKED={limit}")]).unwrap();
         let counting = uses_gs_afterwards(&program, &[], "1");

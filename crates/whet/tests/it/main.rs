@@ -1,4 +1,4 @@
-//! whet as a program, worked against programs that are built and started here.
+//! whet as a program, run on programs that are built and started here.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
 
 mod cli;

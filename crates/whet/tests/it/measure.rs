@@ -1,4 +1,5 @@
-//! `whet measure` on a program that makes its own steady load: its answer, and that the program is left as it was found.
+//! `whet measure` on a program that makes its own steady load: its answer, and the state of the program
+//! afterwards, which is the state before.
 
 use crate::support::{Answer, Guest, build, changed_text, pid_of, run, wait_until, whet, whet_command};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Ends what a test started.
+/// A process that a test started. Ended when dropped.
 struct Started(Child);
 
 impl Drop for Started {
@@ -16,7 +17,7 @@ impl Drop for Started {
     }
 }
 
-/// An optimized program at work.
+/// Starts an optimized program at work.
 fn optimized() -> Guest {
     let guest = Guest::working(&build("cases.c"), &["serve"], 1);
     whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some", "sum_up"]).exits(0);
@@ -28,7 +29,7 @@ fn state(guest: &Guest) -> String {
     answer["targets"][0]["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// `whet measure` as it is called here: few windows, and short ones.
+/// Returns the command `whet measure` with few and short windows.
 fn measure(guest: &Guest, more: &[&str]) -> Command {
     let pid = guest.arg();
     whet_command(&[&["measure", &pid, "--format", "json"], more].concat())
@@ -36,7 +37,7 @@ fn measure(guest: &Guest, more: &[&str]) -> Command {
 
 const SHORT: [&str; 4] = ["--rounds", "8", "--window", "0.03"];
 
-/// Processes that were to restore a program.
+/// Counts the processes that are to restore a program.
 fn guards(guest: &Guest) -> usize {
     let words = format!("restore-after-death\0{}\0", guest.pid());
     let folders = fs::read_dir("/proc").unwrap().flatten();
@@ -48,7 +49,7 @@ fn guards(guest: &Guest) -> usize {
         .count()
 }
 
-/// Nobody is left who would change the program, and nothing that tells of the comparison.
+/// Checks that no process is left that would change the program, and nothing that records the comparison.
 #[track_caller]
 fn nothing_is_left(guest: &Guest) {
     assert_eq!(guards(guest), 0);
@@ -69,7 +70,7 @@ fn has_fields(value: &Value, fields: &[&str]) {
     assert_eq!(found, wanted, "{value}");
 }
 
-/// An estimate: its value in its interval.
+/// Checks an estimate: its value lies in its interval.
 #[track_caller]
 fn is_estimate(e: &Value) {
     has_fields(e, &["value", "low", "high"]);
@@ -102,7 +103,7 @@ const FIELDS: [&str; 22] = [
     "windows",
 ];
 
-/// What came of a comparison that was to give figures, however noisy.
+/// Checks the answer of a comparison that should give figures, however noisy.
 #[track_caller]
 fn is_answer(answer: &Answer, kind: &str) -> Value {
     assert!([Some(0), Some(7)].contains(&answer.code), "{answer:?}");
@@ -131,20 +132,20 @@ fn is_answer(answer: &Answer, kind: &str) -> Value {
 #[test]
 fn figures_and_the_state_that_was_found() {
     let guest = optimized();
-    // As system calls, of which the program makes one for each round.
+    // Work is counted as system calls; the program makes one in each round.
     let json = is_answer(
         &run(measure(&guest, &[&SHORT[..], &["--windows", "--seed", "5"]].concat())),
         "system_calls",
     );
     assert_eq!(state(&guest), "optimized");
     assert_eq!((&json["method"], &json["seed"]), (&"paired".into(), &5.into()));
-    // On a busy machine some tell nothing.
+    // On a busy machine some pairs cannot be used.
     assert!((4..=8).contains(&json["pairs"].as_u64().unwrap()), "{json}");
     let windows = json["windows"].as_array().unwrap();
     assert_eq!(windows.len(), 16);
     has_fields(&windows[0], &["pair", "side", "seconds", "work", "cpu", "user", "host_idle"]);
 
-    // As the program's own count, which is the same. It was found undone.
+    // Work is counted by the program's own count, which is the same. The program is found undone.
     whet(&["undo", &guest.arg()]).exits(0);
     let rounds = guest.rounds();
     let more = [&SHORT[..], &["--command", &rounds, "--windows"]].concat();
@@ -163,7 +164,8 @@ fn figures_and_the_state_that_was_found() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// By the counts that the layout is made from, for which the process is only read: the same every time.
+/// From the counts that the layout is made from. The process is only read, so the events are the same every
+/// time.
 #[test]
 fn modelled_events_where_nothing_counts() {
     let guest = Guest::working(&build("cases.c"), &["serve"], 1);
@@ -218,7 +220,7 @@ fn an_idle_program_is_not_touched() {
 fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     let guest = optimized();
     whet(&["undo", &guest.arg()]).exits(0);
-    // A minute of the other state: time enough to be killed in.
+    // A minute of the other state: time enough to kill whet.
     let begin = || {
         let mut command = measure(&guest, &["--classic=60"]);
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -232,7 +234,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
         assert!(killed.unwrap().success());
     };
 
-    // Its whole group at once, as a shell or a terminal does it.
+    // The whole process group at once, as a shell or a terminal does.
     let mut killed = begin();
     signal("-KILL", format!("-{}", pid_of(&killed.0)));
     assert_eq!(killed.0.wait().unwrap().code(), None);
@@ -246,7 +248,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     assert_eq!(state(&guest), "undone");
     nothing_is_left(&guest);
 
-    // Another comparison is kept out; an operator is not.
+    // Another comparison is refused; an operator's undo is not.
     let mut overruled = begin();
     let second = run(measure(&guest, &SHORT)).exits(6).json();
     assert_eq!(second["error"]["code"], "locked");
@@ -266,7 +268,7 @@ fn an_operator_is_not_overruled() {
     let mut command = measure(&guest, &["--rounds", "1000", "--window", "0.05"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("a comparison", || guards(&guest) == 1);
-    // It may hold the lock just now.
+    // The comparison may hold the lock at this moment.
     wait_until("undo", || whet(&["undo", &guest.arg()]).code == Some(0));
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -274,7 +276,7 @@ fn an_operator_is_not_overruled() {
     assert_eq!(state(&guest), "undone");
     nothing_is_left(&guest);
 
-    // A program that ends in the midst of it.
+    // A program that ends during the comparison.
     let mut command = measure(&guest, &["--rounds", "1000", "--window", "0.05"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("a comparison", || guards(&guest) == 1);
@@ -284,7 +286,7 @@ fn an_operator_is_not_overruled() {
 }
 
 #[test]
-fn what_cannot_be_measured() {
+fn targets_that_cannot_be_measured_are_refused() {
     let guest = Guest::working(&build("cases.c"), &["serve"], 1);
     let refused = |more: &[&str], exit: i32, code: &str, words: &str| {
         let answer = run(measure(&guest, more)).exits(exit);
@@ -311,7 +313,7 @@ fn what_cannot_be_measured() {
     assert_eq!(state(&guest), "optimized");
 }
 
-/// `status` gives the state that the comparison found and restores, not that of the window of the moment.
+/// `status` gives the state that the comparison found and restores, not the state of the present window.
 #[test]
 fn status_shows_what_a_comparison_restores() {
     let guest = optimized();
@@ -327,7 +329,7 @@ fn status_shows_what_a_comparison_restores() {
     };
     wait_until("a comparison", || status()["worked_on_by"] == by);
     let mut said = Vec::new();
-    // By its code it is seen both ways in that time.
+    // The code is seen in both states in that time.
     let (mut with, mut without) = (false, false);
     wait_until("windows with and without", || {
         said.push(status()["state"].as_str().unwrap_or_default().to_owned());
@@ -344,7 +346,7 @@ fn status_shows_what_a_comparison_restores() {
     comparison.0.wait().unwrap();
     nothing_is_left(&guest);
     assert_eq!(state(&guest), "optimized");
-    // The comparison of one that was undone.
+    // The comparison of a program that was undone.
     whet(&["undo", &guest.arg()]).exits(0);
     let mut comparison = begin();
     let by = pid_of(&comparison.0);

@@ -1,4 +1,4 @@
-//! Programs that do odd things with their stacks and callers, and must not notice.
+//! Programs that do unusual things with their stacks and callers, and must not notice whet.
 
 use crate::support::{Guest, build, build_with, whet};
 use serde_json::Value;
@@ -9,8 +9,8 @@ fn ask(guest: &Guest, command: &[&str]) -> Value {
     whet(&arguments).exits(0).json()
 }
 
-/// A signal frame that returns into the first bytes of a function is on a stack where the thread is not. No redirect covers
-/// the start of an instruction, so it may return at any time.
+/// A signal frame that returns into the first bytes of a function is on a stack other than the thread's
+/// present one. No redirect covers the start of an instruction, so the handler may return at any time.
 #[test]
 fn a_signal_returns_close_behind_an_entry() {
     let program = build("held.c");
@@ -32,9 +32,10 @@ fn a_signal_returns_close_behind_an_entry() {
     }
 }
 
-/// `dlsym` looks at its return address. Who calls a function that jumps to it is its caller, and has no clone.
+/// `dlsym` looks at its return address. A function that calls another which jumps to `dlsym` is its caller,
+/// and is not cloned.
 #[test]
-fn callers_of_what_jumps_to_dlsym_are_left_alone() {
+fn callers_of_functions_that_jump_to_dlsym_are_left_alone() {
     for flags in [&[][..], &["-fno-plt"]] {
         let guest = Guest::working(&build_with("wrapped.c", flags).unwrap(), &[], 1);
         ask(&guest, &["optimize", "--shuffle", "1", "--only", "look", "plain", "seek", "seek_on"]);

@@ -1,10 +1,10 @@
-//! Libraries that come and go while whet is at work.
+//! Libraries that are loaded and unloaded while whet works.
 
 use crate::support::{Guest, build_with, stress, whet};
 
-/// The counter of pairs of rounds, one with each plugin.
+/// The counter of pairs of rounds, one round with each plugin.
 const PAIRS: u64 = 1;
-/// So many rebuilds.
+/// Number of rebuilds.
 const REBUILDS: u64 = 8;
 
 #[test]
@@ -35,7 +35,7 @@ fn plugins_that_replace_each_other_are_rebuilt_and_undone() {
         }
         guest.progresses(2);
     }
-    // With no plugin there, nothing is left to do at its address.
+    // With no plugin loaded, there is nothing to undo at its address.
     guest.go();
     guest.progresses(1);
     whet(&["undo", &pid]).exits(0);

@@ -1,5 +1,5 @@
-//! Probes and breakpoints of other tools in a process that whet has rebuilt: the process lives, they count, and each comes and
-//! goes in any order with `optimize`, `undo` and `redo`.
+//! Probes and breakpoints of other tools in a process that whet has rebuilt. The process lives, the probes
+//! count, and each can be set and removed in any order with `optimize`, `undo` and `redo`.
 
 use crate::support::{Guest, build, have, run, skip, wait_until, whet};
 use std::fs;
@@ -12,16 +12,16 @@ use std::sync::Mutex;
 const TRACING: &str = "/sys/kernel/tracing";
 /// The functions of the guest that are probed.
 const OWN: [&str; 3] = ["mixed", "pointed", "round_of"];
-/// Those with one place for a redirect, each of another form.
+/// Functions with one place for a redirect, each of another form.
 const FORMS: [&str; 6] =
     ["behind_segment", "behind_repeat", "behind_size", "behind_opcode", "jumps_on", "jumps_perhaps"];
-/// Functions of the C library that it uses.
+/// Functions of the C library that the guest uses.
 const LIBRARY: [&str; 2] = ["snprintf", "strtoul"];
 
-/// One who holds it uses the kernel's list of probes.
+/// Held by a test that uses the kernel's list of probes.
 static TRACEFS: Mutex<()> = Mutex::new(());
 
-/// A group of uprobes; removed when it is dropped.
+/// A group of uprobes, removed when dropped.
 struct Probes {
     group: String,
     names: Vec<String>,
@@ -32,7 +32,7 @@ impl Probes {
         Self { group: format!("whet_{group}_{}", std::process::id()), names: Vec::new() }
     }
 
-    /// Adds a probe at an offset of a file; `false` where the kernel does not probe that instruction.
+    /// Adds a probe at an offset of a file. Returns false if the kernel does not probe that instruction.
     fn add(&mut self, file: &Path, offset: u64) -> bool {
         let name = format!("p{}", self.names.len());
         let line = format!("p:{}/{name} {}:{offset:#x}\n", self.group, file.display());
@@ -46,13 +46,13 @@ impl Probes {
     fn enable(&self, on: bool) {
         for name in &self.names {
             let file = format!("{TRACING}/events/{}/{name}/enable", self.group);
-            // An instruction that cannot be probed is told of here.
+            // If an instruction cannot be probed, the kernel says so here.
             let done = fs::write(&file, if on { "1" } else { "0" });
             assert!(on || done.is_ok(), "{file}: {done:?}");
         }
     }
 
-    /// How often each has fired.
+    /// Returns how often each probe has fired.
     fn hits(&self) -> Vec<u64> {
         let profile = fs::read_to_string(format!("{TRACING}/uprobe_profile")).unwrap();
         let hits = |name: &String| {
@@ -78,7 +78,7 @@ fn append(file: &str, line: &str) -> bool {
     file.and_then(|mut f| f.write_all(line.as_bytes())).is_ok()
 }
 
-/// Whether uprobes can be placed here.
+/// Returns whether uprobes can be placed here.
 fn has_uprobes() -> bool {
     let events = Path::new(TRACING).join("uprobe_events");
     if !events.exists() {
@@ -91,7 +91,7 @@ fn has_uprobes() -> bool {
     has
 }
 
-/// Offsets in the file of a function's instructions, by objdump.
+/// Returns the file offsets of a function's instructions, by objdump.
 fn instructions(program: &Path, function: &str) -> Vec<u64> {
     let mut objdump = Command::new("objdump");
     objdump.args(["-d", "--no-show-raw-insn", &format!("--disassemble={function}")]).arg(program);
@@ -100,13 +100,13 @@ fn instructions(program: &Path, function: &str) -> Vec<u64> {
         let (at, rest) = line.trim_start().split_once(":\t")?;
         u64::from_str_radix(at, 16).ok().filter(|_| !rest.is_empty())
     };
-    // The program's text lies in the file as it does in memory.
+    // The program's text has the same offsets in the file and in memory.
     let all: Vec<u64> = text.lines().filter_map(at).collect();
     assert!(!all.is_empty(), "{function}: {text}");
     all
 }
 
-/// The C library that a process has mapped, and offsets of functions in it.
+/// Returns the C library that a process has mapped, and the offsets of functions in it.
 fn library(guest: &Guest, names: &[&str]) -> (PathBuf, Vec<u64>) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap();
     let path = maps.split_whitespace().find(|w| w.contains("/libc.so")).unwrap();
@@ -121,14 +121,15 @@ fn library(guest: &Guest, names: &[&str]) -> (PathBuf, Vec<u64>) {
     (PathBuf::from(path), names.iter().map(of).collect())
 }
 
-/// A guest of its own program and C library, as uprobes are in all processes that have mapped the file.
+/// A guest with its own copies of program and C library, because a uprobe is in all processes that have
+/// mapped the file.
 struct Probed {
     folder: PathBuf,
     program: PathBuf,
     guest: Guest,
 }
 
-/// Starts one.
+/// Starts such a guest.
 fn started() -> Probed {
     let folder = crate::support::scratch("probed");
     fs::create_dir(&folder).unwrap();
@@ -144,7 +145,7 @@ fn started() -> Probed {
     Probed { folder, program, guest }
 }
 
-/// One whose functions are all clones, in random order.
+/// Starts a guest and clones all of its functions, in random order.
 fn rebuilt() -> Probed {
     let probed = started();
     let guest = &probed.guest;
@@ -180,12 +181,12 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
     entries.iter().for_each(|&at| assert!(probes.add(&libc, at)));
     probes.enable(true);
     guest.progresses(1);
-    // `mixed` and `pointed` are called by pointers, which lead to the originals.
+    // `mixed` and `pointed` are called through pointers, which lead to the originals.
     let hits = probes.hits();
     assert!(hits[0] > 0 && hits[1] > 0, "{hits:?}");
     probes.enable(false);
     guest.progresses(1);
-    // Again, with redirects that come and go below the probes.
+    // Again, with redirects that are undone and redone below the probes.
     probes.enable(true);
     for command in ["undo", "redo", "undo"] {
         whet(&[command, &guest.arg()]).exits(0);
@@ -199,7 +200,7 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
     ends_well(probed);
 }
 
-/// The last call that a function makes: behind its redirect.
+/// Returns the offset of the last call that a function makes: behind its redirect.
 fn last_call(program: &Path, function: &str) -> u64 {
     let mut objdump = Command::new("objdump");
     objdump.args(["-d", "--no-show-raw-insn", &format!("--disassemble={function}")]).arg(program);
@@ -246,7 +247,7 @@ fn the_daemon_gives_way_to_a_probe() {
     let mut probes = Probes::new("given");
     assert!(probes.add(&program, last_call(&program, "mixed")));
     probes.enable(true);
-    // Calls by clones came to the clone alone.
+    // Before the rebuild, calls by clones reached only the clone.
     wait_until(&format!("a probe that fires; the log: {}", daemon.log()), || {
         let before = probes.hits()[0];
         guest.progresses(1);
@@ -285,7 +286,7 @@ fn redirects_of_each_form_keep_first_bytes() {
     ends_well(probed);
 }
 
-/// Each instruction of rebuilt functions, that with the redirect among them.
+/// Each instruction of rebuilt functions is probed, including the one with the redirect.
 #[test]
 fn a_probe_at_any_instruction_comes_and_goes() {
     if !has_uprobes() {
@@ -306,7 +307,7 @@ fn a_probe_at_any_instruction_comes_and_goes() {
         probes.enable(false);
         guest.progresses(1);
     }
-    // What is probed when the redirects come or go.
+    // Probes are in place while redirects are undone and redone.
     probes.enable(true);
     whet(&["undo", &guest.arg()]).exits(0);
     guest.progresses(1);
@@ -384,7 +385,7 @@ fn breakpoints_at_any_instruction_come_and_go() {
     }
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
-    // Those that are called by pointers, which lead to the originals.
+    // Functions that are called through pointers, which lead to the originals.
     for function in ["mixed", "pointed"].iter().chain(&FORMS) {
         let at = instructions(&program, function);
         let base = at[0];

@@ -1,4 +1,4 @@
-//! Profiles that outlive their process: a warm start, what does not fit, what other tools make of them.
+//! Profiles that outlive their process: warm starts, profiles that do not fit, and their use by other tools.
 
 use crate::support::{Answer, Guest, build, build_with, have, run, scratch, skip, whet};
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn words<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [first, more, &["--format", "json"]].concat()
 }
 
-/// Runs the guest, counts in it, and gives its profile as a file and what the guest said in the end.
+/// Runs the guest and counts in it. Returns its profile as a file, and the guest's output.
 fn profile_of(program: &Path) -> (PathBuf, String) {
     let guest = Guest::working(program, &["threads"], 2);
     let pid = guest.arg();
@@ -58,7 +58,7 @@ fn a_restarted_program_starts_warm() {
         let all = module["top"].as_array().unwrap();
         all.iter().find(|f| f["name"] == name).unwrap()["entered"].as_f64().unwrap()
     };
-    // The guest's loop is known. But for what was on its way.
+    // The guest's loop is known: 200 calls a round, except for calls under way when counting began or ended.
     let ratio: f64 = entered("mix_some") / entered("sum_up") / 200.0;
     assert!((0.9..1.1).contains(&ratio), "{shown}");
 
@@ -69,7 +69,7 @@ fn a_restarted_program_starts_warm() {
     assert_eq!((&report["source"], report.get("counting")), (&"profile".into(), None), "{report}");
     assert_eq!(report["functions"]["cloned"], 2, "{report}");
     guest.progresses(2);
-    // What was used is what was read.
+    // The profile in use is the profile that was read.
     let again = scratch("profile");
     export(&guest.arg(), &again, &[]);
     assert_eq!(std::fs::read_to_string(&again).unwrap(), std::fs::read_to_string(&file).unwrap());
@@ -79,7 +79,8 @@ fn a_restarted_program_starts_warm() {
     assert_eq!(output_of(guest), plain);
 }
 
-/// A target's clones as they lie: where they are entered, then what of them runs rarely; each with its size.
+/// Returns a target's clones in the order of their addresses: entries first, then rarely executed parts, each
+/// with its size.
 fn clones(guest: &Guest) -> Vec<(String, u64)> {
     let explained = whet(&words(&["explain", &guest.arg()], &[])).exits(0).json();
     let functions = explained["functions"].as_array().unwrap();
@@ -95,7 +96,7 @@ fn clones(guest: &Guest) -> Vec<(String, u64)> {
     [fragments("clone", "clone_bytes"), fragments("warm", "warm_bytes")].concat()
 }
 
-/// The same functions in the same order, and the same calls of theirs made more direct.
+/// The same functions in the same order, with the same calls inlined or guarded.
 #[test]
 fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
     let program = build_with("virtual.cc", &["-Wl,--emit-relocs"]).unwrap();
@@ -105,7 +106,7 @@ fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
     export(&guest.arg(), &file, &[]);
     let plain = output_of(guest);
     assert!(made.iter().any(|(name, _)| name.contains("measure")), "{made:?}");
-    // The loop that nobody enters anew, and whom it calls by which table.
+    // The profile has the loop that no thread enters anew, and the callees of its calls by table.
     let text = std::fs::read_to_string(&file).unwrap();
     let has = |word: &str| text.lines().any(|l| l.split(' ').any(|w| w == word));
     assert!(["stayed", "hits", "leads", "table"].into_iter().all(has), "{text}");
@@ -136,7 +137,7 @@ fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_used() {
+fn profiles_that_do_not_fit_are_not_used() {
     let (file, _) = profile_of(&build("cases.c"));
     let text = std::fs::read_to_string(&file).unwrap();
 
@@ -146,7 +147,7 @@ fn what_does_not_fit_is_not_used() {
     assert!(message.contains("it is of other builds: the program cases.c-"), "{message}");
     other.progresses(1);
 
-    // A function that is cut into other blocks is left out; the others are used.
+    // A function whose blocks differ is left out; the others are used.
     let guest = Guest::working(&build("cases.c"), &[], 1);
     let stale = scratch("stale");
     let hash_of = |line: &str| line.split(' ').nth(2).unwrap().to_owned();
@@ -184,7 +185,7 @@ fn what_is_no_profile_is_refused_by_line_and_column() {
     }
     std::fs::remove_file(&broken).unwrap();
     assert_eq!(error_of(&optimize(&guest, &broken).exits(3)).0, "file");
-    // Clones in random order were made by no profile.
+    // Clones in random order are made without a profile.
     let pid = guest.arg();
     whet(&words(&["optimize", &pid, "--shuffle", "1", "--only", "sum_up"], &[])).exits(0);
     assert_eq!(error_of(&whet(&words(&["profile", "export", &pid], &[])).exits(7)).0, "no_profile");
@@ -211,8 +212,8 @@ fn runs_add_up() {
     assert!(one.contains("\nruns 2\n"), "{one}");
 }
 
-/// llvm-bolt takes the branches for what they are, and the program it makes of them does the same: all its code in new
-/// places where the file has relocations, else the hot functions where they were.
+/// llvm-bolt accepts the branches, and the program that it makes from them does the same. All its code is in
+/// new places if the file has relocations; otherwise the hot functions are where they were.
 #[test]
 fn llvm_bolt_rebuilds_by_it() {
     if !have("llvm-bolt-16") {
@@ -229,8 +230,9 @@ fn llvm_bolt_rebuilds_by_it() {
     rebuilt_by_bolt(&[], &[]);
 }
 
-/// What llvm-bolt says to a guest linked so and whet's profile of it. What it makes does the same, and so it does when whet
-/// has rebuilt that in turn, which has its program headers at the file's end and frames of code that is gone.
+/// Returns the output of llvm-bolt for a guest linked with `link` and whet's profile of it. The program that
+/// llvm-bolt makes does the same, also after whet has rebuilt it: it has its program headers at the file's
+/// end, and frames of code that is gone.
 fn rebuilt_by_bolt(link: &[&str], order: &[&str]) -> Answer {
     let program = build_with("cases.c", link).unwrap();
     let (file, plain) = profile_of(&program);
@@ -254,7 +256,7 @@ fn rebuilt_by_bolt(link: &[&str], order: &[&str]) -> Answer {
     said
 }
 
-/// A linker that is given the order of symbols lays the functions out so.
+/// A linker lays the functions out in the order of symbols that it is given.
 #[test]
 fn a_linker_lays_out_by_it() {
     let Some(lld) = ["ld.lld-14", "ld.lld"].into_iter().find(|l| have(l)) else {
@@ -267,7 +269,7 @@ fn a_linker_lays_out_by_it() {
         ["profile", "import", file.to_str().unwrap(), "--as", "order", "-o", ordered.to_str().unwrap()];
     assert_eq!(whet(&words(&import, &[])).exits(0).json()["functions"], 2);
     let order: Vec<String> = std::fs::read_to_string(&ordered).unwrap().lines().map(str::to_owned).collect();
-    // The linker under its plain name in a folder of its own, for the compiler to find.
+    // The linker has its plain name in a folder of its own, so that the compiler finds it.
     let folder = scratch("linker");
     std::fs::create_dir(&folder).unwrap();
     let path = std::env::var_os("PATH").unwrap();

@@ -1,4 +1,4 @@
-//! A process that is rebuilt again and again, under loads of many kinds: rebuilding has no end.
+//! A process that is rebuilt again and again, under loads of many kinds.
 
 use crate::support::{Guest, build, changed_text, run, stress, wait_until, whet, whet_command};
 use serde_json::Value;
@@ -18,41 +18,44 @@ fn kib(guest: &Guest, name: &str) -> u64 {
     value.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The words of a rebuild: short, and counted. To find an earlier layout that fits takes more samples.
+/// Returns the arguments of a rebuild: short, and counted. With `--reuse`, more samples are needed to find an
+/// earlier layout that fits.
 fn words<'a>(pid: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let seconds = if more.contains(&"--reuse") { "0.4" } else { "0.15" };
     let how = ["optimize", pid, "--seconds", seconds, "--count", "0.02", "--format", "json"];
     [&how, more].concat()
 }
 
-/// Kills whet at numbered points of a rebuild, and undoes what is there: at each `step`th point.
-fn dies_at_any_instant(guest: &Guest, more: &[&str], step: usize, mut wanted: impl FnMut(&Value)) {
+/// Kills whet at numbered points of a rebuild, and undoes what is there. Returns the report of the rebuild
+/// that ends before its point.
+fn dies_at(guest: &Guest, more: &[&str], points: impl Iterator<Item = usize>) -> Option<Value> {
     let pid = guest.arg();
-    for point in (1..).step_by(step) {
+    for (point, turn) in points.zip(1u64..) {
         let mut command = whet_command(&words(&pid, more));
         command.env("WHET_FAULT", point.to_string());
         let answer = run(command);
         guest.progresses(1);
-        // In every other case whoever comes next rebuilds what the dead one left.
-        if (point / step).is_multiple_of(2) {
+        // In every other case the next whet rebuilds what the dead one left.
+        if turn.is_multiple_of(2) {
             whet(&["undo", &pid]).exits(0);
             assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
             guest.progresses(1);
         }
         if answer.signal.is_none() && answer.code != Some(7) {
             assert!(point > 3);
-            return wanted(&answer.exits(0).json());
+            return Some(answer.exits(0).json());
         }
     }
+    None
 }
 
-/// One more; `None` where the guest got no CPU while it was sampled.
+/// Rebuilds once more. Returns `None` if the guest got no CPU while it was sampled.
 fn rebuild(guest: &Guest, more: &[&str]) -> Option<Value> {
     let answer = whet(&words(&guest.arg(), more));
     (answer.code != Some(7)).then(|| answer.exits(0).json())
 }
 
-/// So many rebuilds, under another kind of load each time.
+/// Rebuilds `wanted` times, each time under another kind of load.
 fn rebuilds(guest: &Guest, kinds: u64, wanted: u64, more: &[&str]) -> Vec<Value> {
     let mut reports = Vec::new();
     while (reports.len() as u64) < wanted {
@@ -73,14 +76,14 @@ fn rebuilds_without_end() {
         assert_eq!((&report["state"], &report["generation"]), (&"optimized".into(), &number.into()));
     }
     let earlier = reports.iter().filter(|r| !r["reused"].is_null()).count();
-    // Beside the clones there are maps that the kernel rounds up, and the guest's own memory.
+    // Besides the clones, there are address maps that the kernel rounds up, and the guest's own memory.
     let grown = kib(&guest, "VmSize") - before;
     eprintln!("{wanted} rebuilds, {earlier} by earlier clones; {grown} KiB more address space");
     assert!(grown < CAP + (8 << 10), "{grown} KiB");
-    // A load that is new gets a layout of its own, also late.
+    // A new load gets a layout of its own, also late.
     let late = reports.iter().skip(if stress() { 100 } else { 20 });
     assert!(late.take(100).all(|r| r["reused"].is_null()));
-    // Clones that have counted do so again, whenever their kind of load comes back.
+    // Clones that have counted count again whenever their kind of load comes back.
     let again = |r: &&Value| r["counting"]["again"].as_u64() > Some(0);
     assert!(reports.iter().filter(again).count() as u64 > wanted.saturating_sub(KINDS) / 2);
     let pid = guest.arg();
@@ -93,7 +96,7 @@ fn rebuilds_without_end() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// A load that goes to and fro gets a layout for each of its kinds, once.
+/// A load that alternates gets one layout for each of its kinds.
 #[test]
 fn layouts_serve_again() {
     const TO_AND_FRO: u64 = 3;
@@ -103,37 +106,37 @@ fn layouts_serve_again() {
     for (i, _) in (0u64..).zip(&reports).filter(|(_, r)| r["reused"].is_null()) {
         *made.entry(i % TO_AND_FRO).or_default() += 1;
     }
-    // Few samples may tell one kind to be another than it was.
+    // With few samples, one kind may be taken for a changed one.
     assert!(made.len() as u64 == TO_AND_FRO && made.values().sum::<u64>() <= 6, "{made:?}");
     let last = reports.iter().rfind(|r| !r["reused"].is_null()).unwrap();
     assert_eq!(last["is_full"], false, "{last}");
     assert!(last["coverage"].as_f64() > Some(0.8), "{last}");
     let is_reused = |report: &Value| report["reused"].is_u64();
-    let mut survived = Value::Null;
-    for _ in 0..3 {
-        dies_at_any_instant(&guest, &["--reuse"], 1, |report| survived = report.clone());
-        if is_reused(&survived) {
-            break;
-        }
-    }
-    assert!(is_reused(&survived), "{survived}");
+    let survives = || dies_at(&guest, &["--reuse"], 1..).unwrap();
+    assert!((0..3).any(|_| is_reused(&survives())));
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// Whet may die at any instant while clones are made to count again.
+/// whet may die at any instant while clones are made to count again.
 #[test]
 fn dying_while_clones_count_again() {
-    let guest = Guest::working(&build("throwing.cc"), &[], 3);
-    while rebuild(&guest, &[]).is_none() {}
+    /// Points for each guest: the more generations there are, the more points a rebuild passes.
+    const POINTS: usize = 8;
     let step = if stress() { 1 } else { 5 };
-    dies_at_any_instant(&guest, &[], step, |report| {
-        assert!(report["counting"]["again"].as_u64() > Some(0), "{report}");
-    });
-    guest.progresses(3);
-    assert_eq!(guest.finish().1, None);
+    for first in (1..).step_by(step * POINTS) {
+        let guest = Guest::working(&build("throwing.cc"), &[], 3);
+        while rebuild(&guest, &[]).is_none() {}
+        let survived = dies_at(&guest, &[], (first..).step_by(step).take(POINTS));
+        guest.progresses(3);
+        assert_eq!(guest.finish().1, None);
+        if let Some(report) = survived {
+            assert!(report["counting"]["again"].as_u64() > Some(0), "{report}");
+            return;
+        }
+    }
 }
 
-/// An operator's undo while clones count again ends that.
+/// An operator's undo while clones count again ends the counting.
 #[test]
 fn undo_while_clones_count_again() {
     let guest = Guest::working(&build("throwing.cc"), &[], 3);

@@ -1,4 +1,5 @@
-//! Never in the way: what must be left alone is refused with an exit code, a reason and a hint, and goes on as it was.
+//! A process that must be left alone is refused with an exit code, a reason and a hint, and runs on as it
+//! was.
 
 use crate::support::{
     Answer, Guest, OpenFolder, build, build_with, changed_text, have, pid_of, run, scratch, skip, stray_code,
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What a refusal says, once it is known to be well said.
+/// Checks the form of a refusal. Returns its message.
 #[track_caller]
 fn refusal(answer: &Answer, exit: i32, code: &str) -> String {
     assert_eq!(answer.code, Some(exit), "{answer:?}");
@@ -33,7 +34,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys.into_iter().collect()
 }
 
-/// A command on a process must be refused, in the same words for people and for programs.
+/// Checks that a command on a process is refused, with the same text for people and in JSON.
 #[track_caller]
 fn refused(pid: i32, command: &[&str], exit: i32, code: &str) -> String {
     let pid = pid.to_string();
@@ -41,7 +42,7 @@ fn refused(pid: i32, command: &[&str], exit: i32, code: &str) -> String {
     let message = refusal(&whet(&[&arguments[..], &["--format", "json"]].concat()), exit, code);
     let human = whet(&arguments).exits(exit);
     assert_eq!(human.stdout, "");
-    // Times that were measured differ.
+    // Measured times differ.
     let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
     assert_eq!(human.stderr.lines().next().map(words), Some(words(&format!("whet: {message}"))));
     message
@@ -49,7 +50,8 @@ fn refused(pid: i32, command: &[&str], exit: i32, code: &str) -> String {
 
 const OPTIMIZE: [&str; 3] = ["optimize", "--seconds", "0.2"];
 
-/// Nothing holds the process, its code is that of its files, and there is no code of ours.
+/// Checks that no process traces this one, that its code is that of its files, and that it has no code of
+/// whet's.
 #[track_caller]
 fn is_untouched(pid: i32) {
     assert_eq!(tracers(pid), [] as [i32; 0]);
@@ -148,7 +150,7 @@ fn traced_already() {
         let message = refused(guest.pid(), command, 5, "already_traced");
         assert!(message.contains("gdb") && message.contains(&gdb.id().to_string()), "{message}");
     }
-    // At the end of its commands gdb lets go.
+    // When its commands end, gdb releases the process.
     drop(gdb.stdin.take());
     gdb.wait().unwrap();
     guest.progresses(1);
@@ -178,7 +180,8 @@ fn strict_seccomp() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// Few calls are allowed, mmap not among them: as root the filter is suspended for whet's own calls, and only those.
+/// Few calls are allowed, without mmap. With root's rights the filter is suspended for whet's own calls, and
+/// only for these.
 #[test]
 fn a_seccomp_filter() {
     let guest = cases("filter", 1);
@@ -311,7 +314,7 @@ fn anothers_process() {
     is_untouched(guest.pid());
 }
 
-/// Root in a container is told what it is without, and not to be root.
+/// If root in a container lacks a right, the message names it, and does not say "run as root".
 #[test]
 fn root_without_its_rights() {
     if !is_root() || !have("setpriv") {
@@ -328,7 +331,7 @@ fn root_without_its_rights() {
     let message = refusal(&answer, 4, "not_permitted");
     assert!(message.contains("CAP_SYS_PTRACE"), "{message}");
     assert!(!answer.stderr.contains("as root"), "{answer:?}");
-    // With these, one that is not permitted to sample is told so.
+    // Without only the rights to sample, the message does not say it either.
     let answer = optimize("-perfmon,-sys_admin");
     assert!(!answer.stderr.contains("as root"), "{answer:?}");
     guest.progresses(1);
@@ -337,7 +340,7 @@ fn root_without_its_rights() {
     assert!(!doctor.contains("run as root"), "{doctor}");
 }
 
-/// Somebody without rights, with a whet of their own.
+/// A user without rights, with a copy of whet that this user can start.
 struct Nobody(OpenFolder);
 
 impl Nobody {
@@ -345,7 +348,7 @@ impl Nobody {
         Self(OpenFolder::new())
     }
 
-    /// What they start.
+    /// Returns the command that starts a program as this user.
     fn command(program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
@@ -359,7 +362,7 @@ impl Nobody {
     }
 }
 
-/// Whether a whet is at work on a process: it has locked the file of its memory.
+/// Returns whether a whet works on a process: it has locked the file of the process's memory.
 fn is_locked(pid: i32) -> bool {
     let Ok(file) = fs::metadata(format!("/proc/{pid}/mem")) else { return false };
     let inode = format!(":{}", file.ino());
@@ -377,7 +380,7 @@ fn another_whet_at_work() {
     refused(guest.pid(), &["undo"], 6, "locked");
     guest.progresses(1);
     is_untouched(guest.pid());
-    // One that is about to be done is waited for.
+    // A lock that is released soon is waited for.
     std::thread::scope(|s| {
         let optimize = || whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]);
         let waits = s.spawn(optimize);
@@ -389,7 +392,7 @@ fn another_whet_at_work() {
     whet(&["undo", &guest.arg()]).exits(0);
 }
 
-/// A process that holds the locks of its own files keeps nobody out.
+/// A process that holds the locks of its own files does not keep a whet out.
 #[test]
 fn a_process_that_locks_itself() {
     for more in [&[][..], &["both"]] {
@@ -397,7 +400,7 @@ fn a_process_that_locks_itself() {
         assert!(is_locked(guest.pid()));
         whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
         assert_ne!(changed_text(guest.pid()), [] as [String; 0]);
-        // Others are kept out all the same.
+        // Other whets are kept out all the same.
         let mut at_work = whet_command(&["optimize", &guest.arg(), "--seconds", "60"]);
         let mut at_work = at_work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         if more.is_empty() {
@@ -418,9 +421,9 @@ fn is_worked_on(guest: &Guest) -> bool {
     answer["targets"][0]["worked_on_by"].is_number()
 }
 
-/// Whoever holds the lock, and whether or not they are a whet.
+/// This holds for any holder of the lock, whether or not it is a whet.
 #[test]
-fn an_undo_wins_over_who_holds_the_lock() {
+fn an_undo_wins_over_the_holder_of_the_lock() {
     let guest = cases("spin", 1);
     let shuffle = |seed| ["optimize", "--shuffle", seed, "--only", "mix_some", "sum_up"];
     let optimize = |seed| whet(&[&shuffle(seed)[..1], &[&guest.arg()], &shuffle(seed)[1..]].concat());
@@ -431,7 +434,8 @@ fn an_undo_wins_over_who_holds_the_lock() {
     whet(&["undo", &guest.arg()]).exits(0);
     assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
     drop(file);
-    // A whet that works on it, and one that was stopped while it did: what they have begun does not come into force.
+    // A whet that works on the process, and a whet that was stopped while it did: their changes do not come
+    // into force.
     for stuck in [false, true] {
         optimize("2").exits(0);
         let mut at_work = whet_command(&["optimize", &guest.arg(), "--seconds", "8", "--format", "json"]);
@@ -457,7 +461,7 @@ fn an_undo_wins_over_who_holds_the_lock() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// A container's whet and its host's see the process under other ids, in another /proc.
+/// A container's whet and the host's see the process under different ids, each in its own /proc.
 #[test]
 fn a_whet_in_another_pid_namespace() {
     if !is_root() || !have("unshare") || !have("nsenter") {
@@ -481,7 +485,7 @@ fn a_whet_in_another_pid_namespace() {
         ));
         run(pidfd).stdout.trim() == "True"
     };
-    // There it has the id 1.
+    // In the namespace the process has the id 1.
     let inside = |args: &[&str]| {
         let mut command = Command::new("nsenter");
         command.args(["--target", &pid.to_string(), "--pid", "--mount"]).arg(env!("CARGO_BIN_EXE_whet"));
@@ -509,7 +513,7 @@ fn a_whet_in_another_pid_namespace() {
     guest.progresses(1);
 }
 
-/// Root and the owner of a process keep each other out, until the one at work is no more.
+/// Root and the owner of a process keep each other out until the whet at work has ended.
 #[test]
 fn another_users_whet_at_work() {
     if !is_root() || !have("setpriv") {
@@ -538,7 +542,7 @@ fn another_users_whet_at_work() {
     is_untouched(guest.pid());
 }
 
-/// A parent in vfork waits where nothing can stop it; the deadline lets all its threads go on.
+/// A parent in vfork waits where nothing can stop it. After the deadline all threads are released.
 #[test]
 fn a_process_that_cannot_be_stopped() {
     let guest = cases("vfork", 2);
@@ -563,7 +567,7 @@ fn nothing_hot_and_nothing_there() {
     });
     let maps = || fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap_or_default();
     wait_until("sleep", || maps().contains("/sleep") && maps().contains("/libc"));
-    // Its start is over, and it sleeps.
+    // It has started, and sleeps.
     std::thread::sleep(Duration::from_millis(100));
     refused(guest.pid(), &OPTIMIZE, 7, "nothing_hot");
     for command in ["undo", "redo", "explain"] {
@@ -572,7 +576,7 @@ fn nothing_hot_and_nothing_there() {
     is_untouched(guest.pid());
 }
 
-/// Starts to sample a process, and has it do what it is for while that goes on.
+/// Starts to sample a process, and meanwhile lets it do its special action.
 fn while_sampled(guest: &Guest) -> Answer {
     std::thread::scope(|s| {
         let whet = s.spawn(|| whet(&["optimize", &guest.arg(), "--seconds", "1.5", "--format", "json"]));
@@ -599,7 +603,7 @@ fn the_end_meanwhile() {
     assert_eq!(guest.ended(), (Some(3), None));
 }
 
-/// Whoever interrupts whet finds the process as it was.
+/// After an interrupted whet, the process is as it was.
 #[test]
 fn whet_interrupted() {
     let guest = cases("spin", 1);
@@ -617,7 +621,7 @@ fn whet_interrupted() {
     }
 }
 
-/// Who uses the GS base itself is optimized all the same, by samples alone, and finds its data as it was.
+/// A program that uses the GS base itself is optimized by samples alone, and its data stays as it was.
 #[test]
 fn a_gs_base_in_use() {
     let guest = cases("gs", 1);
@@ -629,7 +633,7 @@ fn a_gs_base_in_use() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// A second optimization that is broken off leaves the first in force.
+/// An interrupted second optimization leaves the first in force.
 #[test]
 fn whet_interrupted_the_second_time() {
     let guest = cases("spin", 1);
@@ -646,7 +650,7 @@ fn whet_interrupted_the_second_time() {
     guest.progresses(1);
 }
 
-/// Clones that count are taken out again by whoever is interrupted while they do.
+/// If whet is interrupted while clones count, it undoes these clones.
 #[test]
 fn whet_interrupted_while_counting() {
     let guest = cases("spin", 1);
@@ -677,7 +681,8 @@ fn whet_interrupted_while_counting() {
     }
 }
 
-/// There is an end to how often a process can be optimized anew; it is told, and what is there can be undone.
+/// There is a limit to how often a process can be optimized again. The error names it, and an undo is still
+/// possible.
 #[test]
 fn too_many_generations() {
     let guest = cases("spin", 1);
@@ -698,7 +703,7 @@ fn too_many_generations() {
         assert!(generations < 200);
     };
     refusal(&full, 5, "too_many_caches");
-    // Some places of the list are kept for routines that finish calls.
+    // Some places of the list are reserved for routines that finish calls.
     assert!(generations >= 38, "{generations}");
     guest.progresses(1);
     assert_eq!(whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json()["identical"], true);

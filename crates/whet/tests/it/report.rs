@@ -1,4 +1,4 @@
-//! What is shown of a target: one function side by side, the live view, the page for the browser.
+//! What whet shows of a target: one function side by side, the live view, the page for the browser.
 
 use crate::support::{Guest, build, copy, have, run, scratch, skip, stress, wait_until, whet};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::process::Command;
 /// Functions of the guest that are entered again and again.
 const HOT: [&str; 2] = ["mix_some", "sum_up"];
 
-/// A guest that was counted and whose hot functions were rebuilt.
+/// Starts a guest that was counted and whose hot functions were rebuilt.
 fn optimized(program: &Path) -> Guest {
     let guest = Guest::working(program, &["spin"], 1);
     let pid = guest.arg();
@@ -38,12 +38,12 @@ fn one_function_side_by_side() {
     assert_eq!(a["redirects"]["entry"], 1, "{a}");
     let blocks = a["blocks"].as_array().unwrap();
     let count = |b: &Value| b["count"].as_u64().unwrap();
-    // What comes in goes out, and most blocks ran.
+    // Counts into a block equal counts out of it, and most blocks ran.
     for b in blocks {
         let edges = b["edges"].as_array().unwrap();
         let out: u64 = edges.iter().map(|e| e["count"].as_u64().unwrap()).sum();
         if b["ends"] != "return" && b["ends"] != "indirect" {
-            // Threads that were inside as counting began or ended.
+            // Some threads were inside when counting began or ended.
             assert!(out.abs_diff(count(b)) <= 8, "{b}");
         }
         let shares: f64 = edges.iter().filter_map(|e| e["probability"].as_f64()).sum();
@@ -52,7 +52,7 @@ fn one_function_side_by_side() {
         assert_eq!(b["clone"].is_null(), runs == "original", "{b}");
     }
     assert!(blocks.iter().filter(|b| count(b) > 0).count() > 2, "{a}");
-    // Copies stand beside what they are copies of.
+    // Copies are shown beside the originals' instructions.
     let rows: Vec<&Value> = blocks.iter().flat_map(|b| b["code"].as_array().unwrap()).collect();
     let copies: Vec<&&Value> = rows.iter().filter(|r| r["pairing"] == "copy").collect();
     let word = |v: &Value| v["text"].as_str().unwrap().split(' ').next().unwrap().to_owned();
@@ -73,7 +73,7 @@ fn one_function_side_by_side() {
         assert_eq!(sides, wanted, "{row}");
     }
 
-    // By any of its addresses, it is the same.
+    // Any address in the function gives the same answer.
     let inside = |v: &Value, n: u64| {
         let at = u64::from_str_radix(v.as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
         format!("{:#x}", at + n)
@@ -81,14 +81,15 @@ fn one_function_side_by_side() {
     for at in [inside(&f["at"], 0), inside(&f["at"], 3), inside(&f["clone"], 0), inside(&f["clone"], 5)] {
         assert_eq!(explain(&guest, &at)["name"], "mix_some", "{at}");
     }
-    // A part that no other has will do; it is looked for in what was worked on first.
+    // A part of a name that no other function has is enough. Functions that were rebuilt or refused are
+    // searched first.
     assert_eq!(explain(&guest, "ix_so")["name"], "mix_some");
     let several = whet(&["explain", &guest.arg(), "m", "--format", "json"]).exits(2).json();
     assert_eq!(several["error"]["code"], "several_functions");
     assert!(several["error"]["message"].as_str().unwrap().contains("mix_some"), "{several}");
     whet(&["explain", &guest.arg(), "no_such_function"]).exits(3);
     whet(&["explain", &guest.arg(), "0x1"]).exits(3);
-    // One that was not wanted is shown all the same, and why it was not.
+    // A function that was not selected is shown too, with the reason.
     for (name, blocks, word) in [("round_once", 2, "or was not among"), ("main", 0, "returns twice")] {
         let cold = explain(&guest, name);
         let a = &cold["anatomy"];
@@ -109,14 +110,14 @@ fn one_function_side_by_side() {
     ] {
         assert!(text.contains(word), "{word:?} in {text}");
     }
-    // The journal tells it as well when all is undone.
+    // After an undo, the journal still has this information.
     whet(&["undo", &guest.arg()]).exits(0);
     assert_eq!(explain(&guest, "sum_up")["anatomy"]["standing"], "cloned");
     guest.progresses(1);
 }
 
 #[test]
-fn who_is_being_worked_on() {
+fn status_shows_the_whet_at_work() {
     let guest = Guest::working(&build("cases.c"), &["spin"], 1);
     let pid = guest.arg();
     let mut work =
@@ -157,7 +158,7 @@ fn the_live_view_gives_the_terminal_back() {
     command.env_remove("NO_COLOR");
     let answer = run(command).exits(0).json();
     assert_eq!(answer["code"], 0, "{answer}");
-    // The terminal shows the key, too.
+    // The terminal shows the typed key, too.
     let drawn = answer["drawn"].as_str().unwrap().replace("^C", "");
     let (enter, leave) = ("\x1b[?1049h\x1b[?25l\x1b[H", "\x1b[?25h\x1b[?1049l");
     assert!(drawn.starts_with(enter) && drawn.ends_with(leave), "{answer}");
@@ -165,19 +166,19 @@ fn the_live_view_gives_the_terminal_back() {
     for word in ["\x1b[1mwhet: 1 optimized", "COVERAGE", &guest.arg(), "\x1b[32m"] {
         assert!(frames[0].contains(word), "{word:?} in {answer}");
     }
-    // The last has the size that the terminal had by then.
+    // The last frame has the size that the terminal had by then.
     let plain = |line: &str| -> usize {
         let parts = line.split('\x1b');
         parts.map(|p| p.split_once(['m', 'K', 'H', 'J']).map_or(p, |(_, text)| text).chars().count()).sum()
     };
-    // The terminal itself puts one more return before each new line.
+    // The terminal adds one more carriage return before each new line.
     let lines: Vec<&str> = frames[frames.len() - 1].split('\n').map(|l| l.trim_end_matches('\r')).collect();
     assert!(lines.len() <= 6 && lines.iter().all(|l| plain(l) <= 40), "{answer}");
 }
 
 #[test]
 fn a_page_that_needs_nothing_else() {
-    // What is foreign is text, whatever it looks like.
+    // Foreign text is shown as text, whatever it contains.
     let program = scratch("a<b>&'\"{{x}}-\x1b[2J-");
     copy(&build("cases.c"), &program);
     let guest = optimized(&program);
@@ -217,7 +218,7 @@ fn a_page_that_needs_nothing_else() {
         in_a_browser(&page);
     }
 
-    // It is there whole or not at all, and nothing that others may have put there is followed.
+    // The page is written whole or not at all, and links of others are not followed.
     let link = scratch("link");
     std::os::unix::fs::symlink(&measured, &link).unwrap();
     for (place, code) in
@@ -234,7 +235,7 @@ fn a_page_that_needs_nothing_else() {
     let own = format!(".{}", page.file_name().unwrap().to_str().unwrap());
     assert_eq!(left.filter(|e| e.file_name().to_string_lossy().starts_with(&own)).count(), 0);
 
-    // Without counts there is no heat, but a page.
+    // Without counts there is a page without heat.
     whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
     let written = whet(&[&arguments[..4], &["--format", "json"]].concat()).exits(0).json();
     assert_eq!(written["heat"], false, "{written}");
@@ -244,7 +245,8 @@ fn a_page_that_needs_nothing_else() {
     guest.progresses(1);
 }
 
-/// A real one, at a desk and on a phone, by day and by night: it has nothing to complain of, and what it draws fits.
+/// Opens the page in a real browser, wide and narrow, light and dark: the browser reports no errors, and the
+/// content fits.
 fn in_a_browser(page: &Path) {
     if !have("chromium") {
         return skip("the page in a browser: no chromium");
@@ -262,9 +264,9 @@ fn in_a_browser(page: &Path) {
     }
 }
 
-/// What does not know of any target waits for none.
+/// A target that was not touched has no page.
 #[test]
-fn no_page_of_what_was_not_touched() {
+fn an_untouched_target_has_no_page() {
     let guest = Guest::working(&build("cases.c"), &["spin"], 1);
     let page = scratch("none.html");
     let answer =

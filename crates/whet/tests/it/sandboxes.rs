@@ -1,5 +1,5 @@
-//! Where servers run: in containers and services with everything that shuts them in, and whet with less than all rights.
-//! Each is optimized, verified and undone and goes on as if nothing were, or is refused with the reason.
+//! Servers in containers and services with all their restrictions, and whet with less than all rights. Each
+//! server is optimized, verified and undone and runs on unharmed, or is refused with the reason.
 
 use crate::support::{
     Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet_command,
@@ -11,10 +11,10 @@ use std::process::Command;
 
 /// Quick, and without a profile.
 const QUICK: [&str; 5] = ["--shuffle", "1", "--only", "mix_some", "sum_up"];
-/// With memory for counters.
+/// With counting, which needs memory for counters.
 const COUNTED: [&str; 4] = ["--seconds", "0.3", "--count", "0.3"];
 
-/// whet as it is started here: a command that its arguments are added to.
+/// Makes the command that starts whet here; its arguments are added to it.
 type Whet<'a> = &'a dyn Fn() -> Command;
 
 fn plainly() -> Command {
@@ -28,11 +28,11 @@ fn ask(whet: Whet<'_>, command: &str, pid: i32, more: &[&str]) -> Answer {
     run(whet)
 }
 
-/// Optimized, seen at work, verified and undone; the answer of the optimization.
+/// Optimizes a process, verifies and undoes it. Returns the answer of the optimization.
 #[track_caller]
 fn goes_through(whet: Whet<'_>, guest: &Guest, pid: i32, how: &[&str]) -> Value {
     let mut answer = ask(whet, "optimize", pid, how);
-    // On a busy machine it may not run at all while it is sampled.
+    // On a busy machine the process may not run at all while it is sampled.
     for _ in 0..20 {
         if answer.code != Some(7) {
             break;
@@ -59,7 +59,7 @@ fn is_as_it_was(pid: i32) {
     assert_eq!(changed_text(pid), [] as [String; 0]);
 }
 
-/// Refused by its name, and left alone; the message.
+/// Checks that a process is refused by this code, and left alone. Returns the message.
 #[track_caller]
 fn is_refused(whet: Whet<'_>, guest: &Guest, pid: i32, exit: i32, code: &str) -> String {
     let answer = ask(whet, "optimize", pid, &QUICK).exits(exit).json();
@@ -69,7 +69,7 @@ fn is_refused(whet: Whet<'_>, guest: &Guest, pid: i32, exit: i32, code: &str) ->
     answer["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// Ends a guest, which must have come to what it comes to without whet.
+/// Ends a guest, whose result must be that of a run without whet.
 #[track_caller]
 fn ends_well(guest: Guest) {
     let plain = Guest::working(&build("cases.c"), &["spin"], 1).finish();
@@ -82,7 +82,7 @@ fn boxed(how: &[&str], program: &Path) -> Command {
     command
 }
 
-/// A program at work in a box; `None` where the kernel has no such box.
+/// Starts a program at work in a box. Returns `None` if the kernel has no such box.
 fn in_box(how: &[&str]) -> Option<Guest> {
     let mut guest = Guest::start_by(|page| {
         let mut command = boxed(how, &build("cases.c"));
@@ -110,7 +110,7 @@ fn is_root() -> bool {
     status(std::process::id().cast_signed(), "Uid").starts_with("0\t0")
 }
 
-/// Of its own: process ids, mounts, /tmp. Seen from outside, by its outer id.
+/// A container with its own process ids, mounts and /tmp. Seen from outside, by its outer id.
 #[test]
 fn a_container() {
     if !is_root() {
@@ -122,7 +122,7 @@ fn a_container() {
     let inner: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
     assert_eq!(status(inner, "NSpid"), format!("{inner}\t1"));
     let answer = goes_through(&plainly, &guest, inner, &COUNTED);
-    // Its profilers know it by another id.
+    // Profilers inside see it under another id.
     assert_eq!(answer["perf_map"]["left_out"], Value::Null, "{answer}");
     let root = PathBuf::from(format!("/proc/{inner}/root/tmp"));
     assert!(root.join("perf-1.map").is_file(), "{answer}");
@@ -143,7 +143,7 @@ fn memory_deny_write_execute() {
     }
 }
 
-/// As SystemCallFilter= has it, in a container; once more while no other call is to be had at all.
+/// A filter as SystemCallFilter= makes it, in a container; and once more with no other call allowed at all.
 #[test]
 fn a_system_call_filter() {
     let Some(guest) = in_box(&["wx", "service"]) else { return };
@@ -159,7 +159,8 @@ fn a_system_call_filter() {
     ends_well(guest);
 }
 
-/// Whoever is under a filter cannot suspend another's: said so, by doctor too. All other processes are open to it.
+/// A whet under a filter cannot suspend another process's filter: the error says so, and doctor too. All
+/// other processes can be optimized.
 #[test]
 fn whet_under_a_filter() {
     let whet = || boxed(&["wx"], Path::new(env!("CARGO_BIN_EXE_whet")));
@@ -178,7 +179,7 @@ fn whet_under_a_filter() {
     assert_eq!(check["ok"], false, "{check}");
 }
 
-/// A memory group of our own.
+/// A memory control group of this test's own.
 struct Group {
     folder: PathBuf,
     limit: &'static str,
@@ -186,7 +187,7 @@ struct Group {
 }
 
 impl Group {
-    /// `None` where groups are others' to make.
+    /// Makes a group. Returns `None` if groups cannot be made here.
     fn new() -> Option<Self> {
         let name = format!("whet-sandboxes-{}", std::process::id());
         let one = Path::new("/sys/fs/cgroup/memory");
@@ -207,7 +208,7 @@ impl Group {
         fs::write(self.folder.join(self.limit), bytes.to_string()).unwrap();
     }
 
-    /// How many processes the kernel has ended in it.
+    /// Returns how many processes the kernel has ended in it.
     fn kills(&self) -> u64 {
         let text = fs::read_to_string(self.folder.join(self.kills)).unwrap();
         text.lines().find_map(|l| l.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
@@ -216,12 +217,13 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It takes the kernel a moment to see that nobody is in it.
+        // The kernel needs a moment to see that the group is empty.
         wait_until("an empty group", || fs::remove_dir(&self.folder).is_ok());
     }
 }
 
-/// Clones are the process's memory. Where there is no room for them it is refused, not ended by the kernel.
+/// Clones are memory of the process. If there is no room for them, the process is refused; the kernel must
+/// not end it.
 #[test]
 fn a_memory_limit() {
     let Some(group) = Group::new() else { return skip("no memory control groups to make here") };
@@ -235,7 +237,7 @@ fn a_memory_limit() {
     group.limit(6 << 20);
     let message = is_refused(&plainly, &guest, guest.pid(), 5, "memory_limit");
     assert!(message.contains(group.folder.to_str().unwrap()), "{message}");
-    // The whole C library has no room in it, the two functions above have.
+    // The group has no room for clones of the whole C library, but has room for the two functions above.
     group.limit(10 << 20);
     let all = ask(&plainly, "optimize", guest.pid(), &["--shuffle", "1"]).exits(5).json();
     assert_eq!(all["error"]["code"], "memory_limit", "{all}");
@@ -261,7 +263,7 @@ fn a_limit_of_address_space() {
     ends_well(guest);
 }
 
-/// A folder that anybody may enter, with a whet and a program to run in it.
+/// A folder that every user may enter, with a whet and a program.
 struct Open(OpenFolder);
 
 impl Open {
@@ -273,10 +275,10 @@ impl Open {
         Self(folder)
     }
 
-    /// Somebody else's program at work.
+    /// Starts another user's program at work.
     fn guest(&self, how: &[&str]) -> Guest {
         let guest = Guest::start_by(|page| {
-            // The page lies where others may not go; they are led there by an open file.
+            // The page lies in a folder that other users may not enter; they reach it through an open file.
             let lead = r#"chmod 666 "$0" && exec 3<>"$0" && exec "$@""#;
             let mut command = Command::new("sh");
             command.args(["-c", lead]).arg(page).args(["setpriv", "--reuid", "1000", "--regid", "1000"]);
@@ -289,7 +291,7 @@ impl Open {
         guest
     }
 
-    /// whet with these capabilities, as a user without any other right.
+    /// Returns the command for whet with these capabilities, as a user without any other right.
     fn whet(&self, capabilities: &[&str]) -> Command {
         let sets = capabilities.iter().fold("-all".to_owned(), |sets, c| sets + ",+" + c);
         let mut whet = Command::new("setpriv");
@@ -302,7 +304,7 @@ impl Open {
     }
 }
 
-/// Those that RUNBOOK.md names, and what is refused without each.
+/// The capabilities that RUNBOOK.md names, and what is refused without each.
 #[test]
 fn capabilities_instead_of_root() {
     if !is_root() || !have("setpriv") {
@@ -317,7 +319,7 @@ fn capabilities_instead_of_root() {
     }
     goes_through(&|| open.whet(&most), &plain, plain.pid(), &COUNTED);
     ends_well(plain);
-    // A service under a filter takes one more.
+    // A service under a filter takes one more capability.
     let filtered = open.guest(&["wx"]);
     let message = is_refused(&|| open.whet(&most), &filtered, filtered.pid(), 5, "seccomp_filter");
     assert!(message.contains("CAP_SYS_ADMIN"), "{message}");
@@ -326,14 +328,14 @@ fn capabilities_instead_of_root() {
     ends_well(filtered);
 }
 
-/// With what its unit file leaves it: its capabilities, a file system to read only, and no filter over it, so that services
-/// under filters are open to it.
+/// whet with what its unit file leaves it: its capabilities, a file system that is read-only, and no filter
+/// over it, so that it can optimize services under filters.
 #[test]
 fn as_its_unit_has_it() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/whet.service");
     let unit = fs::read_to_string(unit).unwrap();
     let settings = || unit.lines().filter_map(|l| l.split_once('='));
-    // All that systemd 252 does by a filter.
+    // Everything that systemd 252 does by a filter.
     let by_filters = [
         "SystemCall",
         "Restrict",

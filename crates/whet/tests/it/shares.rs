@@ -3,14 +3,14 @@
 use crate::support::{Guest, build, build_with, whet};
 use serde_json::{Value, json};
 
-/// A guest with user time in code of every kind.
+/// Starts a guest with user time in code of every kind.
 fn everywhere() -> Guest {
     let program = build_with("everywhere.c", &["-no-pie"]).unwrap();
     let library = build_with("everywhere.c", &["-DLIBRARY", "-shared", "-fPIC"]).unwrap();
     Guest::working(&program, &[library.to_str().unwrap()], 1)
 }
 
-/// All shares of an answer, by name and reason.
+/// Returns all shares of an answer, by name and reason.
 fn rows(user_time: &Value) -> Vec<(String, f64)> {
     let mut rows = Vec::new();
     for (name, value) in user_time.as_object().unwrap() {
@@ -44,12 +44,12 @@ fn each_kind_of_code_has_its_share_of_user_time() {
     assert!(share("/generated_code") > 0.04, "anonymous and memfd: {t}");
     assert!(share("/vdso") > 0.005, "{t}");
     assert!(share("/module_left_alone/runtime_internal") > 0.005, "the loader's: {t}");
-    // The library was opened, and is rebuilt or left alone for that.
+    // The library was opened by `dlopen`, so it is rebuilt, or left alone for that reason.
     assert!(share("/in_clones") > 0.02, "{t}");
     assert!(share("/in_clones") + share("/module_left_alone/module_may_unload") > 0.04, "{t}");
     assert!(share("/in_clones") <= optimized["coverage"].as_f64().unwrap() + 1e-4, "{optimized}");
 
-    // The next whet reads the same from the target.
+    // The next whet reads the same shares from the target.
     let explained = whet(&["explain", &pid, "--format", "json"]).exits(0).json();
     assert_eq!(&explained["user_time"], t);
     let status = whet(&["status", &pid, "--format", "json"]).exits(0).json();

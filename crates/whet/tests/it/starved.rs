@@ -3,10 +3,10 @@
 use crate::support::{Guest, build, build_with, skip, wait_until, whet, whet_command};
 use std::process::{Child, Command, Stdio};
 
-/// Busy programs for each CPU: a thread that is ready to run waits for a third of a second.
+/// Busy programs for each CPU, with which a thread that is ready to run waits for a third of a second.
 const EACH: usize = 100;
 
-/// Programs that want all of the CPUs; ended when dropped.
+/// Programs that keep all CPUs busy; ended when dropped.
 struct Crowd(Vec<Child>);
 
 impl Crowd {
@@ -28,7 +28,7 @@ impl Drop for Crowd {
     }
 }
 
-/// All three need a stop of every thread, of which some are ready to run and some sleep.
+/// All three commands need a stop of every thread. Some threads are ready to run and some sleep.
 #[test]
 fn a_starved_target_is_optimized_undone_and_redone() {
     const THREADS: u64 = 3;
@@ -50,7 +50,7 @@ fn a_starved_target_is_optimized_undone_and_redone() {
     assert_eq!((code, signal), (Some(0), None));
 }
 
-/// A target with much code is killed while its clones are built: whet does not build on.
+/// A target with much code is killed while its clones are built: whet does not continue to build.
 #[test]
 fn work_for_a_target_that_is_killed_ends() {
     let large = ["-Wl,--no-as-needed", "-l:libLLVM-14.so.1"];

@@ -1,22 +1,23 @@
-//! Threads that stay in a loop for as long as they live: what is undone is undone for them as well.
+//! Threads that stay in a loop for as long as they live: an undo reaches these threads as well.
 
 use crate::support::{Guest, build, finish, run, wait_until, whet, whet_command};
 use std::process::{Command, Stdio};
 
-/// From where the first and the second thread's jobs call what they call: the originals' answer, or that of clones.
+/// Counters: the address from which the first and the second thread's job makes its call, in an original or
+/// in a clone.
 const FIRST: u64 = 2;
 const SECOND: u64 = 3;
-/// What is rebuilt.
+/// The functions that are rebuilt.
 const ONLY: [&str; 5] = ["--only", "serve", "job", "step", "where"];
 
-/// A guest whose first thread is in its loop; what it finds there.
+/// Starts a guest whose first thread is in its loop. Returns the address from which its job makes its call.
 fn started() -> (Guest, u64) {
     let guest = Guest::working(&build("serves.c"), &[], 1);
     let original = guest.counter(FIRST);
     (guest, original)
 }
 
-/// Has the second thread come into the loop; whether it is led to clones.
+/// Lets the second thread enter the loop. Returns whether it is led to clones.
 fn second_comes(guest: &Guest, original: u64) -> bool {
     guest.go();
     guest.second_thread();
@@ -24,7 +25,7 @@ fn second_comes(guest: &Guest, original: u64) -> bool {
     guest.counter(SECOND) != original
 }
 
-/// Whether clones run what each of the two calls now.
+/// Returns whether the jobs that each of the two threads calls now are clones.
 fn in_clones(guest: &Guest, original: u64) -> (bool, bool) {
     guest.progresses(2);
     (guest.counter(FIRST) != original, guest.counter(SECOND) != original)
@@ -36,7 +37,7 @@ fn ends_well(guest: Guest) {
 }
 
 #[test]
-fn who_came_into_a_clone_follows_undo_redo_and_rebuild() {
+fn threads_in_clones_follow_undo_redo_and_rebuild() {
     let (guest, original) = started();
     let pid = guest.arg();
     let how = ["--seconds", "1", "--count", "0.3", "--format", "json"];
@@ -58,7 +59,7 @@ fn who_came_into_a_clone_follows_undo_redo_and_rebuild() {
 }
 
 #[test]
-fn who_came_while_it_counted_counts_no_longer() {
+fn threads_that_came_during_counting_stop_counting() {
     let (guest, original) = started();
     let pid = guest.arg();
     let optimize = [&["optimize", &pid], &ONLY[..], &["--shuffle", "1", "--count", "60"]].concat();

@@ -1,8 +1,10 @@
-//! Unwinders that ask for code in other ways than libgcc does: exceptions and stack walks cross clones all the same.
+//! Unwinders that find frame tables in other ways than libgcc does: exceptions and stack walks cross clones
+//! all the same.
 //!
-//! LLVM's and the nongnu libunwind walk the list of modules, so the words by which they call `dl_iterate_phdr` are led to
-//! show the code caches, for good. Other modules' words are left alone, and so is all code of the C library: the guests
-//! tell what dl_iterate_phdr shows them, and memory shows the code.
+//! LLVM's and the nongnu libunwind walk the list of modules. So the words by which they call
+//! `dl_iterate_phdr` are redirected, permanently, to a routine that also shows the code caches. Other
+//! modules' words are left alone, and so is all code of the C library: the guests report what dl_iterate_phdr
+//! shows them, and memory shows the code.
 
 use crate::support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,8 @@ use std::sync::Mutex;
 /// Counters of the guests.
 const THREADS: u64 = 4;
 
-/// Runs a compiler; what is missing on this machine is said, and nothing is tested.
+/// Runs a compiler. If something is missing on this machine, says so and returns `None`, and nothing is
+/// tested.
 fn compile(compiler: &str, source: &str, arguments: &[&str], needed: &[&str]) -> Option<PathBuf> {
     if !have(compiler) {
         skip(&format!("{source}: no {compiler}"));
@@ -38,14 +41,16 @@ const LLVM: [&str; 3] = [
     "/usr/lib/llvm-14/lib/libc++abi.a",
 ];
 
-/// libc++ and LLVM's libunwind as shared libraries. Not by `-unwindlib=libunwind`, which asks for compiler-rt as well.
+/// Builds with libc++ and LLVM's libunwind as shared libraries. `-unwindlib=libunwind` is not used, because
+/// it requires compiler-rt as well.
 fn with_llvm(source: &str, more: &[&str]) -> Option<PathBuf> {
     let libraries = ["-lc++", "-lc++abi", "-lunwind", "-lm", "-lgcc", "-lc"];
     let how = ["-O2", "-Wall", "-pthread", "-stdlib=libc++", "-nodefaultlibs"];
     compile("clang++", source, &[&how[..], more, &libraries].concat(), &LLVM)
 }
 
-/// The same all inside the program, without symbols. It lists modules by its own words, which are those of its unwinder.
+/// Builds with everything inside the program, without symbols. The program lists modules by its own words,
+/// which are those of its unwinder.
 fn with_llvm_inside() -> Option<PathBuf> {
     let libraries = ["-l:libc++.a", "-l:libc++abi.a", "-l:libunwind.a", "-lm", "-lgcc", "-lc"];
     let how = ["-O2", "-Wall", "-pthread", "-s", "-DENUMERATES", "-stdlib=libc++", "-nodefaultlibs"];
@@ -56,35 +61,36 @@ fn pid_arguments<'a>(command: &'a str, guest: &'a str, more: &[&'a str]) -> Vec<
     [&[command, guest, "--format", "json"], more].concat()
 }
 
-/// Does one thing to a guest that must go well.
+/// Runs a command on a guest, which must succeed.
 #[track_caller]
 fn act(command: &str, guest: &Guest, more: &[&str]) -> serde_json::Value {
     let pid = guest.arg();
     whet(&pid_arguments(command, &pid, more)).exits(0).json()
 }
 
-/// The changed mappings of the C library.
+/// Counts the changed mappings of the C library.
 fn changed_libc(guest: &Guest) -> usize {
     changed_text(guest.pid()).iter().filter(|line| line.contains("libc.so.6")).count()
 }
 
-/// Clones functions in random order: all of them, or in the short form the program's own and some of the libraries'.
+/// Clones functions in random order: all of them, or in the short form the program's own and some of the
+/// libraries'.
 fn shuffle(guest: &Guest, seed: &str) -> serde_json::Value {
     let how = ["--shuffle", seed, "--max-functions", "1500"];
     act("optimize", guest, if stress() { &how[..2] } else { &how })
 }
 
-/// One guest's life, all through.
+/// What a guest's whole run has to show.
 struct Life {
-    /// The guest ran with so many counters.
+    /// How many counters the guest has.
     counters: u64,
-    /// It has a thread that goes down when asked to.
+    /// True if it has a thread that descends on request.
     stays: bool,
-    /// So many places by which unwinders ask must be led through the anchor.
+    /// How many places by which unwinders call must be redirected to the anchor.
     led: u64,
 }
 
-/// Runs a guest with nothing done to it, then through all that whet does; both must say the same.
+/// Runs a guest untouched, then through everything that whet does. Both runs must give the same output.
 fn through_all(program: &Path, seen: &Path, life: &Life) {
     let seen_arg = seen.to_str().unwrap();
     let untouched = Guest::working(program, &[seen_arg], life.counters);
@@ -107,7 +113,7 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
         guest.progresses(life.counters);
     }
     if life.led > 0 || stress() {
-        // A later generation finds the hook in place, and what it is about is still in force.
+        // A later generation finds the unwinders' redirect in place and still in force.
         shuffle(&guest, "2");
         guest.progresses(life.counters);
     }
@@ -118,16 +124,17 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
     assert_eq!(verified["live_redirects"], 0, "{verified}");
     assert_eq!(verified["kept_redirects"], life.led, "{verified}");
     assert_eq!(changed_libc(&guest), 0, "no code of the C library is changed");
-    // Frames of clones are on the stack of the thread that throws last.
+    // Clones are on the stack of the thread that throws last.
     if !life.stays {
         guest.go();
     }
     assert_eq!(guest.finish(), untouched);
 }
 
-/// Where a guest of `throws.cc` writes what it saw, and what it must have seen: so many modules of whet's at least, and none
-/// unless the program's own calls are led, as those of an unwinder in it. They are the anchor and, for two generations, the
-/// caches of the program and, if there are any, of the libraries.
+/// Tests a guest of `throws.cc`, which writes what it saw to a file. It must have seen at least `shown`
+/// modules of whet's, and none unless the program's own calls are redirected, as those of an unwinder in it.
+/// These modules are the anchor and, for two generations, the caches of the program and, if there are any, of
+/// the libraries.
 fn throws(program: &Path, led: u64, shown: u64) {
     let seen = scratch("seen");
     through_all(program, &seen, &Life { counters: THREADS, stays: true, led });
@@ -153,8 +160,8 @@ fn llvm_libunwind_inside_a_stripped_program() {
     }
 }
 
-/// Each generation is listed in a page of its own, behind the pages of all before: unwinders find the newest, and old ones that
-/// stand on stacks, through the whole chain.
+/// Each generation is listed in a page of its own, behind the pages of all earlier ones. Unwinders find the
+/// newest clones, and old clones that are on stacks, through the whole chain.
 #[test]
 fn a_list_of_many_pages() {
     let libgcc = compile("g++", "throws.cc", &["-O2", "-Wall", "-pthread"], &[]);
@@ -185,9 +192,10 @@ fn a_list_of_many_pages() {
     }
 }
 
-/// However often it is called, what is led is never rebuilt like another function: a clone would know of no clones.
+/// A redirected function is never rebuilt like another function, however often it is called: its clone would
+/// not show clones.
 #[test]
-fn a_led_walk_that_is_called_often() {
+fn a_redirected_walk_is_not_rebuilt() {
     let Some(program) = with_llvm("throws.cc", &["-DLISTS"]) else { return };
     let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
     for generation in 1..=2 {
@@ -208,9 +216,9 @@ fn a_led_walk_that_is_called_often() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// Where somebody else answers in `dl_iterate_phdr`'s place nothing can be led, so nothing is touched.
+/// If the program replaces `dl_iterate_phdr`, nothing can be redirected, so nothing is touched.
 #[test]
-fn an_answer_of_the_program_s_own() {
+fn a_program_that_replaces_dl_iterate_phdr_is_refused() {
     let Some(program) = with_llvm("throws.cc", &["-DANSWERS"]) else { return };
     let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
     let pid = guest.arg();
@@ -222,21 +230,21 @@ fn an_answer_of_the_program_s_own() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// libgcc needs no more than the lookup, also where the program walks the list of modules for reasons of its own.
+/// libgcc needs only the lookup, also if the program walks the list of modules for reasons of its own.
 #[test]
 fn libgcc() {
     let how = ["-O2", "-Wall", "-pthread", "-DENUMERATES"];
     throws(&compile("g++", "throws.cc", &how, &[]).unwrap(), 0, 0);
 }
 
-/// In a static program the displacements of the calls by which its unwinder asks are led.
+/// In a static program, the displacements of its unwinder's calls are redirected.
 #[test]
 fn static_libgcc() {
     for how in ["-static", "-static-pie"] {
         let how = ["-O2", "-Wall", "-pthread", "-DENUMERATES", how];
         let program = compile("g++", "throws.cc", &how, &[]).unwrap();
         throws(&program, 1, 0);
-        // Counted: functions that are called often come in, but for those by which the unwinder asks.
+        // With counting: functions that are called often join, except those by which the unwinder calls.
         let guest = Guest::working(&program, &[scratch("seen").to_str().unwrap()], THREADS);
         let report = act("optimize", &guest, &["--shuffle", "1", "--max-functions", "400", "--count", "0.3"]);
         assert!(report["counting"]["functions"].as_u64().unwrap() > 3, "{report}");
@@ -247,21 +255,21 @@ fn static_libgcc() {
     }
 }
 
-/// LLVM's walks the list of modules there too, and so the program sees modules of whet's.
+/// LLVM's unwinder walks the list of modules there too, so the program sees modules of whet's.
 #[test]
 fn static_llvm_libunwind() {
     let how = ["-O2", "-Wall", "-pthread", "-static", "-DENUMERATES", "-stdlib=libc++", "-nodefaultlibs"];
     let own = ["-Wl,--start-group", "-l:libc++.a", "-l:libc++abi.a", "-l:libunwind.a"];
-    // The C library needs what libgcc has beside an unwinder.
+    // The C library needs the parts of libgcc other than the unwinder.
     let others = ["-lm", "-lgcc", "-lgcc_eh", "-lc", "-Wl,--end-group"];
     let Some(program) = compile("clang++", "throws.cc", &[&how[..], &own, &others].concat(), &LLVM) else {
         return;
     };
-    // One call of the unwinder's, three of the program's.
+    // One call by the unwinder, three by the program.
     throws(&program, 4, 3);
 }
 
-/// Without symbols nothing says where a static program's unwinder asks.
+/// Without symbols, the calls of a static program's unwinder are not known.
 #[test]
 fn static_and_stripped() {
     let program = compile("g++", "throws.cc", &["-O2", "-pthread", "-static", "-s", "-DENUMERATES"], &[]);
@@ -283,7 +291,8 @@ fn nongnu_libunwind() {
     through_all(&program, &scratch("seen"), &Life { counters: THREADS, stays: true, led: 1 });
 }
 
-/// As Debian builds it since 1.8, without the names of C++'s unwinders: whoever walks by it still walks the list of modules.
+/// libunwind as Debian builds it since 1.8, without the names of C++'s unwinders. A program that walks by it
+/// still walks the list of modules.
 #[test]
 fn nongnu_libunwind_without_exceptions() {
     let folder = scratch("libraries");
@@ -311,7 +320,7 @@ fn nongnu_libunwind_without_exceptions() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Walks of a stack whose top is a routine that finishes a call: a stop has brought the thread there.
+/// Walks of a stack whose top is a routine that finishes a call. A stop has sent the thread there.
 #[test]
 fn a_walk_through_a_wait_that_a_stop_interrupted() {
     const WALKS: u64 = 1;
@@ -332,8 +341,8 @@ fn a_walk_through_a_wait_that_a_stop_interrupted() {
     assert_eq!(guest.finish().1, None);
 }
 
-/// An unwinder that is loaded after a first generation, which has rebuilt `dl_iterate_phdr` like any other function: the next
-/// generation leads it, and frames of both unwind.
+/// An unwinder that is loaded after a first generation, which has rebuilt `dl_iterate_phdr` like any other
+/// function. The next generation redirects it, and frames of both generations unwind.
 #[test]
 fn an_unwinder_loaded_later() {
     let how = ["-O2", "-Wall", "-pthread", "-DLATER"];
@@ -367,9 +376,9 @@ fn an_unwinder_loaded_later() {
     assert_eq!(guest.finish(), (Some(0), None, "walked\n".to_owned()));
 }
 
-/// C programs on musl hold no unwinder, be they stripped or not, so nothing need be led in a static one. In a dynamic one
-/// the C library's symbol is led for unwinders that are loaded later, and so is the program's own word, as a program that
-/// lists modules may hold an unwinder without names.
+/// C programs on musl have no unwinder, stripped or not, so nothing need be redirected in a static one. In a
+/// dynamic one, the C library's symbol is redirected for unwinders that are loaded later. The program's own
+/// word is redirected as well, because a program that lists modules may have an unwinder without names.
 #[test]
 fn musl_without_an_unwinder() {
     for (how, shown, kept) in [
@@ -412,10 +421,10 @@ fn rust() {
     through_all(&program, &scratch("seen"), &Life { counters: 1, stays: false, led: 0 });
 }
 
-/// whet killed while it installs for the first time, at every point in the long form: the program goes on, and the next
-/// whet can do all of it.
+/// whet is killed while it installs for the first time, in the long form at every point. The program runs on,
+/// and the next whet can do all of it.
 #[test]
-fn dying_on_the_way() {
+fn dying_during_the_first_installation() {
     let Some(program) = with_llvm("throws.cc", &[]) else { return };
     let seen = scratch("seen");
     let start = || Guest::working(&program, &[seen.to_str().unwrap()], THREADS);

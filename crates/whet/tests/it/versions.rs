@@ -1,11 +1,11 @@
-//! Whets of different versions on one process: what a later one has installed, an earlier one can undo.
+//! whets of different versions on one process: an earlier version can undo what a later one has installed.
 
 use crate::support::{Guest, build, changed_text, run, tracers, whet, whet_command};
 use serde_json::Value;
 
 const SHUFFLE: [&str; 6] = ["--shuffle", "1", "--only", "mix_some", "sum_up", "round_once"];
 
-/// A whet that writes as a later version may: only the frozen part of its journals is as it is here.
+/// Returns a whet that writes as a later version may: only the frozen part of its journals is as it is here.
 fn later(args: &[&str]) -> std::process::Command {
     let mut command = whet_command(args);
     command.env("WHET_JOURNAL_VERSION", "9");
@@ -13,7 +13,7 @@ fn later(args: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn what_a_later_whet_has_installed_is_undone() {
+fn clones_of_a_later_whet_are_undone() {
     let guest = Guest::working(&build("cases.c"), &["serve"], 1);
     let pid = guest.arg();
     run(later(&[&["optimize", &pid], &SHUFFLE[..]].concat())).exits(0);
@@ -24,7 +24,7 @@ fn what_a_later_whet_has_installed_is_undone() {
     assert_eq!((&found["state"], &found["newer_journal"]), (&"optimized".into(), &9.into()), "{found}");
     let text = whet(&["status", &pid]).exits(0).stdout;
     assert!(text.contains("by a newer whet"), "{text}");
-    // Nothing else: what it would do is not known.
+    // It can do nothing else, because the rest of the format is not known.
     let refused = || {
         for command in ["redo", "verify", "explain", "measure", "optimize"] {
             let answer = whet(&[command, &pid, "--format", "json"]).exits(5).json();
@@ -46,7 +46,7 @@ fn what_a_later_whet_has_installed_is_undone() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// An earlier generation of this version, and a later one of another: both are undone.
+/// An earlier generation of this version and a later one of another version are both undone.
 #[test]
 fn generations_of_two_versions_are_undone() {
     let guest = Guest::working(&build("cases.c"), &["serve"], 1);

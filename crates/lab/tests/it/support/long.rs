@@ -1,4 +1,4 @@
-//! A run to be disturbed.
+//! A long run that tests disturb.
 
 use super::{count, lab, left_behind, prepared, records};
 use std::fs;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A lab that measures for minutes, to be disturbed.
+/// A lab that measures for some time, so that a test can disturb it.
 pub struct Long {
     /// The lab.
     pub child: Child,
-    /// Its folder.
+    /// The folder of its run.
     pub out: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Long {
-    /// Started.
+    /// Starts the lab.
     pub fn begin() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().canonicalize().unwrap().join("run");
@@ -36,7 +36,7 @@ impl Long {
         Self { child, out, _dir: dir }
     }
 
-    /// Until the first window is written.
+    /// Waits until the first window is recorded.
     pub fn wait_for_data(&mut self) {
         let until = Instant::now() + Duration::from_secs(120);
         while count(&records(&self.out), "window") == 0 {
@@ -46,27 +46,27 @@ impl Long {
         }
     }
 
-    /// All that it has said, once it has ended.
+    /// Returns all that the lab has written to standard error, once it has ended.
     pub fn err(&mut self) -> String {
         let mut text = String::new();
         std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut text).unwrap();
         text
     }
 
-    /// Its server's pid.
+    /// Returns the pid of the run's server.
     pub fn server(&self) -> i32 {
         let text = fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path();
         fs::read_to_string(text.join("server.pid")).unwrap().trim().parse().unwrap()
     }
 
-    /// Of a process.
+    /// Sends a signal to a process.
     pub fn signal(pid: i32, name: &str) {
         assert!(
             Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success()
         );
     }
 
-    /// No process of its.
+    /// Waits until no process of the run is left.
     pub fn nothing_is_left(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         while !left_behind(&self.out).is_empty() {

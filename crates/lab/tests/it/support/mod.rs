@@ -1,4 +1,4 @@
-//! What the lab's tests share: runs of the program, folders of their own, a run made up without a server.
+//! Shared by the lab's tests: runs of the program, folders, and a run made up without a server.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
 
 pub mod long;
@@ -9,14 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The lab, quiet.
+/// Returns the command of the lab, without standard input and without a password in its environment.
 pub fn lab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_whet-lab"));
     command.stdin(Stdio::null()).env_remove("WHET_LAB_PASSWORD");
     command
 }
 
-/// Runs it to its end.
+/// Runs a command to its end. Returns its exit code, standard output and standard error.
 pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     (
@@ -26,24 +26,24 @@ pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     )
 }
 
-/// whet beside the lab, as a build of the whole workspace leaves it.
+/// Returns the path of whet beside the lab, where a build of the whole workspace puts it.
 pub fn whet() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_whet-lab")).with_file_name("whet");
     path.is_file().then_some(path)
 }
 
-/// The raw data of a run, broken lines left out.
+/// Returns the raw data of a run, without lines that cannot be read.
 pub fn records(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("data.jsonl")).unwrap_or_default();
     text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
 }
 
-/// How many of one kind.
+/// Counts the records of a kind.
 pub fn count(records: &[Value], kind: &str) -> usize {
     records.iter().filter(|r| r["kind"] == kind).count()
 }
 
-/// Processes whose command line names `folder`: what a run has left behind.
+/// Returns the processes whose command line names `folder`: what a run has left behind.
 pub fn left_behind(folder: &Path) -> Vec<String> {
     let wanted = folder.display().to_string();
     let mut found = Vec::new();
@@ -58,7 +58,8 @@ pub fn left_behind(folder: &Path) -> Vec<String> {
     found
 }
 
-/// A run of `stalls` as the lab writes it, made up: throughput of both sides by threads.
+/// Writes a made-up run of `stalls` in the lab's form. `rates` has threads, and queries with and without
+/// clones.
 pub fn made_up(folder: &Path, rates: &[(usize, u64, u64)], whole: bool) {
     fs::create_dir_all(folder).unwrap();
     let head = json!({

@@ -1,4 +1,5 @@
-//! A MariaDB whose new data folders are copies of one that is made once: the making takes longer than most tests need it for.
+//! A MariaDB whose new data folders are copies of one folder that is created once: to create it takes longer
+//! than most tests take to use it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 
 const SERVER: &str = "/usr/sbin/mariadbd";
 const LOG: &str = "--innodb-log-file-size=10M";
-/// In the place of the script that makes data folders.
+/// Replaces the script that creates data folders.
 const SCRIPT: &str = r#"#!/bin/sh
 for word; do
     case $word in --datadir=*) exec cp -a "$(dirname "$0")/../data" "${word#--datadir=}" ;; esac
@@ -16,29 +17,30 @@ done
 exit 1
 "#;
 
-/// The options that have the lab use it.
+/// Returns the options by which the lab uses the prepared server.
 pub fn options() -> [String; 2] {
-    // The size that its log has: another would have to be made at the start.
+    // The log has this size; with another size the server would create it again at its start.
     [format!("--server-binary={}", folder().join("bin/mariadbd").display()), format!("--server-option={LOG}")]
 }
 
-/// A new data folder.
+/// Copies the prepared data folder.
 pub fn copy_data(to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(folder().join("data")).arg(to).status().unwrap().success());
 }
 
-/// Laid out as a server's own folder is. It stays where builds are kept, for the next run of the tests.
+/// Returns the folder of the prepared server, laid out as a server's own folder is. It stays in the build
+/// folder, for the next run of the tests.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        // Of this very server: a newer package makes a new one.
+        // The folder's name has the time of the server's program, so a newer package gets a new folder.
         let made = fs::metadata(SERVER).unwrap().mtime();
         let folder = parent.join(format!("lab-server-{made}"));
         if !folder.exists() {
             let new = tempfile::tempdir_in(parent).unwrap();
             fill(new.path());
-            // Somebody else's is as good.
+            // If another process has created the folder meanwhile, its folder is used.
             if fs::rename(new.path(), &folder).is_ok() {
                 let _ = new.keep();
             }

@@ -1,13 +1,14 @@
-//! Proving an account to the server.
+//! Authenticates an account to the server.
 //!
-//! Known: `mysql_native_password` (MariaDB's and old MySQL's default), `caching_sha2_password` (MySQL's since 8.0),
-//! `unix_socket` and `auth_socket` (the server asks the kernel who we are), and `mysql_clear_password` on a unix socket.
+//! Supported methods: `mysql_native_password` (MariaDB's and old MySQL's default), `caching_sha2_password`
+//! (MySQL's since 8.0), `unix_socket` and `auth_socket` (the server gets the user from the kernel), and
+//! `mysql_clear_password` on a unix socket.
 
 use super::wire::{Fields, Wire, WireError};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// Bits of the handshake.
+/// Capability bits of the handshake.
 mod capability {
     pub const LONG_PASSWORD: u32 = 0x1;
     pub const PROTOCOL_41: u32 = 0x200;
@@ -19,10 +20,10 @@ mod capability {
 const NATIVE: &str = "mysql_native_password";
 const SHA2: &str = "caching_sha2_password";
 const UTF8MB4: u8 = 45;
-/// Turns of question and answer that no login takes.
+/// The most packets that are read during a login. No login takes as many.
 const TURNS: u32 = 8;
 
-/// An account, and whether what is sent can be seen by nobody else.
+/// An account, and whether no other party can see the data of the connection.
 pub struct Login<'a> {
     pub user: &'a str,
     pub password: &'a str,
@@ -30,11 +31,12 @@ pub struct Login<'a> {
 }
 
 impl Login<'_> {
-    /// Proves the account on a fresh connection.
+    /// Authenticates the account on a fresh connection.
     pub fn run(&self, wire: &mut Wire) -> Result<(), WireError> {
         let (mut method, mut nonce) =
             greeting(&wire.receive()?).ok_or(WireError::Malformed("the greeting"))?;
-        // What a greeting names is the server's usual method. Where the account's is another, the server asks for that.
+        // The greeting names the server's usual method. If the account has another method, the server
+        // requests it.
         if method != SHA2 {
             NATIVE.clone_into(&mut method);
         }
@@ -50,7 +52,7 @@ impl Login<'_> {
                     wire.send(&self.proof(&method, &nonce)?)?;
                 }
                 0xfe => return Err(WireError::Method("mysql_old_password".to_owned())),
-                // The server has the password in its cache, and says so before it says yes.
+                // The server has the password in its cache. The packet that accepts the login follows.
                 0x01 if fields.0 == [3] => {}
                 0x01 if fields.0 == [4] && method == SHA2 => wire.send(&self.in_the_clear()?)?,
                 _ => return Err(WireError::Malformed("an answer to the login")),
@@ -68,7 +70,7 @@ impl Login<'_> {
         packet.push(UTF8MB4);
         packet.extend([0; 23]);
         packet.extend(self.user.bytes().chain([0]));
-        // The two methods of a first answer have proofs of 20 and 32 bytes.
+        // Either method of a first response has a proof of 20 or 32 bytes, so its length fits in one byte.
         packet.push(u8::try_from(proof.len()).unwrap_or(0));
         packet.extend(proof);
         packet.extend(method.bytes().chain([0]));
@@ -94,7 +96,7 @@ impl Login<'_> {
     }
 }
 
-/// H(password) ^ H(nonce and H(H(password)), in the method's order).
+/// Returns H(password) ^ H(nonce and H(H(password)), in the method's order).
 fn scramble<H: Digest>(password: &[u8], nonce: &[u8], nonce_first: bool) -> Vec<u8> {
     let once = H::digest(password);
     let twice = H::digest(&once);
@@ -103,7 +105,7 @@ fn scramble<H: Digest>(password: &[u8], nonce: &[u8], nonce_first: bool) -> Vec<
     once.iter().zip(&mask).map(|(x, y)| x ^ y).collect()
 }
 
-/// The method and the nonce of the server's first packet.
+/// Parses the server's first packet. Returns the method and the nonce.
 fn greeting(packet: &[u8]) -> Option<(String, Vec<u8>)> {
     let mut fields = Fields(packet);
     if fields.take(1)? != [10] {
@@ -112,7 +114,8 @@ fn greeting(packet: &[u8]) -> Option<(String, Vec<u8>)> {
     fields.text();
     fields.take(4)?;
     let mut nonce = fields.take(8)?.to_vec();
-    // A zero, capabilities, character set, state, capabilities, the nonce's length, and room.
+    // A zero byte, capabilities, character set, status, capabilities. The nonce's length and reserved bytes
+    // follow.
     fields.take(1 + 2 + 1 + 2 + 2)?;
     let length = usize::from(*fields.take(1)?.first()?);
     fields.take(10)?;
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn proofs_are_what_servers_expect() {
-        // Computed apart, with Python's hashlib.
+        // These were computed independently, with Python's hashlib.
         let nonce: Vec<u8> = (1..=20).collect();
         assert_eq!(hex(&scramble::<Sha1>(b"secret", &nonce, true)), NATIVE_PROOF);
         assert_eq!(hex(&scramble::<Sha256>(b"secret", &nonce, false)), SHA2_PROOF);

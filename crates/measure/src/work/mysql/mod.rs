@@ -1,4 +1,4 @@
-//! Statements, by a MySQL or MariaDB server's own count.
+//! Statements, as a MySQL or MariaDB server counts them itself.
 
 mod login;
 mod option_file;
@@ -16,24 +16,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::{Stream, Wire, WireError};
 
-/// How long the server may take to answer anything.
+/// The longest time that the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PORT: u16 = 3306;
-/// Statements that clients sent, prepared ones included; the server counts ours before it answers.
+/// The query for the number of statements that clients sent, prepared statements included. The server counts
+/// the query itself before it answers.
 const QUESTION: &str = "SHOW GLOBAL STATUS LIKE 'Questions'";
 
-/// How to reach a server. What is not said here is taken from the option file, then from the environment (`MYSQL_PWD`,
-/// `MYSQL_HOST`, `MYSQL_TCP_PORT`, `MYSQL_UNIX_PORT`), then guessed: the socket the target listens on, the user's own name.
+/// The way to reach a server. A socket or host given here comes first. Then comes the socket on which the
+/// target listens. Then the option file applies, and after it the environment (`MYSQL_PWD`, `MYSQL_HOST`,
+/// `MYSQL_TCP_PORT`, `MYSQL_UNIX_PORT`), and last the local host. The account is the one given here, then the
+/// option file's, then the user's own name.
 #[derive(Clone, Debug, Default)]
 pub struct MySqlOptions {
-    /// Its unix socket.
+    /// The server's unix socket.
     pub socket: Option<PathBuf>,
-    /// Its host, with `:PORT` if it is not 3306. Not with a socket.
+    /// The server's host, or `HOST:PORT`. Without a port here, the option file or the environment names it;
+    /// the default is 3306. Not used with a socket.
     pub host: Option<String>,
-    /// The account.
+    /// The account's name.
     pub user: Option<String>,
-    /// A file of options as MySQL's own programs read it; without one, `~/.my.cnf` if it is there. The password comes from
-    /// here or from the environment, as everybody may read a command line.
+    /// A file of options as MySQL's own programs read it. Without this, `~/.my.cnf` is read if it exists. The
+    /// password comes from this file or from the environment, because every user can read a command line.
     pub option_file: Option<PathBuf>,
 }
 
@@ -41,15 +45,15 @@ pub struct MySqlOptions {
 #[derive(Debug)]
 pub struct MySql {
     wire: Wire,
-    /// Questions of ours that are in the count.
+    /// The number of this session's own queries that the count includes.
     asked: u64,
 }
 
 impl MySql {
-    /// Logs in at the server that is process `pid`, or that the options name.
+    /// Logs in to the server that the options name, or to the server that is process `pid`.
     ///
     /// # Errors
-    /// [`WorkError`]: no server there, the account is refused, the option file cannot be read.
+    /// [`WorkError`] if no server is there, the account is refused, or the option file cannot be read.
     pub fn open(pid: Pid, options: &MySqlOptions) -> Result<Self, WorkError> {
         let account = account(options)?;
         let (stream, is_private) = connect(pid, options, &account)?;
@@ -113,7 +117,7 @@ fn login_error(e: &WireError, user: &str) -> WorkError {
     error(e, &next)
 }
 
-/// What the option file says; the file that was asked for must be there.
+/// Reads the option file and the environment. A file that the options name must exist.
 fn account(options: &MySqlOptions) -> Result<Account, WorkError> {
     let home = || std::env::var_os("HOME").map(|h| Path::new(&h).join(".my.cnf")).filter(|f| f.exists());
     let mut account = match options.option_file.clone().or_else(home) {
@@ -139,14 +143,14 @@ fn own_name() -> String {
     named.filter(|n| !n.is_empty()).unwrap_or_else(|| "root".to_owned())
 }
 
-/// A connection, and whether nobody else can see what it carries.
+/// Connects to the server. Returns the connection, and whether no other party can see its data.
 fn connect(
     pid: Pid,
     options: &MySqlOptions,
     account: &Account,
 ) -> Result<(Box<dyn Stream>, bool), WorkError> {
-    // What was asked for goes before what a file says, and the target's own socket before a host that a file names for
-    // clients of everyday life.
+    // The options come first. The target's own socket comes before a host in the option file, which is meant
+    // for clients of everyday use.
     let socket = match (&options.socket, &options.host) {
         (Some(socket), _) => Some(socket.clone()),
         (None, Some(_)) => None,
@@ -194,7 +198,8 @@ fn unreachable(place: &str, e: &std::io::Error) -> WorkError {
     }
 }
 
-/// The unix socket on which a process listens, as a path from here; not that of MySQL's X protocol.
+/// Returns the unix socket on which a process listens, as a path in this process's view. Leaves out the
+/// socket of MySQL's X protocol.
 fn own_socket(pid: Pid) -> Option<PathBuf> {
     let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .ok()?
@@ -205,11 +210,11 @@ fn own_socket(pid: Pid) -> Option<PathBuf> {
     let path = listening(&table).find(|(inode, path)| {
         open.iter().any(|o| o == inode) && path.starts_with('/') && !path.contains("mysqlx")
     })?;
-    // Through the process's own root: it may live in a container.
+    // The path leads through the process's own root directory, because the process may be in a container.
     Some(PathBuf::from(format!("/proc/{pid}/root{}", path.1)))
 }
 
-/// Inodes and paths of sockets in the state of listening, from /proc/net/unix.
+/// Parses /proc/net/unix. Returns the inodes and paths of listening sockets.
 fn listening(table: &str) -> impl Iterator<Item = (&str, &str)> {
     /// `__SO_ACCEPTCON`.
     const ACCEPTS: u32 = 0x1_0000;

@@ -1,8 +1,8 @@
-//! Option files of MySQL's and MariaDB's own programs, as far as an account goes.
+//! Parses option files of MySQL's and MariaDB's own programs, as far as an account needs them.
 
 use std::path::PathBuf;
 
-/// What an option file says about reaching a server.
+/// The values by which a server is reached.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Account {
     pub user: Option<String>,
@@ -13,18 +13,18 @@ pub struct Account {
 }
 
 impl std::fmt::Debug for Account {
-    /// Without the password: what is printed for debugging is kept in logs.
+    /// Leaves out the password, because logs keep debug output.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Account").field("user", &self.user).field("host", &self.host).finish_non_exhaustive()
     }
 }
 
-/// Groups that are for every client; `[whet]` is for this one.
+/// The groups that are read: those for clients, and `[whet]` for whet alone.
 const GROUPS: [&str; 5] = ["client", "client-server", "client-mariadb", "mysql", "whet"];
 
 impl Account {
-    /// Reads the groups that concern clients; a later line goes before an earlier one. Lines that are not understood are
-    /// other programs' affair.
+    /// Parses the groups for clients. A later line overrides an earlier line. Lines that are not understood
+    /// are meant for other programs and are ignored.
     pub fn parse(text: &str) -> Self {
         let mut account = Self::default();
         let mut is_ours = false;
@@ -55,12 +55,13 @@ impl Account {
     }
 }
 
-/// A value without its quotes and its comment, its escapes resolved, as the manual's "Using Option Files" has them.
+/// Returns a value without its quotes and its comment, with its escapes resolved, as in the section "Using
+/// Option Files" of MySQL's manual.
 fn unquoted(value: &str) -> String {
     let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
     let inner = match quote {
         Some(q) => value[1..].rsplit_once(q).map_or(&value[1..], |(inner, _)| inner),
-        // A comment may follow a value; a `#` inside of quotes is part of it.
+        // A comment may follow a value; a `#` inside quotes is part of the value.
         None => value.split('#').next().unwrap_or_default().trim_end(),
     };
     let mut out = String::with_capacity(inner.len());
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_groups_are_read() {
+    fn groups_for_clients_are_read() {
         let text = "\
             [mysqld]\nuser=mysql\npassword=no\n!include /etc/other\n# comment\n[client]\nuser = app \nport=3307\n\
             password='a#b;\"c'\n[whet]\nuser=watcher # of this tool\nsocket = \"/run/a b.sock\"\n[mysqldump]\nuser=x\n";
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_and_odd_lines() {
+    fn escapes_are_resolved_and_odd_lines_ignored() {
         let password = |line: &str| Account::parse(&format!("[client]\n{line}")).password;
         assert_eq!(password("password=a\\sb\\\\c\\x"), Some("a b\\c\\x".to_owned()));
         assert_eq!(password("password="), Some(String::new()));

@@ -1,17 +1,17 @@
-//! A server that follows a script: what a real one says, and what none should.
+//! Tests with a server that follows a script: answers of real servers, and malformed answers.
 
 use super::*;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-/// A packet as a server sends it.
+/// Returns a packet as a server sends it.
 fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
     [&length[..3], &[sequence], payload].concat()
 }
 
-/// A greeting with the nonce 1 to 20.
+/// Returns a greeting with the nonce 1 to 20.
 fn greeting(method: &str) -> Vec<u8> {
     let nonce: Vec<u8> = (1..=20).collect();
     let mut p = b"\x0a8.0.1-test\0\x07\0\0\0".to_vec();
@@ -24,7 +24,7 @@ fn greeting(method: &str) -> Vec<u8> {
     packet(0, &p)
 }
 
-/// The answer to a question about a counter.
+/// Returns the answer to a query for a counter.
 fn counter(value: &str) -> Vec<u8> {
     let row =
         [&[9], b"Questions".as_slice(), &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
@@ -43,7 +43,8 @@ fn ok(sequence: u8) -> Vec<u8> {
     packet(sequence, &[0, 0, 0, 2, 0, 0, 0])
 }
 
-/// A server on a socket of its own: sends the first part, then one more for each packet it gets. Gives back what it got.
+/// Starts a server on a socket of its own. The server sends the first part, then one more part for each
+/// packet that it receives. The thread returns the received packets.
 fn server(script: Vec<Vec<u8>>) -> (PathBuf, JoinHandle<Vec<Vec<u8>>>) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("whet-mysql-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -67,7 +68,7 @@ fn server(script: Vec<Vec<u8>>) -> (PathBuf, JoinHandle<Vec<Vec<u8>>>) {
     (path, thread)
 }
 
-/// A session of an account whose password is "secret".
+/// Opens a session with an account whose password is "secret".
 fn open(path: &Path) -> Result<MySql, String> {
     let options_path = path.with_extension("cnf");
     fs::write(&options_path, "[client]\nuser=watcher\npassword=secret\n").unwrap();
@@ -87,7 +88,7 @@ fn its_own_questions_are_not_counted() {
     let script = vec![greeting("mysql_native_password"), ok(2), counter("101"), counter("155")];
     let (path, thread) = server(script);
     let mut work = open(&path).unwrap();
-    // The first question was asked in opening.
+    // Opening the session sent the first query.
     assert_eq!(work.read().unwrap(), 153.0);
     drop(work);
     let got = thread.join().unwrap();
@@ -96,28 +97,28 @@ fn its_own_questions_are_not_counted() {
 }
 
 #[test]
-fn accounts_are_proved_as_the_server_asks() {
+fn accounts_use_the_method_that_the_server_requests() {
     let nonce: Vec<u8> = (1..=20).collect();
-    // Its usual method is the new one; the account's, the old one.
+    // The server's usual method is the new one; the account has the old one.
     let switch = [b"\xfe", b"mysql_native_password\0".as_slice(), &nonce, &[0]].concat();
     let script = vec![greeting("caching_sha2_password"), packet(2, &switch), ok(4), counter("1")];
     let (path, thread) = server(script);
     drop(open(&path).unwrap());
     assert_eq!(thread.join().unwrap()[1].len(), 20);
 
-    // The server does not know the password yet, and the socket is private.
+    // The server does not have the password in its cache, and the socket is private.
     let script = vec![greeting("caching_sha2_password"), packet(2, &[1, 4]), ok(4), counter("1")];
     let (path, thread) = server(script);
     drop(open(&path).unwrap());
     assert_eq!(thread.join().unwrap()[1], b"secret\0");
 
-    // It knows it: two packets at once.
+    // The server has the password in its cache. It sends two packets at once.
     let script = vec![greeting("caching_sha2_password"), [packet(2, &[1, 3]), ok(3)].concat(), counter("1")];
     let (path, thread) = server(script);
     drop(open(&path).unwrap());
     drop(thread.join().unwrap());
 
-    // It asks the kernel who we are.
+    // The server gets the user from the kernel.
     let script =
         vec![greeting("mysql_native_password"), packet(2, b"\xfeunix_socket\0"), ok(4), counter("1")];
     let (path, thread) = server(script);
@@ -126,7 +127,7 @@ fn accounts_are_proved_as_the_server_asks() {
 }
 
 #[test]
-fn refusals_and_nonsense_are_told() {
+fn refusals_and_malformed_answers_are_reported() {
     let fails = |script: Vec<Vec<u8>>| {
         let (path, thread) = server(script);
         let error = open(&path).unwrap_err();
@@ -175,7 +176,7 @@ fn the_targets_own_socket_is_found() {
     let path = std::env::temp_dir().join(format!("whet-listens-{}", std::process::id()));
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let me = Pid(std::process::id().cast_signed());
-    // Or that of another test of this process.
+    // The socket of another test in this process may be found instead.
     let found = own_socket(me).unwrap().display().to_string();
     assert!(found.starts_with(&format!("/proc/{me}/root/")) && found.contains("whet-"), "{found}");
     fs::remove_file(path).unwrap();

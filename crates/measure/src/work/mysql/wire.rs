@@ -1,45 +1,46 @@
-//! The client's half of the MySQL protocol, as little of it as a status counter takes: packets, errors, rows of text.
+//! The client's half of the MySQL protocol, as far as a status counter needs it: packets, errors, rows of
+//! text.
 //!
-//! Written after the "Client/Server Protocol" pages of MySQL's source documentation and of MariaDB's knowledge base.
-//! Nothing the server sends is trusted: every length is checked.
+//! Written after the "Client/Server Protocol" pages of MySQL's source documentation and of MariaDB's
+//! knowledge base. Nothing from the server is trusted: every length is checked.
 
 use std::io::{self, Read, Write};
 
-/// Longer packets than this no answer to our questions has.
+/// The longest packet that is accepted, in bytes. No answer to whet's query is longer.
 const LONGEST: usize = 1 << 20;
-/// More rows, or columns, than this neither.
+/// The most rows, or columns, that are accepted.
 const MOST: usize = 10_000;
 
-/// What can go wrong in a session.
+/// The errors of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The connection failed.
     #[error("the connection to the server: {0}")]
     Io(#[from] io::Error),
-    /// The server refused.
+    /// The server answered with an error.
     #[error("the server says: {text} (error {code})")]
     Server {
-        /// Its number.
+        /// The error's number.
         code: u16,
-        /// Its words.
+        /// The error's text.
         text: String,
     },
-    /// What came is not the protocol.
+    /// The bytes received are not the MySQL protocol.
     #[error("the server's answer is not the MySQL protocol: {0}")]
     Malformed(&'static str),
-    /// The account is proved in a way that is not known here.
+    /// The server requests an authentication method that is not supported here.
     #[error("the account is to be proved by {0:?}")]
     Method(String),
-    /// The server wants the password itself, and the connection can be listened to.
+    /// The server requests the password itself, and another party can read the connection's data.
     #[error("the server wants the password in the clear over an open connection")]
     Clear,
 }
 
-/// Where bytes come from and go to.
+/// The byte stream of a connection.
 pub trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A stream cut into packets.
+/// A stream that is divided into packets.
 pub struct Wire {
     stream: Box<dyn Stream>,
     sequence: u8,
@@ -71,7 +72,7 @@ impl Wire {
         Ok(self.stream.flush()?)
     }
 
-    /// The next packet; never empty.
+    /// Receives the next packet, which is never empty. A packet with an error becomes [`WireError::Server`].
     pub fn receive(&mut self) -> Result<Vec<u8>, WireError> {
         let mut header = [0; 4];
         self.stream.read_exact(&mut header)?;
@@ -88,7 +89,7 @@ impl Wire {
         Ok(payload)
     }
 
-    /// The rows that a statement gives; none for one that gives none.
+    /// Runs a statement and returns its rows; none for a statement without rows.
     pub fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, WireError> {
         self.begin();
         self.send(&[&[3], sql.as_bytes()].concat())?;
@@ -116,7 +117,7 @@ impl Wire {
         }
     }
 
-    /// Says good-bye; a server that is gone does not mind.
+    /// Ends the session. Errors are ignored, as the server may be gone.
     pub fn quit(&mut self) {
         self.begin();
         let _ = self.send(&[1]);
@@ -131,7 +132,7 @@ fn refusal(rest: &[u8]) -> WireError {
     let Some((code, text)) = rest.split_first_chunk::<2>() else {
         return WireError::Malformed("an error without a number");
     };
-    // `#` and five characters of SQLSTATE come before the words, but not before the login.
+    // `#` and the five characters of SQLSTATE precede the text, but not before the login.
     let text = if text.first() == Some(&b'#') { text.get(6..).unwrap_or_default() } else { text };
     WireError::Server { code: u16::from_le_bytes(*code), text: String::from_utf8_lossy(text).into_owned() }
 }
@@ -150,7 +151,7 @@ fn row(packet: &[u8]) -> Option<Vec<Option<String>>> {
     Some(row)
 }
 
-/// What is left of a packet to read.
+/// The part of a packet that is not yet read.
 #[derive(Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -161,7 +162,8 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// Up to the next zero, which is passed over; all that is left where there is none.
+    /// Returns the bytes up to the next zero, and skips the zero. Without a zero, returns all remaining
+    /// bytes.
     pub fn text(&mut self) -> &'a [u8] {
         let end = self.0.iter().position(|&b| b == 0);
         let text = &self.0[..end.unwrap_or(self.0.len())];
@@ -169,7 +171,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// A number of the protocol's variable length; `Some(None)` is SQL's NULL.
+    /// Parses a number of the protocol's variable length. `Some(None)` is SQL's NULL; `None` is malformed.
     fn number(&mut self) -> Option<Option<u64>> {
         let length = match *self.take(1)?.first()? {
             0xfb => return Some(None),

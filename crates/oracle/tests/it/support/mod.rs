@@ -1,4 +1,4 @@
-//! Guest programs: built, started, optimized, ended in order.
+//! Guest programs: builds, starts, optimizes and ends them.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -12,12 +12,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The long form of the tests.
+/// Returns whether the long form of the tests is wanted.
 pub fn stress() -> bool {
     std::env::var_os("WHET_STRESS").is_some()
 }
 
-/// Everything in random order; in the short form a program's own functions, and some of the libraries'.
+/// Returns options for cloning everything in random order; in the short form, a program's own functions and
+/// some of the libraries'.
 pub fn shuffled(seed: u64) -> OptimizeOptions {
     let max_functions = if stress() { None } else { Some(800) };
     OptimizeOptions { shuffle: Some(seed), max_functions, ..OptimizeOptions::default() }
@@ -73,12 +74,12 @@ impl Guest {
         optimize(self.pid(), &shuffled(seed), &mut |_| {}).unwrap();
     }
 
-    /// The same after counting for a while: where indirect calls go is known then.
+    /// Does the same after counting for a while, so that the targets of indirect calls are known.
     pub fn shuffle_counted(&self, seed: u64) {
         self.shuffle_counted_only(seed, &[]);
     }
 
-    /// The same with these functions alone, where any are named.
+    /// Does the same with these functions alone, if any are named.
     pub fn shuffle_counted_only(&self, seed: u64, only: &[&str]) {
         let counting = Some(Duration::from_millis(300));
         let only = only.iter().map(ToString::to_string).collect();
@@ -86,7 +87,7 @@ impl Guest {
         optimize(self.pid(), &options, &mut |_| {}).unwrap();
     }
 
-    /// Ends it in order: it has checked all the while that each round gives what the first gave.
+    /// Lets it end by itself. It has checked all the while that each round gives the result of the first.
     pub fn finish(mut self) {
         File::create(&self.stop).unwrap();
         let limit = Instant::now() + Duration::from_secs(120);

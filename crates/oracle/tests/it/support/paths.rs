@@ -1,4 +1,4 @@
-//! A guest that does the same work again and again, when it is told to: `tests/guests/paths.c`.
+//! A guest that does the same work again and again, on request: `tests/guests/paths.c`.
 
 use addr::Avma;
 use engine::{CountedFunction, OptimizeOptions, Pid, Progress, count_during};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A guest that works when it is told to.
+/// A guest that works on request.
 pub struct Paths {
     child: Child,
     _dir: TempDir,
@@ -52,11 +52,11 @@ impl Paths {
         self.wait();
     }
 
-    /// What counters say of the work, done as told.
+    /// Returns the counts of the work by counters. `what` says how the work is done.
     pub fn counted(&mut self, options: &OptimizeOptions, what: u8) -> Vec<CountedFunction> {
         let pid = self.pid();
         let paths = std::cell::RefCell::new(self);
-        // Without samples none of it would be hot.
+        // Without samples, none of the work would be hot.
         let mut progress = |p| {
             if let Progress::Sampling { .. } = p {
                 (0..500).for_each(|_| paths.borrow_mut().work(what));
@@ -66,7 +66,7 @@ impl Paths {
         count_during(pid, options, &mut progress, &mut work).unwrap()
     }
 
-    /// What a single-step run of the same functions says; `each` is told of every step.
+    /// Returns the counts of the same functions by a single-step run; `each` gets every step.
     pub fn stepped(
         &mut self,
         functions: &[&CountedFunction],
@@ -95,7 +95,7 @@ impl Drop for Paths {
     }
 }
 
-/// The functions that are the work. Where threads do it, nobody calls the one for all of them.
+/// Returns the functions of the work. If threads do the work, nothing calls the function for all of them.
 pub fn own(counted: &[CountedFunction]) -> Vec<&CountedFunction> {
     counted.iter().filter(|f| f.name.starts_with("p_")).collect()
 }

@@ -3,7 +3,7 @@
 //   mdwe     MemoryDenyWriteExecute= by prctl (Linux 6.3)
 //   wx       MemoryDenyWriteExecute= by a filter, as systemd makes it
 //   service  SystemCallFilter= with calls that services need, and nothing else
-// Exits with 77 where the kernel has no such thing.
+// Exits with 77 if the kernel does not support it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +86,7 @@ static void is_denied(void) {
     }
 }
 
-// An empty /tmp, but for the command's folder where that lies there.
+// An empty /tmp, with the command's folder if that lies there.
 static void own_tmp(const char *command) {
     char folder[4096] = "";
     const char *end = strrchr(command, '/');
@@ -105,7 +105,7 @@ static void own_tmp(const char *command) {
     close(kept);
 }
 
-// The child goes on; the parent ends as it ends.
+// The child continues; the parent ends as the child ends.
 static void namespaces(const char *command) {
     if (unshare(CLONE_NEWPID | CLONE_NEWNS)) die("unshare");
     pid_t child = fork();

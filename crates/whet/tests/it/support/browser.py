@@ -1,7 +1,8 @@
-"""Shows a page in Chromium, wide and narrow, light and dark, and says as JSON what came of it: browser.py FILE [FOLDER]
+"""Shows a page in Chromium, wide and narrow, light and dark, and reports the results as JSON:
+browser.py FILE [FOLDER]
 
-With a folder, pictures of the four views are put there. The browser is driven through a pipe (DevTools protocol, messages end
-with a null byte); it is given a throw-away profile and no network.
+With a folder, pictures of the four views are written to it. The browser is driven through a pipe (DevTools
+protocol, messages end with a null byte). It has a temporary profile and no network.
 """
 
 import base64
@@ -18,7 +19,7 @@ VIEWS = [("desk", 1280), ("phone", 360)]
 
 class Browser:
     def __init__(self, profile: str) -> None:
-        # The browser reads messages from 3 and writes them to 4.
+        # The browser reads messages from descriptor 3 and writes them to 4.
         ours, theirs = os.pipe(), os.pipe()
 
         def pipes() -> None:
@@ -67,7 +68,7 @@ class Browser:
 
 
 def complaints(events: list) -> list:
-    """What would stand in the console."""
+    """Returns the messages that the console would show."""
     out = []
     for e in events:
         if e.get("method") == "Log.entryAdded":

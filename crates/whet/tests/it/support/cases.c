@@ -1,4 +1,4 @@
-// Programs that spin in one way or another: cases PAGE WAY.
+// Programs that spin in different ways: cases PAGE WAY.
 #include "page.h"
 #include <asm/prctl.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ APART uint64_t turn_once(void) {
     return x;
 }
 
-// Makes no system call, so that it can be done under any filter.
+// Makes no system call, so it can run under any filter.
 static uint64_t spin(volatile uint64_t *until, unsigned counter) {
     uint64_t first = round_once();
     while (!*until) {
@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     if (!strcmp(way, "spin")) {
         digest = spin(&page->stop, 0);
     } else if (!strcmp(way, "serve")) {
-        // A steady load of its own: after each round one system call, until told to rest.
+        // A steady load of its own: one system call after each round, until the test requests a rest.
         digest = round_once();
         while (!page->stop && !page->go) {
             if (round_once() != digest) __builtin_trap();
@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
         struct timespec rest = {0, 50000000};
         while (!page->stop) nanosleep(&rest, NULL);
     } else if (!strcmp(way, "now_and_then")) {
-        // Busy for a quarter of the time, and with something else once told.
+        // Busy for a quarter of the time, and with other work after a request.
         while (!page->stop) {
             struct timespec from, to;
             clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
@@ -103,10 +103,11 @@ int main(int argc, char **argv) {
             nanosleep(&rest, NULL);
         }
     } else if (!strcmp(way, "locks_itself")) {
-        // Holds what whets lock of a process: the file of its memory, and that behind a pidfd.
+        // Holds the locks that a whet takes on a process: on the file of its memory, and on the file behind a
+        // pidfd.
         int memory = open("/proc/self/mem", O_RDWR), own = (int)syscall(SYS_pidfd_open, getpid(), 0);
         if (memory < 0 || own < 0 || flock(memory, LOCK_EX)) abort();
-        // Before Linux 6.9 all pidfds have one file, which nobody locks.
+        // Before Linux 6.9 all pidfds share one file, which no whet locks.
         if (argc > 3) flock(own, LOCK_EX);
         digest = spin(&page->stop, 0);
     } else if (!strcmp(way, "threads")) {
@@ -132,7 +133,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(way, "gs")) {
         // Data of its own behind the GS base, as Wine and some threading libraries have it.
         static uint64_t own[4096];
-        // Neither number is seen in the code, which is part of all cases.
+        // Neither number is visible in the code, because this code is part of all cases.
         volatile int number = SYS_arch_prctl + 1, code = ARCH_SET_FS;
         if (syscall(number - 1, code - 1, own)) abort();
         digest = spin(&page->stop, 0);

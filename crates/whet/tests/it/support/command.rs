@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The most time any command here may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Answer {
     pub code: Option<i32>,
@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The one JSON object on standard output.
+    /// Returns the one JSON object on standard output.
     pub fn json(&self) -> Value {
         assert_eq!(self.stdout.lines().count(), 1, "one line, one object: {self:?}");
         let value: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"));
@@ -30,7 +30,7 @@ impl Answer {
         value
     }
 
-    /// Itself, if the command ended with this exit code.
+    /// Returns itself, if the command ended with this exit code.
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// whet with some arguments; its output is not a terminal.
+/// Returns the command for whet with some arguments. Its output is not a terminal.
 pub fn whet_command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_whet"));
     command.args(args).env_remove("WHET_FAULT");
@@ -61,7 +61,7 @@ pub fn run(mut command: Command) -> Answer {
     Answer { code, signal, stdout: text(&mut stdout), stderr: text(&mut stderr) }
 }
 
-/// Waits for a child: its exit code, or the signal it died of.
+/// Waits for a child. Returns its exit code, or the signal it died of.
 pub fn finish(mut child: Child) -> (Option<i32>, Option<i32>) {
     let limit = Instant::now() + LIMIT;
     loop {

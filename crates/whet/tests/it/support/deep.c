@@ -21,14 +21,14 @@ APART uint64_t at_the_bottom(uint64_t x) {
 
 uint64_t dive_plain(unsigned depth, uint64_t x);
 
-// A frame of no fixed size.
+// A frame without a fixed size.
 APART uint64_t dive_alloca(unsigned depth, uint64_t x) {
     volatile char *room = alloca(16 + (x & 255));
     room[x & 15] = (char)x;
     return dive_plain(depth - 1, x + (uint64_t)room[x & 15]) + (uint64_t)room[0] * 0;
 }
 
-// Many registers kept over the call.
+// Keeps many registers across the call.
 APART uint64_t dive_saving(unsigned depth, uint64_t x) {
     uint64_t a = mix(x, 1), b = mix(x, 2), c = mix(x, 3), d = mix(x, 4), e = mix(x, 5);
     uint64_t r = depth % 3 ? dive_plain(depth - 1, x) : dive_alloca(depth - 1, x);

@@ -1,5 +1,6 @@
-// Threads that wait in the midst of a function, and then use the GS base, by a way that is chosen at build
-// time: gs PAGE [LIBRARY [early]]. The library is loaded at the end, or early: as soon as the threads are to wait.
+// Threads that wait in the middle of a function and then use the GS base, in a way that is selected at build
+// time: gs PAGE [LIBRARY [early]]. The library is loaded at the end; with `early`, as soon as the threads are
+// to wait.
 #include "page.h"
 #include <asm/prctl.h>
 #include <dlfcn.h>
@@ -54,7 +55,7 @@ static int use_gs(void *at) {
     return 1;
 }
 
-// Where both threads wait for the end, once they are told to go there.
+// Both threads wait here for the end, after the test's request.
 APART static void stay(int which) {
     if (page->work[THREADS + which]) return;
     page->work[THREADS + which] = 1;
@@ -94,7 +95,7 @@ int main(int argc, char **argv) {
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i);
 #if defined(LOCKED)
-    // What is mapped from now on is locked, up to so many KiB; 0: as many as the system gives.
+    // Memory that is mapped from now on is locked, up to LOCKED KiB; 0: up to the system's limit.
     struct rlimit limit = {LOCKED * 1024ul, LOCKED * 1024ul};
     if ((LOCKED && setrlimit(RLIMIT_MEMLOCK, &limit)) || mlockall(MCL_FUTURE)) abort();
     if (geteuid() == 0 && setresuid(65534, 65534, 65534)) abort();
@@ -103,7 +104,7 @@ int main(int argc, char **argv) {
     while (!page->go) walk(1, -1);
     pid_t child = fork();
     if (child == 0) {
-        // Whoever sampled or counted the parent knows nothing of this one.
+        // The whet that samples or counts the parent does not do so with this child.
         while (!page->stop) walk(1, -1);
         _exit(gs_base() != 0);
     }

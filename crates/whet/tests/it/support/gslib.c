@@ -1,2 +1,2 @@
-// A library that gives its caller a GS base of its own.
+// A library that sets a GS base of its own for its caller.
 void take(void *at) { __asm__ volatile("wrgsbase %0" ::"r"(at)); }

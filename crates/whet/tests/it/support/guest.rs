@@ -1,4 +1,4 @@
-//! Programs at work, seen through a page of memory they share with the test.
+//! Programs at work, observed through a page of memory that they share with the test.
 
 use super::command::finish;
 use super::program::scratch;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A running program. Dropped, it is ended.
+/// A running program. Ended when dropped.
 #[derive(Debug)]
 pub struct Guest {
     child: Option<Child>,
@@ -18,7 +18,7 @@ pub struct Guest {
     path: PathBuf,
 }
 
-/// Where things are in the page: see `page.h`. Words.
+/// Indices of words in the page: see `page.h`.
 const STOP: u64 = 0;
 const GO: u64 = 1;
 const TID: u64 = 2;
@@ -34,7 +34,7 @@ impl Guest {
         })
     }
 
-    /// Starts a command that is made knowing the page's path.
+    /// Starts a command that is made from the page's path.
     pub fn start_by(command: impl FnOnce(&Path) -> Command) -> Self {
         let (path, output) = (scratch("page"), scratch("stdout"));
         let open = |p: &Path| File::options().read(true).write(true).create_new(true).open(p).unwrap();
@@ -47,29 +47,29 @@ impl Guest {
         Self { pid: pid_of(&child), child: Some(child), page, stdout, path }
     }
 
-    /// Starts it, and waits until so many of its counters move.
+    /// Starts a program, and waits until so many of its counters move.
     pub fn working(program: &Path, args: &[&str], counters: u64) -> Self {
         let guest = Self::start(program, args);
         guest.progresses(counters);
         guest
     }
 
-    /// Whether its first counter has moved.
+    /// Returns whether its first counter has moved.
     pub fn has_begun(&self) -> bool {
         self.word(WORK) != 0
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The same as an argument.
+    /// Returns its process id as an argument.
     pub fn arg(&self) -> String {
         self.pid().to_string()
     }
 
-    /// A line for the shell that prints how many rounds its first thread has made.
+    /// Returns a shell command that prints how many rounds its first thread has made.
     pub fn rounds(&self) -> String {
         format!("od -An -tu8 -j{} -N8 {}", WORK * 8, self.path.display())
     }
@@ -84,35 +84,35 @@ impl Guest {
         self.page.write_all_at(&value.to_le_bytes(), i * 8).unwrap();
     }
 
-    /// What it has said so far.
+    /// Returns its output so far.
     pub fn said(&self) -> String {
         let mut bytes = vec![0; usize::try_from(self.stdout.metadata().unwrap().len()).unwrap()];
         self.stdout.read_exact_at(&mut bytes, 0).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// One of its counters, or what it keeps behind them.
+    /// Returns one of its counters, or a word behind them.
     pub fn counter(&self, i: u64) -> u64 {
         self.word(WORK + i)
     }
 
-    /// Lets it do what it is for.
+    /// Requests its special action.
     pub fn go(&self) {
         self.go_to(1);
     }
 
-    /// Lets it do another of the things that it is for.
+    /// Requests one of its special actions.
     pub fn go_to(&self, what: u64) {
         self.set(GO, what);
     }
 
-    /// The id of its second thread.
+    /// Returns the id of its second thread.
     pub fn second_thread(&self) -> i32 {
         wait_until("a second thread", || self.word(TID) != 0);
         i32::try_from(self.word(TID)).unwrap()
     }
 
-    /// Waits until the first so many counters have gone through a whole round from now on.
+    /// Waits until each of the first `counters` counters has gone through a whole round from now on.
     #[track_caller]
     pub fn progresses(&self, counters: u64) {
         for i in WORK..WORK + counters {
@@ -124,13 +124,13 @@ impl Guest {
         }
     }
 
-    /// Whether it has ended, and waits to be asked how.
+    /// Returns whether it has ended. It may not have been waited for yet.
     pub fn has_ended(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
-    /// Asks it to end; its exit code, the signal it died of, and what it said.
+    /// Requests its end. Returns its exit code, the signal it died of, and its output.
     pub fn finish(mut self) -> (Option<i32>, Option<i32>, String) {
         self.set(STOP, 1);
         let (code, signal) = finish(self.child.take().unwrap());
@@ -142,7 +142,7 @@ impl Guest {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Waits for its end, which comes by itself.
+    /// Waits for its end, which comes by itself. Returns its exit code, or the signal it died of.
     pub fn ended(&mut self) -> (Option<i32>, Option<i32>) {
         finish(self.child.take().unwrap())
     }
@@ -151,7 +151,7 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-        // What whet leaves for profilers, which is to outlive the process.
+        // The file that whet leaves for profilers, which is to outlive the process.
         let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", self.pid));
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -160,7 +160,7 @@ impl Drop for Guest {
     }
 }
 
-/// A child's process id.
+/// Returns a child's process id.
 pub fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).unwrap()
 }

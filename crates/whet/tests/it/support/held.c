@@ -1,11 +1,13 @@
-// A thread that is interrupted inside the first bytes of a function, and stays so until it may go on: held PAGE HOW WHO.
+// A thread that is interrupted inside the first bytes of a function, and stays there until it may continue:
+// held PAGE HOW WHO.
 #include "page.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 
-// Waits, where it may not read, at its second instruction: two bytes from the start.
+// Waits at its second instruction, two bytes from the start: that instruction reads memory that it may not
+// read.
 uint64_t held(const volatile uint64_t *at);
 __asm__(
     ".text\n"
@@ -44,14 +46,14 @@ static void open_memory(void) {
     if (mprotect(memory, 4096, PROT_READ | PROT_WRITE)) abort();
 }
 
-// On the stack of what it interrupts; from there to the alternate one by another signal.
+// Runs on the stack of the interrupted code, and from there on the alternate stack, by another signal.
 static void nested(int signal) {
     (void)signal;
     raise(SIGUSR2);
     open_memory();
 }
 
-// On the stack of what it interrupts; from there to one of its own.
+// Runs on the stack of the interrupted code, and from there on a stack of its own.
 static void leaving(int signal) {
     (void)signal;
     static char stack[1 << 16];
@@ -76,7 +78,7 @@ static void *work(void *unused) {
     return NULL;
 }
 
-// Stands where whet can have a system call run.
+// Stays where whet can make it run a system call.
 static void *rest(void *unused) {
     (void)unused;
     for (;;) pause();

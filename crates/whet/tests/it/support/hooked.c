@@ -1,14 +1,15 @@
-// Puts inline hooks on two functions while it runs, as hooking libraries do, whenever the test's word `go` is odd, and takes
-// them off while it is even. Each round checks what the functions compute; anything wrong ends the program with 3.
+// Puts inline hooks on two functions while it runs, as hooking libraries do, when the test's word `go` is
+// odd, and removes them when it is even. Each round checks what the functions compute; a wrong result ends
+// the program with 3.
 //
-// Counters: rounds, calls that came to the hook of `own`, those that came to the hook of `strtoul`, and how often hooks were
-// put on or taken off.
+// Counters: rounds, calls that reached the hook of `own`, calls that reached the hook of `strtoul`, and how
+// often hooks were put on or taken off.
 #include "page.h"
 #include <stdio.h>
 #include <string.h>
 
-// Its second instruction, of seven bytes behind the first of one, can carry a redirect, whose bytes a hook of five covers
-// in part.
+// Its second instruction, of seven bytes behind a first of one byte, can carry a redirect. A hook of five
+// bytes covers a part of the redirect.
 __asm__(".text\n.globl own\n.type own,@function\nown:\n"
         ".cfi_startproc\n"
         "push %rbx\n"
@@ -30,7 +31,7 @@ __asm__(".text\n.globl own\n.type own,@function\nown:\n"
         "ret\n"
         ".cfi_endproc\n"
         ".size own,.-own\n"
-        // The displaced instructions, and the way on: what hooking libraries make.
+        // The displaced instructions and the jump back, as hooking libraries make them.
         ".type trampoline,@function\ntrampoline:\n"
         "push %rbx\n"
         "sub $0x110,%rsp\n"
@@ -41,7 +42,7 @@ extern uint64_t trampoline(uint64_t x, int rounds);
 
 static uint64_t (*const volatile by_pointer)(uint64_t, int) = own;
 
-// Called by the hooks alone.
+// Only the hooks call it.
 static uint64_t hook_of_own(uint64_t x, int rounds) {
     page->work[1] = page->work[1] + 1;
     return trampoline(x, rounds);
@@ -89,12 +90,14 @@ static struct hook make_far(void *at, void *to) {
     return hook;
 }
 
+// A large frame, whose `sub` can carry a redirect, and enough work of its own to be hot.
 APART static uint64_t round_of(uint64_t seed) {
     uint64_t sum = 0;
-    char words[32];
+    char words[256];
     for (uint64_t i = 0; i < 50; i++) {
         snprintf(words, sizeof words, "%llu", (unsigned long long)(seed * 77 + i));
         sum = sum * 31 + own(seed + i, (int)i) + by_pointer(i, 7) + strtoul(words, NULL, 10);
+        for (int k = 0; k < 400; k++) sum = (sum ^ sum >> 7) * 0x10001;
     }
     return sum;
 }

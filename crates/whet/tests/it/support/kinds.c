@@ -1,5 +1,6 @@
-// A load of many kinds: each kind runs functions of its own, and takes other ways through the functions that all share.
-// The test names the kind by `go`. Each kind's first digest must come back whenever the kind does.
+// A load of many kinds. Each kind runs functions of its own, and takes other paths through the functions that
+// all kinds share. The test selects the kind by `go`. Each kind's first digest must come back whenever the
+// kind does.
 #include "page.h"
 #include <stdio.h>
 

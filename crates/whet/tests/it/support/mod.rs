@@ -1,4 +1,4 @@
-//! whet as a program, worked against programs that are built and started here.
+//! whet as a program, run on programs that are built and started here.
 #![allow(
     dead_code,
     unused_imports,
@@ -20,18 +20,18 @@ pub use text::{changed_text, stray_code, tracers};
 
 use std::time::{Duration, Instant};
 
-/// Whether the long forms are wanted.
+/// Returns whether the long forms are wanted.
 pub fn stress() -> bool {
     std::env::var_os("WHET_STRESS").is_some()
 }
 
-/// Says why something was not tested.
+/// Writes why something was not tested.
 pub fn skip(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "skipped: {what}");
 }
 
-/// Waits until something is so; a machine with much to do takes its time.
+/// Waits until a condition holds. On a busy machine this takes its time.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !is_so() {

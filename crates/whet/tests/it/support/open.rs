@@ -1,14 +1,15 @@
-//! Programs that others than root are to start.
+//! Programs that users other than root are to start.
 
 use super::copy;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder that everyone may enter, with a whet: where that was built, others may not go.
+/// A folder that every user may enter, with a whet: other users may not enter the folder where whet was
+/// built.
 pub struct OpenFolder(PathBuf);
 
 impl OpenFolder {
-    /// With whet alone.
+    /// Makes a folder with whet alone.
     pub fn new() -> Self {
         static USED: AtomicUsize = AtomicUsize::new(0);
         let n = USED.fetch_add(1, Ordering::Relaxed);
@@ -18,12 +19,12 @@ impl OpenFolder {
         folder
     }
 
-    /// Puts a copy of a program in.
+    /// Copies a program into the folder.
     pub fn add(&self, program: &Path, name: &str) {
         copy(program, &self.file(name));
     }
 
-    /// Where a program is.
+    /// Returns the path of a program in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

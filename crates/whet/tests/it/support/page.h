@@ -1,4 +1,5 @@
-// A page that the program and the test share: a request from the test, and counters that show the program at work.
+// A page that the program and the test share: a request from the test, and counters that show the program at
+// work.
 #ifndef PAGE_H
 #define PAGE_H
 
@@ -15,8 +16,8 @@
 #include <unistd.h>
 
 struct page {
-    uint64_t stop;   // set by the test: come to your end
-    uint64_t go;     // set by the test: do what you are for
+    uint64_t stop;   // set by the test: the program is to end
+    uint64_t go;     // set by the test: the program is to do its special action
     uint64_t tid;    // of a thread that is not the first
     uint64_t work[5];  // rounds, one counter for each thread at work
 };
@@ -24,7 +25,7 @@ struct page {
 static volatile struct page *page;
 
 static inline void page_open(const char *path) {
-    // A test that is given up leaves nothing behind.
+    // If a test is given up, its program ends too.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int fd = open(path, O_RDWR);
     void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -33,7 +34,7 @@ static inline void page_open(const char *path) {
     page = (volatile struct page *)at;
 }
 
-// After a round: counts it by one of the page's counters, and leaves the CPU to others for a moment, in the kernel.
+// After a round: adds 1 to one of the page's counters, and sleeps in the kernel for 1 ms.
 static inline void page_count(volatile uint64_t *counter) {
     struct timespec nap = {0, 1000000};
     *counter = *counter + 1;

@@ -1,6 +1,6 @@
-"""Reads a page strictly, as XML, and says what is wrong with it: page.py FILE TEXT...
+"""Reads a page strictly, as XML, and reports what is wrong with it: page.py FILE TEXT...
 
-Each TEXT must be there as text, so that what is foreign was escaped and nothing of it became markup.
+Each TEXT must be in the page as text: then foreign text was escaped and did not become markup.
 """
 
 import re
@@ -22,7 +22,7 @@ def main() -> None:
     page = ET.fromstring(source)
     for element in page.iter():
         space, name = re.fullmatch(r"(\{.*\})(.*)", element.tag).groups()
-        # The colour key stands in the page's own name space: a browser sees it as SVG all the same.
+        # The colour key is in the page's own name space: a browser sees it as SVG all the same.
         known = KNOWN.get(space, []) + (KNOWN[SVG] if space == HTML else [])
         assert name in known, f"<{name}> has no business here"
         for attribute, value in element.attrib.items():

@@ -1,2 +1,2 @@
-// A library for plugins.cc; with GUEST_SECOND the other one, which comes to lie at its address.
+// A library for plugins.cc. With GUEST_SECOND it is the other one, which is loaded at the same address.
 #include "../../../../../guests/lib/replaced.cc"

@@ -1,4 +1,5 @@
-// Two plugins replace each other at the same address for as long as it is not told to leave that. Beside it, the program works.
+// Two plugins replace each other at the same address, until the test requests the end of this. Beside them,
+// the program works.
 #include "page.h"
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-// Functions that probes and breakpoints are put on. Each round checks what it computes; anything wrong ends the program with 3.
+// Functions for probes and breakpoints. Each round checks what it computes; a wrong result ends the program
+// with 3.
 #include "page.h"
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,7 @@ APART uint64_t mixed(uint64_t a, uint64_t b) {
     return sum;
 }
 
-// Is entered through a pointer alone.
+// Is entered only through a pointer.
 APART uint64_t pointed(uint64_t a) {
     uint64_t big[40];
     memset(big, (int)(a & 0xff), sizeof big);
@@ -34,8 +35,9 @@ APART uint64_t pointed(uint64_t a) {
     asm(".text\n.p2align 4\n.globl " #name "\n.type " #name ", @function\n" #name ":\n.cfi_startproc\n" code         \
         "\nret\n.cfi_endproc\n.size " #name ", . - " #name "\n")
 
-// Each of these has one instruction that can carry a redirect: behind a segment override, behind f2, behind an operand-size prefix,
-// behind the opcode of indirect jumps, and the displacements of jumps to another function.
+// Each of these has one instruction that can carry a redirect: behind a segment override, behind f2, behind
+// an operand-size prefix, behind the opcode of indirect jumps, and in the displacements of jumps to another
+// function.
 FORM(behind_segment, "mov %edi, %eax\nadd $3, %eax\nmov %fs:0x28, %rdx\nadd %rdi, %rax\nxor %edx, %edx");
 FORM(behind_repeat, "mov %rdi, -8(%rsp)\nmovsd -8(%rsp), %xmm0\nmovq %xmm0, %rax\nadd $3, %rax\nadd %rdi, %rax");
 FORM(behind_size, "mov %edi, %edx\nmovdqa form_three(%rip), %xmm0\nmovq %xmm0, %rax\nadd %rdx, %rax\nadd %rdi, %rax");

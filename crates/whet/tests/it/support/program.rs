@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A path that nothing else uses.
+/// Returns a path that nothing else uses.
 pub fn scratch(name: &str) -> PathBuf {
     static USED: AtomicUsize = AtomicUsize::new(0);
     let n = USED.fetch_add(1, Ordering::Relaxed);
@@ -19,14 +19,14 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Copies a program. Not by this process: a child that another test starts just then would hold the copy open for
-/// writing, and what is open so cannot be run.
+/// Copies a program, by another process. If this process wrote the copy, a child that another test starts at
+/// that moment would hold the copy open for writing, and a file that is open for writing cannot be executed.
 pub fn copy(from: &Path, to: &Path) {
     let done = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(done.success());
 }
 
-/// Whether a command can be found.
+/// Returns whether a command can be found.
 pub fn have(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(command).is_file())
@@ -37,7 +37,7 @@ pub fn build(source: &str) -> PathBuf {
     build_with(source, &[]).unwrap()
 }
 
-/// The same with more arguments; an error where the compiler cannot.
+/// Does the same as [`build`] with more arguments. Returns an error if the compiler fails.
 pub fn build_with(source: &str, more: &[&str]) -> Result<PathBuf, String> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
@@ -52,7 +52,7 @@ pub fn build_with(source: &str, more: &[&str]) -> Result<PathBuf, String> {
     if program.is_file() {
         return Ok(program);
     }
-    // It gets its name when it is whole.
+    // It gets its name when it is complete.
     let unfinished = scratch("unfinished");
     let mut command = Command::new(compiler);
     command

@@ -1,4 +1,4 @@
-// Threads that stay in one loop for as long as they live, and tell from where what it calls was called.
+// Threads that stay in one loop for as long as they live, and report from which address its job makes a call.
 #include "page.h"
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -8,18 +8,18 @@ enum { STEPS = 1000 };
 // In a job or in a clone of it.
 APART static void where(uint64_t *from) { *from = (uint64_t)__builtin_return_address(0); }
 
-// Through a pointer: whoever is seen to call it directly is left alone.
+// Called through a pointer: a function that is seen to call it directly is left alone.
 static void (*volatile ask)(uint64_t *) = where;
 
 APART static uint64_t step(uint64_t digest, uint64_t n) { return mix(digest, n); }
 
-// What all steps come to.
+// Returns the digest after all steps.
 static inline uint64_t wanted(uint64_t digest) {
     for (uint64_t n = 0; n < STEPS; n++) digest = mix(digest, n);
     return digest;
 }
 
-// Whoever makes the steps makes sure of them, so that each has its part of the work.
+// Makes the steps and checks their result, so that each function has its part of the work.
 APART static uint64_t job(uint64_t digest, uint64_t *from) {
     uint64_t end = wanted(digest);
     ask(from);
@@ -28,7 +28,7 @@ APART static uint64_t job(uint64_t digest, uint64_t *from) {
     return digest;
 }
 
-// As a server's, this loop makes few of all calls. What the two threads found is behind their counters.
+// As a server's, this loop makes few of all calls. The results of the two threads are behind their counters.
 APART static void serve(int which, uint64_t rounds) {
     uint64_t digest = (uint64_t)which, from = 0;
     do {
@@ -42,7 +42,7 @@ APART static void serve(int which, uint64_t rounds) {
     } while (--rounds && !page->stop);
 }
 
-// Comes and goes, until it is told to stay.
+// Enters and leaves the loop, until it is requested to stay.
 static void *second(void *unused) {
     while (!page->go && !page->stop) serve(1, 3);
     page->tid = (uint64_t)syscall(SYS_gettid);

@@ -1,7 +1,7 @@
 """Runs a command on a terminal of its own: terminal.py COMMAND...
 
-Makes the terminal smaller after the first frame, presses Ctrl-C after the next, and says as JSON how the command ended,
-and all that it drew.
+Makes the terminal smaller after the first frame, presses Ctrl-C after the next, and reports as JSON how the command
+ended and everything that it drew.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ def frames(terminal: int, drawn: bytearray, wanted: int) -> None:
 def main() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        # Before the command can see another size, so that it is told of one change only.
+        # Before the command can see another size, so that it gets one change only.
         resize(0, 120, 30)
         os.environ["TERM"] = "xterm"
         os.execv(sys.argv[1], sys.argv[1:])

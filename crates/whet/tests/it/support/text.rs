@@ -1,9 +1,9 @@
-//! What became of a process's code, and who traces it, found without whet.
+//! Changes of a process's code, and its tracers, found without whet.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// The executable mappings of files of a process whose bytes are not the file's.
+/// Returns the executable mappings of files in a process whose bytes differ from the file's.
 pub fn changed_text(pid: i32) -> Vec<String> {
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let mut changed = Vec::new();
@@ -13,7 +13,7 @@ pub fn changed_text(pid: i32) -> Vec<String> {
         let (start, end) = range(words[0]);
         let offset = u64::from_str_radix(words[2], 16).unwrap();
         let file = fs::read(path).unwrap();
-        // What lies in the last page after the end of the file is zero.
+        // In the last page, the bytes behind the end of the file are zero.
         let wanted = file.into_iter().skip(usize::try_from(offset).unwrap()).chain(std::iter::repeat(0));
         let mut live = vec![0; usize::try_from(end - start).unwrap()];
         memory.read_exact_at(&mut live, start).unwrap();
@@ -26,7 +26,8 @@ pub fn changed_text(pid: i32) -> Vec<String> {
     changed
 }
 
-/// Executable mappings without a name: clones are in such. A language runtime may have some of its own.
+/// Returns executable mappings without a name: clones are in such mappings. A language runtime may have some
+/// of its own.
 pub fn stray_code(pid: i32) -> Vec<String> {
     executable(pid).into_iter().filter(|line| line.split_whitespace().count() < 6).collect()
 }
@@ -42,7 +43,7 @@ fn range(text: &str) -> (u64, u64) {
     (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap())
 }
 
-/// Who traces the threads of a process.
+/// Returns the tracers of a process's threads.
 pub fn tracers(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut tracers = Vec::new();

@@ -1,5 +1,5 @@
-// Three threads that compute, throw, run destructors and walk their own stacks. Each round must give the digest of the
-// first; in the end that digest is printed.
+// Three threads that compute, throw, run destructors and walk their own stacks. Each round must give the
+// digest of the first; in the end that digest is printed.
 #include "page.h"
 #include <execinfo.h>
 #include <pthread.h>

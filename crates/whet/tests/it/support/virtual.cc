@@ -19,7 +19,7 @@ struct Circle : Shape {
 
 APART static uint64_t measure(const Shape &shape, uint64_t x) { return mix(shape.turn(x), shape.area()); }
 
-// Nearly always the same table there, and any here.
+// Objects in `measure` nearly always have the same table; objects here have either.
 APART static uint64_t rarely(const Shape &shape, uint64_t x) { return x + shape.area(); }
 
 APART static uint64_t round_once() {
@@ -38,7 +38,7 @@ APART static uint64_t spin(unsigned counter) {
     uint64_t idle = 1;
     while (!page->stop) {
         if (round_once() != first) __builtin_trap();
-        // So much of its own that it is seen at it.
+        // Enough work of its own that samples fall into it.
         for (unsigned i = 0; i < 20000; i++) idle = mix(idle, i);
         page->work[counter] = page->work[counter] + 1 + (idle == 0);
     }

@@ -1,4 +1,4 @@
-// Asks from whose module it asks, through a function that passes the question on by a jump: wrapped PAGE.
+// Requests the address of a symbol, through a function that passes the request on by a jump: wrapped PAGE.
 #include "page.h"
 #include <dlfcn.h>
 
@@ -6,7 +6,8 @@ APART void *seek(void *where, const char *name) { return dlsym(where, name); }
 
 APART void *seek_on(const char *name, void *where) { return seek(where, name); }
 
-// The next `malloc` after the module of the caller, which must be one of those the loader knows.
+// Looks up the next `malloc` behind the module of the caller, which must be a module that the loader has
+// listed.
 APART uint64_t look(uint64_t x) { return x + (seek_on("malloc", RTLD_NEXT) != NULL); }
 
 APART uint64_t plain(uint64_t x) {

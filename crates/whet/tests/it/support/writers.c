@@ -1,5 +1,5 @@
-// All threads write to pipes much more than these hold; another process reads a little at a time. The second counter says how
-// many writes were short.
+// All threads write to pipes much more than these hold; another process reads a little at a time. The second
+// counter is the number of short writes.
 #include "page.h"
 #include <poll.h>
 #include <pthread.h>

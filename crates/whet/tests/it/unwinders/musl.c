@@ -1,5 +1,5 @@
-// A C program on musl, linked dynamically or statically: it holds no unwinder. At the end it prints whether it is
-// shown modules of whet's.
+// A C program on musl, linked dynamically or statically, without an unwinder. At the end it prints whether it
+// is shown modules of whet's.
 #include "../support/page.h"
 
 #include <link.h>
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     page_open(argv[1]);
 #ifdef HANDLES
-    // Brings the code by which a signal handler returns into a static program.
+    // Brings the code by which signal handlers return into a static program.
     struct sigaction action = {.sa_handler = count_signal};
     sigaction(SIGUSR1, &action, NULL);
 #endif

@@ -1,4 +1,4 @@
-//! Panics and catches all the time; looks at the page (see `page.h`) as a file.
+//! Panics and catches all the time. Uses the page (see `page.h`) as a file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

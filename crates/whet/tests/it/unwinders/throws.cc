@@ -1,8 +1,8 @@
-// Four threads throw and catch all the time. A fifth goes down a stack of frames when asked to, stays there until the end
-// is asked for, and then throws through all of them.
+// Four threads throw and catch all the time. On request, a fifth descends a stack of frames, stays there
+// until the end is requested, and then throws through all of them.
 //
-// Arguments: the page, and a file for what dl_iterate_phdr shows: whether the program comes first, how many modules are
-// whet's, and whether each of those can be read.
+// Arguments: the page, and a file for what dl_iterate_phdr shows: whether the program comes first, how many
+// modules are whet's, and whether each of those can be read.
 #include "../support/page.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ static APART void wait_for(volatile uint64_t *word) {
     while (!*word) usleep(1000);
 }
 
-// Throws at the bottom; where `wait` is set, only when the end is asked for.
+// Throws at the bottom; if `wait` is set, only when the end is requested.
 extern "C" APART uint64_t descend(unsigned depth, uint64_t x, uint64_t &digest, bool wait) {
     Guard guard{digest, depth};
     x = hot(x, 3);
@@ -69,12 +69,12 @@ static APART uint64_t round_of(uint64_t seed) {
     return digest;
 }
 
-// Not as a constant of code, which is how unwinders are recognised.
+// Not a constant in code: unwinders are recognised by such a constant.
 static volatile unsigned frame_index = PT_GNU_EH_FRAME;
 
 static int at_once(struct dl_phdr_info *, size_t, void *) { return 42; }
 
-// A caller of the walk that no sample need fall into.
+// A caller of the walk into which no sample need fall.
 extern "C" APART int list_modules() {
     int said = dl_iterate_phdr(at_once, nullptr);
     __asm__ volatile("");
@@ -118,12 +118,12 @@ static int see(struct dl_phdr_info *info, size_t size, void *data) {
         const unsigned char *index = (const unsigned char *)(info->dlpi_addr + h[1].p_vaddr);
         if (!two || h[0].p_flags != (PF_R | PF_X) || index[0] != 1) seen->readable = false;
     }
-    // A callback may end the walk: what it says is what the walk says.
+    // A callback may end the walk. The walk returns what the callback returned.
     return seen->modules == 1000 ? 7 : 0;
 }
 
 #ifdef ANSWERS
-// In libc's place, for the libraries as well.
+// Replaces libc's function, for the libraries as well.
 extern "C" int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
     typedef int Walk(int (*)(struct dl_phdr_info *, size_t, void *), void *);
     static Walk *const next = (Walk *)dlsym(RTLD_NEXT, "dl_iterate_phdr");

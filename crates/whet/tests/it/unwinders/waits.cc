@@ -1,5 +1,5 @@
-// A thread that waits, and a signal handler that walks the stack of that wait by LLVM's libunwind. A walk that meets code of no
-// module, and goes on to the waiting function, has passed through one of whet's routines.
+// A thread waits, and a signal handler walks the stack of that wait by LLVM's libunwind. A walk that meets
+// code of no module, and continues to the waiting function, has passed through one of whet's routines.
 #include "../support/page.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,7 +8,8 @@
 #include <sys/epoll.h>
 #include <unwind.h>
 
-// Counters: rounds of the hot thread, walks, walks through code of no module, walks that did not get to the waiting function.
+// Counters: rounds of the hot thread, walks, walks through code of no module, walks that did not reach the
+// waiting function.
 enum { ROUNDS, WALKS, THROUGH, LOST };
 
 struct Seen {

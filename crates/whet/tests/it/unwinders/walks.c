@@ -1,7 +1,9 @@
-// Four threads walk their stacks all the time by an unwinder that is not libgcc's; a fifth goes down a stack of frames when
-// asked to, stays there until the end is asked for, and then walks up. Each walk must see as many frames as were called.
+// Four threads walk their stacks all the time by an unwinder that is not libgcc's. On request, a fifth
+// descends a stack of frames, stays there until the end is requested, and then walks up. Each walk must see
+// as many frames as were called.
 //
-// With LATER the unwinder is loaded by the fifth thread when it is asked to go down, and nobody walks before the end.
+// With LATER, the fifth thread loads the unwinder when it is requested to descend, and no thread walks before
+// the end.
 #include "../support/page.h"
 
 #include <dlfcn.h>
@@ -57,7 +59,7 @@ static APART int descend(unsigned depth, uint64_t x, int wait) {
     return n;
 }
 
-// Of a time when nobody could walk.
+// The depth while no thread could walk.
 enum { UNKNOWN = -1000 };
 
 static APART void must_be(int depth, int base, unsigned calls) {
