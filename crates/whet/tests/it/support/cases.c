@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
             page->work[0] = page->work[0] + 1;
             syscall(SYS_getppid);
         }
+        page->work[1] = 1; // It rests.
         struct timespec rest = {0, 50000000};
         while (!page->stop) nanosleep(&rest, NULL);
     } else if (!strcmp(way, "now_and_then")) {
