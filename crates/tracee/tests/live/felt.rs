@@ -226,3 +226,34 @@ fn threads_are_cancelled_on_musl() {
         are_cancelled(&Guest::start_by("musl-gcc", how, "cancels", &[]));
     }
 }
+
+/// The end of a request with `IORING_OP_TIMEOUT` ends a wait for several completions. A wait that began again
+/// after a stop in which the request ended would never end.
+#[test]
+fn no_wait_for_several_completions_hangs() {
+    let _alone = alone();
+    let g = Guest::start("rings", &[]);
+    if g.words[4] == 0 {
+        println!("skipped: the kernel gives no io_uring");
+        return;
+    }
+    for with_slots in [false, true] {
+        if with_slots {
+            prepared(&g);
+        }
+        for i in 0..300 {
+            let mut stopped = stop(&g.process).unwrap();
+            if i % 7 == 0 {
+                stopped.syscall(libc::SYS_getppid, [0; 6]).unwrap();
+            }
+            // Some requests end during the stop.
+            std::thread::sleep(Duration::from_micros(i * 61 % 2500));
+            stopped.release().unwrap();
+            std::thread::sleep(Duration::from_micros(i * 37 % 3000));
+        }
+        g.progress(0, 20);
+        g.progress(1, 20);
+    }
+    println!("{} and {} waits ended", g.word(0), g.word(1));
+    assert_eq!((g.word(2), g.word(3)), (0, 0));
+}
