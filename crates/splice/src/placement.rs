@@ -16,6 +16,11 @@ const BREAK_ROOM: u64 = 512 << 20;
 /// Room left below a stack mapping for its growth beyond the mapping.
 const STACK_ROOM: u64 = 256 << 20;
 
+/// How far below libraries a cache is placed. The kernel places mappings from the top down (mmap(2), the
+/// default layout of x86-64 Linux): threads' stacks and heaps come to lie right below the libraries, perhaps
+/// while clones are built.
+const MAP_ROOM: u64 = 512 << 20;
+
 /// The kind of mapping that limits a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hole {
@@ -52,9 +57,9 @@ pub struct NoRoom {
 
 /// Returns the address for a code cache.
 ///
-/// Prefers the hole right below the modules. It is free in every usual address space: a PIE program has
-/// nothing below it, and the mmap area is elsewhere. The next choice is the nearest place above that leaves
-/// the heap its room.
+/// Prefers the place right below the modules if no other mapping is lower, as below a PIE program: nothing is
+/// ever mapped there. Below other modules, the kernel maps more; the preferred place leaves [`MAP_ROOM`] for
+/// that. The choice is the free place nearest to the preferred one.
 ///
 /// # Errors
 /// [`NoRoom`].
@@ -72,13 +77,24 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     if req.low {
         ceiling = ceiling.min(Avma(1 << 31));
     }
-    let mut best: Option<(u64, Avma)> = None;
-    let mut prev_end = Avma(0);
-    let mut prev_kind = Hole::Plain;
+    let is_lowest = req.mappings.iter().all(|(m, _)| m.start >= lo);
+    let room = if is_lowest { 0 } else { MAP_ROOM };
+    let preferred = Avma(lo.0.saturating_sub(req.len).saturating_sub(room));
+    // One page stays free on either side, so that no neighbour can be merged with the cache.
+    let within = |hole: AvmaRange| {
+        let start = hole.start.max(floor).0.saturating_add(4096);
+        let end = hole.end.min(ceiling).0.saturating_sub(4096);
+        nearest(start, end, req.len, preferred)
+    };
+    holes(req.mappings).filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs()).ok_or(fail)
+}
+
+/// Returns the free ranges, without those into which the heap and the stack may grow.
+fn holes(mappings: &[(AvmaRange, Hole)]) -> impl Iterator<Item = AvmaRange> {
     let last = (AvmaRange::new(Avma(1 << 47), Avma(1 << 47)), Hole::Plain);
-    for &(range, kind) in req.mappings.iter().chain([&last]) {
-        let mut start = prev_end;
-        let mut end = range.start;
+    let (mut prev_end, mut prev_kind) = (Avma(0), Hole::Plain);
+    mappings.iter().copied().chain([last]).map(move |(range, kind)| {
+        let (mut start, mut end) = (prev_end, range.start);
         let full = end.0.saturating_sub(start.0);
         if prev_kind == Hole::Heap {
             start = Avma(start.0.saturating_add(BREAK_ROOM.min(full / 2)));
@@ -86,31 +102,18 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
         if kind == Hole::Stack {
             end = Avma(end.0.saturating_sub(STACK_ROOM.min(full / 2)));
         }
-        // One page stays free on either side, so that no neighbour can be merged with the cache.
-        let start = start.max(floor).0.saturating_add(4096);
-        let end = end.min(ceiling).0.saturating_sub(4096);
-        if let Some(at) = candidate(start, end, req.len, hull) {
-            let distance = at.distance(lo).unsigned_abs();
-            if best.is_none_or(|(d, _)| distance < d) {
-                best = Some((distance, at));
-            }
-        }
         if range.end > prev_end {
-            prev_end = range.end;
-            prev_kind = kind;
+            (prev_end, prev_kind) = (range.end, kind);
         }
-    }
-    best.map(|(_, at)| at).ok_or(fail)
+        AvmaRange::new(start, end.max(start))
+    })
 }
 
-/// Returns the aligned place in `start..end` nearest to the hull.
-fn candidate(start: u64, end: u64, len: u64, hull: AvmaRange) -> Option<Avma> {
+/// Returns the aligned place in `start..end` nearest to the preferred one.
+fn nearest(start: u64, end: u64, len: u64, preferred: Avma) -> Option<Avma> {
     let lowest = start.checked_add(ALIGN - 1)? & !(ALIGN - 1);
     let highest = end.checked_sub(len)? & !(ALIGN - 1);
-    if lowest > highest {
-        return None;
-    }
-    Some(Avma(if end <= hull.start.0 { highest } else { lowest }))
+    (lowest <= highest).then(|| Avma((preferred.0 & !(ALIGN - 1)).clamp(lowest, highest)))
 }
 
 #[cfg(test)]
@@ -132,6 +135,25 @@ mod tests {
         ];
         let at = place(&Request { mappings: &maps, near: &[exe], len: 4 << 20, low: false }).unwrap();
         assert_eq!(at, Avma(0x5555_5500_0000));
+    }
+
+    #[test]
+    fn libraries_leave_the_kernel_room_for_mappings() {
+        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
+        let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
+        let stack = r(0x7f00_3f80_0000, 0x7f00_4000_0000);
+        let mut maps = vec![(exe, Hole::Plain), (stack, Hole::Plain), (libs, Hole::Plain)];
+        let len = 4 << 20;
+        // Later caches lie beside earlier ones.
+        for _ in 0..40 {
+            let at = place(&Request { mappings: &maps, near: &[libs], len, low: false }).unwrap();
+            let got = AvmaRange::with_len(at, len);
+            assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)), "{at}");
+            let below = libs.start.since(got.end).unwrap();
+            assert!((MAP_ROOM / 2..2 * MAP_ROOM).contains(&below), "{below:#x}");
+            maps.push((got, Hole::Plain));
+            maps.sort_by_key(|m| m.0.start);
+        }
     }
 
     #[test]
