@@ -13,6 +13,7 @@ mod operate;
 mod plan;
 mod rebuild;
 mod records;
+mod replay;
 mod session;
 mod show;
 
@@ -46,6 +47,9 @@ pub use records::profile_store::{
     build_id, export_profile, merge_profiles, read_profile, show_profile, write_profile,
 };
 pub use records::shares::UserTime;
+pub use replay::{
+    Again, CacheReport, CaptureOptions, CaptureReport, FunctionLayout, ReplayReport, capture, replay,
+};
 pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;

@@ -152,6 +152,16 @@ pub enum Command {
         #[command(subcommand)]
         what: ProfileCommand,
     },
+    /// Write all that a rebuild reads of a process to a file: for bug reports, and to look at one run again.
+    #[command(
+        after_help = "The process is not stopped and not changed. Its profile is that of its clones; a process without clones is sampled.\nThe file holds code, read-only tables, names and counts. Of memory that the process may write, it holds addresses of code and tables alone.\n\nExamples:\n  whet capture 1234 -o server.capture\n  whet replay server.capture"
+    )]
+    Capture(crate::capture::CaptureArgs),
+    /// Rebuild what a capture holds, without the process, and show the layout of each clone.
+    #[command(
+        after_help = "The same capture gives the same answer.\n\nExamples:\n  whet replay server.capture\n  whet replay server.capture --without loops\n  whet replay server.capture --shuffle 7"
+    )]
+    Replay(crate::capture::ReplayArgs),
     /// What it gains: work and CPU time with whet's code and without, in turns, under the present load.
     #[command(after_help = crate::measure::EXAMPLES)]
     Measure {
@@ -377,7 +387,7 @@ impl How {
     }
 }
 
-fn seconds(s: &str) -> Result<f64, String> {
+pub fn seconds(s: &str) -> Result<f64, String> {
     let v: f64 = s.parse().map_err(|_| format!("{s:?} is no number of seconds"))?;
     if (0.0..=3600.0).contains(&v) { Ok(v) } else { Err("seconds must lie between 0 and 3600".to_owned()) }
 }

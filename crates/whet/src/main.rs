@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod anatomy;
+mod capture;
 mod cli;
 mod daemon;
 mod file;
@@ -78,6 +79,8 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Guard { pid, generation, found } => {
             Ok(out.told(measure::guard(*pid, *generation, found, out)))
         }
+        Command::Capture(args) => capture::capture(args, out),
+        Command::Replay(args) => capture::replay(args, out),
         Command::Profile { what } => profile::run(what, out),
         Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {

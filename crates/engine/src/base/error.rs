@@ -135,6 +135,14 @@ pub enum Error {
         /// What is wrong with the file.
         what: &'static str,
     },
+    /// A file is not a capture, or not a complete one.
+    #[error("{} {what}", path.display())]
+    CaptureFile {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with the file.
+        what: &'static str,
+    },
     /// The core is of a process that whet had not touched.
     #[error("the process of {} held no clones", path.display())]
     NotInCore {
@@ -285,6 +293,7 @@ impl Error {
             Error::ProfileText { .. }
             | Error::NoSuchModule { .. }
             | Error::Core { .. }
+            | Error::CaptureFile { .. }
             | Error::SeveralFunctions { .. } => X::Usage,
             Error::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => X::NotFound,
@@ -336,6 +345,7 @@ impl Error {
             Error::ProfileUnfit { .. } => "profile_unfit",
             Error::NoSuchModule { .. } => "no_such_module",
             Error::Core { .. } => "no_core_file",
+            Error::CaptureFile { .. } => "no_capture_file",
             Error::NotInCore { .. } => "not_installed",
         }
     }
@@ -388,6 +398,7 @@ impl Error {
             Error::Core { .. } => {
                 "give a whole core file, unpacked; see coredump_filter in core(5) for what is in it".to_owned()
             }
+            Error::CaptureFile { .. } => "give a whole file that `whet capture` of this version has written".to_owned(),
             Error::NotInCore { .. } => {
                 "open it with gdb as it is; if the process was optimized, its anonymous memory is missing (coredump_filter)"
                     .to_owned()

@@ -4,6 +4,7 @@ use crate::analyse::program::{Analysed, FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::{Image, Module};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use tracee::{MappedFile, Process};
 
 /// Bytes of a page.
@@ -61,6 +62,18 @@ pub fn is_foreign(
     let Some(file) = files.get(&program.module(id).in_image) else { return false };
     let differs = |(range, bytes): &(AvmaRange, Vec<u8>)| file.bytes(*range).is_some_and(|f| f != *bytes);
     analysed.text.iter().any(differs)
+}
+
+/// Returns the functions that differ from their files.
+#[must_use]
+pub fn changed_functions(program: &Program<'_>, files: &FxHashMap<usize, FileText>) -> BTreeSet<FuncId> {
+    let mut changed = BTreeSet::new();
+    for (range, in_file) in files.values().flat_map(FileText::pieces) {
+        let (Some(in_file), Ok(bytes)) = (in_file, program.memory().bytes(range)) else { continue };
+        let differs = (0u64..).zip(in_file.iter().zip(&bytes)).filter(|(_, (a, b))| a != b);
+        changed.extend(differs.filter_map(|(offset, _)| program.find(range.start.add(offset))));
+    }
+    changed
 }
 
 /// Returns whether file and memory agree in their first page: headers, and in all linkers' outputs the build

@@ -97,7 +97,7 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
 }
 
 /// Refuses programs that whet leaves alone as a whole.
-fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
+pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
     if let Some(runtime) = image::runtime::detect(image, memory) {
         return Err(Error::Unsupported {
             pid,
@@ -112,7 +112,7 @@ fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(),
 }
 
 /// Opens the file of every module that has one.
-fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
+pub(crate) fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
     let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
     image.modules().iter().enumerate().filter_map(load).collect()
 }

@@ -101,7 +101,8 @@ impl Target {
         now.is_none_or(|now| !now.iter().filter(code).eq(self.maps.iter().filter(code)))
     }
 
-    fn files(&self) -> ProcessFiles<'_> {
+    /// Returns the files of its modules.
+    pub(crate) fn files(&self) -> impl Files + '_ {
         ProcessFiles(&self.process)
     }
 }

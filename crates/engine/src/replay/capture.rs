@@ -1,0 +1,170 @@
+//! `capture`: from a process to a file with all that a rebuild reads of it.
+
+use super::file::{self, Capture};
+use super::inputs::{Inputs, Reason};
+use super::rebuild;
+use super::recorder::{FileRecorder, Recorder};
+use crate::analyse::program::{FuncId, Program};
+use crate::base::whole_file;
+use crate::build::file_text;
+use crate::build::lookup;
+use crate::build::unwind_hooks;
+use crate::count::prepare;
+use crate::count::sampling;
+use crate::plan::candidates;
+use crate::records::notes::Notes;
+use crate::records::profile_store::{self, Taken};
+use crate::session::lock::TargetLock;
+use crate::{Error, Interrupt, OptimizeOptions, Progress, Target};
+use addr::Avma;
+use serde::Serialize;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracee::Pid;
+
+/// The answer of `capture`.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaptureReport {
+    /// The process.
+    pub pid: i32,
+    /// Its program.
+    pub exe: String,
+    /// The file.
+    pub file: PathBuf,
+    /// The size of the file. Bytes.
+    pub bytes: u64,
+    /// The generation whose profile the capture holds; absent if whet sampled for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
+    /// Functions that a replay clones.
+    pub functions: usize,
+    /// Why a replay builds nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fails: Option<String>,
+}
+
+/// How a process is captured.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureOptions {
+    /// How long to sample a process that holds no clones.
+    pub sampling: Duration,
+    /// Leaves out pages of code without hot functions. The file gets smaller. A replay may decide otherwise
+    /// about some functions, because branches from other code are unknown.
+    pub hot_code: bool,
+    /// Ends the work early.
+    pub interrupt: Interrupt,
+}
+
+/// Writes all that a rebuild reads of a process to a file. The process is not changed and not stopped. If
+/// clones are in it, their profile is used; otherwise it is sampled.
+///
+/// # Errors
+/// Returns [`Error`]. A process for which a rebuild fails is captured too.
+pub fn capture(
+    pid: Pid,
+    path: &Path,
+    how: &CaptureOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CaptureReport, Error> {
+    let options = &OptimizeOptions {
+        sampling: how.sampling,
+        interrupt: how.interrupt.clone(),
+        ..OptimizeOptions::default()
+    };
+    let (_, _lock) = TargetLock::open(pid)?;
+    let target = Target::open(pid)?;
+    let found = inputs(&target, options, progress).map_err(|e| target.cause(e))?;
+    progress(Progress::Building);
+    let (pristine, files) = (target.pristine(), target.files());
+    let (memory, read) = (Recorder::new(&pristine), FileRecorder::new(&files));
+    let rebuilt = rebuild::rebuild(&found.inputs, &memory, &read, &options.interrupt);
+    options.interrupt.check()?;
+    let image = rebuild::image(&found.inputs, &memory, &read)?;
+    let hot = rebuilt.as_ref().ok().filter(|_| how.hot_code).map(|r| r.originals.as_slice());
+    let memory = memory.finish(&image, &files, hot);
+    let exe = found.inputs.exe.clone();
+    let capture = Capture { inputs: found.inputs, memory, files: read.finish() };
+    let bytes = save(&capture, path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(CaptureReport {
+        pid: pid.0,
+        exe,
+        file: path.to_owned(),
+        bytes,
+        generation: found.generation,
+        functions: rebuilt.as_ref().map_or(0, |r| r.report.functions.cloned),
+        fails: rebuilt.err().map(|e| e.to_string()),
+    })
+}
+
+/// Writes the file, whole or not at all. Returns its size.
+fn save(capture: &Capture, path: &Path) -> std::io::Result<u64> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    whole_file::replace(path, Path::new(&beside), 0o600, |f| file::write(capture, BufWriter::new(f)))?;
+    Ok(std::fs::metadata(path)?.len())
+}
+
+/// The inputs of a process's next rebuild.
+struct Found {
+    inputs: Inputs,
+    generation: Option<u32>,
+}
+
+fn inputs(
+    target: &Target,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Found, Error> {
+    let process = &target.process;
+    progress(Progress::Reading);
+    let notes = target.installed.as_ref().and_then(|i| Some((i.generation(), Notes::of(process, i)?)));
+    let mut inputs = Inputs {
+        whet: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: process.pid().0,
+        exe: target.exe(),
+        maps: process.maps_text()?,
+        auxv: process.auxv()?.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect(),
+        ..Inputs::default()
+    };
+    let generation = notes.as_ref().map(|(generation, _)| *generation);
+    let pristine = target.pristine();
+    let samples = match notes {
+        Some((_, notes)) => {
+            inputs.shuffle = notes.shuffle;
+            inputs.without = notes.without;
+            inputs.profile = notes.profile;
+            let refused = notes.functions.iter().filter(|f| f.clone.is_none());
+            inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
+            None
+        }
+        None => Some(sampling::take(process, options, Vec::new(), progress)?),
+    };
+    progress(Progress::Analysing);
+    let image = target.image()?;
+    let lookup = lookup::find(target, &image);
+    let files = prepare::file_texts(target, &image);
+    let mut program = Program::new(image, &pristine);
+    // A rebuild refuses a process without a way to inform its unwinders. Its code is captured all the same.
+    if let Ok(lookup) = &lookup {
+        inputs.kept = lookup.places.iter().map(|p| p.at.0).collect();
+        let kept = unwind_hooks::kept(&program, lookup);
+        inputs.originals.extend(kept.iter().map(|&f| (entry(&program, f), Reason::RuntimeInternal)));
+    }
+    program.keep(inputs.kept.iter().map(|&at| Avma(at)));
+    if let Some(samples) = samples {
+        let mut chosen = candidates::choose(&program, &samples, options, None)?;
+        chosen.infer(&samples);
+        inputs.refused = chosen.refused.iter().map(|r| (entry(&program, r.0), r.1)).collect();
+        let taken = Taken { exe: target.exe(), samples: &samples, counted: Duration::ZERO };
+        inputs.profile = profile_store::take_down(&program, &chosen, options, &taken);
+    }
+    let changed = file_text::changed_functions(&program, &files);
+    inputs.originals.extend(changed.into_iter().map(|f| (entry(&program, f), Reason::ForeignChange)));
+    inputs.originals.sort_unstable_by_key(|o| o.0);
+    Ok(Found { inputs, generation })
+}
+
+fn entry(program: &Program<'_>, f: FuncId) -> u64 {
+    program.extent(f).entry.0
+}

@@ -1,0 +1,114 @@
+//! A rebuild from its inputs, without a process: choose, lay out, emit, verify.
+
+use super::inputs::Inputs;
+use super::report::{self, ReplayReport};
+use crate::analyse::program::{FuncId, Program};
+use crate::base::passes::{Passes, Style};
+use crate::build::caches::{self, Bounds};
+use crate::build::redirects;
+use crate::count::prepare;
+use crate::plan::candidates::{self, Candidates};
+use crate::plan::samples::Samples;
+use crate::plan::{inlining, loops, through_redirects};
+use crate::records::profile_store;
+use crate::{Error, Interrupt, OptimizeOptions};
+use addr::{Avma, AvmaRange, ReadMemory};
+use image::{Files, Image};
+use profile::Profile;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use tracee::Pid;
+
+/// Returns the modules of the inputs' process.
+///
+/// # Errors
+/// [`Error::Image`].
+pub(super) fn image(inputs: &Inputs, memory: &dyn ReadMemory, files: &dyn Files) -> Result<Image, Error> {
+    let auxv: Vec<u8> = inputs.auxv.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut hint = image::auxv::parse(&auxv);
+    hint.exe_path = Some(inputs.exe.clone());
+    Ok(Image::load(&image::maps::parse(&inputs.maps)?, memory, files, &hint)?)
+}
+
+/// A rebuild.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilt {
+    /// The facts about it.
+    pub(super) report: ReplayReport,
+    /// The code of the originals of its clones.
+    pub(super) originals: Vec<AvmaRange>,
+}
+
+/// Builds the clones of the inputs' process in its state then. The result depends on the arguments alone.
+///
+/// # Errors
+/// Returns the errors of [`crate::optimize`] that do not depend on a live process.
+pub(super) fn rebuild(
+    inputs: &Inputs,
+    memory: &(dyn ReadMemory + Sync),
+    files: &dyn Files,
+    interrupt: &Interrupt,
+) -> Result<Rebuilt, Error> {
+    let pid = Pid(inputs.pid);
+    let image = image(inputs, memory, files)?;
+    prepare::check_program(pid, &image, memory)?;
+    let maps = image.maps().to_vec();
+    let mut program = Program::new(image, memory);
+    program.keep(inputs.kept.iter().map(|&at| Avma(at)));
+    let style = Style { shuffle: inputs.shuffle, passes: passes(inputs) };
+    let mut candidates = choose(&program, inputs, style, interrupt)?;
+    candidates.order(&Samples::default(), style);
+    redirects::choose_sites(&program, &mut candidates.chosen);
+    through_redirects::choose(&mut candidates.chosen, style);
+    inlining::choose(&program, &mut candidates.chosen, style);
+    loops::choose(&mut candidates.chosen, style);
+    let bounds = Bounds { notes: 0, interrupt };
+    let built = caches::build(&program, &candidates.chosen, &[], &maps, style, &bounds)?;
+    let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
+    let originals = parts.collect();
+    Ok(Rebuilt { report: report::report(inputs, &program, &candidates, &built), originals })
+}
+
+/// Returns the passes of the inputs. A pass that this whet does not have is not left out.
+fn passes(inputs: &Inputs) -> Passes {
+    Passes::without(&inputs.without.iter().filter_map(|p| p.parse().ok()).collect::<Vec<_>>())
+}
+
+/// Returns the functions to be cloned, and those that are left alone.
+fn choose(
+    program: &Program<'_>,
+    inputs: &Inputs,
+    style: Style,
+    interrupt: &Interrupt,
+) -> Result<Candidates, Error> {
+    let pid = Pid(inputs.pid);
+    let options = OptimizeOptions {
+        interrupt: interrupt.clone(),
+        shuffle: style.shuffle,
+        passes: style.passes,
+        ..OptimizeOptions::default()
+    };
+    let mut chosen = match style.shuffle {
+        Some(_) => candidates::choose(program, &Samples::default(), &options, None)?,
+        None => {
+            let why = |e| Error::ProfileUnfit { pid, why: format!("it is malformed: {e}") };
+            let profile: Profile = inputs.profile.parse().map_err(why)?;
+            let options = OptimizeOptions { profile: Some(Arc::new(profile.clone())), ..options };
+            profile_store::candidates(program, pid, &profile, &options, None)?
+        }
+    };
+    let entry = |at: u64| program.entered_at(Avma(at));
+    let originals: FxHashMap<FuncId, _> =
+        inputs.originals.iter().filter_map(|&(at, why)| Some((entry(at)?, why))).collect();
+    for c in chosen.chosen.extract_if(.., |c| originals.contains_key(&c.id)) {
+        let refusal = originals.get(&c.id).map_or(code::Refusal::ForeignChange, |why| why.refusal());
+        chosen.refused.push((c.id, c.samples, refusal));
+    }
+    for (f, samples) in inputs.refused.iter().filter_map(|&(at, n)| Some((entry(at)?, n))) {
+        let is_known = chosen.refused.iter().any(|r| r.0 == f) || chosen.chosen.iter().any(|c| c.id == f);
+        if !is_known && let Err(reason) = program.analyse(f) {
+            chosen.refused.push((f, samples, reason));
+        }
+    }
+    Ok(chosen)
+}
