@@ -85,6 +85,8 @@ pub fn capture(
     let memory = memory.finish(&image, &files, hot);
     let exe = found.inputs.exe.clone();
     let capture = Capture { inputs: found.inputs, memory, files: read.finish() };
+    let replayed = capture.rebuild(&options.interrupt);
+    options.interrupt.check()?;
     let bytes = save(&capture, path).map_err(|source| Error::File { path: path.to_owned(), source })?;
     Ok(CaptureReport {
         pid: pid.0,
@@ -92,8 +94,8 @@ pub fn capture(
         file: path.to_owned(),
         bytes,
         generation: found.generation,
-        functions: rebuilt.as_ref().map_or(0, |r| r.report.functions.cloned),
-        fails: rebuilt.err().map(|e| e.to_string()),
+        functions: replayed.as_ref().map_or(0, |r| r.report.functions.cloned),
+        fails: replayed.err().map(|e| e.to_string()),
     })
 }
 

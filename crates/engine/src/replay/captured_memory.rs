@@ -55,8 +55,14 @@ pub(crate) struct FilePart {
 }
 
 /// The parts of files in a capture.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CapturedFiles(pub(crate) Arc<Vec<FilePart>>);
+#[derive(Clone, Debug)]
+pub(crate) struct CapturedFiles(Arc<Vec<FilePart>>);
+
+impl CapturedFiles {
+    pub(crate) fn new(parts: &[FilePart]) -> Self {
+        Self(Arc::new(parts.to_vec()))
+    }
+}
 
 impl Files for CapturedFiles {
     fn open(&self, mapping: &Mapping) -> Option<Box<dyn FileParts>> {

@@ -88,7 +88,12 @@ pub(crate) fn read(from: impl Read) -> Result<Capture, &'static str> {
         end = next;
         capture.memory.runs.push((Avma(at), bytes));
     }
-    Ok(capture)
+    // The checksum lies behind the last byte.
+    match input.0.read(&mut [0]) {
+        Ok(0) => Ok(capture),
+        Ok(_) => Err("has bytes behind its end"),
+        Err(_) => Err("is damaged"),
+    }
 }
 
 /// The decompressed bytes.
@@ -131,7 +136,9 @@ mod tests {
         let bytes = written();
         assert!(bytes.len() < 1000);
         assert_eq!(read(&bytes[..]), Ok(capture()));
-        assert!(read(&bytes[..bytes.len() - 20]).is_err());
+        for keep in 0..bytes.len() {
+            assert!(read(&bytes[..keep]).is_err(), "{keep}");
+        }
         assert_eq!(read(&b"junk"[..]), Err("is no capture"));
     }
 

@@ -1,5 +1,7 @@
 //! A rebuild from its inputs, without a process: choose, lay out, emit, verify.
 
+use super::captured_memory::CapturedFiles;
+use super::file::Capture;
 use super::inputs::Inputs;
 use super::report::{self, ReplayReport};
 use crate::analyse::program::{FuncId, Program};
@@ -37,6 +39,16 @@ pub(super) struct Rebuilt {
     pub(super) report: ReplayReport,
     /// The code of the originals of its clones.
     pub(super) originals: Vec<AvmaRange>,
+}
+
+impl Capture {
+    /// Builds the clones of the captured process. The result depends on the capture alone.
+    ///
+    /// # Errors
+    /// Same as [`rebuild`].
+    pub(super) fn rebuild(&self, interrupt: &Interrupt) -> Result<Rebuilt, Error> {
+        rebuild(&self.inputs, &self.memory, &CapturedFiles::new(&self.files), interrupt)
+    }
 }
 
 /// Builds the clones of the inputs' process in its state then. The result depends on the arguments alone.

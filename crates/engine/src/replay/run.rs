@@ -1,15 +1,12 @@
 //! `replay`: from a capture file to a report.
 
-use super::captured_memory::CapturedFiles;
 use super::file;
-use super::rebuild;
 use super::report::ReplayReport;
 use crate::base::passes::Passes;
 use crate::{Error, Interrupt};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use std::sync::Arc;
 
 /// What a replay does differently from the captured run.
 #[derive(Clone, Debug, Default)]
@@ -28,12 +25,12 @@ pub struct Again {
 /// Returns [`Error::File`] and [`Error::CaptureFile`] for the file, and the errors of [`crate::optimize`].
 pub fn replay(path: &Path, again: &Again) -> Result<ReplayReport, Error> {
     let opened = File::open(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    let file::Capture { mut inputs, memory, files } = file::read(BufReader::new(opened))
+    let mut capture = file::read(BufReader::new(opened))
         .map_err(|what| Error::CaptureFile { path: path.to_owned(), what })?;
+    let inputs = &mut capture.inputs;
     inputs.shuffle = again.shuffle.or(inputs.shuffle);
     if let Some(passes) = again.passes {
         inputs.without = passes.left_out().map(|p| p.to_string()).collect();
     }
-    let files = CapturedFiles(Arc::new(files));
-    Ok(rebuild::rebuild(&inputs, &memory, &files, &again.interrupt)?.report)
+    Ok(capture.rebuild(&again.interrupt)?.report)
 }

@@ -15,6 +15,7 @@ mod probes;
 mod profile;
 mod rebuilds;
 mod refusals;
+mod replay;
 mod report;
 mod sandboxes;
 mod shares;
