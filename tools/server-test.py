@@ -18,6 +18,7 @@ import json
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,22 @@ def toggle(checks: Checks, whet: Whet, pid: int, toggles: int, until: float) -> 
     show_stops("redo", redone)
 
 
+def capture_and_replay(checks: Checks, whet: Whet, pid: int, installed: dict) -> None:
+    """Captures the optimized server. The capture alone must give the same clones, each time the same."""
+    with tempfile.TemporaryDirectory(prefix="whet-capture-") as folder:
+        file = Path(folder) / "server.capture"
+        captured = checks.works("capture", lambda: whet.run("capture", pid, "-o", file))
+        first = checks.works("replay", lambda: whet.run("replay", file))
+        if captured and first:
+            again = whet.run("replay", file)
+            checks.check(first == again, "a second replay gives the same answer")
+            cloned, rebuilt = installed["functions"]["cloned"], first["functions"]["cloned"]
+            print(f"       capture of {captured['bytes'] / 1e6:.1f} MB; a replay clones {rebuilt} functions")
+            # The server may have loaded or bound more code since then.
+            enough = rebuilt >= 0.98 * cloned if installed.get("source") != "none" else rebuilt > 0
+            checks.check(enough, "a replay clones what was cloned", f"{rebuilt} of {cloned} functions")
+
+
 def undo_and_verify(checks: Checks, whet: Whet, pid: int) -> None:
     """Undoes all clones. The server's code must then be identical to the file."""
     checks.works("undo", lambda: whet.run("undo", pid))
@@ -133,6 +150,7 @@ def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
             installed = optimize(checks, whet, server.pid, options.shuffle)
             if installed:
                 show_stops("install", [installed])
+                capture_and_replay(checks, whet, server.pid, installed)
                 # The last undo and verify must happen under load as well.
                 toggle(checks, whet, server.pid, options.toggles, began + options.seconds - 5)
                 undo_and_verify(checks, whet, server.pid)

@@ -49,6 +49,7 @@ pub use records::profile_store::{
 pub use records::shares::UserTime;
 pub use replay::{
     Again, CacheReport, CaptureOptions, CaptureReport, FunctionLayout, ReplayReport, capture, replay,
+    replay_bytes,
 };
 pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};

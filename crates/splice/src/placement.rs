@@ -58,7 +58,7 @@ pub struct NoRoom {
 /// Returns the address for a code cache.
 ///
 /// Prefers the place right below the modules if no other mapping is lower, as below a PIE program: nothing is
-/// ever mapped there. Below other modules, the kernel maps more; the preferred place leaves [`MAP_ROOM`] for
+/// ever mapped there. Below other modules, the kernel maps more; the preferred place leaves 512 MiB for
 /// that. The choice is the free place nearest to the preferred one.
 ///
 /// # Errors

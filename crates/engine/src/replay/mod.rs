@@ -12,4 +12,4 @@ mod run;
 
 pub use capture::{CaptureOptions, CaptureReport, capture};
 pub use report::{CacheReport, FunctionLayout, ReplayReport};
-pub use run::{Again, replay};
+pub use run::{Again, replay, replay_bytes};

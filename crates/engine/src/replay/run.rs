@@ -5,7 +5,7 @@ use super::report::ReplayReport;
 use crate::base::passes::Passes;
 use crate::{Error, Interrupt};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 /// What a replay does differently from the captured run.
@@ -24,9 +24,16 @@ pub struct Again {
 /// # Errors
 /// Returns [`Error::File`] and [`Error::CaptureFile`] for the file, and the errors of [`crate::optimize`].
 pub fn replay(path: &Path, again: &Again) -> Result<ReplayReport, Error> {
-    let opened = File::open(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    let mut capture = file::read(BufReader::new(opened))
-        .map_err(|what| Error::CaptureFile { path: path.to_owned(), what })?;
+    let file = File::open(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    replay_bytes(BufReader::new(file), path, again)
+}
+
+/// Does the same as [`replay`] for the bytes of a file at `path`.
+///
+/// # Errors
+/// Same as [`replay`].
+pub fn replay_bytes(from: impl Read, path: &Path, again: &Again) -> Result<ReplayReport, Error> {
+    let mut capture = file::read(from).map_err(|what| Error::CaptureFile { path: path.to_owned(), what })?;
     let inputs = &mut capture.inputs;
     inputs.shuffle = again.shuffle.or(inputs.shuffle);
     if let Some(passes) = again.passes {
