@@ -16,7 +16,7 @@ stress: setup
 	WHET_STRESS=1 cargo test --release --workspace --no-fail-fast
 	WHET=target/release/whet tools/acceptance.sh long
 
-# The gain on MariaDB and MySQL by paired windows, with a nothing-against-nothing run beside each; what each pass has of it;
+# The gain on MariaDB and MySQL by paired windows, with an A/A control beside each; what each pass has of it;
 # what counting and the daemon cost, and what a program gains that waits for its data. Two hours; figures go to bench/out.
 bench bench-bolt: export WHET = $(CURDIR)/target/release/whet
 bench: setup

@@ -70,7 +70,7 @@ def cell(ratio: dict) -> str:
 
 
 GAIN = [
-    "load", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "nothing against nothing",
+    "load", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "A/A control",
 ]  # fmt: skip
 COST = [
     "load", "optimize", "of it counting", "warm start", "whet's CPU", "whet's peak", "longest stop", "functions", "of user samples",

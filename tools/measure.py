@@ -315,7 +315,7 @@ def table(result: dict) -> str:
 
     user = result["user_cpu_per_query"]
     lines = [
-        f"  {'':<22}{left:>10}{right:>10}   gain" if not method["null"] else f"  {'nothing vs. nothing':<22}{left:>10}{right:>10}",
+        f"  {'':<22}{left:>10}{right:>10}   gain" if not method["null"] else f"  {'A/A control':<22}{left:>10}{right:>10}",
         line("CPU per query, us", "cpu_us_per_query", 2, interval(result["cpu_per_query"])),
         line("queries per second", "queries_per_second", 0, interval(result["throughput"])),
         line("user CPU per query, us", "user_cpu_us_per_query", 2, f"x{user:.3f}  (pooled)" if user else "-"),

@@ -14,7 +14,7 @@ use std::path::PathBuf;
                   10 the server ended, 11 interrupted, 12 a file or a full disk, 13 a program or query failed, 14 data not consistent"
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -24,41 +24,41 @@ pub struct Cli {
 pub enum Command {
     #[command(flatten)]
     Scenario(Box<Scenario>),
-    /// Go on with a run that was broken off: steps that are whole are not taken again.
+    /// Continue an interrupted run. Complete steps are not repeated.
     #[command(after_help = "Example:\n  whet-lab resume lab-runs/stalls-20261122063000")]
     Resume {
         /// The run's folder.
         run: PathBuf,
-        /// A server's address with its password, in the place of the one that was kept without.
+        /// The address of a server with its password. The recorded address has none.
         #[arg(long, value_name = "URL")]
         dsn: Vec<String>,
     },
-    /// Draw the report again from the raw data.
+    /// Create the report again from the raw data.
     #[command(
         after_help = "Examples:\n  whet-lab report lab-runs/stalls-20261122063000\n  whet-lab report lab-runs/stalls-20261122063000 --format json > stalls.json"
     )]
     Report {
         /// The run's folder.
         run: PathBuf,
-        /// The file to write (default: report.html in the folder).
+        /// The file (default: report.html in the folder).
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// json: print what the run was and every figure of the report, and draw nothing.
+        /// json: print the run's description and all figures of the report; write no page.
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
-    /// Two runs side by side: of each point that both have, how the gains differ.
+    /// Compare two runs: the difference of the gains at each point that both have.
     #[command(after_help = "Example:\n  whet-lab compare lab-runs/before lab-runs/after -o compare.html")]
     Compare {
         /// A run's folder.
         a: PathBuf,
-        /// Another's.
+        /// The folder of another run.
         b: PathBuf,
-        /// Write an HTML page as well.
+        /// Also write an HTML page to this file.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// What the lab starts its children through.
+    /// Starts a child that ends with the lab; the lab runs this itself.
     #[command(hide = true)]
     Guard {
         /// The lab.

@@ -11,53 +11,53 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Common {
     /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It
-    /// is fetched where it is not there. Several servers, in whatever way they are given, are measured one
-    /// after the other and shown side by side. With none: Debian's mariadbd.
+    /// is downloaded if it is missing. Several servers, by any of the options, are measured one after the
+    /// other and shown side by side. Default: Debian's mariadbd.
     #[arg(long, value_name = "NAME")]
     #[serde(default)]
     pub server: Vec<String>,
-    /// A server's program: a private one is started from it. May be given several times.
+    /// A server's program, of which a private server is started. May be given several times.
     #[arg(long, value_name = "PATH")]
     pub server_binary: Vec<PathBuf>,
-    /// A server that runs already: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab
-    /// writes to that database alone, which must be empty or not exist (default whet_lab). The password may
-    /// be given in WHET_LAB_PASSWORD instead.
+    /// A running server: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab writes only to
+    /// this database, which must be empty or absent (default: whet_lab). The password may be in
+    /// WHET_LAB_PASSWORD instead.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
-    /// Where private servers keep their data; several are compared (default: in the run's folder).
+    /// The folder for the data of private servers. Several folders are compared (default: in the run's folder).
     #[arg(long, value_name = "FOLDER")]
     pub datadir: Vec<PathBuf>,
-    /// Let private servers listen on this port of 127.0.0.1 and reach them there, in place of a unix socket.
+    /// The port of private servers at 127.0.0.1, instead of a Unix socket.
     #[arg(long)]
     pub port: Option<u16>,
-    /// One more option for private servers, such as --server-option=--innodb-log-file-size=1G.
+    /// An option for private servers, such as --server-option=--innodb-log-file-size=1G.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub server_option: Vec<String>,
-    /// Buffer pool of private servers, MiB (default: an eighth of the memory).
+    /// The buffer pool of private servers in MiB (default: an eighth of the memory).
     #[arg(long, value_name = "MIB")]
     pub buffer_pool: Option<u64>,
-    /// whet's program (default: the one beside the lab, else in PATH).
+    /// The whet program (default: the one beside the lab, otherwise the one in PATH).
     #[arg(long, value_name = "PATH")]
     pub whet: Option<PathBuf>,
-    /// Measure nothing against nothing: both sides are the server as it is. Shows what the method itself is
-    /// worth here.
+    /// A/A control: both sides are the unchanged server. The difference found is the error of the method on this
+    /// machine.
     #[arg(long)]
     pub null: bool,
-    /// sysbench's program.
+    /// The sysbench program.
     #[arg(long, value_name = "PATH")]
     pub sysbench: Option<PathBuf>,
     /// The run's folder (default: lab-runs/SCENARIO-TIME).
     #[arg(long, value_name = "FOLDER")]
     #[serde(skip)]
     pub out: Option<PathBuf>,
-    /// Of the order of windows, the loads and the bootstrap (default: drawn, and kept with the data).
+    /// The seed of the windows' order, the loads and the bootstrap (default: random, recorded with the data).
     #[arg(long)]
     #[serde(skip)]
     pub seed: Option<u64>,
-    /// Longest time to wait for a load to be steady, seconds.
+    /// The longest wait for a steady load. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub warm_up: f64,
-    /// How long whet samples (default: whet's own).
+    /// How long whet samples. Seconds (default: that of whet).
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sampling: Option<f64>,
 }

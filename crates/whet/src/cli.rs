@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The command line: commands, options and their help.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::{Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
@@ -12,33 +12,33 @@ Examples:
   whet optimize $(pidof mariadbd)     profile it under its present load and rebuild its hot code
   whet start                          the daemon: keeps CPU-hungry servers optimized
   whet status                         what is optimized on this host
-  whet undo $(pidof mariadbd)         take it all out again (milliseconds)
-  whet verify $(pidof mariadbd)       prove what is changed and what is not
+  whet undo $(pidof mariadbd)         remove all redirects (milliseconds)
+  whet verify $(pidof mariadbd)       check that only the journal's changes are in its code
   whet measure $(pidof mariadbd)      what it gains under its present load
   whet run -- mysqld --defaults-file=my.cnf
                                       start a command and optimize it
 
 Exit codes:
-  0 done   1 fault in whet   2 usage   3 no such process   4 not permitted   5 refused (reason given)
+  0 success   1 fault in whet   2 usage   3 no such process   4 not permitted   5 refused (with the reason)
   6 busy, try again   7 nothing to do   8 verification failed   9 undo incomplete   10 target ended meanwhile
-  11 interrupted: the target is as it was   12 no daemon runs";
+  11 interrupted: the target is as it was before   12 no daemon runs";
 
-/// Sharpen programs while they run: rebuild the hot machine code of a live process with a better layout.
+/// Optimize programs while they run: rebuild the hot machine code of a live process with a better layout.
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Cli {
-    /// How the answer is written to standard output.
+    /// The form of the answer on standard output.
     #[arg(long, global = true, value_enum, default_value_t = Format::Human)]
     pub format: Format,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// How answers are written.
+/// The form of answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
-    /// For people; may change from release to release.
+    /// For people; may change in any release.
     Human,
     /// One JSON object; stable.
     Json,
@@ -49,7 +49,7 @@ pub enum Format {
 pub enum Command {
     /// Profile and optimize a process now.
     #[command(
-        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --profile server.profile     warm start: neither sample nor count\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
+        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --profile server.profile     warm start: without sampling and counting\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
     )]
     Optimize {
         /// The process.
@@ -61,38 +61,38 @@ pub enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Take all redirects away: the process runs its original code.
+    /// Remove all redirects: the process runs its original code.
     #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --all")]
     Undo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
         pid: Option<i32>,
-        /// Every process that carries a journal.
+        /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
     },
-    /// Put the redirects of the newest generation back.
+    /// Put back the redirects of the newest generation.
     #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --all")]
     Redo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
         pid: Option<i32>,
-        /// Every process that carries a journal.
+        /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
     },
-    /// What is optimized on this host, found by the journals in the processes themselves.
+    /// Show what is optimized on this host, by the journals in the processes.
     #[command(after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --format json")]
     Status {
         /// Only this process.
         #[arg(allow_negative_numbers = true)]
         pid: Option<i32>,
-        /// Again every second: a live view on a terminal, lines (or JSON objects) elsewhere.
+        /// Repeat every second: a live view on a terminal, otherwise lines or JSON objects.
         #[arg(long)]
         watch: bool,
     },
-    /// What was done to a process and why the rest was left alone; one function's graph with counts, original and clone
-    /// side by side.
+    /// Show what was rebuilt in a process and why the rest was left alone; or one function's graph with counts, original and
+    /// clone side by side.
     #[command(
         after_help = "Marks between the columns: + only in the clone, = there again, - not needed there, * done in place of a call.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
     )]
@@ -100,37 +100,37 @@ pub enum Command {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
-        /// One function: its name, mangled or not, or a part that no other has; or an address inside it or its clone.
+        /// One function: its name, mangled or not, a unique part of the name, or an address in it or its clone.
         function: Option<String>,
     },
-    /// Write a page for the browser about one process: where its code ran before and runs now, hot functions, refusals.
+    /// Write a page for the browser about one process: heat maps of its code before and after, hot functions, refusals.
     #[command(
-        after_help = "The page needs nothing but itself: no script, no other file, no network.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
+        after_help = "The page is complete: it needs no script, no other file and no network.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
     )]
     Report {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
-        /// Write it to this file, in one step; a link in its place is not followed.
+        /// The file. It is replaced in one step; a link of that name is not followed.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// Show the gain that `whet measure --format json` wrote to this file.
+        /// Show the gain in this file, which `whet measure --format json` wrote.
         #[arg(long, value_name = "FILE")]
         measure: Option<PathBuf>,
     },
-    /// Compare the process's code with its files: what is changed is exactly what the journal says.
+    /// Compare the process's code with its files, and check that it differs only where the journal says so.
     #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]
     Verify {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
     },
-    /// Write a symbol file with which gdb knows clones: names, and whole backtraces; tells the command to give.
+    /// Write a symbol file for gdb, with names and unwind tables of clones, and print the gdb command that uses it.
     #[command(
         after_help = "Examples:\n  whet gdb 1234\n  whet gdb 1234 -o server.debug\n  whet gdb --core core.1234\n  whet gdb --core core.1234 /usr/sbin/mariadbd"
     )]
     Gdb(Gdb),
-    /// Tell perf the names of clones (optimize and redo do so too), and on request their code.
+    /// Write the names of clones for perf (optimize and redo do this too) and, with --jitdump, their code.
     #[command(
         after_help = "Examples:\n  whet perf 1234\n  whet perf 1234 --jitdump     then perf record -k mono, perf inject --jit"
     )]
@@ -138,17 +138,17 @@ pub enum Command {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
-        /// Write the code of clones as well, for `perf inject --jit` and `perf annotate`: to /tmp/jit-PID.dump, of which the
-        /// process maps a page.
+        /// Also write the code of clones to /tmp/jit-PID.dump, for `perf inject --jit` and `perf annotate`. The process maps
+        /// one page of that file.
         #[arg(long)]
         jitdump: bool,
     },
-    /// Keep what was counted in files: for a warm start after a restart, for other hosts, for offline tools.
+    /// Write and read profiles: for a warm start after a restart, for other hosts, for offline tools.
     #[command(
         after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet optimize 5678 --profile server.profile"
     )]
     Profile {
-        /// What to do with it.
+        /// The command.
         #[command(subcommand)]
         what: ProfileCommand,
     },
@@ -162,7 +162,7 @@ pub enum Command {
         after_help = "The same capture gives the same answer.\n\nExamples:\n  whet replay server.capture\n  whet replay server.capture --without loops\n  whet replay server.capture --shuffle 7"
     )]
     Replay(crate::capture::ReplayArgs),
-    /// What it gains: work and CPU time with whet's code and without, in turns, under the present load.
+    /// Measure the gain: work and CPU time with and without clones, in turns, under the present load.
     #[command(after_help = crate::measure::EXAMPLES)]
     Measure {
         /// The process.
@@ -171,7 +171,7 @@ pub enum Command {
         #[command(flatten)]
         how: crate::measure::How,
     },
-    /// What whet calls itself by to restore a process, should `measure` be killed.
+    /// Restores a process if `measure` is killed; whet starts this itself.
     #[command(name = ::measure::GUARD_COMMAND, hide = true)]
     Guard {
         /// The process.
@@ -188,35 +188,35 @@ pub enum Command {
         /// The folder.
         folder: PathBuf,
     },
-    /// What this host offers, and how to mend what is missing.
+    /// Show what this host offers, and how to provide what is missing.
     #[command(after_help = "Examples:\n  whet doctor\n  whet doctor --format json")]
     Doctor,
-    /// Start the daemon: it watches for CPU-hungry processes on its list and keeps them optimized.
+    /// Start the daemon: it keeps the CPU-bound processes on its list optimized.
     #[command(
         after_help = "Examples:\n  whet start\n  whet start --foreground                    what a service manager runs\n  whet start --config /etc/other.toml"
     )]
     Start {
-        /// Stay here and log to standard error.
+        /// Stay in the foreground and log to standard error.
         #[arg(long)]
         foreground: bool,
         /// Leave the session and log to the journal or a file.
         #[arg(long, hide = true)]
         detached: bool,
-        /// The configuration.
+        /// The configuration file.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// End the daemon; what is optimized stays so.
-    #[command(after_help = "Examples:\n  whet stop\n  whet undo --all     take everything back as well")]
+    /// End the daemon; optimized processes stay optimized.
+    #[command(after_help = "Examples:\n  whet stop\n  whet undo --all     remove all redirects as well")]
     Stop {
-        /// The configuration, which says where the daemon listens.
+        /// The configuration file, which names the daemon's socket.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// What the daemon calls itself by.
+    /// Does one job of the daemon, which starts this itself.
     #[command(hide = true, name = daemon::WORKER_COMMAND)]
     DaemonWork {
-        /// What to do, as JSON.
+        /// The job, as JSON.
         order: String,
     },
     /// Start a command and optimize it; exits with the command's exit code.
@@ -226,10 +226,10 @@ pub enum Command {
     Run {
         #[command(flatten)]
         how: How,
-        /// Seconds to wait after the start before the profile is taken.
+        /// Seconds between the start and the profiling.
         #[arg(long, default_value_t = 0.2, value_parser = seconds)]
         delay: f64,
-        /// Write the answer of the optimization (JSON) to this file; standard output is the command's.
+        /// The file for the answer of the optimization (JSON); standard output is the command's.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
         /// The command and its arguments.
@@ -238,24 +238,24 @@ pub enum Command {
     },
 }
 
-/// Of what a symbol file is wanted, and where it goes.
+/// The process or core of a symbol file, and the file.
 #[derive(Debug, Args)]
 pub struct Gdb {
     /// The process.
     #[arg(required_unless_present = "core", allow_negative_numbers = true)]
     pub pid: Option<i32>,
-    /// Of a process that is gone: its core file, and its program, where that is not where the core says.
+    /// A core file instead of a process, and the program if it is not at the path in the core.
     #[arg(long, num_args = 1..=2, value_names = ["CORE", "EXE"], conflicts_with = "pid")]
     pub core: Vec<PathBuf>,
-    /// Write it to this file; without it, to a folder that only you can enter.
+    /// The symbol file. Default: a file in a folder that only you can enter.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// What is done with profiles.
+/// The commands about profiles.
 #[derive(Debug, Subcommand)]
 pub enum ProfileCommand {
-    /// Write what the last optimization of a process used.
+    /// Write the profile of a process's last optimization.
     #[command(
         after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file"
     )]
@@ -266,9 +266,9 @@ pub enum ProfileCommand {
         #[command(flatten)]
         to: To,
     },
-    /// Add profiles of several runs and hosts up into one.
+    /// Add up the profiles of several runs and hosts.
     #[command(
-        after_help = "Counts are summed, as if one long run had seen it all.\n\nExamples:\n  whet profile import a.profile b.profile -o all.profile\n  whet profile import all.profile --as fdata -o server.fdata"
+        after_help = "Counts are summed, as for one long run.\n\nExamples:\n  whet profile import a.profile b.profile -o all.profile\n  whet profile import all.profile --as fdata -o server.fdata"
     )]
     Import {
         /// Profiles.
@@ -277,35 +277,35 @@ pub enum ProfileCommand {
         #[command(flatten)]
         to: To,
     },
-    /// Sum a profile up: its modules, their hottest functions.
+    /// Show a profile: its modules and their hottest functions.
     #[command(
         after_help = "Examples:\n  whet profile show server.profile\n  whet profile show server.profile --top 100 --format json"
     )]
     Show {
         /// The profile.
         file: PathBuf,
-        /// So many functions of each module.
+        /// The number of functions shown for each module.
         #[arg(long, value_name = "N", default_value_t = 10)]
         top: usize,
     },
 }
 
-/// Where a profile goes, and how it is written.
+/// The file and the form of a profile.
 #[derive(Debug, Args)]
 pub struct To {
-    /// Write it to this file; without it, to standard output.
+    /// The file. Default: standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// In which form.
+    /// The form.
     #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Profile)]
     form: Form,
-    /// For fdata and order: of this module (file name or build-id); without it, of the program.
+    /// The module of fdata and order, by file name or build-id. Default: the program.
     #[arg(long, value_name = "MODULE")]
     pub module: Option<String>,
 }
 
 impl To {
-    /// As the engine takes it.
+    /// Returns the form.
     pub fn form(&self) -> ProfileForm {
         match self.form {
             Form::Profile => ProfileForm::Profile,
@@ -318,43 +318,43 @@ impl To {
 /// Forms of profiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Form {
-    /// whet's own.
+    /// whet's form, which `optimize --profile` reads.
     Profile,
     /// The text profile of llvm-bolt.
     Fdata,
-    /// The order of symbols for a linker.
+    /// An order of symbols for a linker.
     Order,
 }
 
 /// How to optimize.
 #[derive(Debug, Args)]
 pub struct How {
-    /// How long to take samples.
+    /// How long to sample. Seconds.
     #[arg(long, default_value_t = 6.0, value_parser = seconds)]
     seconds: f64,
-    /// After that, count how often each edge of the hot functions is taken, exactly, for so many seconds a round (at most
-    /// three rounds); 0 infers it from the samples. With --shuffle the default is 0. Where the CPU records taken branches
-    /// (`whet doctor` tells) those are used, and nothing is counted.
+    /// How long each round of counting takes (at most three rounds): clones with counters count exactly how often each edge
+    /// of the hot functions is taken. 0 infers this from the samples. Default: 1; with --shuffle 0. If the CPU records taken
+    /// branches (see `whet doctor`), these records are used and nothing is counted.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     count: Option<f64>,
-    /// Neither sample nor count: take what `whet profile export` wrote of the same build.
+    /// Use this file, which `whet profile export` wrote for the same build, instead of sampling and counting.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "count", "shuffle"])]
     profile: Option<PathBuf>,
-    /// Stress mode: clone every function that can be cloned, in random order drawn from this seed, without a profile.
-    /// Of a program with more than 16 MiB of code the seed also draws which functions; the answer says how many it left out.
+    /// Stress mode: clone every function that can be cloned, in random order from this seed, without a profile. If a program
+    /// has more than 16 MiB of code, the seed also chooses the functions; the answer says how many are left out.
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
-    /// Only these functions (names, or addresses inside them) and, where edges are counted, what they call often.
+    /// Clone only these functions (names, or addresses in them) and, if edges are counted, functions that they call often.
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
-    /// Leave out some of what makes clones faster, to measure what it gains: blocks, split, functions (their orders), loops, in-place,
-    /// side-exits, guards, stubs, calls, words (how calls get to clones), libraries, huge-pages.
+    /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, in-place (inlining),
+    /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
-    /// Only the first N functions that can be cloned, in a fixed order: for bisecting.
+    /// Clone only the first N functions, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]
     max_functions: Option<usize>,
-    /// Put an earlier layout of the process in force again where that serves the load nearly as well as a new one would
+    /// Use an earlier layout of the process again if it serves the load nearly as well as a new one.
     #[arg(long, conflicts_with_all = ["shuffle", "profile", "only", "max_functions"])]
     reuse: bool,
 }
@@ -365,10 +365,10 @@ impl How {
         Some(Duration::from_secs_f64(self.count.unwrap_or(default))).filter(|d| !d.is_zero())
     }
 
-    /// As the engine takes it.
+    /// Returns the options for the engine.
     ///
     /// # Errors
-    /// Those of reading the profile.
+    /// Returns the errors of reading the profile.
     pub fn options(&self) -> Result<OptimizeOptions, Error> {
         let profile = self.profile.as_deref().map(engine::read_profile).transpose()?;
         Ok(OptimizeOptions {
@@ -392,7 +392,7 @@ pub fn seconds(s: &str) -> Result<f64, String> {
     if (0.0..=3600.0).contains(&v) { Ok(v) } else { Err("seconds must lie between 0 and 3600".to_owned()) }
 }
 
-/// The single-dash spellings that documents of older tools use, turned into today's words.
+/// Translates the single-dash commands of older tools, such as `-undo`.
 pub fn with_old_spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(first) = args.get_mut(1) else { return args };

@@ -15,17 +15,17 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  whet measure 1234                       work counted as system calls; any program
-  whet measure 1234 --mysql               as statements, at the server's own socket
+  whet measure 1234                       counts system calls; for any program
+  whet measure 1234 --mysql               counts statements, at the server's own socket
   whet measure 1234 --mysql-host db1 --mysql-user watcher --mysql-option-file ~/.my.cnf
   whet measure 1234 --command \"psql -AtXc 'SELECT sum(xact_commit+xact_rollback) FROM pg_stat_database'\" --window 5
-                                          PostgreSQL with one busy connection: the counter is of all its processes, and lags by a second
-  whet measure 1234 --mysql --classic     a minute with, a minute without
+                                          PostgreSQL with one busy connection: this counter covers all its processes and lags by a second
+  whet measure 1234 --mysql --classic     one minute with clones, one minute without
 
-The process must be optimized and under load. It is switched back and forth, each time stopped for some milliseconds, and
-left as it was found, also after Ctrl-C or kill -9. `whet undo` or `whet redo` in the midst of it end the comparison.
-Where the host shows no performance counters, events of a modelled CPU are added, for which the process is only read.
-Exits with 7 where the figures cannot tell anything, as on an idle process.";
+The process must be optimized and under load. Its clones are undone and redone many times; each time it is stopped for some
+milliseconds. At the end its state is as before, also after Ctrl-C or kill -9. `whet undo` and `whet redo` end the comparison.
+If the host has no performance counters, the answer has events of a modelled CPU instead.
+The exit code is 7 if the figures show nothing, as for an idle process.";
 
 /// Total length of all windows if rounds are not given. Seconds.
 const BUDGET: f64 = 75.0;
@@ -33,36 +33,36 @@ const BUDGET: f64 = 75.0;
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct How {
-    /// How many pairs of windows; by default so many as take less than two minutes.
+    /// The number of pairs of windows. Default: as many as take less than two minutes.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(5..=100_000))]
     rounds: Option<u32>,
-    /// The length of a window in seconds. The default is 0.2, with --command and --classic 1.
+    /// The length of a window. Default: 0.2 seconds; 1 second with --command and --classic.
     #[arg(long, value_name = "SECONDS", value_parser = length)]
     window: Option<f64>,
-    /// So long with, undo, so long without, redo, as older tools do; 60 seconds if not said otherwise.
+    /// Compare one long window with clones and one without, as older tools do. Default length: 60 seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60",
           value_parser = length, conflicts_with = "rounds")]
     classic: Option<f64>,
-    /// Count what this server has answered, at the socket it listens on.
+    /// Count the statements that this MySQL or MariaDB server executes, as it reports them at its own socket.
     #[arg(long)]
     mysql: bool,
-    /// The same, at this unix socket.
+    /// Same as --mysql, at this Unix socket.
     #[arg(long, value_name = "PATH")]
     mysql_socket: Option<PathBuf>,
-    /// The same, at this host.
+    /// Same as --mysql, at this host.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "mysql_socket")]
     mysql_host: Option<String>,
-    /// The account; it needs no privileges. Without it, the option file's or your own name.
+    /// The account; it needs no privileges. Default: the user in the option file, or your own name.
     #[arg(long, value_name = "NAME")]
     mysql_user: Option<String>,
-    /// Where its password is, as in MySQL's own programs: `password=` under `[client]`. Without it ~/.my.cnf, then MYSQL_PWD.
+    /// The file with its password: `password=` under `[client]`, as for MySQL's programs. Default: ~/.my.cnf, then MYSQL_PWD.
     #[arg(long, value_name = "FILE")]
     mysql_option_file: Option<PathBuf>,
-    /// Count by a command: a line for the shell that prints a number, which grows with the work done.
+    /// Count by this shell command: it prints a number that grows with the work.
     #[arg(long, value_name = "LINE",
           conflicts_with_all = ["mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file"])]
     command: Option<String>,
-    /// Draw the order and the intervals from this seed, as an earlier answer names it.
+    /// The seed of the windows' order and of the intervals, to repeat an earlier comparison.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// List all windows in the JSON answer.

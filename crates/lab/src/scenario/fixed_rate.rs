@@ -23,25 +23,25 @@ use std::time::{Duration, Instant};
 pub struct FixedRate {
     #[command(flatten)]
     pub common: Common,
-    /// Requests per second (default: half of what the server does when it is not held back).
+    /// The rate of requests per second (default: half the server's rate at full speed).
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Connections.
+    /// The number of connections.
     #[arg(long, default_value_t = 16, value_parser = some)]
     pub threads: usize,
-    /// Tables.
+    /// The number of tables.
     #[arg(long, default_value_t = 4, value_parser = some)]
     pub tables: usize,
-    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    /// The rows of each table (default: as many as fit into half the buffer pool, at most 250000).
     #[arg(long)]
     pub rows: Option<u64>,
-    /// Pairs of windows.
+    /// The number of pairs of windows.
     #[arg(long, default_value_t = 60, value_parser = some)]
     pub pairs: usize,
-    /// One window.
+    /// The length of a window. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub window: f64,
-    /// Before each window, after the change of sides.
+    /// The wait between the change of sides and the window. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.1, value_parser = seconds)]
     pub settle: f64,
 }
@@ -80,7 +80,7 @@ impl FixedRate {
     /// Measures every server.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let sysbench = lab.sysbench(self.tables, self.rows)?;
@@ -129,8 +129,8 @@ impl FixedRate {
         Ok(load.retried())
     }
 
-    /// Returns the requests per second at full speed, measured for at most three seconds after one second of
-    /// warming up.
+    /// Returns the requests per second at full speed, measured for at most three seconds after a warm-up of one
+    /// second.
     fn full_rate(&self, lab: &Lab, load: &mut Driver) -> Result<f64, Error> {
         lab.commands.interrupt.sleep(Duration::from_secs(1))?;
         let (begin, before) = (Instant::now(), load.work().unwrap_or(0));

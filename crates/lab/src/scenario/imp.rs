@@ -15,23 +15,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Subcommand, Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
-    /// Read-only sysbench loads at rising numbers of threads: throughput, CPU, and the front end's stalls.
+    /// Read-only sysbench loads with more and more threads: throughput, CPU time and front-end stalls.
     #[command(
         after_help = "Examples:\n  whet-lab stalls\n  whet-lab stalls --tests oltp_read_only --threads 1,4,16 --server mariadb --server mysql-9.7"
     )]
     Stalls(Stalls),
-    /// TPC-H's 22 queries against the number of the server's CPUs and of threads: throughput, efficiency,
-    /// negative scaling.
+    /// TPC-H's 22 queries by the number of the server's CPUs and of threads: throughput, efficiency, negative
+    /// scaling.
     #[command(
         after_help = "Examples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
     )]
     Scaling(Scaling),
-    /// Read/write OLTP at high concurrency: throughput, response time and idle CPU, each second of it.
+    /// Read/write OLTP at high concurrency: throughput, response time and idle CPU in each second.
     #[command(
         after_help = "Examples:\n  whet-lab oltp-rw\n  whet-lab oltp-rw --threads 64,256 --datadir /mnt/nvme --datadir /mnt/disk"
     )]
     OltpRw(OltpRw),
-    /// CPU use at a fixed rate of requests, and how long they take.
+    /// A fixed rate of requests: CPU use and response times.
     #[command(
         after_help = "Examples:\n  whet-lab fixed-rate\n  whet-lab fixed-rate --rate 5000 --threads 32"
     )]
@@ -66,7 +66,7 @@ impl Scenario {
         }
     }
 
-    /// As [`Self::common`], to be changed.
+    /// Same as [`Self::common`], mutable.
     pub fn common_mut(&mut self) -> &mut Common {
         match self {
             Self::Stalls(s) => &mut s.common,
@@ -106,7 +106,7 @@ impl Scenario {
     /// Runs the scenario.
     ///
     /// # Errors
-    /// The first error. Everything measured before is kept.
+    /// Returns the first error. All earlier measurements are kept.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         match self {
             Self::Stalls(s) => s.run(lab),

@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 pub struct OltpRw {
     #[command(flatten)]
     pub common: Common,
-    /// Connections, one step for each.
+    /// The numbers of connections; each is one step.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64", value_parser = some)]
     pub threads: Vec<usize>,
-    /// Tables.
+    /// The number of tables.
     #[arg(long, default_value_t = 8, value_parser = some)]
     pub tables: usize,
-    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    /// The rows of each table (default: as many as fit into half the buffer pool, at most 250000).
     #[arg(long)]
     pub rows: Option<u64>,
-    /// Pairs of blocks a step.
+    /// The number of pairs of blocks in a step.
     #[arg(long, default_value_t = 10, value_parser = some)]
     pub pairs: usize,
-    /// One block.
+    /// The length of a block. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub window: f64,
-    /// Before each block, after the change of sides.
+    /// The wait between the change of sides and the block. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = seconds)]
     pub settle: f64,
 }
@@ -39,7 +39,7 @@ impl OltpRw {
     /// Measures each number of threads on each server and storage folder.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);

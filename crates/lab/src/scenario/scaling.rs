@@ -27,22 +27,22 @@ use std::time::{Duration, Instant};
 pub struct Scaling {
     #[command(flatten)]
     pub common: Common,
-    /// Size of the data: 1 is about 1 GB, 0.01 the least.
+    /// The scale factor of the data: 1 is about 1 GB; 0.01 is the smallest.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1, value_parser = factor)]
     pub factor: f64,
-    /// A folder with region.tbl, nation.tbl and so on, in place of DuckDB's generator.
+    /// A folder with region.tbl, nation.tbl and so on, instead of DuckDB's generator.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
-    /// CPUs of the server, a step for each (default: 1, 2, 4 … all that it may use).
+    /// The numbers of CPUs for the server; each is one step (default: 1, 2, 4 and so on, up to all CPUs).
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
     pub cpus: Vec<usize>,
-    /// Threads (default: 1, and one for each CPU).
+    /// The numbers of threads (default: 1, and the number of CPUs).
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
     pub threads: Vec<usize>,
-    /// Queries by number (default: all 22).
+    /// The queries, by number (default: all 22).
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
     pub queries: Vec<usize>,
-    /// Pairs of windows a step.
+    /// The number of pairs of windows in a step.
     #[arg(long, default_value_t = 10, value_parser = some)]
     pub pairs: usize,
 }
@@ -70,7 +70,7 @@ impl Scaling {
     /// Measures each number of CPUs and threads on each server.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let all = tpch::queries();
         let wanted: Vec<usize> =

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stalls {
     #[command(flatten)]
     pub common: Common,
-    /// sysbench's loads.
+    /// The loads, by their names in sysbench.
     #[arg(
         long,
         value_delimiter = ',',
@@ -22,22 +22,22 @@ pub struct Stalls {
         default_value = "oltp_read_only,oltp_point_select,select_random_ranges,select_random_points"
     )]
     pub tests: Vec<String>,
-    /// Connections, one step for each.
+    /// The numbers of connections; each is one step.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2,4,8,16,32,64,128", value_parser = some)]
     pub threads: Vec<usize>,
-    /// Tables.
+    /// The number of tables.
     #[arg(long, default_value_t = 4, value_parser = some)]
     pub tables: usize,
-    /// Rows of each (default: what half the buffer pool holds, at most 250000).
+    /// The rows of each table (default: as many as fit into half the buffer pool, at most 250000).
     #[arg(long)]
     pub rows: Option<u64>,
-    /// Pairs of windows a step.
+    /// The number of pairs of windows in a step.
     #[arg(long, default_value_t = 40, value_parser = some)]
     pub pairs: usize,
-    /// One window.
+    /// The length of a window. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = seconds)]
     pub window: f64,
-    /// Before each window, after the change of sides.
+    /// The wait between the change of sides and the window. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.03, value_parser = seconds)]
     pub settle: f64,
 }
@@ -46,7 +46,7 @@ impl Stalls {
     /// Measures each load at each number of threads on each server.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);

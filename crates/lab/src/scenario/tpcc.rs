@@ -18,25 +18,25 @@ use serde::{Deserialize, Serialize};
 pub struct Tpcc {
     #[command(flatten)]
     pub common: Common,
-    /// Warehouses, of about 100 MB each (default: what half the buffer pool holds, at most 10).
+    /// The number of warehouses, about 100 MB each (default: as many as fit into half the buffer pool, at most 10).
     #[arg(long)]
     pub warehouses: Option<u32>,
-    /// Divide items, customers and orders by this, for short tests.
+    /// Divides the numbers of items, customers and orders, for short tests.
     #[arg(long, default_value_t = 1)]
     pub shrink: u32,
-    /// Terminals, one step for each number.
+    /// The numbers of terminals; each is one step.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "16", value_parser = some)]
     pub threads: Vec<usize>,
-    /// Transactions per second (default: as many as go).
+    /// The rate of transactions per second (default: no limit).
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Pairs of blocks a step.
+    /// The number of pairs of blocks in a step.
     #[arg(long, default_value_t = 10, value_parser = some)]
     pub pairs: usize,
-    /// One block.
+    /// The length of a block. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub window: f64,
-    /// Before each block, after the change of sides.
+    /// The wait between the change of sides and the block. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub settle: f64,
 }
@@ -45,7 +45,7 @@ impl Tpcc {
     /// Measures each number of terminals on each server and storage folder.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let fit = u32::try_from(self.common.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
