@@ -31,7 +31,7 @@ pub use count::counting::{CountedFunction, CountingReport, count_during};
 pub use debuggers::gdb::{GdbReport, gdb, gdb_core};
 pub use debuggers::jitdump::{PerfReport, perf};
 pub use debuggers::perf_map::PerfMap;
-pub use operate::control::{ToggleAnswer, mend, redo, undo};
+pub use operate::control::{Code, ToggleAnswer, mend, redo, undo};
 pub use operate::status::{StatusReport, TargetStatus, is_still};
 pub use operate::switch::Switch;
 pub use operate::verify::{Unexpected, VerifyReport, verify};

@@ -14,6 +14,9 @@ pub struct Options {
     /// The pause after each switch before a window begins, so that caches and predictors adapt to the new
     /// code.
     pub settle: Duration,
+    /// Compares two generations of clones instead of clones and originals: the first takes the place of the
+    /// side without clones, the second that of the side with clones.
+    pub between: Option<[u32; 2]>,
     /// The seed of the order within pairs and of the resampling for intervals. The same seed and windows give
     /// the same result. If this is `None`, a seed is drawn.
     pub seed: Option<u64>,
@@ -31,6 +34,7 @@ impl Default for Options {
             rounds: 150,
             window: Duration::from_millis(200),
             settle: Duration::from_millis(30),
+            between: None,
             seed: None,
             guarded: true,
             interrupt: Interrupt::default(),

@@ -87,6 +87,7 @@ pub(crate) fn run(
         pid: pid.0,
         exe,
         method,
+        between: options.between,
         work: name,
         qps: figures.map(|f| f.qps),
         cpu_usage: figures.map(|f| f.cpu_usage),

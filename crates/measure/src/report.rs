@@ -14,6 +14,10 @@ pub struct Report {
     pub exe: String,
     /// The method: `paired` or `classic`.
     pub method: Method,
+    /// The two generations that were compared: the first is the side `without`, the second the side `with`.
+    /// Absent if clones were compared with the original code.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub between: Option<[u32; 2]>,
     /// The kind of work that was counted.
     pub work: WorkName,
     /// Work per second. `None` if nothing could be compared.

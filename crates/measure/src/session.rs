@@ -1,8 +1,8 @@
-//! Switches one target between its two sides, and restores it.
+//! Switches one target between the two sides of a comparison, and restores it.
 
 use crate::guard::{Guard, restore};
 use crate::{Error, Options, Side};
-use engine::{Pid, StopMs, Switch, TargetState};
+use engine::{Code, Pid, StopMs, Switch};
 use std::time::Duration;
 
 /// The most attempts to switch a target that is busy.
@@ -35,11 +35,13 @@ impl Session {
             .ok_or_else(|| engine::Error::Build("a comparison that is over".to_owned()).into())
     }
 
-    /// Returns the target's state for a side.
-    pub fn state_of(side: Side) -> TargetState {
-        match side {
-            Side::With => TargetState::Optimized,
-            Side::Without => TargetState::Undone,
+    /// Returns the code that the target executes on a side.
+    fn code_of(switch: &Switch, side: Side, options: &Options) -> Code {
+        match (options.between, side) {
+            (Some([first, _]), Side::Without) => Code::Clones(first),
+            (Some([_, second]), Side::With) => Code::Clones(second),
+            (None, Side::With) => Code::Clones(switch.generation()),
+            (None, Side::Without) => Code::Originals,
         }
     }
 
@@ -47,12 +49,13 @@ impl Session {
     /// if the options require a guard.
     pub fn go(&mut self, side: Side, options: &Options) -> Result<(), Error> {
         let Some(switch) = self.switch.as_mut() else { return Ok(()) };
-        let is_first = self.stops.is_empty() && switch.found() != Self::state_of(side);
+        let code = Self::code_of(switch, side, options);
+        let is_first = self.stops.is_empty() && switch.found_code() != code;
         if is_first && self.is_guarded && self.guard.is_none() {
             self.guard = Some(Guard::start(switch)?);
         }
         for attempt in 1.. {
-            match switch.to(Self::state_of(side)) {
+            match switch.to(code) {
                 Ok(None) => return Ok(()),
                 Ok(Some(answer)) => {
                     self.stops.push(answer.stop_ms.max);

@@ -88,15 +88,20 @@ impl Installed {
         self.caches.iter().any(|c| c.header.counting && c.header.notes.is_empty())
     }
 
-    /// Returns the state of the newest generation: applied if any of its caches is.
+    /// Returns the state of the newest generation: applied if any of its caches is. If it is undone, an older
+    /// generation may be in force, because a comparison died; that counts as applied.
     #[must_use]
     pub fn state(&self) -> State {
         let newest = self.generation();
         let has = |s| self.of(newest).any(|c| c.header.state == s);
+        let is_older_applied =
+            || self.caches.iter().any(|c| !c.header.counting && c.header.state == State::Applied);
         if has(State::Applied) {
             State::Applied
         } else if has(State::Prepared) {
             State::Prepared
+        } else if is_older_applied() {
+            State::Applied
         } else {
             State::Undone
         }

@@ -54,4 +54,4 @@ pub use placement::{Hole, NoRoom, Request, place};
 pub use quiet::{Ended, end_counting};
 pub use recount::{Recount, count_again};
 pub use reinstate::reinstate;
-pub use toggle::{Policy, ToggleReport, overrule, redo, undo};
+pub use toggle::{Policy, ToggleReport, overrule, put_in_force, redo, undo};

@@ -124,21 +124,35 @@ pub fn overrule(process: &Process, anchor: &Anchor) -> Result<(), Error> {
 /// # Errors
 /// As [`undo`].
 pub fn redo(process: &Process, installed: &Installed, policy: &Policy) -> Result<ToggleReport, Error> {
+    put_in_force(process, installed, installed.generation(), policy)
+}
+
+/// Puts one generation's redirects in force, and undoes those of all others. The newest generation stays the
+/// newest: [`redo`] puts it in force.
+///
+/// # Errors
+/// As [`undo`].
+pub fn put_in_force(
+    process: &Process,
+    installed: &Installed,
+    generation: u32,
+    policy: &Policy,
+) -> Result<ToggleReport, Error> {
     if installed.may_count() {
         quiet::silence(process, installed, policy, &mut ToggleReport::default())?;
         quiet::release(process, installed)?;
     }
-    let newest: Vec<_> = installed.of(installed.generation()).collect();
-    let records: Vec<Record> = newest.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<_> = newest.iter().map(|c| (c.header.data.start, State::Applied)).collect();
+    let wanted: Vec<_> = installed.of(generation).collect();
+    let records: Vec<Record> = wanted.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = wanted.iter().map(|c| (c.header.data.start, State::Applied)).collect();
     let (word, module_list) = (Word::swap(&installed.anchor), installed.anchor.module_list_redirects());
-    // An installer that died may have left an older generation in force.
-    let is_older = |c: &&Cache| c.header.counting || c.header.generation != installed.generation();
-    let older: Vec<&Cache> = installed.of_use().filter(is_older).collect();
-    let old_records: Vec<Record> = older.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<_> = older.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
+    // A comparison, or an installer that died, may have left another generation in force.
+    let is_other = |c: &&Cache| c.header.counting || c.header.generation != generation;
+    let others: Vec<&Cache> = installed.of_use().filter(is_other).collect();
+    let other_records: Vec<Record> = others.iter().flat_map(|c| c.records.iter().copied()).collect();
+    let marks: Vec<_> = others.iter().map(|c| (c.header.data.start, State::Undone)).chain(marks).collect();
     let only_if = Some(&installed.anchor);
-    let (revert, apply) = (&old_records[..], &records[..]);
+    let (revert, apply) = (&other_records[..], &records[..]);
     let change =
         Change { word, module_list, counters: None, arms: &[], only_if, revert, apply, marks: &marks };
     finishing::publish(process, &mut installed.anchor.clone())?;

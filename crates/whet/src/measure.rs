@@ -20,6 +20,7 @@ Examples:
   whet measure 1234 --mysql-host db1 --mysql-user watcher --mysql-option-file ~/.my.cnf
   whet measure 1234 --command \"psql -AtXc 'SELECT sum(xact_commit+xact_rollback) FROM pg_stat_database'\" --window 5
                                           PostgreSQL with one busy connection: this counter covers all its processes and lags by a second
+  whet measure 1234 --between 1 2         generation 2 against generation 1, instead of clones against originals
   whet measure 1234 --mysql --classic     one minute with clones, one minute without
 
 The process must be optimized and under load. Its clones are undone and redone many times; each time it is stopped for some
@@ -43,6 +44,9 @@ pub struct How {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60",
           value_parser = length, conflicts_with = "rounds")]
     classic: Option<f64>,
+    /// Compare two generations of clones, by their numbers, instead of clones and originals. Afterwards the newest is in force.
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with = "classic")]
+    between: Option<Vec<u32>>,
     /// Count the statements that this MySQL or MariaDB server executes, as it reports them at its own socket.
     #[arg(long)]
     mysql: bool,
@@ -101,6 +105,7 @@ impl How {
         Options {
             rounds: self.rounds.unwrap_or(fitting),
             window: Duration::from_secs_f64(window),
+            between: self.between.as_deref().and_then(|between| between.try_into().ok()),
             seed: self.seed,
             interrupt: Interrupt::default(),
             ..Options::default()
@@ -127,7 +132,7 @@ pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     if !how.windows {
         report.windows.clear();
     }
-    if report.qps.is_some() && report.events.source == EventSource::None {
+    if report.between.is_none() && report.qps.is_some() && report.events.source == EventSource::None {
         match engine::fetch_report(pid) {
             Ok(modelled) => report.modelled = modelled,
             Err(e) => out.warn(&format!("no modelled events: {}", engine::with_causes(&e))),
@@ -179,7 +184,11 @@ fn length(s: &str) -> Result<f64, String> {
 fn human(r: &Report) -> String {
     let mut s = format!("{} (pid {}), work: {}", r.exe, r.pid, r.work.what);
     if let (Some(qps), Some(cpu), Some(factor)) = (r.qps, r.cpu_usage, r.combined_improvement_factor) {
-        let _ = write!(s, "\n{:<12}{:>32}{:>32}{:>30}", "", "without", "with", "change");
+        let [first, second] = r.between.map_or_else(
+            || ["without".to_owned(), "with".to_owned()],
+            |generations| generations.map(|g| format!("generation {g}")),
+        );
+        let _ = write!(s, "\n{:<12}{first:>32}{second:>32}{:>30}", "", "change");
         s.push_str(&row("QPS", &qps, |v| format!("{v:.1}")));
         s.push_str(&row("CPU usage", &cpu, |v| format!("{:.1}%", v * 100.0)));
         let _ = write!(s, "\nCOMBINED IMPROVEMENT FACTOR  {}", times(&factor));
@@ -191,11 +200,13 @@ fn human(r: &Report) -> String {
     let _ = write!(
         s,
         "\n{}",
-        match r.verdict {
-            Verdict::Better => "more work of the same CPU time",
-            Verdict::Worse => "LESS work of the same CPU time: `whet undo` takes it out",
-            Verdict::NoDifference => "no difference of 1% or more to be seen",
-            Verdict::CannotTell => "cannot tell",
+        match (r.verdict, r.between) {
+            (Verdict::Better, None) => "more work for the same CPU time",
+            (Verdict::Better, Some(_)) => "the second generation does more work for the same CPU time",
+            (Verdict::Worse, None) => "LESS work for the same CPU time: `whet undo` removes the clones",
+            (Verdict::Worse, Some(_)) => "the second generation does less work for the same CPU time",
+            (Verdict::NoDifference, _) => "no difference of 1% or more to be seen",
+            (Verdict::CannotTell, _) => "cannot tell",
         }
     );
     if r.pairs > 0 {

@@ -94,6 +94,16 @@ pub enum Error {
         /// The target.
         pid: Pid,
     },
+    /// The target holds no such generation, or not all of it.
+    #[error("process {pid} holds no generation {generation}; its generations: {}", known.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    NoSuchGeneration {
+        /// The target.
+        pid: Pid,
+        /// The given generation.
+        generation: u32,
+        /// The generations that it holds.
+        known: Vec<u32>,
+    },
     /// Another command undid, redid or rebuilt meanwhile.
     #[error("another command has changed process {pid} meanwhile; the process stays as that command left it")]
     Changed {
@@ -301,7 +311,9 @@ impl Error {
                 _ => X::Usage,
             },
             Error::UndoIncomplete { .. } => X::UndoFailed,
-            Error::NoSuchFunction { .. } | Error::Spawn { .. } => X::NotFound,
+            Error::NoSuchFunction { .. } | Error::NoSuchGeneration { .. } | Error::Spawn { .. } => {
+                X::NotFound
+            }
         }
     }
 
@@ -337,6 +349,7 @@ impl Error {
             Error::NotInstalled { .. } => "not_installed",
             Error::UndoIncomplete { .. } => "undo_incomplete",
             Error::NoSuchFunction { .. } => "no_such_function",
+            Error::NoSuchGeneration { .. } => "no_such_generation",
             Error::SeveralFunctions { .. } => "several_functions",
             Error::Spawn { .. } => "cannot_run",
             Error::File { .. } => "file",
@@ -388,6 +401,9 @@ impl Error {
             }
             Error::Perf(perf::Error::Gone { .. }) => GONE.2.to_owned(),
             Error::Perf(_) => rights("run as root, or see `whet doctor`").to_owned(),
+            Error::NoSuchGeneration { .. } => {
+                "each `whet optimize` of a process makes a generation and prints its number".to_owned()
+            }
             Error::NoSuchFunction { .. } => "names and addresses are listed by `whet explain PID`".to_owned(),
             Error::SeveralFunctions { .. } => "give more of the name, or one of these addresses".to_owned(),
             Error::Spawn { .. } => "check the command's name and its permissions".to_owned(),

@@ -66,7 +66,7 @@ fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
     splice::overrule(&target.process, &installed.anchor)?;
     let target = Target::open_of_any_version(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-    let answer = locked_toggle(&target, installed, TargetState::Undone)?;
+    let answer = locked_toggle(&target, installed, Code::Originals)?;
     if lock.is_held() {
         return Ok(answer);
     }
@@ -111,7 +111,7 @@ pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
     // Generation 0 only counted, so it has nothing to put back.
     let usable = |i: &&Installed| i.generation() > 0;
     let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;
-    let answer = locked_toggle(&target, installed, TargetState::Optimized)?;
+    let answer = locked_toggle(&target, installed, Code::Clones(installed.generation()))?;
     drop(lock);
     // Other commands need not wait for the perf map.
     Ok(ToggleAnswer { perf_map: Some(perf_map::refresh(pid)), ..answer })
@@ -144,15 +144,38 @@ pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
     Ok(Target::open(pid)?.installed.as_ref().map(state_of))
 }
 
-/// Undoes or redoes a target.
+/// The code that a target executes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Code {
+    /// The originals alone.
+    Originals,
+    /// The clones of this generation.
+    Clones(u32),
+}
+
+impl Code {
+    /// Returns the state of a target that executes this code.
+    fn state(self) -> TargetState {
+        match self {
+            Code::Originals => TargetState::Undone,
+            Code::Clones(_) => TargetState::Optimized,
+        }
+    }
+}
+
+/// Makes a target execute the given code.
 pub(crate) fn locked_toggle(
     target: &Target,
     installed: &Installed,
-    state: TargetState,
+    code: Code,
 ) -> Result<ToggleAnswer, Error> {
-    let pid = target.process.pid();
-    let act = if state == TargetState::Undone { splice::undo } else { splice::redo };
-    let report = act(&target.process, installed, &Policy::default())
+    let (pid, state) = (target.process.pid(), code.state());
+    let (process, policy) = (&target.process, Policy::default());
+    let report = match code {
+        Code::Originals => splice::undo(process, installed, &policy),
+        Code::Clones(generation) => splice::put_in_force(process, installed, generation, &policy),
+    };
+    let report = report
         .and_then(|report| splice::recover_pending(&target.process, &installed.anchor).map(|()| report))
         .map_err(|e| target.cause(e.into()))?;
     let left = report.foreign.len();

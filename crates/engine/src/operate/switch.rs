@@ -1,12 +1,12 @@
-//! Switches a target on and off many times, for a comparison. Works as `undo` and `redo` do, but only while
-//! no other command changes the target. `whet undo` by an operator during a comparison is respected.
+//! Switches a target many times for a comparison: between its originals and its clones, or between two
+//! generations of clones. Works as `undo` and `redo` do, but only while no other command changes the target. `whet undo` by an operator during a comparison is respected.
 
-use crate::operate::control::{self, ToggleAnswer};
+use crate::operate::control::{self, Code, ToggleAnswer};
 use crate::session::claim::Claim;
 use crate::session::lock::TargetLock;
 use crate::session::state::{TargetState, state_of};
 use crate::{Error, Target};
-use splice::Installed;
+use splice::{Cache, Installed, State};
 use tracee::{Pid, Process};
 
 /// An optimized target that is switched back and forth. Undo, redo and optimize by another command end this.
@@ -15,13 +15,14 @@ use tracee::{Pid, Process};
 pub struct Switch {
     process: Process,
     claim: Claim,
+    /// The newest generation.
     generation: u32,
     found: TargetState,
     /// The number of operator's undos when the target was opened. `None` for a stand-in, which accepts any
     /// number.
     undos: Option<u64>,
-    /// The current state; `None` after a failed switch.
-    now: Option<TargetState>,
+    /// The code that it executes now; `None` if unknown, as after a failed switch.
+    now: Option<Code>,
 }
 
 impl Switch {
@@ -35,14 +36,18 @@ impl Switch {
         let mut claim = Claim::stake(&process)?;
         let Target { installed, .. } = Target::open(pid)?;
         let undos = installed.as_ref().map(|i| i.anchor.undos);
-        let known = installed.as_ref().map(|i| (i.generation(), state_of(i)));
-        match known {
-            Some((generation, found @ (TargetState::Optimized | TargetState::Undone))) if generation > 0 => {
-                claim.say(found);
-                Ok(Self { process, claim, generation, found, undos, now: Some(found) })
-            }
-            _ => Err(Error::NotInstalled { pid }),
+        let installed = installed.ok_or(Error::NotInstalled { pid })?;
+        let (generation, found) = (installed.generation(), state_of(&installed));
+        if generation == 0 || !matches!(found, TargetState::Optimized | TargetState::Undone) {
+            return Err(Error::NotInstalled { pid });
         }
+        claim.say(found);
+        let mut switch = Self { process, claim, generation, found, undos, now: None };
+        // A comparison that died may have left an older generation in force.
+        let is_applied = |c: &Cache| c.header.state == State::Applied;
+        let is_known = found == TargetState::Undone || installed.of(generation).any(is_applied);
+        switch.now = is_known.then(|| switch.found_code());
+        Ok(switch)
     }
 
     /// Stands in for the process that opened the switch, to restore the target after that process's death.
@@ -67,7 +72,7 @@ impl Switch {
         self.found
     }
 
-    /// Returns the generation that is switched.
+    /// Returns the newest generation, which is in force afterwards if clones were in force before.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -79,22 +84,31 @@ impl Switch {
         self.claim.stands()
     }
 
-    /// Switches the target to a state. Returns `None` if this switch has brought it to that state already.
+    /// Returns the code that the target executed when it was opened.
+    #[must_use]
+    pub fn found_code(&self) -> Code {
+        match self.found {
+            TargetState::Optimized => Code::Clones(self.generation),
+            _ => Code::Originals,
+        }
+    }
+
+    /// Makes the target execute the given code. Returns `None` if it does already.
     ///
     /// # Errors
-    /// Returns the errors of `undo` and `redo`, and [`Error::Changed`] if another command has changed the
-    /// target.
-    pub fn to(&mut self, state: TargetState) -> Result<Option<ToggleAnswer>, Error> {
-        if self.now == Some(state) {
+    /// Returns the errors of `undo` and `redo`, [`Error::Changed`] if another command has changed the target,
+    /// and [`Error::NoSuchGeneration`].
+    pub fn to(&mut self, code: Code) -> Result<Option<ToggleAnswer>, Error> {
+        if self.now == Some(code) {
             return Ok(None);
         }
-        self.go(state).map(Some).map_err(|e| match e {
+        self.go(code).map(Some).map_err(|e| match e {
             Error::Tracee(e) => self.process.cause(e).into(),
             e => e,
         })
     }
 
-    fn go(&mut self, state: TargetState) -> Result<ToggleAnswer, Error> {
+    fn go(&mut self, code: Code) -> Result<ToggleAnswer, Error> {
         let pid = self.process.pid();
         if !self.process.is_alive() {
             return Err(tracee::Error::Gone(pid).into());
@@ -112,9 +126,15 @@ impl Switch {
         let is_ours = |i: &&Installed| i.generation() == self.generation && !i.is_counting() && !overruled(i);
         let installed = target.installed.as_ref().filter(is_ours).filter(|_| self.stands());
         let installed = installed.ok_or(Error::Changed { pid })?;
+        if let Code::Clones(generation) = code {
+            let known: Vec<u32> = installed.whole_generations().into_iter().map(|(g, _)| g).collect();
+            if !known.contains(&generation) {
+                return Err(Error::NoSuchGeneration { pid, generation, known });
+            }
+        }
         self.now = None;
-        let answer = control::locked_toggle(&target, installed, state)?;
-        self.now = Some(state);
+        let answer = control::locked_toggle(&target, installed, code)?;
+        self.now = Some(code);
         Ok(answer)
     }
 
@@ -123,7 +143,7 @@ impl Switch {
     /// # Errors
     /// Same as [`Switch::to`]; the call can be repeated.
     pub fn restore(&mut self) -> Result<(), Error> {
-        self.to(self.found).map(drop)
+        self.to(self.found_code()).map(drop)
     }
 
     /// Ends the claim. The target must be in the state in which it was found.

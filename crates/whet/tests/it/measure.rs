@@ -39,6 +39,11 @@ const SHORT: [&str; 4] = ["--rounds", "8", "--window", "0.03"];
 
 /// Counts the processes that are to restore a program.
 fn guards(guest: &Guest) -> usize {
+    guard_pids(guest).len()
+}
+
+/// Returns the processes that are to restore a program.
+fn guard_pids(guest: &Guest) -> Vec<i32> {
     let words = format!("restore-after-death\0{}\0", guest.pid());
     let folders = fs::read_dir("/proc").unwrap().flatten();
     folders
@@ -46,7 +51,8 @@ fn guards(guest: &Guest) -> usize {
             fs::read(f.path().join("cmdline"))
                 .is_ok_and(|c| c.windows(words.len()).any(|w| w == words.as_bytes()))
         })
-        .count()
+        .filter_map(|f| f.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// Checks that no process is left that would change the program, and nothing that records the comparison.
@@ -262,6 +268,60 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     assert_eq!(state(&guest), "optimized");
     nothing_is_left(&guest);
     guest.progresses(1);
+}
+
+/// Starts an optimized program with two generations of clones.
+fn twice_optimized() -> Guest {
+    let guest = optimized();
+    whet(&["optimize", &guest.arg(), "--shuffle", "2", "--only", "mix_some", "sum_up"]).exits(0);
+    guest
+}
+
+#[test]
+fn two_generations_are_compared() {
+    let guest = twice_optimized();
+    let newest = changed_text(guest.pid());
+    let answer = run(measure(&guest, &[&["--between", "1", "2"][..], &SHORT].concat()));
+    let json = answer.json();
+    assert_eq!((&json["between"], &json["pairs"]), (&serde_json::json!([1, 2]), &8.into()), "{json}");
+    assert!(json["switches"].as_u64().unwrap() >= 8, "{json}");
+    assert_eq!((state(&guest).as_str(), changed_text(guest.pid())), ("optimized", newest.clone()));
+    nothing_is_left(&guest);
+
+    let text = whet(&[&["measure", &guest.arg(), "--between", "2", "1"], &SHORT[..]].concat()).stdout;
+    assert!(text.contains("generation 2") && text.contains("generation 1"), "{text}");
+    let error = run(measure(&guest, &["--between", "1", "7"])).exits(3).json()["error"].clone();
+    assert_eq!(error["code"], "no_such_generation");
+    assert!(error["message"].as_str().unwrap().ends_with("its generations: 1, 2"), "{error}");
+    assert_eq!((state(&guest).as_str(), changed_text(guest.pid())), ("optimized", newest));
+    nothing_is_left(&guest);
+}
+
+#[test]
+fn a_dead_comparison_of_generations_leaves_what_undo_and_redo_put_right() {
+    let guest = twice_optimized();
+    let newest = changed_text(guest.pid());
+    let kill = |pid: i32| {
+        let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        assert!(killed.unwrap().success());
+    };
+    for right in ["redo", "undo"] {
+        let mut command = measure(&guest, &["--between", "1", "2", "--rounds", "50", "--window", "1"]);
+        let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let older = || changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty();
+        wait_until("the older generation", older);
+        // First the process that restores, then the one that compares.
+        guard_pids(&guest).into_iter().for_each(kill);
+        kill(pid_of(&child.0));
+        let _ = child.0.wait();
+        guest.progresses(1);
+        assert_eq!(state(&guest), "optimized");
+        whet(&[right, &guest.arg()]).exits(0);
+        let wanted = if right == "redo" { newest.clone() } else { Default::default() };
+        assert_eq!(changed_text(guest.pid()), wanted, "{right}");
+        whet(&["verify", &guest.arg()]).exits(0);
+        guest.progresses(1);
+    }
 }
 
 #[test]
