@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Measures the share that each pass has in the gain: builds with all passes and with all but one, on the same
-server under the same load.
+"""Measures what each pass gains: a build with all passes against a build without this pass, as two
+generations in one server.
 
-Each round has a server of its own, profiled once. By this profile the server is rebuilt again and again, each
-time with one other pass left out, in random order. Each rebuild is compared with the original code by pairs
-of windows (see tools/measure.py). A gain is user CPU per query without clones over user CPU per query with
-clones, over all windows: no pass changes the kernel's part. A pass's share is the gain with all passes over
-the gain without this pass, within each round; more than 1 means that the pass helps. The build with all
-passes is made twice a round, and shares use both builds together. "nothing" is the share of one of these
-builds in the other, which only the place of a layout can cause. Shares do not multiply up to the whole: one
-pass may do what another leaves undone. Beside the share stands what `whet explain` reports of each build by
-the counts, without noise: taken branches, instructions, indirect calls and calls through the PLT in the
-clones, compared with the same functions' originals, and the numbers of hot cache lines and pages.
+Each round has a server of its own, profiled once. All builds use this profile. A build without one pass, and
+the build with all passes, are compared by `whet measure --between`: pairs of short windows in random order,
+between which one stop puts the other generation in force. The figure is the work per CPU second of the build
+with all passes, divided by that of the build without the pass: more than 1 means that the pass helps. "A/A"
+compares two builds with all passes: they differ in their addresses alone, so this is the error of the method.
+
+Beside it stands what the counts say of the clones of each build, without noise: the change that the pass
+makes to executed instructions, taken branches, calls, returns and indirect branches, and to the number of hot
+cache lines and pages.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
+
+A thousand pairs take eight minutes and show a difference of 1%. The default of 300 pairs takes two and a half
+for each pass and round.
 """
 
 import argparse
@@ -21,7 +23,6 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -29,7 +30,6 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 from loaded import LOADS, loaded  # noqa: E402
-from measure import MeasureError, Window, measure, user_gain, whole_pairs  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
 from run import table  # noqa: E402
 from server import ServerError, exit_on_signals  # noqa: E402
@@ -40,71 +40,84 @@ PASSES = [
     "blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs", "calls", "words",
     "libraries", "huge-pages",
 ]  # fmt: skip
-ALL, AGAIN = "all", "nothing"
-RESAMPLES = 2000
-
-Pair = dict[str, Window]
+CONTROL = "A/A"
+COUNTS = ["instructions", "taken_branches", "calls", "returns", "indirect_calls", "indirect_jumps", "hot_lines", "hot_pages"]
+# A window, the pause before it and a stop, in seconds. A comparison has two windows for each pair.
+WINDOW, OVERHEAD = 0.2, 0.06
 
 
 @dataclass
-class Build:
-    """A build with one pass left out: its windows, and its executed events before and after, by the
-    counts."""
+class Comparison:
+    """One build without a pass against the build with all passes, in one server."""
 
-    pairs: list[Pair]
-    before: dict[str, int]
-    after: dict[str, int]
+    left_out: str
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    stop_ms: float
+    # Executed events and hot places in the clones of the build without the pass, and of the other.
+    without: dict[str, int]
+    whole: dict[str, int]
 
 
-def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> dict[str, Build]:
-    """Returns the builds of a round, by the pass that was left out."""
-    left_out = [ALL, AGAIN, *args.passes]
-    rng.shuffle(left_out)
-    builds: dict[str, Build] = {}
+def build(whet: Whet, pid: int, profile: Path, left_out: str | None) -> tuple[int, dict[str, int]]:
+    """Builds a generation by a profile. Returns its number and the counts of its clones."""
+    words = ["--without", left_out] if left_out else []
+    answer = whet.run("optimize", pid, "--profile", profile, *words)
+    if answer["dyno"] is None:
+        raise WhetError("nothing was rebuilt by the profile")
+    return answer["generation"], answer["dyno"]["after"]
+
+
+def compare(args: argparse.Namespace, server, whole: tuple, other: tuple, name: str, seed: int) -> Comparison:
+    """Compares two generations: how much more work the first does for the same CPU time."""
+    words = ["--between", other[0], whole[0], "--rounds", args.pairs, "--window", WINDOW, "--seed", seed]
+    limit = 60 + 2 * args.pairs * (WINDOW + OVERHEAD) * 2
+    # Exit code 7 says that the interval is wide. It is a result too.
+    code, answer, errors = args.whet.try_run("measure", server.pid, "--mysql-socket", server.socket, *words, timeout=limit)
+    factor = answer.get("combined_improvement_factor")
+    if code not in (0, 7) or not factor:
+        raise WhetError(f"the comparison ended with {code}: {errors.strip() or json.dumps(answer)[:2000]}")
+    stop = answer["stop_ms"]["median"]
+    return Comparison(name, factor["value"], factor["low"], factor["high"], answer["pairs"], stop, other[1], whole[1])
+
+
+def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> list[Comparison]:
+    """Compares all builds of a round."""
+    names = [CONTROL, *args.passes]
+    rng.shuffle(names)
+    found = []
     with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, loaded(args.server, args.load, args.threads) as server:
         profile = Path(folder) / "profile"
         args.whet.run("optimize", server.pid)
         args.whet.run("profile", "export", server.pid, "-o", profile)
-        for name in left_out:
-            without = [] if name in (ALL, AGAIN) else ["--without", name]
-            dyno = args.whet.run("optimize", server.pid, "--profile", profile, *without)["dyno"]
-            if dyno is None:
-                raise WhetError("nothing was rebuilt by the profile")
-            result = measure(server.pid, server.socket, pairs=args.pairs, whet=args.whet, seed=rng.randrange(1 << 32))
-            pairs = whole_pairs([Window(**w) for w in result["windows"]])
-            builds[name] = Build(pairs, dyno["before"], dyno["after"])
-            print(f"round {number}, without {name}: x{user_gain(pairs):.3f}", file=sys.stderr, flush=True)
-    return builds
+        for name in names:
+            # Both are built anew for each comparison, in random order, so that age and place favour no side.
+            order = [None, name if name != CONTROL else None]
+            swap = rng.random() < 0.5
+            builds = [build(args.whet, server.pid, profile, left_out) for left_out in (order[::-1] if swap else order)]
+            whole, other = builds[::-1] if swap else builds
+            one = compare(args, server, whole, other, name, rng.randrange(1 << 32))
+            found.append(one)
+            print(
+                f"round {number}, {name}: x{one.ratio:.4f} ({one.low:.4f}-{one.high:.4f}), {one.pairs} pairs",
+                file=sys.stderr,
+                flush=True,
+            )
+    return found
 
 
-def share(rounds: list[dict[str, Build]], name: str, rng: random.Random) -> dict:
-    """Returns the median over rounds of the ratio of two gains, with a 95% interval: rounds are drawn, then
-    pairs in each."""
-
-    def of_round(one: dict[str, Build], draw: Callable[[list[Pair]], list[Pair]]) -> float:
-        whole = one[ALL].pairs + ([] if name == AGAIN else one[AGAIN].pairs)
-        return user_gain(draw(whole)) / user_gain(draw(one[name].pairs))
-
-    def resampled() -> float:
-        drawn = rng.choices(rounds, k=len(rounds))
-        return median(of_round(r, lambda some: rng.choices(some, k=len(some))) for r in drawn)
-
-    samples = sorted(resampled() for _ in range(RESAMPLES))
-    tail = RESAMPLES // 40
-    point = median(of_round(r, lambda some: some) for r in rounds)
-    return {"ratio": point, "low": samples[tail], "high": samples[-tail - 1]}
-
-
-def executed(rounds: list[dict[str, Build]], name: str) -> list[str]:
-    """Returns the executed events of a build: changes against the originals, and what is hot; medians over
-    rounds."""
+def row(name: str, rounds: list[list[Comparison]]) -> list[str]:
+    """Returns the row of one pass: medians over rounds."""
+    of_it = [c for one in rounds for c in one if c.left_out == name]
 
     def change(key: str) -> str:
-        ratios = [r[name].after[key] / r[name].before[key] for r in rounds if r[name].before[key]]
+        ratios = [c.whole[key] / c.without[key] for c in of_it if c.without[key]]
         return f"{median(ratios) - 1:+.1%}" if ratios else "none"
 
-    changes = map(change, ["taken_branches", "instructions", "indirect_calls", "plt_calls"])
-    return [*changes, *(f"{median(r[name].after[key] for r in rounds):.0f}" for key in ("hot_lines", "hot_pages"))]
+    ratio, low, high = (median(getattr(c, key) for c in of_it) for key in ("ratio", "low", "high"))
+    return [name, f"x{ratio:.3f} ({low:.3f}-{high:.3f})", *map(change, COUNTS)]
 
 
 def main() -> int:
@@ -112,8 +125,8 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--server", choices=NAMES, default=NAMES[0])
     p.add_argument("--load", default="oltp_point_select", choices=LOADS)
-    p.add_argument("--pairs", type=int, default=40)
-    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--pairs", type=int, default=300)
+    p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--threads", type=int, default=4)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--whet", type=Whet, default=None)
@@ -124,24 +137,17 @@ def main() -> int:
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    rounds: list[dict[str, Build]] = []
+    rounds: list[list[Comparison]] = []
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
-            kept = [{name: asdict(build) for name, build in one.items()} for one in rounds]
+            kept = [[asdict(c) for c in one] for one in rounds]
             args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
-    except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
+    except (FetchError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
         return 1
-    print(f"{args.server}, {args.load}: user CPU per query, without whet / with")
-    rows = []
-    for name in [ALL, AGAIN, *args.passes]:
-        whole = median(user_gain(r[name].pairs) for r in rounds)
-        of_it = share(rounds, name, rng)
-        told = "" if name == ALL else f"x{of_it['ratio']:.3f} ({of_it['low']:.3f}-{of_it['high']:.3f})"
-        rows.append([name, f"x{whole:.3f}", told, *executed(rounds, name)])
-    head = ["built without", "gain", "the pass's share (95% interval)"]
-    print(table([*head, "taken branches", "instructions", "indirect calls", "PLT calls", "hot lines", "hot pages"], rows))
+    print(f"{args.server}, {args.load}: work per CPU second with the pass / without it; and what the pass changes by the counts")
+    print(table(["pass", "gain (95% interval)", *(c.replace("_", " ") for c in COUNTS)], [row(n, rounds) for n in [CONTROL, *args.passes]]))
     return 0
 
 
