@@ -151,11 +151,9 @@ impl Watch {
             let passed = self.looks.wrapping_sub(k.at);
             if k.times == 0 || k.target.is_some() {
                 now.push(pid);
-            } else if k.times < NEW {
-                later.push((false, passed, pid));
-            } else if passed >= LOOKS_PER_LOOKUP {
-                // Of these, the processes whose last reading was longest ago come first.
-                later.push((true, u32::MAX - passed, pid));
+            } else if k.times < NEW || passed >= LOOKS_PER_LOOKUP {
+                // New processes come first, then those whose last reading was longest ago.
+                later.push((k.times >= NEW, u32::MAX - passed, pid));
             }
         }
         later.sort_unstable();
@@ -312,6 +310,26 @@ mod tests {
         let found =
             (0..LOOKS_PER_LOOKUP).filter(|_| !watch.look(&rules, 40 * S, 40 * S).0.is_empty()).count();
         assert!(found > 0);
+    }
+
+    /// Where processes begin and end all the time, a new process still becomes a target soon.
+    #[test]
+    fn nobody_waits_for_ever_among_many_new_processes() {
+        let fake = Fake(tempfile::tempdir().unwrap());
+        let mut watch = Watch::new(fake.0.path());
+        let rules = [rule(Some("server"), None)];
+        let mut found = None;
+        for look in 0..4 {
+            for i in 0..200 {
+                fake.put(1000 + 200 * look + i, "/bin/sh", 0, 1);
+            }
+            if look == 1 {
+                fake.put(1199, "/usr/bin/server", 0, 1);
+            }
+            let (seen, _) = watch.look(&rules, look.unsigned_abs() * S, 20 * S);
+            found = found.or(seen.first().map(|s| s.id.pid));
+        }
+        assert_eq!(found, Some(1199));
     }
 
     #[test]
