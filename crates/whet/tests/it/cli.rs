@@ -505,7 +505,7 @@ fn man_pages_and_completions() {
             assert!(text(completion).contains(command), "{command} in {completion}");
         }
     }
-    assert!(text("whet.1").contains(".SH \"EXIT CODES\"\n.nf\n\\&  0 done "));
+    assert!(text("whet.1").contains(".SH \"EXIT CODES\"\n.nf\n\\&  0 success "));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), files.len());
     fs::remove_dir_all(&folder).unwrap();
     // If the folder cannot be made, the file in its place stays.
