@@ -46,11 +46,13 @@ pub(crate) enum Kind {
     Over { cond: u8, over: u32 },
     /// One instruction of a counter.
     Count { step: Step, offset: u32 },
-    /// A comparison of a register with a word of [`Plan::constants`].
-    Compare { register: u8, constant: u32 },
+    /// The store of the scratch register with which a guard on a pointer in memory begins.
+    Spill,
+    /// A comparison of a register with a word of [`Plan::constants`]. `first`: the guard begins with it.
+    Compare { register: u8, constant: u32, first: bool },
     /// A direct call of a function or of its rest, for the call at this place.
     Direct { to: Avma },
-    /// An instruction of an inlined callee, from [`Plan::borrowed`].
+    /// An instruction of an inlined callee or of a guard, from [`Plan::borrowed`].
     Borrowed { index: u32 },
     /// A direct call whose callee is inlined.
     Inlined,
@@ -86,7 +88,7 @@ pub(crate) struct PlannedTable {
     pub(crate) disp_at: u8,
 }
 
-/// An instruction of an inlined callee.
+/// An instruction of an inlined callee or of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Borrowed {
     pub(crate) bytes: InstBytes,

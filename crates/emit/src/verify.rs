@@ -38,6 +38,7 @@ use crate::count;
 use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
+use crate::pointer_guard::SPILL;
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
@@ -136,7 +137,7 @@ impl Verifier<'_> {
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy | Link::Again, o) => self.copy(o?, &step.got, step.bytes)?,
-                (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
+                (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp || step.bytes == SPILL => {
                     self.guarded(&step, &mut steps, calls)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,

@@ -28,6 +28,7 @@ mod error;
 mod examine;
 mod expression;
 mod frame;
+mod guard;
 mod hunt;
 mod inline;
 mod lockstep;

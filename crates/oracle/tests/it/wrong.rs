@@ -160,7 +160,7 @@ fn a_guard_with_a_wrong_table_is_found() {
         constants.map(|at| (at, memory.u64(at).unwrap().wrapping_add(8).to_le_bytes().to_vec())).collect()
     };
     let report = run_inlining(&other);
-    assert!(says(&report, "the table leads elsewhere than the call behind the guard"), "{report}");
+    assert!(says(&report, "the call behind the guard leads elsewhere than the guarded call"), "{report}");
 }
 
 #[test]
