@@ -7,7 +7,7 @@ use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
-use crate::{inline, pointer_guard, table};
+use crate::{inline, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, Refusal};
 use iced_x86::Code;
@@ -240,7 +240,12 @@ impl Encoder<'_> {
         }
         let link = match (item.kind, item.inst) {
             (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
-            (Kind::Direct { .. } | Kind::Borrowed { .. } | Kind::Compare { first: false, .. }, _)
+            (
+                Kind::Direct { .. }
+                | Kind::Borrowed { first: false, .. }
+                | Kind::Compare { first: false, .. },
+                _,
+            )
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) if self.plan.is_again(index) => Link::Again,
             (_, Some(_)) => Link::Copy,
@@ -293,7 +298,6 @@ impl Encoder<'_> {
                 self.out.bytes.extend([0x70 | cond, over]);
             }
             Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
-            Kind::Spill => self.out.bytes.extend(pointer_guard::SPILL),
             Kind::Compare { register, constant, .. } => {
                 let word = self.places.constants.add(8 * u64::from(constant));
                 self.out.bytes.extend(inline::compare(register));
@@ -303,7 +307,7 @@ impl Encoder<'_> {
                 self.out.bytes.push(0xe8);
                 self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::Borrowed { index } => {
+            Kind::Borrowed { index, .. } => {
                 let borrowed = self.plan.borrowed.get(index as usize).ok_or(Refusal::RoundTrip)?;
                 self.out.bytes.extend(borrowed.bytes.as_slice());
                 if let Some((at, to)) = borrowed.operand {

@@ -19,7 +19,7 @@
 use crate::inline_body::{Part, parts};
 use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_len};
 use crate::plan::{Builder, disp32_at};
-use crate::pointer_guard::{Pointer, RESTORE, SCRATCH, pointer};
+use crate::pointer_guard::{Pointer, RESTORE, SCRATCH, SPILL, pointer, with_immediate};
 use crate::request::{Guard, InlineSite};
 use addr::Avma;
 use code::{Inst, InstBytes, Refusal};
@@ -27,8 +27,6 @@ use iced_x86::{Code, Instruction, Register};
 
 /// Size of a comparison of a register with a word in memory. Bytes.
 const COMPARE_LEN: u32 = 7;
-/// Size of the store of the scratch register. Bytes.
-const SPILL_LEN: u32 = 5;
 /// Size of a direct call. Bytes.
 const CALL_LEN: u32 = 5;
 /// The condition number of `jne`.
@@ -105,6 +103,10 @@ impl Builder<'_> {
 
     /// Plans the comparison of a guard; returns `false` if the call is of another kind.
     fn compare(&mut self, call: &Inst, guard: Guard, callee: Avma) -> Result<bool, Refusal> {
+        if let (Guard::Pointer, Some(compare)) = (guard, with_immediate(call, callee)) {
+            self.add(call.at, Borrowed { bytes: compare, operand: None }, true)?;
+            return Ok(true);
+        }
         let (register, value, load) = match (guard, pointer(call)) {
             (Guard::Table { register, table }, _) if table_call(&call.decoded).is_some() => {
                 (register, table, None)
@@ -115,17 +117,18 @@ impl Builder<'_> {
         };
         let constant = u32::try_from(self.plan.constants.len()).map_err(|_| Refusal::TooLarge)?;
         self.plan.constants.push(value.0);
-        let push = |b: &mut Self, kind, len| {
-            b.plan.items.push(Item { kind, len, inst: None, original: call.at });
+        let fixed = |bytes: &[u8]| {
+            let bytes = InstBytes::new(bytes).ok_or(Refusal::RoundTrip)?;
+            Ok(Borrowed { bytes, operand: None })
         };
         if let Some(load) = load {
-            push(self, Kind::Spill, SPILL_LEN);
-            self.add(call.at, Borrowed { bytes: load, operand: None })?;
+            self.add(call.at, fixed(&SPILL)?, true)?;
+            self.add(call.at, Borrowed { bytes: load, operand: None }, false)?;
         }
-        push(self, Kind::Compare { register, constant, first: load.is_none() }, COMPARE_LEN);
+        let kind = Kind::Compare { register, constant, first: load.is_none() };
+        self.plan.items.push(Item { kind, len: COMPARE_LEN, inst: None, original: call.at });
         if load.is_some() {
-            let bytes = InstBytes::new(&RESTORE).ok_or(Refusal::RoundTrip)?;
-            self.add(call.at, Borrowed { bytes, operand: None })?;
+            self.add(call.at, fixed(&RESTORE)?, false)?;
         }
         Ok(true)
     }
@@ -168,15 +171,15 @@ impl Builder<'_> {
         } else {
             None
         };
-        self.add(original, Borrowed { bytes: inst.bytes, operand })
+        self.add(original, Borrowed { bytes: inst.bytes, operand }, false)
     }
 
-    /// Adds an instruction to the code for the call at `original`.
-    fn add(&mut self, original: Avma, borrowed: Borrowed) -> Result<(), Refusal> {
+    /// Adds an instruction to the code for the call at `original`. `first`: a guard begins with it.
+    fn add(&mut self, original: Avma, borrowed: Borrowed, first: bool) -> Result<(), Refusal> {
         let index = u32::try_from(self.plan.borrowed.len()).map_err(|_| Refusal::TooLarge)?;
         let len = u32::try_from(borrowed.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
         self.plan.borrowed.push(borrowed);
-        self.plan.items.push(Item { kind: Kind::Borrowed { index }, len, inst: None, original });
+        self.plan.items.push(Item { kind: Kind::Borrowed { index, first }, len, inst: None, original });
         Ok(())
     }
 

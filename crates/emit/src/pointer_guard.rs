@@ -2,6 +2,7 @@
 //!
 //! | call | before the `jne` to the original call |
 //! |---|---|
+//! | `call *p`, f below 2 GiB | `cmp $f, p` |
 //! | `call *%r` | `cmp f, %r` |
 //! | `call *m` | `mov %r11, -8(%rsp)`; `mov m, %r11`; `cmp f, %r11`; `mov -8(%rsp), %r11` |
 //!
@@ -11,11 +12,12 @@
 //! before any call.
 //!
 //! Law 2 (one to one): no register differs at the call, so it does not matter which registers the callee
-//! reads. The status flags differ; a call passes none (System V psABI 3.2.1). The word below the stack
-//! pointer differs; the call overwrites it. Until then nothing reads it but the second `mov`: a function that
+//! reads. The status flags differ; a call passes none (System V psABI 3.2.1). In the last form the word below
+//! the stack pointer differs; the call overwrites it. Until then nothing reads it but the second `mov`: a function that
 //! calls keeps nothing below its stack pointer, and a signal handler leaves 128 bytes there as they are (psABI
 //! 3.2.2). If the read of the pointer faults, all registers are those of the original.
 
+use addr::Avma;
 use code::{Inst, InstBytes};
 use iced_x86::{Code, OpKind, Register};
 
@@ -56,23 +58,33 @@ pub(crate) fn pointer(inst: &Inst) -> Option<Pointer> {
     load(inst.bytes.as_slice()).filter(|_| !reads_stack).map(Pointer::Memory)
 }
 
-/// Returns the load of the scratch register for a call through memory without prefixes other than REX: opcode
-/// `ff /2` becomes `8b` (Intel SDM volume 2, 2.2.1).
+/// Returns the comparison of a call's pointer with an immediate operand, if the callee's entry fits one.
+pub(crate) fn with_immediate(call: &Inst, callee: Avma) -> Option<InstBytes> {
+    pointer(call)?;
+    let immediate = i32::try_from(callee.0).ok()?.to_le_bytes();
+    let compare = with_operand(call.bytes.as_slice(), 0x48, 0x81, 7)?;
+    InstBytes::new(&[&compare[..], &immediate].concat())
+}
+
+/// Returns the load of the scratch register for a call through memory.
 fn load(call: &[u8]) -> Option<InstBytes> {
-    let (rex, rest) = match *call.first()? {
-        rex @ 0x40..=0x4f => (rex, call.get(1..)?),
+    InstBytes::new(&with_operand(call, 0x4c, 0x8b, SCRATCH & 7)?)
+}
+
+/// Returns another instruction with the operand of a call (`ff /2`) that has no prefix but REX: with these
+/// bits in the REX prefix, this opcode, and this number in the `reg` field (Intel SDM volume 2, 2.2.1).
+fn with_operand(call: &[u8], rex: u8, opcode: u8, reg: u8) -> Option<Vec<u8>> {
+    let (own, rest) = match *call.first()? {
+        own @ 0x40..=0x4f => (own, call.get(1..)?),
         _ => (0x40, call),
     };
     let [0xff, modrm, operand @ ..] = rest else { return None };
-    let mut load = vec![0x4c | rex & 3, 0x8b, modrm & 0xc7 | (SCRATCH & 7) << 3];
-    load.extend(operand);
-    InstBytes::new(&load)
+    Some([&[rex | own & 3, opcode, modrm & 0xc7 | reg << 3], operand].concat())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use addr::Avma;
     use iced_x86::{Decoder, DecoderOptions};
 
     fn inst(bytes: &[u8]) -> Inst {
@@ -102,12 +114,20 @@ mod tests {
                 (address, i.memory_displacement64(), i.memory_segment())
             };
             assert_eq!(operand(&load), operand(&call.decoded), "{load}");
+            let compare = with_immediate(&call, Avma(0x7fff_fff0)).unwrap();
+            let compare = inst(compare.as_slice()).decoded;
+            assert_eq!((compare.code(), compare.immediate32to64()), (Code::Cmp_rm64_imm32, 0x7fff_fff0));
+            assert_eq!(operand(&compare), operand(&call.decoded), "{compare}");
+            assert_eq!(with_immediate(&call, Avma(0x8000_0000)), None);
         }
     }
 
     #[test]
     fn other_calls_are_left_alone() {
-        assert_eq!(pointer(&inst(&[0x41, 0xff, 0xd4])), Some(Pointer::Register(12)));
+        let by_register = inst(&[0x41, 0xff, 0xd4]);
+        assert_eq!(pointer(&by_register), Some(Pointer::Register(12)));
+        let compare = with_immediate(&by_register, Avma(1)).unwrap();
+        assert_eq!(compare.as_slice(), [0x49, 0x81, 0xfc, 1, 0, 0, 0]);
         let calls: [&[u8]; 6] = [
             &[0xe8, 0, 0, 0, 0],
             &[0xff, 0xd4],

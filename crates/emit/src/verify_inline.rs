@@ -6,7 +6,7 @@
 //! 2. Behind a comparison that ~ an indirect call is a `jne` to the copy of that call. Control reaches the
 //!    two from nowhere else. So if the `jne` is not taken, the register holds the table, which is constant
 //!    and leads to the callee; or the pointer that the call reads is the callee's entry. A pointer in memory
-//!    is compared in a register, which is saved before and restored before the `jne`. A direct call whose destination ~ the callee follows, or a path through the
+//!    may be compared in a register, which is saved before and restored before the `jne`. A direct call whose destination ~ the callee follows, or a path through the
 //!    callee; then an address ~ behind the call.
 //! 3. Where control leaves that path, a jump on the same condition leads to a direct call. The call's
 //!    destination ~ the destination of the callee's jump, and its next ~ behind the call. Nothing on the path
@@ -108,6 +108,9 @@ impl Verifier<'_> {
                     && (self.clones.constant)(slot) == Some(callee)
             }
             Guard::Pointer if was.code() != Code::Call_rm64 => false,
+            Guard::Pointer if first.got.code() == Code::Cmp_rm64_imm32 => {
+                reads_same(&first.got, was) && first.got.immediate32to64().cast_unsigned() == callee.0
+            }
             Guard::Pointer if was.op0_kind() == OpKind::Register => {
                 self.compared(&first.got)? == (was.op0_register(), callee)
             }
@@ -116,7 +119,9 @@ impl Verifier<'_> {
                 let compare = within(steps.next()?, call.at)?.got;
                 let restore = within(steps.next()?, call.at)?;
                 first.bytes == SPILL
-                    && loads_scratch(&load, was)
+                    && load.code() == Code::Mov_r64_rm64
+                    && load.op0_register() == Register::R11
+                    && reads_same_memory(&load, was)
                     && self.compared(&compare)? == (Register::R11, callee)
                     && restore.bytes == RESTORE
             }
@@ -202,17 +207,25 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns whether an instruction loads the word that a call reads into the scratch register. The call must
-/// not read relative to the stack pointer or to its own address.
-fn loads_scratch(load: &Instruction, call: &Instruction) -> bool {
+/// Returns whether an instruction's first operand is the pointer through which a call goes.
+fn reads_same(got: &Instruction, call: &Instruction) -> bool {
+    match got.op0_kind() {
+        OpKind::Register => call.op0_kind() == OpKind::Register && got.op0_register() == call.op0_register(),
+        _ => reads_same_memory(got, call),
+    }
+}
+
+/// Returns whether an instruction's memory operand is that of a call. The call must not read relative to the
+/// stack pointer or to its own address.
+fn reads_same_memory(got: &Instruction, call: &Instruction) -> bool {
     let address = |i: &Instruction| {
         let parts = (i.memory_base(), i.memory_index(), i.memory_index_scale());
         (parts, i.memory_displacement64(), i.memory_segment())
     };
-    load.code() == Code::Mov_r64_rm64
-        && load.op0_register() == Register::R11
-        && load.op1_kind() == OpKind::Memory
-        && address(load) == address(call)
+    let has_memory = |i: &Instruction| i.op_kinds().any(|k| k == OpKind::Memory);
+    has_memory(got)
+        && has_memory(call)
+        && address(got) == address(call)
         && call.memory_base() != Register::RSP
         && !call.is_ip_rel_memory_operand()
 }

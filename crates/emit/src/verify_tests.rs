@@ -320,42 +320,45 @@ fn a_wrong_inline_site_is_found() {
 }
 
 /// `call *%rdx; call *8(%rax,%rcx,2); xor %eax, %eax; ret`: both calls are guarded, the second has an inlined
-/// callee.
+/// callee. The callee's entry fits an immediate operand or not.
 #[test]
 fn a_wrong_guard_on_a_pointer_is_found() {
-    let leaf = graph::graph(LEAF.0, &[0x8b, 0x47, 0x04, 0xc3]);
-    let leaf = Body { cfg: &leaf, path: &[BlockId(0)], lsda: None };
-    let cfg = graph::graph(0x40_0000, &[0xff, 0xd2, 0xff, 0x54, 0x48, 0x08, 0x31, 0xc0, 0xc3]);
-    let guard = Some(Guard::Pointer);
-    let direct = InlineSite { call: 0, callee: LEAF, body: None, guard };
-    let inlined = InlineSite { call: 1, callee: LEAF, body: Some(leaf), guard };
-    let f = Function {
-        order: vec![BlockId(0)],
-        hot: 1,
-        inline_sites: vec![direct, inlined],
-        ..function(&cfg, &mut Rng(1))
-    };
-    let (plan, good) = make(&f, &[]);
-    assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
-    let starts = [
-        &[0x48, 0x3b, 0x15][..],
-        &[0x4c, 0x89, 0x5c, 0x24, 0xf8, 0x4c, 0x8b, 0x5c, 0x48, 0x08, 0x4c, 0x3b, 0x1d],
-    ];
-    for start in starts {
-        assert!(good.bytes.windows(start.len()).any(|w| w == start), "{:x?}", good.bytes);
-    }
-    every_bit_counts(&f, &plan, &good);
-    // Another expected function.
-    for n in 0..2 {
-        let mut other = plan.clone();
-        other.constants[n] += 8;
-        assert!(check(&f, &other, &good, &[]).is_err());
-        let mut f = f.clone();
-        f.inline_sites[n].callee = LEAF.add(8);
-        assert!(check(&f, &plan, &good, &[]).is_err());
-        // A guard on a table is another proof.
-        f.inline_sites[n] = InlineSite { guard: Some(Guard::Table { register: 0, table: TABLE }), ..direct };
-        assert!(check(&f, &plan, &good, &[]).is_err());
+    const HIGH: u64 = 0x8000_0000;
+    for (at, callee) in [(0x40_0000, LEAF), (HIGH + 0x40_0000, LEAF.add(HIGH))] {
+        let leaf = graph::graph(callee.0, &[0x8b, 0x47, 0x04, 0xc3]);
+        let leaf = Body { cfg: &leaf, path: &[BlockId(0)], lsda: None };
+        let cfg = graph::graph(at, &[0xff, 0xd2, 0xff, 0x54, 0x48, 0x08, 0x31, 0xc0, 0xc3]);
+        let guard = Some(Guard::Pointer);
+        let direct = InlineSite { call: 0, callee, body: None, guard };
+        let inlined = InlineSite { call: 1, callee, body: Some(leaf), guard };
+        let f = Function {
+            order: vec![BlockId(0)],
+            hot: 1,
+            inline_sites: vec![direct, inlined],
+            ..function(&cfg, &mut Rng(1))
+        };
+        let (plan, good) = make(&f, &[]);
+        assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
+        let starts: [&[u8]; 2] = match plan.constants[..] {
+            [] => [&[0x48, 0x81, 0xfa, 0, 0, 0x41, 0], &[0x48, 0x81, 0x7c, 0x48, 0x08, 0, 0, 0x41, 0]],
+            _ => [&[0x48, 0x3b, 0x15], &[0x4c, 0x89, 0x5c, 0x24, 0xf8, 0x4c, 0x8b, 0x5c, 0x48, 0x08, 0x4c]],
+        };
+        for start in starts {
+            assert!(good.bytes.windows(start.len()).any(|w| w == start), "{:x?}", good.bytes);
+        }
+        every_bit_counts(&f, &plan, &good);
+        for n in 0..2 {
+            // Another expected function; the guard on a table is another proof.
+            let mut other = plan.clone();
+            other.constants.iter_mut().for_each(|c| *c += 8);
+            assert_eq!(check(&f, &other, &good, &[]).is_err(), !plan.constants.is_empty());
+            let mut f = f.clone();
+            f.inline_sites[n].callee = callee.add(8);
+            assert!(check(&f, &plan, &good, &[]).is_err());
+            let guard = Some(Guard::Table { register: 0, table: TABLE });
+            f.inline_sites[n] = InlineSite { guard, callee, ..f.inline_sites[n] };
+            assert!(check(&f, &plan, &good, &[]).is_err());
+        }
     }
 }
 

@@ -113,12 +113,16 @@ impl Lockstep<'_> {
     /// it is not the comparison that the call needs.
     fn asked(&mut self, call: &Instruction, loaded: bool) -> Result<Result<Asked, Option<Verdict>>, Error> {
         let compare = self.b.next(&mut self.memo.code.1, self.atlas)?;
-        if !compares(&compare.inst) {
+        let inst = compare.inst;
+        let register = inst.op0_register();
+        let (value, constant) = if inst.op1_kind() == OpKind::Immediate32to64 {
+            (self.pointer(&inst), inst.immediate32to64().cast_unsigned())
+        } else if compares(&inst) {
+            let word = self.b.memory().u64(Avma(inst.ip_rel_memory_address()))?;
+            (self.b.now.gprs.get(register.number()).copied(), word)
+        } else {
             return Ok(Err(self.wrong("the guard does not ask for what the call reads")));
-        }
-        let register = compare.inst.op0_register();
-        let value = self.b.now.gprs.get(register.number()).copied();
-        let constant = self.b.memory().u64(Avma(compare.inst.ip_rel_memory_address()))?;
+        };
         let (callee, read) = if !loaded && is_table_of(call, register) {
             // In the originals' world the table is as it was before any redirect.
             let slot = Avma(constant.wrapping_add(call.memory_displacement64()));
@@ -152,18 +156,18 @@ impl Lockstep<'_> {
         }
     }
 
-    /// Returns the function pointer that a call on the clones' side reads now. The registers of the address
+    /// Returns the function pointer that an instruction on the clones' side reads now in its first operand. The registers of the address
     /// are those of the originals' side: the guard may have loaded one of them.
-    fn pointer(&self, call: &Instruction) -> Option<u64> {
+    fn pointer(&self, inst: &Instruction) -> Option<u64> {
         let gpr = |r: Register| match r {
             Register::None => Some(0),
             r => self.a.now.gprs.get(r.number()).copied(),
         };
-        if call.op0_kind() == OpKind::Register {
-            return self.b.now.gprs.get(call.op0_register().number()).copied();
+        if inst.op0_kind() == OpKind::Register {
+            return self.b.now.gprs.get(inst.op0_register().number()).copied();
         }
-        let index = gpr(call.memory_index())?.wrapping_mul(u64::from(call.memory_index_scale()));
-        let at = gpr(call.memory_base())?.wrapping_add(index).wrapping_add(call.memory_displacement64());
+        let index = gpr(inst.memory_index())?.wrapping_mul(u64::from(inst.memory_index_scale()));
+        let at = gpr(inst.memory_base())?.wrapping_add(index).wrapping_add(inst.memory_displacement64());
         self.b.memory().u64(Avma(at)).ok()
     }
 }

@@ -6,8 +6,8 @@
 //! | clone | original | |
 //! |---|---|---|
 //! | `cmp` of the register from which the call comes with a table's address, `jne` | – | the flags are dead; the branch must go the way that the register says, and the table must lead where the call behind the guard leads |
-//! | `cmp` of the function pointer through which the call goes with a function's entry, `jne` | – | the flags are dead; the branch must go the way that the pointer says, and the entry must be that of the function that is called behind the guard |
-//! | for a pointer in memory: a store of a register below the stack pointer, a load of the pointer into the register; behind the `cmp` a load of the old value | – | the word below the stack pointer is dead; the register has its old value again |
+//! | `cmp` of the function pointer (in a register or in memory) through which the call goes with a function's entry, `jne` | – | the flags are dead; the branch must go the way that the pointer says, and the entry must be that of the function that is called behind the guard |
+//! | or, for a pointer in memory: a store of a register below the stack pointer, a load of the pointer into the register; behind the `cmp` a load of the old value | – | the word below the stack pointer is dead; the register has its old value again |
 //! | a direct call | the indirect call | a pair like any other |
 //! | an inlined path through a function | call, (`endbr64`), the path, `ret` | each instruction except direct jumps is a pair whose stack pointers are 8 bytes apart; afterwards the stack pointers are equal again; the word that the call pushed is dead |
 //! | a call where control leaves that path | – | it leads where the originals' side is, and pushes what the originals' call has pushed |

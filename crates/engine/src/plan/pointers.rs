@@ -9,6 +9,7 @@
 
 use crate::analyse::program::Program;
 use crate::plan::candidate::{Candidate, SiteTargets};
+use crate::plan::targets::MOST_CALLEES;
 use addr::Avma;
 use code::{BlockId, Inst, Liveness, STATUS_FLAGS};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -50,12 +51,13 @@ impl<'a> Callees<'a> {
     pub(crate) fn usual(&self, caller: Avma, site: &SiteTargets, inst: &Inst, all: bool) -> Option<Avma> {
         let &(callee, most) = site.callees.first()?;
         let reads_flags = |at: &Avma| self.reads_flags.get(at).copied().unwrap_or(false);
+        let observed = site.callees.iter().map(|s| s.0).filter(|&at| self.program.entered_at(at).is_some());
         let fits = emit::can_guard_pointer(inst)
             && (all || is_mostly(most, site))
             && self.program.entered_at(callee).is_some()
             && self.program.lasts_for(caller, callee)
             && !self.in_tables.contains(&callee)
-            && !site.callees.iter().any(|(at, _)| reads_flags(at));
+            && !observed.take(MOST_CALLEES).any(|at| reads_flags(&at));
         fits.then_some(callee)
     }
 }
