@@ -240,12 +240,7 @@ impl Encoder<'_> {
         }
         let link = match (item.kind, item.inst) {
             (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
-            (
-                Kind::Direct { .. }
-                | Kind::Borrowed { first: false, .. }
-                | Kind::Compare { first: false, .. },
-                _,
-            )
+            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) if self.plan.is_again(index) => Link::Again,
             (_, Some(_)) => Link::Copy,
@@ -298,7 +293,7 @@ impl Encoder<'_> {
                 self.out.bytes.extend([0x70 | cond, over]);
             }
             Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
-            Kind::Compare { register, constant, .. } => {
+            Kind::Compare { register, constant } => {
                 let word = self.places.constants.add(8 * u64::from(constant));
                 self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
@@ -307,7 +302,7 @@ impl Encoder<'_> {
                 self.out.bytes.push(0xe8);
                 self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::Borrowed { index, .. } => {
+            Kind::Borrowed { index } => {
                 let borrowed = self.plan.borrowed.get(index as usize).ok_or(Refusal::RoundTrip)?;
                 self.out.bytes.extend(borrowed.bytes.as_slice());
                 if let Some((at, to)) = borrowed.operand {

@@ -1,11 +1,9 @@
-//! (Partial) inlining of direct calls, and guarded devirtualization of calls through virtual tables and
-//! function pointers.
+//! (Partial) inlining of direct calls, and guarded devirtualization of calls through virtual tables.
 //!
 //! | call | becomes |
 //! |---|---|
 //! | direct, to a function with a short path through it | the instructions on that path except its `ret` ([`crate::inline_body`]); `jcc` off the path to an out-of-line call of the callee's rest |
 //! | `call *d(%r)`, which reads a virtual table | `cmp t, %r`; `jne` to the original call, out of line; a direct call of the function to which table t leads, or the path through that function |
-//! | `call *p` through another function pointer | the same, with a comparison of the pointer ([`crate::pointer_guard`]) |
 //!
 //! Law 2 holds at the call, behind it, and where the rest of a callee is called. In between, an inlined
 //! callee has the state of the original's, except that no return address was pushed. This missing address is
@@ -19,10 +17,9 @@
 use crate::inline_body::{Part, parts};
 use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_len};
 use crate::plan::{Builder, disp32_at};
-use crate::pointer_guard::{Pointer, RESTORE, SCRATCH, SPILL, pointer, with_immediate};
 use crate::request::{Guard, InlineSite};
 use addr::Avma;
-use code::{Inst, InstBytes, Refusal};
+use code::{Inst, Refusal};
 use iced_x86::{Code, Instruction, Register};
 
 /// Size of a comparison of a register with a word in memory. Bytes.
@@ -82,10 +79,10 @@ impl Builder<'_> {
                 push(self, Kind::Inlined, 0, Some(s.call));
                 self.inlined(s.call, inst.at, &body)?;
             }
-            (Some(guard), body) => {
-                if !self.compare(inst, guard, s.callee)? {
-                    return Ok(false);
-                }
+            (Some(Guard { register, table }), body) if table_call(&inst.decoded).is_some() => {
+                let constant = u32::try_from(self.plan.constants.len()).map_err(|_| Refusal::TooLarge)?;
+                self.plan.constants.push(table.0);
+                push(self, Kind::Compare { register, constant }, COMPARE_LEN, None);
                 let from = self.label()?;
                 let (op, to) = (Op::Cond(NOT_EQUAL), Target::Label(from));
                 push(self, Kind::Branch { op, to, long: true }, branch_len(op, true), None);
@@ -97,38 +94,6 @@ impl Builder<'_> {
                 self.out_of_line.push(OutOfLine { call: s.call, what: Aside::Itself, from, back });
             }
             _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Plans the comparison of a guard; returns `false` if the call is of another kind.
-    fn compare(&mut self, call: &Inst, guard: Guard, callee: Avma) -> Result<bool, Refusal> {
-        if let (Guard::Pointer, Some(compare)) = (guard, with_immediate(call, callee)) {
-            self.add(call.at, Borrowed { bytes: compare, operand: None }, true)?;
-            return Ok(true);
-        }
-        let (register, value, load) = match (guard, pointer(call)) {
-            (Guard::Table { register, table }, _) if table_call(&call.decoded).is_some() => {
-                (register, table, None)
-            }
-            (Guard::Pointer, Some(Pointer::Register(register))) => (register, callee, None),
-            (Guard::Pointer, Some(Pointer::Memory(load))) => (SCRATCH, callee, Some(load)),
-            _ => return Ok(false),
-        };
-        let constant = u32::try_from(self.plan.constants.len()).map_err(|_| Refusal::TooLarge)?;
-        self.plan.constants.push(value.0);
-        let fixed = |bytes: &[u8]| {
-            let bytes = InstBytes::new(bytes).ok_or(Refusal::RoundTrip)?;
-            Ok(Borrowed { bytes, operand: None })
-        };
-        if let Some(load) = load {
-            self.add(call.at, fixed(&SPILL)?, true)?;
-            self.add(call.at, Borrowed { bytes: load, operand: None }, false)?;
-        }
-        let kind = Kind::Compare { register, constant, first: load.is_none() };
-        self.plan.items.push(Item { kind, len: COMPARE_LEN, inst: None, original: call.at });
-        if load.is_some() {
-            self.add(call.at, fixed(&RESTORE)?, false)?;
         }
         Ok(true)
     }
@@ -171,15 +136,10 @@ impl Builder<'_> {
         } else {
             None
         };
-        self.add(original, Borrowed { bytes: inst.bytes, operand }, false)
-    }
-
-    /// Adds an instruction to the code for the call at `original`. `first`: a guard begins with it.
-    fn add(&mut self, original: Avma, borrowed: Borrowed, first: bool) -> Result<(), Refusal> {
         let index = u32::try_from(self.plan.borrowed.len()).map_err(|_| Refusal::TooLarge)?;
-        let len = u32::try_from(borrowed.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
-        self.plan.borrowed.push(borrowed);
-        self.plan.items.push(Item { kind: Kind::Borrowed { index, first }, len, inst: None, original });
+        self.plan.borrowed.push(Borrowed { bytes: inst.bytes, operand });
+        let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
+        self.plan.items.push(Item { kind: Kind::Borrowed { index }, len, inst: None, original });
         Ok(())
     }
 

@@ -46,13 +46,12 @@ pub(crate) enum Kind {
     Over { cond: u8, over: u32 },
     /// One instruction of a counter.
     Count { step: Step, offset: u32 },
-    /// A comparison of a register with a word of [`Plan::constants`]. `first`: the guard begins with it.
-    Compare { register: u8, constant: u32, first: bool },
+    /// A comparison of a register with a word of [`Plan::constants`].
+    Compare { register: u8, constant: u32 },
     /// A direct call of a function or of its rest, for the call at this place.
     Direct { to: Avma },
-    /// An instruction of an inlined callee or of a guard, from [`Plan::borrowed`]. `first`: the guard begins
-    /// with it.
-    Borrowed { index: u32, first: bool },
+    /// An instruction of an inlined callee, from [`Plan::borrowed`].
+    Borrowed { index: u32 },
     /// A direct call whose callee is inlined.
     Inlined,
     /// A branch. `long` is set once an 8-bit displacement is known not to reach. Branches to another fragment
@@ -87,7 +86,7 @@ pub(crate) struct PlannedTable {
     pub(crate) disp_at: u8,
 }
 
-/// An instruction of an inlined callee or of a guard.
+/// An instruction of an inlined callee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Borrowed {
     pub(crate) bytes: InstBytes,

@@ -19,7 +19,7 @@
 //! - Direct calls and jumps to the entry of a cloned function go to its clone. Those to a stub of the
 //!   procedure linkage table go to the stub's destination.
 //! - A loop may be unrolled (`unroll`).
-//! - A call may be inlined or guarded (`inline`, `inline_body`, `pointer_guard`).
+//! - A call may be inlined or guarded (`inline`, `inline_body`).
 //! - All other instructions without a counterpart are jumps, nops and, if requested, counters. Each stands
 //!   for the instruction to which it leads. A counter changes only registers and flags that are not live, and
 //!   whet's own memory.
@@ -56,7 +56,6 @@ mod map;
 mod map_format;
 mod nops;
 mod plan;
-mod pointer_guard;
 mod reach;
 mod redirect;
 mod relax;
@@ -74,7 +73,6 @@ pub use inline::table_call;
 pub use inline_body::{Body, can_inline};
 pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
-pub use pointer_guard::can_guard_pointer;
 pub use redirect::{CALL_LEN, JUMP_LEN, JUMP_THROUGH, branch_displacement, jump, redirect};
 pub use request::{
     CloneInfo, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stub, Stubs, Watch,

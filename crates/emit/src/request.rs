@@ -81,8 +81,8 @@ pub struct Watch {
     pub offset: u32,
 }
 
-/// A call to replace, by (partial) inlining, by guarded devirtualization (a compare of the virtual table or the
-/// function pointer, then a direct call), or by both.
+/// A call to replace, by (partial) inlining, by guarded devirtualization (a compare of the virtual table,
+/// then a direct call), or by both.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSite<'a> {
     /// The call, by its index in [`Cfg::insts`]: a direct call, or an indirect call with a guard.
@@ -95,20 +95,15 @@ pub struct InlineSite<'a> {
     pub guard: Option<Guard>,
 }
 
-/// The condition under which an [`InlineSite`] calls its callee.
+/// A register and its value when the guard of an [`InlineSite`] holds. The value is the address of a virtual
+/// table from which the call reads its destination. The verifier checks with [`Request::constant`] that the
+/// table leads to the callee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guard {
-    /// A register holds the address of a virtual table from which the call reads its destination. The verifier
-    /// checks with [`Request::constant`] that the table leads to the callee.
-    Table {
-        /// The general register, by its number.
-        register: u8,
-        /// Its value.
-        table: Avma,
-    },
-    /// The function pointer through which the call goes holds the callee's original entry; see
-    /// [`crate::can_guard_pointer`].
-    Pointer,
+pub struct Guard {
+    /// The general register, by its number.
+    pub register: u8,
+    /// Its value.
+    pub table: Avma,
 }
 
 /// A set of functions to clone together.

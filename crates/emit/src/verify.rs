@@ -38,7 +38,6 @@ use crate::count;
 use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
-use crate::pointer_guard::SPILL;
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
@@ -137,7 +136,7 @@ impl Verifier<'_> {
                 }
                 (Link::Dropped, o) => self.dropped(step.at, o?)?,
                 (Link::Copy | Link::Again, o) => self.copy(o?, &step.got, step.bytes)?,
-                (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp || step.bytes == SPILL => {
+                (Link::Extra, _) if step.got.mnemonic() == Mnemonic::Cmp => {
                     self.guarded(&step, &mut steps, calls)?;
                 }
                 (Link::Extra, _) => self.extra(step.entry, &step.got)?,

@@ -5,8 +5,7 @@
 //!    frame ([`is_plain`]). The address behind the path ~ the address behind the call.
 //! 2. Behind a comparison that ~ an indirect call is a `jne` to the copy of that call. Control reaches the
 //!    two from nowhere else. So if the `jne` is not taken, the register holds the table, which is constant
-//!    and leads to the callee; or the pointer that the call reads is the callee's entry. A pointer in memory
-//!    may be compared in a register, which is saved before and restored before the `jne`. A direct call whose destination ~ the callee follows, or a path through the
+//!    and leads to the callee. A direct call whose destination ~ the callee follows, or a path through the
 //!    callee; then an address ~ behind the call.
 //! 3. Where control leaves that path, a jump on the same condition leads to a direct call. The call's
 //!    destination ~ the destination of the callee's jump, and its next ~ behind the call. Nothing on the path
@@ -22,13 +21,12 @@ use crate::encode::behind_mark;
 use crate::inline;
 use crate::inline_body::{is_guarded, is_plain, is_plain_return};
 use crate::map::{AddressMap, Link};
-use crate::pointer_guard::{RESTORE, SPILL};
-use crate::request::{Guard, InlineSite, Stub};
+use crate::request::{InlineSite, Stub};
 use crate::steps::Step;
 use crate::verify::{Verifier, ways};
 use addr::{Addr, Avma, AvmaRange};
 use code::Inst;
-use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{Code, FlowControl, InstructionInfoFactory, Mnemonic};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The remaining steps of a fragment.
@@ -63,17 +61,31 @@ impl Verifier<'_> {
         self.body(inline_site, call, step.at, steps, calls)
     }
 
-    /// Checks point 2: `first` is the first instruction.
+    /// Checks point 2: `compare` is the first instruction.
     pub(crate) fn guarded(
         &self,
-        first: &Step<'_>,
+        compare: &Step<'_>,
         steps: &mut Rest<'_>,
         calls: &mut OutOfLineCalls,
     ) -> Option<()> {
-        let at = first.entry.original;
+        let at = compare.entry.original;
         let inline_site = self.inline_site_of(at)?;
         let call = self.f.cfg.insts.get(inline_site.call as usize)?;
-        self.condition(first, inline_site, call, steps)?;
+        let guard = inline_site.guard?;
+        let got = &compare.got;
+        let offset = Avma(got.ip_rel_memory_address()).since(self.places.constants)?;
+        let constant = self.plan.constants.get(usize::try_from(offset / 8).ok()?)?;
+        let (base, displacement) = inline::table_call(&call.decoded)?;
+        let asks = got.code() == Code::Cmp_r64_rm64
+            && got.is_ip_rel_memory_operand()
+            && offset.is_multiple_of(8)
+            && *constant == guard.table.0
+            && got.op0_register().number() == usize::from(base)
+            && base == guard.register;
+        let slot = Avma(guard.table.0.wrapping_add(displacement));
+        if !asks || (self.clones.constant)(slot) != Some(inline_site.callee) {
+            return None;
+        }
         let otherwise = within(steps.next()?, at)?.got;
         let to = self.map.entries_at(Avma(otherwise.near_branch_target())).last()?;
         if otherwise.mnemonic() != Mnemonic::Jne || to.link != Link::Copy || to.original != at {
@@ -88,55 +100,6 @@ impl Verifier<'_> {
             && self.stands_for(Avma(direct.near_branch_target()), inline_site.callee)
             && self.stands_for(Avma(direct.next_ip()), call.end());
         goes.then_some(())
-    }
-
-    /// Checks the condition of a guard: all before its `jne`.
-    fn condition(
-        &self,
-        first: &Step<'_>,
-        inline_site: &InlineSite<'_>,
-        call: &Inst,
-        steps: &mut Rest<'_>,
-    ) -> Option<()> {
-        let (was, callee) = (&call.decoded, inline_site.callee);
-        let holds = match inline_site.guard? {
-            Guard::Table { register, table } => {
-                let (base, displacement) = inline::table_call(was)?;
-                let slot = Avma(table.0.wrapping_add(displacement));
-                base == register
-                    && self.compared(&first.got)? == (was.memory_base(), table)
-                    && (self.clones.constant)(slot) == Some(callee)
-            }
-            Guard::Pointer if was.code() != Code::Call_rm64 => false,
-            Guard::Pointer if first.got.code() == Code::Cmp_rm64_imm32 => {
-                reads_same(&first.got, was) && first.got.immediate32to64().cast_unsigned() == callee.0
-            }
-            Guard::Pointer if was.op0_kind() == OpKind::Register => {
-                self.compared(&first.got)? == (was.op0_register(), callee)
-            }
-            Guard::Pointer => {
-                let load = within(steps.next()?, call.at)?.got;
-                let compare = within(steps.next()?, call.at)?.got;
-                let restore = within(steps.next()?, call.at)?;
-                first.bytes == SPILL
-                    && load.code() == Code::Mov_r64_rm64
-                    && load.op0_register() == Register::R11
-                    && reads_same_memory(&load, was)
-                    && self.compared(&compare)? == (Register::R11, callee)
-                    && restore.bytes == RESTORE
-            }
-        };
-        holds.then_some(())
-    }
-
-    /// Returns the register and the constant that an instruction compares.
-    fn compared(&self, got: &Instruction) -> Option<(Register, Avma)> {
-        let plain = got.code() == Code::Cmp_r64_rm64
-            && got.is_ip_rel_memory_operand()
-            && got.memory_segment() == Register::DS;
-        let offset = Avma(got.ip_rel_memory_address()).since(self.places.constants).filter(|_| plain)?;
-        let constant = self.plan.constants.get(usize::try_from(offset / 8).ok()?)?;
-        offset.is_multiple_of(8).then_some((got.op0_register(), Avma(*constant)))
     }
 
     /// Checks a path through the callee from `at` on, and that what follows it stands for the address behind
@@ -205,29 +168,6 @@ impl Verifier<'_> {
         let at = |s: &&InlineSite<'_>| self.f.cfg.insts.get(s.call as usize).is_some_and(|i| i.at == call);
         self.f.inline_sites.iter().find(at)
     }
-}
-
-/// Returns whether an instruction's first operand is the pointer through which a call goes.
-fn reads_same(got: &Instruction, call: &Instruction) -> bool {
-    match got.op0_kind() {
-        OpKind::Register => call.op0_kind() == OpKind::Register && got.op0_register() == call.op0_register(),
-        _ => reads_same_memory(got, call),
-    }
-}
-
-/// Returns whether an instruction's memory operand is that of a call. The call must not read relative to the
-/// stack pointer or to its own address.
-fn reads_same_memory(got: &Instruction, call: &Instruction) -> bool {
-    let address = |i: &Instruction| {
-        let parts = (i.memory_base(), i.memory_index(), i.memory_index_scale());
-        (parts, i.memory_displacement64(), i.memory_segment())
-    };
-    let has_memory = |i: &Instruction| i.op_kinds().any(|k| k == OpKind::Memory);
-    has_memory(got)
-        && has_memory(call)
-        && address(got) == address(call)
-        && call.memory_base() != Register::RSP
-        && !call.is_ip_rel_memory_operand()
 }
 
 /// Returns the step if it belongs to the code for the call at `call`.

@@ -251,14 +251,10 @@ impl<'a> Follower<'a> {
         self.at = Some(at);
     }
 
-    /// Executes an instruction of a guard behind its first. Behind the branch, if the guard holds, also executes the direct call behind it or enters
+    /// Executes the branch of a guard. If the guard holds, also executes the direct call behind it or enters
     /// the inlined callee, and returns `None`. Otherwise returns the address of the unchanged call.
     fn guard(&mut self, at: Avma, own: Own, path: &Step, tell: &mut dyn FnMut(Step)) -> Option<Avma> {
         let after = at.add(u64::from(own.inst.len));
-        if own.inst.flow == Flow::On {
-            tell(own.inst.step(at, after));
-            return Some(after);
-        }
         let direct = self.insts.get(&after).filter(|o| o.link == Link::Within && o.inst.flow == Flow::Call);
         let holds = match direct.and_then(|o| o.inst.target) {
             Some(to) => self.is_at(to, path.next),

@@ -250,18 +250,6 @@ impl Stains {
         true
     }
 
-    /// Returns the stain of a general register.
-    pub(crate) fn of_register(&self, n: usize) -> Option<Stain> {
-        self.gprs.get(n).copied().flatten()
-    }
-
-    /// Records that a general register has a value again that had this stain.
-    pub(crate) fn restored(&mut self, n: usize, stain: Option<Stain>) {
-        if let Some(own) = self.gprs.get_mut(n) {
-            *own = stain;
-        }
-    }
-
     /// Returns whether a general register has a stain.
     pub(crate) fn is_stained(&self, n: usize) -> bool {
         self.gprs.get(n).is_some_and(Option::is_some)

@@ -1,4 +1,4 @@
-//! Compares calls that the clone inlines or guards ([`crate::guard`]).
+//! Compares calls that the clone inlines or guards.
 //!
 //! The state problem: for such a call the two sides execute different instructions. Rule: no difference is
 //! accepted except what each form says.
@@ -6,8 +6,6 @@
 //! | clone | original | |
 //! |---|---|---|
 //! | `cmp` of the register from which the call comes with a table's address, `jne` | – | the flags are dead; the branch must go the way that the register says, and the table must lead where the call behind the guard leads |
-//! | `cmp` of the function pointer (in a register or in memory) through which the call goes with a function's entry, `jne` | – | the flags are dead; the branch must go the way that the pointer says, and the entry must be that of the function that is called behind the guard |
-//! | or, for a pointer in memory: a store of a register below the stack pointer, a load of the pointer into the register; behind the `cmp` a load of the old value | – | the word below the stack pointer is dead; the register has its old value again |
 //! | a direct call | the indirect call | a pair like any other |
 //! | an inlined path through a function | call, (`endbr64`), the path, `ret` | each instruction except direct jumps is a pair whose stack pointers are 8 bytes apart; afterwards the stack pointers are equal again; the word that the call pushed is dead |
 //! | a call where control leaves that path | – | it leads where the originals' side is, and pushes what the originals' call has pushed |
@@ -18,10 +16,81 @@ use crate::decoded::Decoded;
 use crate::lockstep::{Depth, Lockstep, Verdict};
 use crate::report::{Difference, End};
 use addr::{Avma, AvmaRange, ReadMemory};
-use iced_x86::{Code, FlowControl, Instruction};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use tracee::Stepped;
 
 impl Lockstep<'_> {
+    /// Returns whether the clones' side is before a guard.
+    pub(crate) fn is_guard(&mut self) -> Result<bool, Error> {
+        let (a, b) = (self.a.now.ip(), self.b.now.ip());
+        if !self.atlas.is_extra(b) {
+            return Ok(false);
+        }
+        let first = self.b.next(&mut self.memo.code.1, self.atlas)?.inst;
+        let next = Avma(first.next_ip());
+        // An extra jump that leads to the call may have out-of-line code for the call behind it. It is no
+        // guard.
+        let asks = first.mnemonic() == Mnemonic::Cmp;
+        Ok(asks && self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
+    }
+
+    /// Executes the guard and the inlined code behind it. Afterwards both sides are before a call again, or
+    /// behind the inlined code.
+    pub(crate) fn guard(&mut self) -> Result<Option<Verdict>, Error> {
+        let call = self.a.now.ip();
+        let (called, compare) = self.decode()?;
+        self.note(called.inst, compare.inst);
+        if !asks_for_table(&called, &compare) {
+            return Ok(self.wrong("the guard does not ask for what the call reads"));
+        }
+        let inputs = self.stains.inputs(compare.reads, 0, None, &[]);
+        if let Some(n) = inputs.dead {
+            return Ok(Some(self.dead(n)));
+        }
+        let table = self.b.memory().u64(Avma(compare.inst.ip_rel_memory_address()))?;
+        let is_table = self.b.now.gprs.get(compare.inst.op0_register().number()) == Some(&table);
+        // In the originals' world the table is as it was before any redirect.
+        let slot = Avma(table.wrapping_add(called.inst.memory_displacement64()));
+        let Some(callee) = self.a.memory().u64(slot).ok().map(Avma).filter(|&f| self.atlas.is_entry(f))
+        else {
+            return Ok(self.wrong("the guard asks for what is no table"));
+        };
+        if let Some(end) = self.only_b()? {
+            return Ok(Some(end));
+        }
+        let branch = self.b.next(&mut self.memo.code.1, self.atlas)?;
+        self.note(called.inst, branch.inst);
+        let next = Avma(branch.inst.next_ip());
+        if !branch.inst.is_jcc_short_or_near() || !self.atlas.is_within(self.b.now.ip(), call) {
+            return Ok(self.wrong("no branch behind the guard"));
+        }
+        if let Some(end) = self.unwind(Depth::Same) {
+            return Ok(Some(end));
+        }
+        if let Some(end) = self.only_b()? {
+            return Ok(Some(end));
+        }
+        let holds = self.b.now.ip() == next;
+        if holds != is_table {
+            return Ok(self.wrong("the guard goes the wrong way"));
+        }
+        self.report.guards += 1;
+        self.report.guards_failed += u64::from(!holds);
+        let then = self.memo.code.1.at(next, self.b.memory());
+        let calls = self.atlas.is_within(next, call) && then.is_call();
+        let to = Avma(then.inst.near_branch_target());
+        if calls && !self.atlas.stands_for(to, callee) && !self.atlas.is_behind_mark(callee, to) {
+            return Ok(self.wrong("the table leads elsewhere than the call behind the guard"));
+        }
+        match holds {
+            false if !self.atlas.is_copy(self.b.now.ip(), call) => {
+                Ok(self.wrong("the call is not as it was where the guard does not hold"))
+            }
+            true if !calls => self.inlined(),
+            _ => Ok(self.unwind(Depth::Same)),
+        }
+    }
+
     /// Compares a call whose callee is inlined in the clone, up to its return or to where the rest of it is
     /// called.
     pub(crate) fn inlined(&mut self) -> Result<Option<Verdict>, Error> {
@@ -137,7 +206,7 @@ impl Lockstep<'_> {
         }
     }
 
-    pub(crate) fn wrong(&self, what: &'static str) -> Option<Verdict> {
+    fn wrong(&self, what: &'static str) -> Option<Verdict> {
         Some(self.mismatch(Difference::Inline { what }))
     }
 }
@@ -145,4 +214,20 @@ impl Lockstep<'_> {
 /// Returns whether both are conditional jumps. Their conditions may be inverted.
 fn are_branches(a: &Decoded, b: &Decoded) -> bool {
     a.inst.is_jcc_short_or_near() && b.inst.is_jcc_short_or_near()
+}
+
+/// Returns whether an instruction compares the register from which an indirect call reads its destination
+/// with a word at a constant address.
+fn asks_for_table(call: &Decoded, compare: &Decoded) -> bool {
+    let (call, compare) = (&call.inst, &compare.inst);
+    call.flow_control() == FlowControl::IndirectCall
+        && call.op0_kind() == OpKind::Memory
+        && call.memory_base().is_gpr64()
+        && call.memory_index() == Register::None
+        && matches!(call.memory_segment(), Register::DS | Register::SS)
+        && compare.mnemonic() == Mnemonic::Cmp
+        && compare.op0_kind() == OpKind::Register
+        && compare.op0_register() == call.memory_base()
+        && compare.is_ip_rel_memory_operand()
+        && compare.memory_segment() == Register::DS
 }

@@ -28,7 +28,6 @@ mod error;
 mod examine;
 mod expression;
 mod frame;
-mod guard;
 mod hunt;
 mod inline;
 mod lockstep;

@@ -348,8 +348,7 @@ pub struct How {
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
     /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, in-place (inlining),
-    /// side-exits, guards, pointers (guards on them), stubs, calls, words (how calls reach clones), libraries,
-    /// huge-pages.
+    /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
     /// Clone only the first N functions, in a fixed order: for bisecting.

@@ -669,7 +669,7 @@ fn calls_are_inlined_and_devirtualized() {
     };
     let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
     let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
-    let guard = Some(Guard::Table { register: 0, table });
+    let guard = Some(Guard { register: 0, table });
     let emit = |inline_sites: Vec<InlineSite<'_>>| {
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
         let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };

@@ -21,8 +21,6 @@ pub enum Pass {
     SideExits,
     /// Devirtualizes calls through tables: a guard compares the table and calls its usual function directly.
     Guards,
-    /// Guards calls through function pointers: the pointer is compared, and its usual function called directly.
-    Pointers,
     /// Makes calls through stubs go directly to the stub's destination.
     Stubs,
     /// Makes direct calls in originals lead to clones.
@@ -37,7 +35,7 @@ pub enum Pass {
 
 impl Pass {
     /// All passes.
-    pub const ALL: [Pass; 13] = [
+    pub const ALL: [Pass; 12] = [
         Pass::Blocks,
         Pass::Split,
         Pass::Functions,
@@ -45,7 +43,6 @@ impl Pass {
         Pass::Inlining,
         Pass::SideExits,
         Pass::Guards,
-        Pass::Pointers,
         Pass::Stubs,
         Pass::Calls,
         Pass::Words,
@@ -64,7 +61,6 @@ impl Pass {
             Pass::Inlining => "in-place",
             Pass::SideExits => "side-exits",
             Pass::Guards => "guards",
-            Pass::Pointers => "pointers",
             Pass::Stubs => "stubs",
             Pass::Calls => "calls",
             Pass::Words => "words",

@@ -3,13 +3,11 @@
 //! A direct call is (partially) inlined if control nearly always takes the same short path through its
 //! callee. A call through a virtual table gets a guard on the observed table (guarded devirtualization). The
 //! table must nearly always be the same and must never change. The call then leads to the table's function
-//! directly, inlined if the function qualifies. Any other call through a function pointer gets a guard on the
-//! pointer, if it nearly always leads to the same function ([`crate::plan::pointers`]).
+//! directly, inlined if the function qualifies.
 
 use crate::analyse::program::Program;
 use crate::base::passes::{Pass, Style};
 use crate::plan::candidate::{Candidate, InlineSite, SiteTargets};
-use crate::plan::pointers::Callees;
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Inst, Term};
 use emit::{Body, Guard};
@@ -41,29 +39,22 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
     let ran: u64 = made(chosen);
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
-    let callees = Callees::new(program, chosen);
     for c in chosen {
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
         let entry = c.analysed.cfg.entry;
         let inline_site = |Call { place: call, inst, count, .. }: Call<'_>| {
             let (callee, guard) = match sites.get(&call) {
                 Some(site) => {
-                    let by_table = || {
-                        let found = passes.has(Pass::Guards).then(|| table(program, entry, site, inst));
-                        found.flatten().filter(|_| all || is_one_way(site))
-                    };
-                    let by_pointer = || {
-                        let found = passes.has(Pass::Pointers).then(|| callees.usual(entry, site, inst, all));
-                        found.flatten().map(|callee| (callee, Guard::Pointer))
-                    };
-                    let (callee, guard) = by_table().or_else(by_pointer)?;
+                    let (callee, guard) =
+                        table(program, entry, site, inst).filter(|_| all || is_one_way(site))?;
                     (callee, Some(guard))
                 }
                 None => (direct(program, inst)?, None),
             };
             let inlined = *fits.get(&callee)?;
             let pays = count >= worth && (inlined || guard.is_some());
-            pays.then_some(InlineSite { call, callee, inlined, guard })
+            let wanted = guard.is_none() || passes.has(Pass::Guards);
+            (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
         // A call through a redirect must not call a clone directly, so it gets no guard alone. An inlined
         // callee is allowed: undo has no clone of it to remove.
@@ -180,7 +171,7 @@ fn table(program: &Program<'_>, caller: Avma, site: &SiteTargets, inst: &Inst) -
     let &(table, _) = site.bases.first()?;
     let callee = program.constant_function(table.offset(displacement.cast_signed()))?;
     let lasts = [table, callee].into_iter().all(|at| program.lasts_for(caller, at));
-    lasts.then_some((callee, Guard::Table { register, table }))
+    lasts.then_some((callee, Guard { register, table }))
 }
 
 /// Returns whether nearly all observations show the same table.

@@ -7,7 +7,6 @@ pub(crate) mod function_order;
 pub(crate) mod inlining;
 pub(crate) mod loop_copies;
 pub(crate) mod loops;
-pub(crate) mod pointers;
 pub(crate) mod rare;
 pub(crate) mod samples;
 pub(crate) mod shuffle;

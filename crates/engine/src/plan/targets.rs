@@ -14,8 +14,6 @@ use rustc_hash::FxHashMap;
 
 /// Bytes recorded per register.
 const WORD: u32 = 8;
-/// The number of most frequent callees of a site that decisions use and profiles keep.
-pub(crate) const MOST_CALLEES: usize = 8;
 /// The largest number of registers in an address.
 const MOST_REGISTERS: usize = 2;
 

@@ -97,19 +97,3 @@ fn inlined_and_guarded_calls_do_what_originals_do() {
     assert!(total.inlined > 20 && total.exits > 0 && total.guards > 20, "{total}");
     assert!(total.guards_failed > 0 && total.guards_failed < total.guards, "{total}");
 }
-
-/// Pointers in registers and in memory, also relative to the register that the guard uses; callees that read
-/// this register or a flag.
-#[test]
-fn guards_on_pointers_do_what_originals_do() {
-    let options = options(7);
-    let options = Options {
-        max_functions: options.max_functions.max(40),
-        time: options.time.max(Duration::from_secs(8)),
-        ..options
-    };
-    let total = one("callbacks.c", &[], options, |guest| guest.shuffle_counted(7));
-    eprintln!("{total}");
-    assert!(total.mismatches.is_empty(), "{} mismatches", total.mismatches.len());
-    assert!(total.guards_failed > 0 && total.guards_failed < total.guards, "{total}");
-}

@@ -9,6 +9,9 @@ use profile::{BuildId, FunctionProfile, Looks, Place, SiteProfile};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
+/// The number of most frequent targets that are kept for each site; the others are only counted.
+const MOST: usize = 8;
+
 /// Records observations of a candidate's sites that remain valid after the process: entries of functions, and
 /// tables that never change.
 pub(super) fn take_down(program: &Program<'_>, c: &Candidate) -> BTreeMap<i64, SiteProfile> {
@@ -44,7 +47,7 @@ fn looks(
         Some(Place { module: module_id, at: module.bias.svma(at) })
     };
     let kept = seen.iter().filter(|s| outlives(s.0)).filter_map(|&(at, n)| Some((place(at)?, n)));
-    Looks { all, saw: kept.take(targets::MOST_CALLEES).collect() }
+    Looks { all, saw: kept.take(MOST).collect() }
 }
 
 /// Returns a profile's observations of a candidate's sites.
