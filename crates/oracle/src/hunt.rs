@@ -128,7 +128,7 @@ impl Hunt {
             1 + 20 * usize::from(runs) + 4 * self.hits.get(tid).map_or(0, |&h| h.min(10) as usize)
         };
         let weights: Vec<usize> = threads.iter().map(weight).collect();
-        let mut at = self.random.below(weights.iter().sum());
+        let mut at: usize = self.random.below(weights.iter().sum());
         for (tid, w) in threads.iter().zip(&weights) {
             if at < *w {
                 return Ok(*tid);

@@ -2,6 +2,7 @@
 //! programs that are compiled for a test. No product code uses this crate.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::print_stdout, reason = "a test says what it skips")]
 
 mod compile;
 mod random;

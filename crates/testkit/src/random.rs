@@ -7,7 +7,7 @@ pub struct Rng(pub u64);
 
 impl Rng {
     /// Returns the next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -23,12 +23,12 @@ impl Rng {
         u64: TryFrom<T>,
     {
         let n = u64::try_from(n).ok().expect("a limit is not negative");
-        T::try_from(self.next() % n).ok().expect("below a number of the type")
+        T::try_from(self.bits() % n).ok().expect("below a number of the type")
     }
 
     /// Returns true in half of the cases.
     pub fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
+        self.bits() & 1 == 1
     }
 
     /// Puts items into a random order.
@@ -59,7 +59,7 @@ mod tests {
     fn known_stream_and_orders() {
         // First outputs for seed 0, as published with the algorithm.
         let mut rng = Rng(0);
-        assert_eq!([rng.next(), rng.next()], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
+        assert_eq!([rng.bits(), rng.bits()], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
         let mut items: Vec<u32> = (0..50).collect();
         rng.shuffle(&mut items);
         assert_ne!(items, (0..50).collect::<Vec<_>>());
