@@ -19,6 +19,7 @@ mod show;
 
 pub use ::fetch_model::Events as FetchEvents;
 pub use base::error::{Error, ExitCode, is_root, rights, with_causes};
+pub use base::failure::Failure;
 pub use base::interrupt::Interrupt;
 pub use base::names::{demangled, short as short_name};
 pub use base::options::{MEMORY_CAP, OptimizeOptions};
