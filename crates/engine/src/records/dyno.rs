@@ -10,8 +10,9 @@
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
-use crate::plan::candidate::{Candidate, SiteTargets};
+use crate::plan::candidate::SiteTargets;
 use crate::plan::inlining;
+use crate::plan::laid_out::LaidOut;
 use crate::plan::loop_copies::{Flows, LoopCopies};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
@@ -111,12 +112,12 @@ impl Counted<'_> {
 /// `None` if there is none.
 pub(crate) fn of_caches(
     program: &Program<'_>,
-    chosen: &[Candidate],
+    chosen: &[LaidOut],
     caches: &[CachePlan],
 ) -> Option<DynoReport> {
-    let counted: FxHashMap<Avma, &Candidate> =
-        chosen.iter().filter(|c| c.counted).map(|c| (c.analysed.cfg.entry, c)).collect();
-    let clones: Vec<(&CachePlan, &Candidate, AddressMap)> = caches
+    let counted: FxHashMap<Avma, &LaidOut> =
+        chosen.iter().filter(|c| c.is_counted()).map(|c| (c.analysed.cfg.entry, c)).collect();
+    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches
         .iter()
         .flat_map(|cache| {
             map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
@@ -155,7 +156,7 @@ pub(crate) fn of_caches(
 
 /// Returns the callees of a function's calls through pointers that hold the entries of originals. Slots of
 /// virtual tables lead to clones.
-fn pointers(c: &Candidate, in_tables: &FxHashSet<Avma>) -> FxHashMap<Avma, Vec<(Avma, u64)>> {
+fn pointers(c: &LaidOut, in_tables: &FxHashSet<Avma>) -> FxHashMap<Avma, Vec<(Avma, u64)>> {
     let of_site = |s: &SiteTargets| {
         let call = c.analysed.cfg.insts.get(s.inst as usize)?;
         Some((call.at, s.parts(1000).filter(|(callee, _)| !in_tables.contains(callee)).collect()))
