@@ -20,6 +20,7 @@ use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::prepare::with_installer;
 use crate::count::recount::{self, Round};
+use crate::family::kin::Kin;
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Others, SiteTargets};
 use crate::plan::candidates::{self, Candidates};
@@ -73,6 +74,9 @@ pub struct CountingReport {
     pub inexact: usize,
     /// How long the clones counted.
     pub seconds: f64,
+    /// The member of the target's family in which they counted, if it was another process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_in: Option<i32>,
     /// Why nothing was counted and the counts were inferred from samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
@@ -120,18 +124,24 @@ pub fn count_during(
     Claim::overrule(&process);
     restore::end_counting(pid)?;
     let target = Target::open(pid)?;
-    let counted = with_installer(&target, options, progress, |installer, mut candidates, _, progress| {
-        count(installer, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
-        let counted = candidates.chosen.into_iter().filter(|c| c.counted);
-        Ok(counted
-            .map(|c| CountedFunction {
-                name: installer.program.name(c.id),
-                cfg: c.analysed.cfg,
-                counts: c.counts,
-                exact: c.exact,
-            })
-            .collect())
-    });
+    let counted = with_installer(
+        &target,
+        &Kin::default(),
+        options,
+        progress,
+        |installer, mut candidates, _, progress| {
+            count(installer, &mut candidates, Duration::ZERO, options, &mut run, progress)?;
+            let counted = candidates.chosen.into_iter().filter(|c| c.counted);
+            Ok(counted
+                .map(|c| CountedFunction {
+                    name: installer.program.name(c.id),
+                    cfg: c.analysed.cfg,
+                    counts: c.counts,
+                    exact: c.exact,
+                })
+                .collect())
+        },
+    );
     restore::or_restore(&target, false, counted)
 }
 
@@ -227,7 +237,7 @@ pub(crate) fn count(
         };
         let analyse = |&id: &FuncId| {
             let analysed = installer.program.analyse(id)?;
-            let foreign = file_text::is_foreign(installer.program, &installer.files, id, &analysed);
+            let foreign = file_text::is_foreign(installer.program, installer.files, id, &analysed);
             if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
         };
         for (&id, analysed) in callees.iter().zip(parallel::map(&callees, analyse)) {

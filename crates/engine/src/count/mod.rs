@@ -3,6 +3,7 @@
 pub(crate) mod counting;
 pub(crate) mod forked;
 pub(crate) mod gs_watch;
+pub(crate) mod member;
 pub(crate) mod prepare;
 pub(crate) mod recount;
 pub(crate) mod sampling;

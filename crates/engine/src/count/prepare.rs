@@ -10,11 +10,12 @@ use crate::build::unloadable;
 use crate::build::unwind_hooks;
 use crate::count::sampling;
 use crate::count::source::CountSource;
+use crate::family::kin::Kin;
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::samples::Samples;
 use crate::records::profile_store;
+use crate::session::target::check_program;
 use crate::{Error, OptimizeOptions, Progress, Target};
-use addr::ReadMemory;
 use emit::AddressMap;
 use image::Image;
 use rustc_hash::FxHashMap;
@@ -26,6 +27,7 @@ use tracee::Pid;
 /// Returns [`Error`].
 pub(crate) fn with_installer<R>(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
     then: impl FnOnce(&Installer<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
@@ -45,7 +47,7 @@ pub(crate) fn with_installer<R>(
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
         (Some(_), _) | (_, Some(_)) => Samples::default(),
-        (None, None) => sampling::take(&target.process, options, earlier_maps(target), progress)?,
+        (None, None) => sampling::take(&target.process, kin, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Analysing);
     let mut program = Program::new(image, &pristine);
@@ -78,7 +80,8 @@ pub(crate) fn with_installer<R>(
         _ => {}
     }
     let interrupt = options.interrupt.clone();
-    let installer = Installer { target, program: &program, lookup, files, interrupt };
+    let installer =
+        Installer { target, program: &program, lookup, files: &files, taken: &|| kin.maps(), interrupt };
     then(&installer, candidates, &samples, progress)
 }
 
@@ -94,21 +97,6 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// Refuses programs that whet leaves alone as a whole.
-pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
-    if let Some(runtime) = image::runtime::detect(image, memory) {
-        return Err(Error::Unsupported {
-            pid,
-            code: runtime.code(),
-            why: format!(
-                "it holds a runtime ({}) that looks code addresses up in tables of its own",
-                runtime.code()
-            ),
-        });
-    }
-    Ok(())
 }
 
 /// Opens the file of every module that has one.

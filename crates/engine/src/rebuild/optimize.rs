@@ -6,10 +6,12 @@ use crate::build::caches::Built;
 use crate::build::installer::{Placed, Wanted};
 use crate::build::redirects;
 use crate::build::space;
-use crate::count::counting::{self, CountingReport};
+use crate::count::counting::CountingReport;
+use crate::count::member;
 use crate::count::prepare::with_installer;
 use crate::count::source::CountSource;
 use crate::debuggers::perf_map;
+use crate::family::kin::Kin;
 use crate::plan::candidates::Candidates;
 use crate::plan::inlining;
 use crate::plan::loops;
@@ -44,6 +46,20 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
+    optimize_with(pid, &Kin::default(), options, progress)
+}
+
+/// Does the same for a process with its family: all members are sampled, and the clones are placed where each
+/// of them has room.
+///
+/// # Errors
+/// As [`optimize`].
+pub(crate) fn optimize_with(
+    pid: Pid,
+    kin: &Kin,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
     let mut clock = PhaseClock::start();
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
@@ -57,7 +73,7 @@ pub fn optimize(
         lock.tell(&p);
         progress(p);
     };
-    let outcome = rebuild_or_reuse(&target, options, &mut told);
+    let outcome = rebuild_or_reuse(&target, kin, options, &mut told);
     let report = restore::or_restore(&target, was_optimized, outcome)?;
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
@@ -68,6 +84,7 @@ pub fn optimize(
 /// Rebuilds, or uses an earlier generation if there is no room for new clones.
 fn rebuild_or_reuse(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
@@ -75,15 +92,15 @@ fn rebuild_or_reuse(
     let is_full = target.installed.as_ref().is_some_and(|i| space::is_full(i, options));
     if may_reuse
         && is_full
-        && let Some(report) = reuse::reuse(target, options, progress)?
+        && let Some(report) = reuse::reuse(target, kin, options, progress)?
     {
         return Ok(report);
     }
-    match rebuild(target, options, progress) {
+    match rebuild(target, kin, options, progress) {
         Err(e) if may_reuse && space::no_room(&e) => {
             // Counting clones have changed the target since it was opened.
             let target = Target::open(target.process.pid())?;
-            reuse::reuse(&target, options, progress)?.ok_or(e)
+            reuse::reuse(&target, kin, options, progress)?.ok_or(e)
         }
         outcome => outcome,
     }
@@ -91,11 +108,12 @@ fn rebuild_or_reuse(
 
 fn rebuild(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
     let start = Instant::now();
-    with_installer(target, options, progress, |installer, mut candidates, samples, progress| {
+    with_installer(target, kin, options, progress, |installer, mut candidates, samples, progress| {
         if options.prefer_earlier && reuse::is_possible(options) {
             let program = installer.program;
             let earlier = reuse::nearly_as_good(target, program, &candidates, samples, options)?;
@@ -108,10 +126,7 @@ fn rebuild(
         let stacks = (source == CountSource::BranchStacks).then(|| candidates.count_by_stacks(samples));
         let counting = match source {
             CountSource::Counters(time) => {
-                let mut run = |look: &mut counting::Look<'_>| {
-                    counting::wait(&target.process, time, &options.interrupt, look);
-                };
-                Some(counting::count(installer, &mut candidates, time, options, &mut run, progress)?)
+                Some(member::count(installer, kin, &mut candidates, time, options, progress)?)
             }
             _ => None,
         };
