@@ -20,6 +20,7 @@ use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::prepare::with_installer;
 use crate::count::recount::{self, Round};
+use crate::family::facts;
 use crate::family::kin::Kin;
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Others, SiteTargets};
@@ -438,7 +439,7 @@ impl Counting<'_> {
         let begun = Instant::now();
         let anchor = Target::open(target.process.pid())?.installed.map(|i| i.anchor);
         watch.leave(anchor.iter().flat_map(|a| a.regions.iter().map(|r| r.text)));
-        let (mut found, since) = (None, forked::now());
+        let (mut found, since) = (None, facts::now());
         let all_sites: Vec<Site> = owns.iter().flat_map(|own| &own.sites).copied().collect();
         let (counters, watched) = (offsets.from..offsets.watched, offsets.watched..offsets.to);
         let mut seen = Seen::default();

@@ -19,7 +19,7 @@ use addr::ReadMemory;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use tracee::{Pid, Raised};
+use tracee::{Pid, Process, Raised};
 
 /// The most stops of members in a second, all members together.
 const STOPS_PER_SECOND: u32 = 400;
@@ -84,10 +84,10 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
     let head = Head::new(parent, &image, &lookup, generation.marks())?;
     let (mut report, mut stops) = (MembersReport::default(), Vec::new());
     let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
+    let tick = facts::now().unwrap_or(u64::MAX);
     for _ in 0..LISTINGS {
-        let family = facts::family_of(pid)?;
-        let new: Vec<Pid> =
-            family.members.iter().filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
+        let members = facts::family_of(pid)?.to_visit(tick);
+        let new: Vec<Pid> = members.filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
         if new.is_empty() {
             break;
         }
@@ -139,7 +139,7 @@ fn still_stands(parent: &Target) -> Result<(), Error> {
 
 /// Returns why a member was left alone; `None` if the member has ended.
 pub(crate) fn left_alone(member: Pid, e: &Error) -> Option<LeftAlone> {
-    let has_ended = matches!(e.code(), "gone" | "no_such_process" | "exiting");
+    let has_ended = Process::open(member).map_or(true, |process| process.is_ending());
     let (code, why) = (e.code().to_owned(), crate::with_causes(e));
     (!has_ended).then_some(LeftAlone { pid: member.0, code, why })
 }

@@ -1,8 +1,8 @@
 //! `undo` and `redo` of a family.
 
 use crate::family::align::{self, LeftAlone, MembersReport};
-use crate::family::copy;
 use crate::family::facts;
+use crate::family::members::Fact;
 use crate::operate::control::{self, ToggleAnswer};
 use crate::session::state::StopMs;
 use crate::{Error, Interrupt};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 use tracee::Pid;
 
-/// How often the members are listed until none is left that has redirects.
+/// How often the members are listed until none is left to undo.
 const LISTINGS: usize = 20;
 
 /// The answer of `undo` for a family.
@@ -54,7 +54,10 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
     let parent = facts::family_of(pid)?.parent.pid;
     // Even if the parent cannot be undone, its members can.
     let of_parent = control::undo(parent);
-    let (mut known, mut stops) = (BTreeSet::new(), Vec::new());
+    let tick = match of_parent {
+        Ok(_) => facts::now().unwrap_or(u64::MAX),
+        Err(_) => u64::MAX,
+    };
     let mut answer = FamilyUndone {
         parent: parent.0,
         parent_answer: None,
@@ -64,37 +67,41 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         stop_ms: StopMs::default(),
         seconds: 0.0,
     };
+    let (mut found, mut settled) = (BTreeSet::new(), BTreeSet::new());
+    let (mut busy, mut stops) = (Vec::new(), Vec::new());
     for _ in 0..LISTINGS {
-        // The parent may have ended; then no child is forked any more.
+        // The parent may have ended; then it forks no more.
         let Ok(family) = facts::family_of(parent) else { break };
-        answer.left.clear();
-        let mut is_clean = true;
-        for member in family.members {
-            let is_new = known.insert((member.pid, member.start));
-            answer.found += usize::from(is_new);
-            // A new member may be in the midst of an installation, which the undo waits for. A known one has
-            // redirects again only if it could not be undone.
-            if !is_new && !copy::has_redirects(member.pid).unwrap_or(false) {
-                continue;
-            }
-            is_clean = false;
+        busy.clear();
+        let unsettled: Vec<Fact> =
+            family.to_visit(tick).filter(|m| !settled.contains(&(m.pid, m.start))).collect();
+        if unsettled.is_empty() {
+            break;
+        }
+        for member in unsettled {
+            let id = (member.pid, member.start);
+            found.insert(id);
             match control::undo(member.pid) {
                 Ok(toggled) => {
-                    answer.undone += usize::from(is_new);
+                    answer.undone += 1;
                     stops.push(toggled.stop_ms.max);
                 }
                 Err(Error::NotInstalled { .. }) => {}
                 Err(e) => {
-                    if let Some(left) = align::left_alone(member.pid, &e) {
-                        answer.left.push(left);
+                    let left = align::left_alone(member.pid, &e);
+                    // Another whet may be in the midst of an installation in it.
+                    if matches!(e, Error::Locked { .. } | Error::Changed { .. }) {
+                        busy.extend(left);
+                        continue;
                     }
+                    answer.left.extend(left);
                 }
             }
-        }
-        if is_clean {
-            break;
+            settled.insert(id);
         }
     }
+    answer.found = found.len();
+    answer.left.extend(busy);
     answer.parent_answer = match of_parent {
         Ok(toggled) => {
             stops.push(toggled.stop_ms.max);

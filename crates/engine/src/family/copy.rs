@@ -10,7 +10,6 @@ use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
-use tracee::Pid;
 
 /// A generation of a parent, as it can be installed in a member.
 pub(crate) struct Generation {
@@ -194,16 +193,4 @@ fn places_with<'a>(
     let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
     let holds = records.into_iter().zip(found).filter(|(r, now)| now == bytes(r));
     Ok(holds.map(|(r, _)| (r.at, r.len)).collect())
-}
-
-/// Returns whether any redirect of any generation is in force in a process, whatever its journals say.
-///
-/// # Errors
-/// Returns [`Error::Tracee`] if the process cannot be read.
-pub(crate) fn has_redirects(pid: Pid) -> Result<bool, Error> {
-    let target = Target::open_of_any_version(pid)?;
-    let Some(installed) = &target.installed else { return Ok(false) };
-    let records: Vec<Record> = installed.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let live = places_with(&target, records.iter(), Record::new_bytes)?;
-    Ok(installed.is_counting() || installed.state() != State::Undone || !live.is_empty())
 }

@@ -38,3 +38,10 @@ pub(crate) fn program(pid: Pid) -> Option<(u64, u64)> {
     let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
     Some((exe.dev(), exe.ino()))
 }
+
+/// Returns the current time in the clock ticks of process start times in `/proc/PID/stat`: hundredths of a
+/// second, from the decimals of `/proc/uptime`. Returns `None` if there is no such file.
+pub(crate) fn now() -> Option<u64> {
+    let text = fs::read_to_string("/proc/uptime").ok()?;
+    text.split(' ').next()?.replace('.', "").parse().ok()
+}

@@ -33,6 +33,16 @@ pub(crate) struct Family {
     pub(crate) members: Vec<Fact>,
 }
 
+impl Family {
+    /// Returns the members that may differ from their parent. Not among them are children that the parent has
+    /// forked since `tick`, when it had the state that all members are to have: they inherited that state.
+    pub(crate) fn to_visit(self, tick: u64) -> impl Iterator<Item = Fact> {
+        let parent = self.parent.pid;
+        // Clock ticks are rounded.
+        self.members.into_iter().filter(move |m| m.parent != parent || m.start <= tick.saturating_add(1))
+    }
+}
+
 /// Returns the family to which a process belongs. Its parent is the topmost ancestor of the same program and
 /// control groups. A child that executed another program is no member, and neither are its children.
 pub(crate) fn family(of: Pid, facts: &[Fact]) -> Option<Family> {
@@ -100,6 +110,16 @@ mod tests {
         assert_eq!(pids(26, &facts), Some((26, vec![])));
         assert_eq!(pids(31, &facts), Some((30, vec![31])));
         assert_eq!(pids(99, &facts), None);
+    }
+
+    #[test]
+    fn later_children_are_like_their_parent() {
+        let started = |pid, parent, start| Fact { start, ..fact(pid, parent, 7, "") };
+        // The last is a child of a member that may not have been changed yet.
+        let facts =
+            [started(1, 0, 5), started(2, 1, 6), started(3, 1, 101), started(4, 1, 102), started(5, 2, 102)];
+        let visited: Vec<i32> = family(Pid(1), &facts).unwrap().to_visit(100).map(|m| m.pid.0).collect();
+        assert_eq!(visited, [2, 3, 5]);
     }
 
     #[test]
