@@ -2,8 +2,8 @@
 """Measures what a family gains: PostgreSQL under pgbench, with clones and without in turns, by `whet redo
 --family` and `whet undo --family`.
 
-A window counts whole seconds of pgbench's own log, and the CPU time of all processes of the server. The order
-of the two windows of a pair is random. Prints the median ratio of the pairs with its 95% bootstrap interval.
+A window lasts from one report of pgbench to another, and counts transactions and the CPU time of all processes
+of the server. The order of the two windows of a pair is random. Prints the median ratio of the pairs with its 95% bootstrap interval.
 
     bench/family.py [--pairs N] [--seconds N] [--clients N] [--whet PATH] [--json FILE] [-- PGBENCH OPTION...]
 """
@@ -20,7 +20,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from postgres import PostgresError, Server  # noqa: E402
+from postgres import Load, PostgresError, Server  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -61,23 +61,25 @@ def cpu(parent: int) -> tuple[float, float]:
     return user / TICK, system / TICK
 
 
-def window(parent: int, folder: Path, seconds: int) -> Window:
-    """Waits for the next whole second, then observes whole seconds."""
-    start = int(time.time()) + 1
-    time.sleep(max(0.0, start - time.time()))
+def next_report(load: Load, known: int) -> int:
+    """Waits for a further report of pgbench. Returns how many there are."""
+    limit = time.monotonic() + 10
+    while (now := len(load.seconds())) <= known:
+        if not load.is_running() or time.monotonic() > limit:
+            raise PostgresError(f"pgbench reports nothing: {load.trouble()}")
+        time.sleep(0.005)
+    return now
+
+
+def window(parent: int, load: Load, seconds: int) -> Window:
+    """Observes some seconds, from one report of pgbench to another."""
+    first = last = next_report(load, len(load.seconds()))
     before = cpu(parent)
-    time.sleep(max(0.0, start + seconds - time.time()))
-    after = cpu(parent)
-    time.sleep(1.5)  # pgbench writes a second's line when it is over.
-    done = 0
-    for log in folder.glob("load.*"):
-        for line in log.read_text().splitlines():
-            words = line.split()
-            if len(words) > 1 and start <= int(words[0]) < start + seconds:
-                done += int(words[1])
-    if done == 0:
-        raise PostgresError("pgbench has logged nothing")
-    return Window(done, after[0] - before[0], after[1] - before[1])
+    while last < first + seconds:
+        last = next_report(load, last)
+    after, reports = cpu(parent), load.seconds()
+    done = sum(tps * (at - reports[i][0]) for i, (at, tps) in enumerate(reports[first:last], first - 1))
+    return Window(round(done), after[0] - before[0], after[1] - before[1])
 
 
 def interval(ratios: list[float], chance: random.Random) -> tuple[float, float]:
@@ -98,15 +100,15 @@ def main() -> int:
     whet, chance, pairs = Whet(args.whet), random.Random(1), []
     try:
         with Server() as server:
-            clients = ["-c", str(args.clients), "-j", "1", "-T", "3600"]
-            server.load(*clients, *args.pgbench, log=server.folder / "load")
+            how = ["-c", str(args.clients), "-j", "1", "-T", "3600", "-P", "1", "--progress-timestamp"]
+            load = server.load(*how, *args.pgbench)
             time.sleep(3)
             optimized = whet.run("optimize", "--family", server.pid, "--seconds", 3)
             for _ in range(args.pairs):
                 pair = {}
                 for side in chance.sample(["redo", "undo"], 2):
                     whet.run(side, "--family", server.pid)
-                    pair[side] = window(server.pid, server.folder, args.seconds)
+                    pair[side] = window(server.pid, load, args.seconds)
                 pairs.append(pair)
     except (PostgresError, WhetError) as e:
         print(e, file=sys.stderr)

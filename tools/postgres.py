@@ -43,12 +43,11 @@ class LoadResult:
 class Load:
     """A running pgbench."""
 
-    def __init__(self, server: "Server", *words: str, log: Path | None = None):
+    def __init__(self, server: "Server", *words: str):
         self.out = server.folder / "pgbench.out"
-        more = ["-l", "--aggregate-interval=1", f"--log-prefix={log}"] if log else []
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
-                [server.bin / "pgbench", "-h", server.folder, "-n", *words, *more, "bench"],
+                [server.bin / "pgbench", "-h", server.folder, "-n", *words, "bench"],
                 stdout=out, stderr=subprocess.STDOUT, cwd=server.folder, **as_user(),
             )
 
@@ -71,6 +70,12 @@ class Load:
             int(number(r"failed transactions: (\d+)")),
             number(r"tps = ([\d.]+)"),
         )
+
+    def seconds(self) -> list[tuple[float, float]]:
+        """Returns the reports of `-P 1 --progress-timestamp` so far: the time, and transactions per second since
+        the report before."""
+        reports = re.findall(r"^progress: ([\d.]+) s, ([\d.]+) tps.*\n", self.out.read_text(), re.MULTILINE)
+        return [(float(at), float(tps)) for at, tps in reports]
 
     def trouble(self) -> list[str]:
         """Returns what it has reported of failures so far: a client that fails ends, the others go on."""
@@ -138,9 +143,9 @@ class Server:
         """Returns the server's log."""
         return self.folder / "log"
 
-    def load(self, *words: str, log: Path | None = None) -> Load:
+    def load(self, *words: str) -> Load:
         """Starts pgbench."""
-        load = Load(self, "-U", USER, *words, log=log)
+        load = Load(self, "-U", USER, *words)
         self.loads.append(load)
         return load
 

@@ -19,8 +19,9 @@ pub fn optimize(pid: i32, verbose: bool, how: &How, out: &Output) -> Result<Exit
     let report = engine::optimize_family(Pid(pid), &options, &mut |p| progress.show(&p))?;
     progress.done();
     out.answer(&report, |FamilyOptimized { parent, members: m }| {
-        let parent = human::optimize(parent, verbose);
-        format!("{parent}\nits family: {}", members(m))
+        let (pid, parent) = (parent.pid, human::optimize(parent, verbose));
+        let members = members(m);
+        format!("{parent}\nits family: {members}\n  `whet undo --family {pid}` takes it out of all of them")
     });
     Ok(ExitCode::Ok)
 }

@@ -65,7 +65,7 @@ pub struct LeftAlone {
 /// # Errors
 /// Returns [`Error::NotInstalled`] if the parent has no clones in force, [`Error::Changed`] if another command
 /// undid the parent's meanwhile, [`Error::Tracee`] if the parent ended or executed another program. Members
-/// that were changed until then are in order.
+/// that were changed until then are in order. After an interrupt, the other members are left alone.
 pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport, Error> {
     let begun = Instant::now();
     let _favoured = Raised::favoured();
@@ -86,14 +86,20 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
     let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
     let tick = facts::now().unwrap_or(u64::MAX);
     for _ in 0..LISTINGS {
-        let members = facts::family_of(pid)?.to_visit(tick);
+        let members = facts::family_of(pid)?.unlike_parent(tick);
         let new: Vec<Pid> = members.filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
         if new.is_empty() {
             break;
         }
         for member in new {
-            interrupt.check()?;
             report.found += 1;
+            match interrupt.check() {
+                Err(e @ Error::Interrupted { .. }) => {
+                    report.left_alone.extend(left_alone(member, &e));
+                    continue;
+                }
+                outcome => outcome?,
+            }
             let outcome = head.join(member).and_then(|member| {
                 still_stands(parent)?;
                 generation.put_in(&member)

@@ -74,7 +74,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         let Ok(family) = facts::family_of(parent) else { break };
         busy.clear();
         let unsettled: Vec<Fact> =
-            family.to_visit(tick).filter(|m| !settled.contains(&(m.pid, m.start))).collect();
+            family.unlike_parent(tick).filter(|m| !settled.contains(&(m.pid, m.start))).collect();
         if unsettled.is_empty() {
             break;
         }

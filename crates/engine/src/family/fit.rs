@@ -83,8 +83,9 @@ impl<'a> Head<'a> {
             let why = "it does not map the code of its family's parent at the same addresses";
             return Err(unfit(pid, "other_modules", why));
         }
-        let code = |t: &Target| t.maps.iter().filter(|m| m.perms.x && m.inode != 0).count();
-        if code(member) == code(self.target) {
+        let code = member.maps.iter().filter(|m| m.perms.x && m.inode != 0);
+        let mut more = code.filter(|m| !self.target.maps.iter().any(|own| is_same(m, own)));
+        if more.next().is_none() {
             return Ok(self.lookup.clone());
         }
         // A module of its own may have an unwinder, or be a runtime that whet leaves alone.
@@ -141,11 +142,13 @@ pub(crate) fn unfit(pid: Pid, code: &'static str, why: &str) -> Error {
     Error::Unsupported { pid, code, why: why.to_owned() }
 }
 
-/// Returns the mappings of modules that clones rely on: private, read-only, of files.
+/// Returns the mappings of modules that clones rely on: code, and memory that cannot be written.
 fn constant<'a>(target: &'a Target, image: &Image) -> Vec<&'a Mapping> {
-    let is_constant = |m: &&Mapping| m.inode != 0 && m.perms.r && !m.perms.w && !m.perms.shared;
+    let is_constant = |m: &&Mapping| m.perms.r && (m.perms.x || !m.perms.w);
     let is_of_module = |m: &&Mapping| image.module_of(m.range.start).is_some();
-    target.maps.iter().filter(is_constant).filter(is_of_module).collect()
+    // The kernel's own mappings are not the process's to change.
+    let is_of_kernel = |m: &&Mapping| m.path.as_deref().is_some_and(|p| p.starts_with('['));
+    target.maps.iter().filter(is_constant).filter(is_of_module).filter(|m| !is_of_kernel(m)).collect()
 }
 
 fn is_same(a: &Mapping, b: &Mapping) -> bool {

@@ -36,7 +36,7 @@ pub(crate) struct Family {
 impl Family {
     /// Returns the members that may differ from their parent. Not among them are children that the parent has
     /// forked since `tick`, when it had the state that all members are to have: they inherited that state.
-    pub(crate) fn to_visit(self, tick: u64) -> impl Iterator<Item = Fact> {
+    pub(crate) fn unlike_parent(self, tick: u64) -> impl Iterator<Item = Fact> {
         let parent = self.parent.pid;
         // Clock ticks are rounded.
         self.members.into_iter().filter(move |m| m.parent != parent || m.start <= tick.saturating_add(1))
@@ -118,7 +118,7 @@ mod tests {
         // The last is a child of a member that may not have been changed yet.
         let facts =
             [started(1, 0, 5), started(2, 1, 6), started(3, 1, 101), started(4, 1, 102), started(5, 2, 102)];
-        let visited: Vec<i32> = family(Pid(1), &facts).unwrap().to_visit(100).map(|m| m.pid.0).collect();
+        let visited: Vec<i32> = family(Pid(1), &facts).unwrap().unlike_parent(100).map(|m| m.pid.0).collect();
         assert_eq!(visited, [2, 3, 5]);
     }
 
