@@ -2,18 +2,24 @@
 //! in the memory of the process in which they count. So counts are taken in one busy member.
 
 use crate::build::installer::Installer;
-use crate::count::counting::{self, CountingReport};
+use crate::count::counting;
+use crate::count::rounds::{self, CountingReport};
 use crate::family::fit::{Fitting, Head};
 use crate::family::kin::Kin;
+use crate::plan::candidate::Measured;
 use crate::plan::candidates::Candidates;
 use crate::session::restore;
 use crate::{Error, OptimizeOptions, Progress};
 use std::time::Duration;
+use tracee::Pid;
 
 /// How many members are tried: they may end while they count.
 const TRIES: usize = 4;
 
-/// Counts the candidates in rounds of `time`: in the busiest process of the family, or in the target if it is
+/// The functions, with counts as far as they are known, and what was done.
+type Outcome = Result<(Candidates<Measured>, CountingReport), Error>;
+
+/// Counts functions in rounds of `time`: in the busiest process of the family, or in the target if it is
 /// optimized alone.
 ///
 /// # Errors
@@ -22,48 +28,49 @@ const TRIES: usize = 4;
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
     kin: &Kin,
-    candidates: &mut Candidates,
+    candidates: Candidates<Measured>,
     time: Duration,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<CountingReport, Error> {
+) -> Outcome {
     let own = installer.target.process.pid();
+    if kin.sampled().is_none() {
+        return count_in(installer, candidates, time, options, progress);
+    }
     let mut why = "no process of the family was busy".to_owned();
     for pid in kin.busiest().into_iter().take(TRIES) {
         if pid == own {
             return count_in(installer, candidates, time, options, progress);
         }
-        match fitting(installer, pid) {
-            Ok(member) => match count_in_member(installer, &member, candidates, time, options, progress) {
-                Ok(report) => return Ok(CountingReport { counted_in: Some(pid.0), ..report }),
-                Err(e @ (Error::Changed { .. } | Error::Interrupted { .. })) => return Err(e),
-                Err(e) => why = crate::with_causes(&e),
-            },
+        let counted = fitting(installer, pid)
+            .and_then(|member| in_member(installer, &member, candidates.clone(), time, options, progress));
+        match counted {
+            Ok((counted, report)) => {
+                return Ok((counted, CountingReport { counted_in: Some(pid.0), ..report }));
+            }
+            Err(e @ (Error::Changed { .. } | Error::Interrupted { .. })) => return Err(e),
             Err(e) => why = crate::with_causes(&e),
         }
     }
-    if kin.sampled().is_none() {
-        return count_in(installer, candidates, time, options, progress);
-    }
-    Ok(CountingReport { left_out: Some(why), ..CountingReport::default() })
+    Ok((candidates, CountingReport { left_out: Some(why), ..CountingReport::default() }))
 }
 
 /// Counts in the installer's process.
 fn count_in(
     installer: &Installer<'_, '_>,
-    candidates: &mut Candidates,
+    candidates: Candidates<Measured>,
     time: Duration,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<CountingReport, Error> {
-    let mut run = |look: &mut counting::Look<'_>| {
-        counting::wait(&installer.target.process, time, &options.interrupt, look);
+) -> Outcome {
+    let mut run = |look: &mut rounds::Look<'_>| {
+        rounds::wait(&installer.target.process, time, &options.interrupt, look);
     };
     counting::count(installer, candidates, time, options, &mut run, progress)
 }
 
 /// Opens a member and checks that the clones fit it.
-fn fitting(installer: &Installer<'_, '_>, pid: tracee::Pid) -> Result<Fitting, Error> {
+fn fitting(installer: &Installer<'_, '_>, pid: Pid) -> Result<Fitting, Error> {
     let image = installer.program.image();
     let unloadable = image.modules().iter().filter(|m| !m.nodelete);
     let marks = unloadable.map(|m| m.extent.start).collect();
@@ -71,14 +78,14 @@ fn fitting(installer: &Installer<'_, '_>, pid: tracee::Pid) -> Result<Fitting, E
 }
 
 /// Counts in a member, and restores it to its state before.
-fn count_in_member(
+fn in_member(
     installer: &Installer<'_, '_>,
     member: &Fitting,
-    candidates: &mut Candidates,
+    candidates: Candidates<Measured>,
     time: Duration,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<CountingReport, Error> {
+) -> Outcome {
     let process = &member.target.process;
     let was_optimized = restore::is_optimized(&member.target);
     let options = &OptimizeOptions { interrupt: options.interrupt.watching(process), ..options.clone() };
@@ -91,7 +98,9 @@ fn count_in_member(
         interrupt: options.interrupt.clone(),
     };
     let counted = count_in(&inside, candidates, time, options, progress);
-    let report = restore::or_restore(&member.target, was_optimized, counted)?;
-    restore::restore(process.pid(), was_optimized)?;
-    Ok(report)
+    let counted = restore::or_restore(&member.target, was_optimized, counted)?;
+    match restore::restore(process.pid(), was_optimized) {
+        Err(e) if process.is_alive() => Err(e),
+        _ => Ok(counted),
+    }
 }
