@@ -1,5 +1,5 @@
-//! Counts in a member of the target's family. The parent of a family often does little itself, and counters lie
-//! in the memory of the process in which they count. So counts are taken in one busy member.
+//! Counts in a member of the target's family. The parent of a family often does little itself, and counters
+//! lie in the memory of the process in which they count. So counts are taken in one busy member.
 
 use crate::build::installer::Installer;
 use crate::count::counting;

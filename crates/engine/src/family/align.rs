@@ -5,8 +5,8 @@
 //! listed again until a listing shows no new one.
 //!
 //! INVARIANT(overruled): an operator's undo of the family first announces itself in the parent, then takes
-//! each member's lock. Here the parent is checked under the member's lock, right before the member is changed.
-//! So either the undo finds the change, or the change is not made.
+//! each member's lock. Here the parent is checked under the member's lock, right before the member is
+//! changed. So either the undo finds the change, or the change is not made.
 
 use crate::build::lookup;
 use crate::family::copy::{Done, Generation};
@@ -63,9 +63,9 @@ pub struct LeftAlone {
 /// Puts the newest generation of a parent in force in all members that fit.
 ///
 /// # Errors
-/// Returns [`Error::NotInstalled`] if the parent has no clones in force, [`Error::Changed`] if another command
-/// undid the parent's meanwhile, [`Error::Tracee`] if the parent ended or executed another program. Members
-/// that were changed until then are in order. After an interrupt, the other members are left alone.
+/// Returns [`Error::NotInstalled`] if the parent has no clones in force, [`Error::Changed`] if another
+/// command undid the parent's meanwhile, [`Error::Tracee`] if the parent ended or executed another program.
+/// Members that were changed until then are in order. After an interrupt, the other members are left alone.
 pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport, Error> {
     let begun = Instant::now();
     let _favoured = Raised::favoured();

@@ -43,8 +43,8 @@ pub struct FamilyRedone {
     pub members: MembersReport,
 }
 
-/// Removes every redirect from all processes of the family to which a process belongs. The parent comes first,
-/// so that later children inherit none.
+/// Removes every redirect from all processes of the family to which a process belongs. The parent comes
+/// first, so that later children inherit none.
 ///
 /// # Errors
 /// Returns [`Error::NotInstalled`] if no process of the family holds clones, and the parent's errors of

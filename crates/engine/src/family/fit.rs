@@ -57,8 +57,8 @@ impl<'a> Head<'a> {
         Ok(Self { target, image, lookup, marks, pages, own })
     }
 
-    /// Opens a member and checks that it fits. Counting that a whet left behind in it is ended first. A member
-    /// in which modules have to be marked gets its first stop.
+    /// Opens a member and checks that it fits. Counting that a whet left behind in it is ended first. A
+    /// member in which modules have to be marked gets its first stop.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] for a member that does not fit, and the errors of [`TargetLock::open`].

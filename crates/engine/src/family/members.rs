@@ -48,7 +48,8 @@ impl Family {
 pub(crate) fn family(of: Pid, facts: &[Fact]) -> Option<Family> {
     let by_pid: FxHashMap<Pid, &Fact> = facts.iter().map(|f| (f.pid, f)).collect();
     let mut parent = *by_pid.get(&of)?;
-    // Facts are read one after the other, so they may contradict each other: no chain is longer than the list.
+    // Facts are read one after the other, so they may contradict each other. No chain is longer than the
+    // list.
     for _ in facts {
         match by_pid.get(&parent.parent) {
             Some(above) if above.is_like(parent) => parent = above,

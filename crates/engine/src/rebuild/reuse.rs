@@ -68,7 +68,8 @@ pub(crate) struct Earlier {
     has_gone: bool,
 }
 
-/// Samples a target, with its family, and puts the best-fitting generation in force. Returns `None` if none fits the options.
+/// Samples a target, with its family, and puts the best-fitting generation in force. Returns `None` if none
+/// fits the options.
 ///
 /// # Errors
 /// Returns the errors of sampling and of [`splice::redo`].
