@@ -1,4 +1,4 @@
-"""A private PostgreSQL server in a folder of its own, and pgbench as its load. All of it ends with its creator."""
+"""A private PostgreSQL server in a folder of its own, and pgbench as its load."""
 
 import os
 import re

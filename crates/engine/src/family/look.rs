@@ -77,6 +77,10 @@ pub fn family_status(pid: Pid) -> Result<FamilyStatus, Error> {
 fn member(pid: Pid) -> Option<MemberStatus> {
     let target = Target::open_of_any_version(pid).ok()?;
     let installed = target.installed.as_ref();
+    // The memory of a process that ends is gone before the process is.
+    if installed.is_none() && target.process.is_ending() {
+        return None;
+    }
     let touched = installed.filter(|i| i.generation() > 0 || i.is_counting());
     Some(MemberStatus {
         pid: pid.0,
