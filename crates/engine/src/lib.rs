@@ -9,6 +9,7 @@ mod base;
 mod build;
 mod count;
 mod debuggers;
+mod family;
 mod operate;
 mod plan;
 mod rebuild;
@@ -33,6 +34,11 @@ pub use count::rounds::CountingReport;
 pub use debuggers::gdb::{GdbReport, gdb, gdb_core};
 pub use debuggers::jitdump::{PerfReport, perf};
 pub use debuggers::perf_map::PerfMap;
+pub use family::align::{LeftAlone, MembersReport};
+pub use family::control::{FamilyRedone, FamilyUndone, redo_family, undo_family};
+pub use family::look::{
+    FamilyStatus, FamilyVerified, MemberStatus, family_parent, family_status, verify_family,
+};
 pub use operate::control::{Code, ToggleAnswer, mend, redo, undo};
 pub use operate::status::{StatusReport, TargetStatus, is_still};
 pub use operate::switch::Switch;
@@ -40,6 +46,7 @@ pub use operate::verify::{Unexpected, VerifyReport, verify};
 pub use operate::watcher::{Watcher, status};
 pub use plan::estimate::StacksReport;
 pub use profile::Profile;
+pub use rebuild::family::{FamilyOptimized, optimize_family};
 pub use rebuild::optimize::optimize;
 pub use rebuild::report::{FunctionCounts, OptimizeReport};
 pub use records::dyno::{DynoReport, DynoStats};

@@ -12,7 +12,7 @@ use crate::build::round::{self, Offsets};
 use crate::build::unwind_hooks;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
-use image::Image;
+use image::{Image, Mapping};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
@@ -28,7 +28,10 @@ pub(crate) struct Installer<'a, 'm> {
     /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
     /// The code in its modules' files, by the module's index in the image.
-    pub(crate) files: FxHashMap<usize, FileText>,
+    pub(crate) files: &'a FxHashMap<usize, FileText>,
+    /// Returns the present mappings of the other members of the target's family, between which the clones are
+    /// placed as well.
+    pub(crate) taken: &'a dyn Fn() -> Vec<Mapping>,
     /// Ends the work early.
     pub(crate) interrupt: Interrupt,
 }
@@ -112,7 +115,9 @@ impl Installer<'_, '_> {
         if target.undos() != self.target.undos() {
             return Err(Error::Changed { pid });
         }
-        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut maps = image::maps::parse(&target.process.maps_text()?)?;
+        maps.extend((self.taken)());
+        maps.sort_by_key(|m| m.range.start);
         let build = |notes| {
             let bounds = Bounds { notes, interrupt: &self.interrupt };
             caches::build(self.program, clones, &maps, style, &bounds)

@@ -16,6 +16,7 @@ use crate::count::gs_watch::Watch;
 use crate::count::prepare::{Found, with_installer};
 use crate::count::recount::{self, Round};
 use crate::count::rounds::{CountingReport, Look, Rounds, Run};
+use crate::family::kin::Kin;
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Certainty, Measured};
 use crate::plan::candidates::{self, Candidates};
@@ -79,22 +80,23 @@ pub fn count_during(
     Claim::overrule(&process);
     restore::end_counting(pid)?;
     let target = Target::open(pid)?;
-    let counted = with_installer(&target, options, progress, |installer, found, samples, progress| {
-        let first = match found {
-            Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
-            Found::Profiled(counted) => counted.map(|all| all.into_iter().map(|c| c.measured).collect()),
-        };
-        let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
-        let counted = measured.chosen.into_iter().filter(|c| c.is_counted());
-        Ok(counted
-            .map(|c| CountedFunction {
-                name: installer.program.name(c.id),
-                exact: c.certainty == Certainty::Exact,
-                cfg: c.candidate.analysed.cfg,
-                counts: c.counts,
-            })
-            .collect())
-    });
+    let counted =
+        with_installer(&target, &Kin::default(), options, progress, |installer, found, samples, progress| {
+            let first = match found {
+                Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
+                Found::Profiled(counted) => counted.map(|all| all.into_iter().map(|c| c.measured).collect()),
+            };
+            let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
+            let counted = measured.chosen.into_iter().filter(|c| c.is_counted());
+            Ok(counted
+                .map(|c| CountedFunction {
+                    name: installer.program.name(c.id),
+                    exact: c.certainty == Certainty::Exact,
+                    cfg: c.candidate.analysed.cfg,
+                    counts: c.counts,
+                })
+                .collect())
+        });
     restore::or_restore(&target, false, counted)
 }
 
@@ -206,7 +208,7 @@ fn left_over(again: &Round, functions: Vec<Measured>, done: &mut Vec<Measured>) 
 /// Analyses a function that no sample fell into.
 fn analyse(installer: &Installer<'_, '_>, id: FuncId) -> Result<Analysed, Refusal> {
     let analysed = installer.program.analyse(id)?;
-    let foreign = file_text::is_foreign(installer.program, &installer.files, id, &analysed);
+    let foreign = file_text::is_foreign(installer.program, installer.files, id, &analysed);
     if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
 }
 

@@ -11,7 +11,7 @@ use profile::Counts;
 use std::ops::Deref;
 
 /// A function that was chosen, and its analysed code.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Candidate {
     /// Identifies the function.
     pub id: FuncId,
@@ -22,7 +22,7 @@ pub struct Candidate {
 }
 
 /// A candidate with the counts that are known so far. Counting replaces them by better ones.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Measured {
     /// The function.
     pub candidate: Candidate,

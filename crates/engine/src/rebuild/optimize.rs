@@ -8,6 +8,7 @@ use crate::build::space;
 use crate::count::prepare::{Found, with_installer};
 use crate::count::source::{self, Counts};
 use crate::debuggers::perf_map;
+use crate::family::kin::Kin;
 use crate::plan::candidates::Candidates;
 use crate::plan::laid_out::LaidOut;
 use crate::plan::lay_out::lay_out;
@@ -34,6 +35,20 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
+    optimize_with(pid, &Kin::default(), options, progress)
+}
+
+/// Does the same for a process with its family: all members are sampled, and the clones are placed where each
+/// of them has room.
+///
+/// # Errors
+/// As [`optimize`].
+pub(crate) fn optimize_with(
+    pid: Pid,
+    kin: &Kin,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
     let mut clock = PhaseClock::start();
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
@@ -47,7 +62,7 @@ pub fn optimize(
         lock.tell(&p);
         progress(p);
     };
-    let outcome = rebuild_or_reuse(&target, options, &mut told);
+    let outcome = rebuild_or_reuse(&target, kin, options, &mut told);
     let done = restore::or_restore(&target, was_optimized, outcome)?;
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
@@ -58,6 +73,7 @@ pub fn optimize(
 /// Rebuilds, or uses an earlier generation if there is no room for new clones.
 fn rebuild_or_reuse(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Done, Error> {
@@ -65,15 +81,15 @@ fn rebuild_or_reuse(
     let is_full = target.installed.as_ref().is_some_and(|i| space::is_full(i, options));
     if may_reuse
         && is_full
-        && let Some(done) = reuse::reuse(target, options, progress)?
+        && let Some(done) = reuse::reuse(target, kin, options, progress)?
     {
         return Ok(done);
     }
-    match rebuild(target, options, progress) {
+    match rebuild(target, kin, options, progress) {
         Err(e) if may_reuse && space::no_room(&e) => {
             // Counting clones have changed the target since it was opened.
             let target = Target::open(target.process.pid())?;
-            reuse::reuse(&target, options, progress)?.ok_or(e)
+            reuse::reuse(&target, kin, options, progress)?.ok_or(e)
         }
         outcome => outcome,
     }
@@ -81,11 +97,12 @@ fn rebuild_or_reuse(
 
 fn rebuild(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Done, Error> {
     let begun = Instant::now();
-    with_installer(target, options, progress, |installer, found, samples, progress| {
+    with_installer(target, kin, options, progress, |installer, found, samples, progress| {
         let program = installer.program;
         if options.prefer_earlier
             && reuse::is_possible(options)
@@ -95,7 +112,7 @@ fn rebuild(
             let asked = reuse::Asked { target, samples, options, begun };
             return earlier.put_in_force(&asked, program.image().main().extent, progress);
         }
-        let counts = source::count(installer, found, samples, options, progress)?;
+        let counts = source::count(installer, kin, found, samples, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;
         progress(Progress::LayingOut);
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));

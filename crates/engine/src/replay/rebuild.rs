@@ -8,13 +8,13 @@ use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Passes, Style};
 use crate::build::caches::{self, Bounds};
 use crate::build::clones::Clones;
-use crate::count::prepare;
 use crate::plan::candidate::Counted;
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::estimate;
 use crate::plan::lay_out::lay_out;
 use crate::plan::samples::Samples;
 use crate::records::profile_store;
+use crate::session::target::check_program;
 use crate::{Error, Interrupt, OptimizeOptions};
 use addr::{Avma, AvmaRange, ReadMemory};
 use image::{Files, Image};
@@ -65,7 +65,7 @@ pub(super) fn rebuild(
 ) -> Result<Rebuilt, Error> {
     let pid = Pid(inputs.pid);
     let image = image(inputs, memory, files)?;
-    prepare::check_program(pid, &image, memory)?;
+    check_program(pid, &image, memory)?;
     let maps = image.maps().to_vec();
     let mut program = Program::new(image, memory);
     program.keep(inputs.kept.iter().map(|&at| Avma(at)));
