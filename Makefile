@@ -38,10 +38,12 @@ bench-bolt: setup
 	bench/bolt_server.py $(BOLT)
 	bench/bolt.py $(BOLT)
 
-# A Debian package, to target/deb.
+# The Debian packages, to target/deb.
 deb:
 	cargo build --release --locked -p whet
 	tools/deb.sh
+	cargo build --release --locked -p fleet_sync --features cloud
+	tools/deb_fleet.sh
 
 # Format, lints (with them that nothing needs a Rust newer than `rust-version`), links of the documentation, and that the
 # fuzz targets compile.

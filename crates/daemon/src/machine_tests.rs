@@ -474,3 +474,29 @@ fn earlier_layouts_are_reported_and_do_not_lengthen_the_wait() {
     assert_ne!(w.pass(300 * S).wants(), Some(Job::Optimize { fresh: true }));
     assert_eq!(w.pass(1200 * S).wants(), Some(Job::Optimize { fresh: true }));
 }
+
+#[test]
+fn a_careful_rollout_begins_with_few_targets_and_observing_begins_with_none() {
+    type Change = dyn Fn(&mut crate::config::Rollout);
+    let wanted = |change: &Change, lot: u16, age: u32| {
+        let mut w = world();
+        change(&mut w.config.rollout);
+        w.target.lot = lot;
+        w.seen(100.0, age * S).seen(100.0, age * S);
+        (w.wants(), w.target.reason.clone())
+    };
+    let share = |r: &mut crate::config::Rollout| r.share_percent = 10.0;
+    assert!(wanted(&share, 999, 70).0.is_some());
+    let (job, why) = wanted(&share, 1000, 70);
+    assert!(job.is_none() && why.contains("not among the 10%"), "{why}");
+    let jitter = |r: &mut crate::config::Rollout| r.start_jitter = Span(100 * S);
+    assert!(wanted(&jitter, 0, 60).0.is_some() && wanted(&jitter, 5000, 109).0.is_none());
+    assert!(wanted(&jitter, 5000, 110).0.is_some());
+    let observe = |r: &mut crate::config::Rollout| r.observe = true;
+    let freeze = |r: &mut crate::config::Rollout| r.freeze = true;
+    let both: [(&Change, &str); 2] = [(&observe, "would be optimized now (cold)"), (&freeze, "says freeze")];
+    for (change, reason) in both {
+        let (job, why) = wanted(change, 0, 70);
+        assert!(job.is_none() && why.contains(reason), "{why}");
+    }
+}

@@ -199,6 +199,7 @@ mod tests {
             memory_cap: 0,
             judging: Duration::ZERO,
             profile: None,
+            aggregate: None,
             bad_layout: false,
         }
     }

@@ -237,6 +237,12 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Check the daemon's configuration.
+    Config {
+        /// What to do.
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
     /// Does one job of the daemon, which starts this itself.
     #[command(hide = true, name = daemon::WORKER_COMMAND)]
     DaemonWork {
@@ -274,6 +280,19 @@ pub struct Gdb {
     /// The symbol file. Default: a file in a folder that only you can enter.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// The commands about the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a configuration; exit code 2 if it is wrong.
+    #[command(
+        after_help = "Examples:\n  whet config check                  the configuration in force, with its drop-ins\n  whet config check new.toml         one file alone, a configuration or a drop-in"
+    )]
+    Check {
+        /// One file alone. Default: the configuration in force, with its drop-ins.
+        file: Option<PathBuf>,
+    },
 }
 
 /// The commands about profiles.

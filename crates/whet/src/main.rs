@@ -7,6 +7,7 @@
 mod anatomy;
 mod capture;
 mod cli;
+mod config;
 mod daemon;
 mod family;
 mod file;
@@ -27,7 +28,7 @@ mod watch;
 
 use ::daemon::proto::Wish;
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, ConfigCommand};
 use engine::Pid;
 use engine::{Error, ExitCode};
 use output::Output;
@@ -89,6 +90,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Capture(args) => capture::capture(args, out),
         Command::Replay(args) => capture::replay(args, out),
         Command::Profile { what } => profile::run(what, out),
+        Command::Config { what: ConfigCommand::Check { file } } => {
+            Ok(out.told(config::check(file.as_deref(), out)))
+        }
         Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {
             let report = engine::doctor();
