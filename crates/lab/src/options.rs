@@ -1,5 +1,6 @@
 //! Options that all scenarios share.
 
+use crate::record::Place;
 use crate::server::{Settings, Source, hide};
 use crate::windows::Plan;
 use clap::Args;
@@ -36,6 +37,15 @@ pub struct Common {
     /// The buffer pool of private servers in MiB (default: an eighth of the memory).
     #[arg(long, value_name = "MIB")]
     pub buffer_pool: Option<u64>,
+    /// Whether the server uses both hardware threads of its cores; each value is measured. Default: as the host is.
+    #[arg(long, value_delimiter = ',', value_name = "on,off", value_parser = on_off, action = clap::ArgAction::Append)]
+    #[serde(default)]
+    pub smt: Vec<bool>,
+    /// The numbers of sockets for the server; each is measured. The clients get the other sockets. Of all sockets
+    /// together, server and clients get half of the cores each.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    #[serde(default)]
+    pub sockets: Vec<usize>,
     /// The whet program (default: the one beside the lab, otherwise the one in PATH).
     #[arg(long, value_name = "PATH")]
     pub whet: Option<PathBuf>,
@@ -73,9 +83,24 @@ impl Common {
         if all.is_empty() { vec![Source::Debian] } else { all }
     }
 
-    /// Returns how many times each point is measured: servers times storage folders.
+    /// Returns all places in which each server is measured. A place names only what the run varies.
+    pub fn places(&self) -> Vec<Place> {
+        let storages: Vec<Option<String>> =
+            each(&self.datadir).into_iter().map(|d| d.map(|d| d.display().to_string())).collect();
+        let mut places = Vec::new();
+        for storage in &storages {
+            for smt in each(&self.smt) {
+                for sockets in each(&self.sockets) {
+                    places.push(Place { storage: storage.clone(), smt, sockets });
+                }
+            }
+        }
+        places
+    }
+
+    /// Returns how many times each point is measured: servers times places.
     pub fn homes(&self) -> usize {
-        self.sources().len() * self.datadir.len().max(1)
+        self.sources().len() * self.places().len()
     }
 
     /// Returns the settings of private servers. `connections` is what the load needs.
@@ -114,6 +139,20 @@ impl Common {
     #[must_use]
     pub fn without_passwords(&self) -> Self {
         Self { dsn: self.dsn.iter().map(|d| hide(d)).collect(), ..self.clone() }
+    }
+}
+
+/// Returns each value, or `None` once if there is none.
+fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().cloned().map(Some).collect() }
+}
+
+/// Parses `on` or `off`.
+fn on_off(s: &str) -> Result<bool, String> {
+    match s {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{s:?} is neither on nor off")),
     }
 }
 

@@ -102,10 +102,8 @@ pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) ->
 pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
     for p in points.iter().filter(|p| !p.sides.is_empty()) {
-        let mut title = format!("{}, {}", p.step.load, p.step.server);
-        if let Some(storage) = &p.step.storage {
-            title = format!("{title}, {storage}");
-        }
+        let mut title =
+            [vec![p.step.load.clone(), p.step.server.clone()], p.step.place.words()].concat().join(", ");
         if let Some(cpus) = p.step.cpus {
             title = format!("{title}, {cpus} CPUs");
         }
@@ -214,7 +212,7 @@ fn short_names(points: &[&Point]) -> Vec<String> {
             let words = [
                 server.then(|| p.step.server.clone()),
                 load.then(|| p.step.load.clone()),
-                p.step.storage.clone(),
+                Some(p.step.place.words().join(" ")).filter(|w| !w.is_empty()),
                 p.step.cpus.map(|c| format!("{c} CPUs")),
                 Some(format!("{} thread{}", p.step.threads, if p.step.threads == 1 { "" } else { "s" })),
             ];

@@ -18,7 +18,7 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
     let runs = [Run::read(a)?, Run::read(b)?];
     let [of_a, of_b] = [points(&runs[0]), points(&runs[1])];
     // Servers may differ, since this also serves to compare servers. A point without a counterpart of the
-    // same server and storage is compared with a point of another server.
+    // same server and place is compared with a point of another server.
     let pairs: Vec<(&Point, &Point)> = of_a
         .iter()
         .filter_map(|p| {
@@ -28,7 +28,7 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
             let same = of_b
                 .iter()
                 .filter(like)
-                .find(|q| q.step.server == p.step.server && q.step.storage == p.step.storage);
+                .find(|q| q.step.server == p.step.server && q.step.place == p.step.place);
             Some((p, same.or_else(|| of_b.iter().find(like))?))
         })
         .collect();

@@ -1,6 +1,7 @@
 //! The figures of a step, from its windows.
 
 use crate::folder::Measured;
+use crate::machine::Placement;
 use crate::record::{Event, Latency, Second, Side, Step, Window};
 use crate::stats::{self, Estimate};
 use serde::{Serialize, Serializer};
@@ -21,6 +22,8 @@ pub struct Point {
     pub broken: Option<String>,
     /// The result of `SELECT VERSION()`.
     pub server_version: String,
+    /// The CPUs of server and clients, where recorded.
+    pub placement: Option<Placement>,
     /// The figures of each side.
     pub sides: BTreeMap<Side, SideFigures>,
     /// Gain: queries per second with clones over without. Above 1 is better.
@@ -94,6 +97,7 @@ impl Point {
             whole: measured.whole,
             broken: None,
             server_version: String::new(),
+            placement: None,
             sides: BTreeMap::new(),
             throughput: None,
             cpu_per_query: None,
@@ -116,7 +120,10 @@ impl Point {
         let mut windows = Vec::new();
         for event in &measured.events {
             match event {
-                Event::Begin { server_version, .. } => point.server_version.clone_from(server_version),
+                Event::Begin { server_version, placement, .. } => {
+                    point.server_version.clone_from(server_version);
+                    point.placement = Some(placement.clone()).filter(|p| !p.server.is_empty());
+                }
                 Event::WarmUp { steady, .. } => point.steady = Some(*steady),
                 Event::Optimize { answer } => point.optimize = Some(answer.clone()),
                 Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
@@ -238,6 +245,7 @@ fn cpus(w: &Window) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Place;
 
     fn window(pair: usize, side: Side, queries: u64, cpu: f64) -> Event {
         Event::Window(Window {
@@ -256,7 +264,7 @@ mod tests {
     }
 
     fn step() -> Step {
-        Step { server: "s".into(), load: "l".into(), storage: None, cpus: None, threads: 1 }
+        Step::of("s", "l", &Place::default(), 1)
     }
 
     #[test]

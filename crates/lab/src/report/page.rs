@@ -8,7 +8,7 @@ use super::side_by_side;
 use super::tables::{self, Table};
 use crate::error::Error;
 use crate::folder::Run;
-use crate::machine::Machine;
+use crate::machine::{Cache, Disk, Machine};
 use crate::record::Head;
 use crate::stats::{OUTLIER_SCORE, RESAMPLES};
 use minijinja::value::Serde;
@@ -171,19 +171,29 @@ fn inert(json: &str) -> String {
 
 fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
-    let apart = if head.machine.server_cpus.is_empty() {
-        "server and clients share all CPUs".to_owned()
-    } else {
-        format!("server on CPUs {:?}, clients on {:?}", head.machine.server_cpus, head.machine.client_cpus)
-    };
+    let machine = &head.machine;
+    let mut placements: Vec<String> =
+        points.iter().filter_map(|p| Some(p.placement.as_ref()?.words())).collect();
+    placements.dedup();
+    let caches: Vec<String> = machine.caches.iter().map(Cache::words).collect();
+    let disks: Vec<String> = machine.disks.iter().map(Disk::words).collect();
+    let or = |words: String| if words.is_empty() { "not recorded".to_owned() } else { words };
     let mut servers: Vec<(&str, &str)> =
         points.iter().map(|p| (p.step.server.as_str(), p.server_version.as_str())).collect();
     servers.dedup();
     let servers: Vec<String> = servers.iter().map(|(name, version)| format!("{name}: {version}")).collect();
     [
         ("Servers", servers.join("; ")),
-        ("Machine", format!("{cpu}, {cpus} CPUs, {} GiB, Linux {kernel}", memory_mib / 1024)),
-        ("Placement", apart),
+        ("Machine", format!("{cpu} ({}), {cpus} CPUs, {} GiB", machine.identity.words(), memory_mib / 1024)),
+        ("Topology", machine.topology.words()),
+        ("Caches", or(caches.join(", "))),
+        (
+            "System",
+            format!("{}, Linux {kernel}", machine.distribution.as_deref().unwrap_or("unknown distribution")),
+        ),
+        ("Disks", or(disks.join("; "))),
+        ("Load", machine.sysbench.clone().unwrap_or_else(|| "the lab's own".to_owned())),
+        ("Placement", or(placements.join("; "))),
         (
             "Noise before the run",
             format!(

@@ -61,9 +61,8 @@ impl Scaling {
     }
 
     /// Returns the number of steps for one server.
-    pub fn steps(&self) -> usize {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let server = if all >= 4 { all / 2 } else { all };
+    /// `server` is how many CPUs it may use.
+    pub fn steps(&self, server: usize) -> usize {
         self.cpus(server).iter().map(|c| self.threads(*c).len()).sum()
     }
 
@@ -82,21 +81,18 @@ impl Scaling {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
         let settings = self.common.settings(memory, most, false);
-        let may_use: Vec<usize> = match lab.machine.server_cpus.as_slice() {
-            [] => (0..lab.machine.cpus).collect(),
-            some => some.to_vec(),
-        };
         let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
         if self.data.is_none() && !data.join("lineitem.tbl").exists() {
             lab.progress.doing("making TPC-H's data");
             tpch::generate(&lab.commands, self.factor, &data)?;
         }
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.progress.doing("filling tables");
             let interrupt = lab.commands.interrupt.clone();
             tpch::fill(&server.address, &data, &interrupt).map_err(|e| server.explain(e))?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let may_use = lab.placement.server.clone();
             for cpus in self.cpus(may_use.len()) {
                 let set = may_use.get(..cpus).ok_or_else(|| {
                     Error::Usage(format!("the server may use {} CPUs here, not {cpus}", may_use.len()))
@@ -104,8 +100,7 @@ impl Scaling {
                 confine(&server, set)?;
                 for threads in self.threads(cpus) {
                     let load = format!("tpch-{}", queries.len());
-                    let step =
-                        Step { cpus: Some(cpus), ..Step::of(&home.name, &load, storage.as_deref(), threads) };
+                    let step = Step { cpus: Some(cpus), ..Step::of(&home.name, &load, place, threads) };
                     lab.step(&step, &mut server, |lab, server| {
                         self.measure(lab, &step, server, &mut sides, &queries)
                     })?;
