@@ -93,6 +93,7 @@ impl Reading {
             steal: machine.steal,
             capacity: machine.capacity,
             events: BTreeMap::new(),
+            counted: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::record::{Event, Place, Step};
 use crate::server::{Home, Server, Settings, Source};
 use crate::sysbench::Sysbench;
-use crate::whet::Whet;
+use crate::whet::{Sides, Whet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -133,6 +133,21 @@ impl Lab {
             taken.extend(named);
         }
         Ok(())
+    }
+
+    /// Records the events that whet models for a step, if the hardware counts none.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn model(&mut self, step: &Step, sides: &Sides) -> Result<(), Error> {
+        if self.machine.pmu {
+            return Ok(());
+        }
+        self.progress.doing("modelling events");
+        match sides.modelled()? {
+            Some(answer) => self.folder.add(step, Event::Modelled { answer }),
+            None => Ok(()),
+        }
     }
 
     /// Runs one step, unless an earlier run has finished it. `work` returns how many queries were retried.

@@ -156,6 +156,11 @@ pub enum Event {
         /// The output of `whet optimize --format json`.
         answer: serde_json::Value,
     },
+    /// The events that whet models for the clones of this step.
+    Modelled {
+        /// The `modelled` part of the output of `whet measure --format json`.
+        answer: serde_json::Value,
+    },
     /// The load was set to a fixed rate.
     Rate {
         /// Requests per second.
@@ -224,9 +229,12 @@ pub struct Window {
     pub steal: f64,
     /// All CPU seconds of the machine: CPUs times time.
     pub capacity: f64,
-    /// Counts of the server's hardware events, by perf's names. Empty without a PMU.
+    /// Counts of the server's hardware events, by the names in `events/table.rs`. Empty without a PMU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub events: BTreeMap<String, f64>,
+    /// The smallest share of the window for which an event was counted. `None` without a PMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<f64>,
 }
 
 /// One second of a load.

@@ -5,9 +5,9 @@
 //! halves of a pair. So the ratio within a pair is good even if single windows differ by half.
 
 use crate::error::Error;
+use crate::events::{self, Counting};
 use crate::gauge::{Gauge, Reading};
 use crate::lab::Lab;
-use crate::perf_stat::Counting;
 use crate::record::{Event, Second, Side, Step};
 use crate::server::Server;
 use crate::stats;
@@ -102,7 +102,7 @@ impl<'a> Measuring<'a> {
         Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
     }
 
-    /// Warms up, optimizes the server unless it has clones, and measures all windows.
+    /// Warms up, optimizes the server unless it was found with clones, and measures all windows.
     ///
     /// # Errors
     /// The errors of the load, the server, whet and the folder.
@@ -113,6 +113,7 @@ impl<'a> Measuring<'a> {
             self.mark("optimized")?;
             self.lab.folder.add(self.step, Event::Optimize { answer })?;
         }
+        self.lab.model(self.step, self.sides)?;
         let mut rng = stats::generator(self.lab.seed, &self.step.to_string());
         for pair in 0..self.plan.pairs {
             let mut order = Side::BOTH;
@@ -161,7 +162,10 @@ impl<'a> Measuring<'a> {
         }
         load.side(Some(side));
         let counting = match self.server.pid.filter(|_| self.lab.machine.pmu) {
-            Some(pid) => Counting::begin(&self.lab.commands, pid, self.plan.window)?,
+            Some(pid) => {
+                let table = events::table(&self.lab.machine.identity);
+                Counting::begin(&self.lab.commands, pid, self.plan.window, table)?
+            }
             None => None,
         };
         let begin = (self.gauge.read()?, load.work());
@@ -183,7 +187,9 @@ impl<'a> Measuring<'a> {
         load.check()?;
         let mut window = begin.0.until(&last.0, pair, side, done(&begin, &last));
         if let Some(counting) = counting {
-            window.events = counting.finish(&self.lab.commands)?;
+            let counted = counting.finish(&self.lab.commands)?;
+            window.counted = Some(counted.share).filter(|_| !counted.events.is_empty());
+            window.events = counted.events;
         }
         self.lab.folder.add(self.step, Event::Window(window))
     }

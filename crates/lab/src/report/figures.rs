@@ -1,5 +1,6 @@
 //! The figures of a step, from its windows.
 
+use crate::events::Counts;
 use crate::folder::Measured;
 use crate::machine::Placement;
 use crate::record::{Event, Latency, Second, Side, Step, Window};
@@ -51,6 +52,8 @@ pub struct Point {
     /// written as JSON.
     #[serde(rename = "modelled", serialize_with = "dyno")]
     pub optimize: Option<Value>,
+    /// The events that whet modelled, as it printed them.
+    pub modelled_events: Option<Value>,
     /// Each second, where recorded.
     pub seconds: Vec<Second>,
     /// Latencies.
@@ -86,7 +89,12 @@ pub struct SideFigures {
     /// Queries in all windows.
     pub queries: f64,
     /// Hardware events summed over all windows.
-    pub events: BTreeMap<String, f64>,
+    pub events: Counts,
+    /// The smallest share of a window for which an event was counted, if events were.
+    pub counted: Option<f64>,
+    /// Hardware events of each window.
+    #[serde(skip)]
+    pub each: Vec<Counts>,
 }
 
 impl Point {
@@ -109,6 +117,7 @@ impl Point {
             ratios: Vec::new(),
             cpu_ratios: Vec::new(),
             optimize: None,
+            modelled_events: None,
             seconds: Vec::new(),
             latencies: Vec::new(),
             marks: Vec::new(),
@@ -126,6 +135,7 @@ impl Point {
                 }
                 Event::WarmUp { steady, .. } => point.steady = Some(*steady),
                 Event::Optimize { answer } => point.optimize = Some(answer.clone()),
+                Event::Modelled { answer } => point.modelled_events = Some(answer.clone()),
                 Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
                 Event::Window(w) => windows.push(w),
                 Event::Second(s) => point.seconds.push(s.clone()),
@@ -183,7 +193,7 @@ impl Point {
 impl SideFigures {
     fn of(windows: &[&Window], seed: u64) -> Option<Self> {
         let all = |f: fn(&Window) -> f64| windows.iter().map(|w| f(w)).collect::<Vec<f64>>();
-        let mut events: BTreeMap<String, f64> = BTreeMap::new();
+        let mut events = Counts::new();
         for (name, count) in windows.iter().flat_map(|w| &w.events) {
             *events.entry(name.clone()).or_default() += count;
         }
@@ -194,6 +204,8 @@ impl SideFigures {
             idle: stats::median(&all(|w| if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 }))?,
             queries: all(count).iter().sum(),
             events,
+            counted: windows.iter().filter_map(|w| w.counted).reduce(f64::min),
+            each: windows.iter().map(|w| w.events.clone()).filter(|e| !e.is_empty()).collect(),
         })
     }
 }
@@ -260,6 +272,7 @@ mod tests {
             steal: 0.0,
             capacity: 2.0,
             events: BTreeMap::new(),
+            counted: None,
         })
     }
 

@@ -3,8 +3,10 @@
 
 mod charts;
 mod compare;
+mod events;
 mod figures;
 mod headline;
+mod layout;
 mod page;
 mod scaling;
 mod side_by_side;

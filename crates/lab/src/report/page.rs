@@ -1,12 +1,15 @@
 //! The page: one self-contained HTML file.
 
 use super::charts::{self, Chart};
+use super::events;
 use super::figures::{Point, STEAL_LIMIT};
 use super::headline::headline;
+use super::layout;
 use super::scaling;
 use super::side_by_side;
 use super::tables::{self, Table};
 use crate::error::Error;
+use crate::events::table;
 use crate::folder::Run;
 use crate::machine::{Cache, Disk, Machine};
 use crate::record::Head;
@@ -76,12 +79,14 @@ fn html(run: &Run) -> Result<String, Error> {
     drawn.extend(charts::cpu_use(&points, names));
     drawn.extend(charts::percentiles(&points, names));
     drawn.extend(charts::over_time(&points, names));
-    drawn.extend(charts::front_end(&points));
+    drawn.extend(events::charts(&points, names, run.head.seed));
+    drawn.extend(layout::charts(&points));
     let mut all = vec![tables::gains(&points, unit, names)];
     all.extend(scaling::table(&points, names));
     all.extend(tables::seconds(&points, names));
     all.extend(tables::latencies(&points, names));
-    all.extend(tables::front_end(&points, names));
+    all.extend(events::tables(&points, names, table(&run.head.machine.identity)));
+    all.extend(layout::table(&points));
     all.extend(tables::whet(&points));
     all.extend(tables::checks(&points));
     let broken: Vec<String> = points

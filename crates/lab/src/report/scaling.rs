@@ -94,6 +94,7 @@ mod tests {
                     steal: 0.0,
                     capacity: 2.0,
                     events: BTreeMap::new(),
+                    counted: None,
                 })
             })
             .collect();

@@ -146,13 +146,20 @@ impl Scaling {
                 }
                 Ok(())
             });
-            let answer = sides.optimize(self.common.sampling);
+            let answer = sides.optimize(self.common.sampling).and_then(|answer| {
+                let modelled = if lab.machine.pmu { None } else { sides.modelled()? };
+                Ok((answer, modelled))
+            });
             stop.store(true, Ordering::Relaxed);
             let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
             loaded.and(answer)
         })?;
+        let (answer, modelled) = answer;
         if let Some(answer) = answer {
             lab.folder.add(step, Event::Optimize { answer })?;
+        }
+        if let Some(answer) = modelled {
+            lab.folder.add(step, Event::Modelled { answer })?;
         }
         let mut rng = stats::generator(lab.seed, &step.to_string());
         for pair in 0..self.pairs {
