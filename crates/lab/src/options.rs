@@ -53,6 +53,11 @@ pub struct Common {
     /// machine.
     #[arg(long)]
     pub null: bool,
+    /// The number of A/A pairs of windows in each step: nothing is changed between their halves (default: a quarter of
+    /// the pairs, at least 1). A run without enough of them, or in which they differ, is not to be published.
+    #[arg(long, value_name = "N")]
+    #[serde(default)]
+    pub control: Option<usize>,
     /// The sysbench program.
     #[arg(long, value_name = "PATH")]
     pub sysbench: Option<PathBuf>,
@@ -121,12 +126,19 @@ impl Common {
         self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
     }
 
+    /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
+    /// its pairs are.
+    pub fn control_pairs(&self, pairs: usize) -> usize {
+        if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
+    }
+
     /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
     /// seconds after the change of sides. `each_second`: whether the figures of each second are recorded as
     /// well.
     pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
         Plan {
             pairs,
+            control: self.control_pairs(pairs),
             window: Duration::from_secs_f64(window),
             settle: Duration::from_secs_f64(settle),
             each_second,

@@ -210,8 +210,11 @@ pub enum Event {
 pub struct Window {
     /// The number of its pair. The two windows of a pair follow each other.
     pub pair: usize,
-    /// The side.
+    /// The side. In an A/A pair the server is the same in both windows, and the sides are names alone.
     pub side: Side,
+    /// Whether it belongs to an A/A pair. These pairs have numbers of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
     /// Its length.
     pub seconds: f64,
     /// Statements that the server answered. With the lab's own loads: requests or transactions; with

@@ -137,6 +137,9 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
         // The log alone then shows why the run ended.
         let _ = lab.commands.note(&format!("! {e}"));
     }
+    if let (Ok(()), Ok(run)) = (&result, Run::read(&path)) {
+        lab.progress.say(&report::verdict(&run));
+    }
     drop(lab);
     // Remains of a server that was killed with an earlier lab.
     let _ = fs::remove_dir_all(path.join("work"));

@@ -2,8 +2,9 @@
 
 use super::figures::Point;
 use super::headline::headline;
-use super::page::{Page, names, points, put, render};
+use super::page::{Page, control, names, points, put, render};
 use super::tables::{Table, ratio};
+use crate::control::Control;
 use crate::error::Error;
 use crate::folder::Run;
 use crate::stats::{self, Estimate};
@@ -71,7 +72,10 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
     };
     let text = plain(&table, a, b);
     if let Some(path) = output {
+        let controls = [control(&runs[0].head, &of_a), control(&runs[1].head, &of_b)];
         let page = Page {
+            control: format!("A: {} B: {}", controls[0].words(), controls[1].words()),
+            unfit: !controls.iter().all(Control::may_publish),
             title: "whet-lab compare".to_owned(),
             lead: format!(
                 "A: {} B: {}",

@@ -48,6 +48,12 @@ pub struct Point {
     /// The ratios of CPU time per query, likewise.
     #[serde(skip)]
     pub cpu_ratios: Vec<f64>,
+    /// The ratios of throughput in the sound A/A pairs.
+    #[serde(skip)]
+    pub control_ratios: Vec<f64>,
+    /// The ratios of CPU time in these pairs.
+    #[serde(skip)]
+    pub control_cpu_ratios: Vec<f64>,
     /// The output of `whet optimize`, if it ran in this step. Only the modelled events in it (`dyno`) are
     /// written as JSON.
     #[serde(rename = "modelled", serialize_with = "dyno")]
@@ -116,6 +122,8 @@ impl Point {
             outliers: 0,
             ratios: Vec::new(),
             cpu_ratios: Vec::new(),
+            control_ratios: Vec::new(),
+            control_cpu_ratios: Vec::new(),
             optimize: None,
             modelled_events: None,
             seconds: Vec::new(),
@@ -126,7 +134,7 @@ impl Point {
             steady: None,
             retried: 0,
         };
-        let mut windows = Vec::new();
+        let (mut windows, mut controls) = (Vec::new(), Vec::new());
         for event in &measured.events {
             match event {
                 Event::Begin { server_version, placement, .. } => {
@@ -137,6 +145,7 @@ impl Point {
                 Event::Optimize { answer } => point.optimize = Some(answer.clone()),
                 Event::Modelled { answer } => point.modelled_events = Some(answer.clone()),
                 Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
+                Event::Window(w) if w.control => controls.push(w),
                 Event::Window(w) => windows.push(w),
                 Event::Second(s) => point.seconds.push(s.clone()),
                 Event::Latency(l) => point.latencies.push(l.clone()),
@@ -147,16 +156,18 @@ impl Point {
             }
         }
         point.evaluate(&windows, seed);
+        let sound: Vec<_> =
+            pairs(&controls).into_iter().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
+        let all = |f: fn(&Window, &Window) -> f64| {
+            sound.iter().map(|(a, b)| f(a, b)).filter(|r| r.is_finite()).collect()
+        };
+        point.control_ratios = all(|a, b| rate(a) / rate(b));
+        point.control_cpu_ratios = all(|a, b| cost(b) / cost(a));
         point
     }
 
     fn evaluate(&mut self, windows: &[&Window], seed: u64) {
-        let mut pairs: BTreeMap<usize, BTreeMap<Side, &Window>> = BTreeMap::new();
-        for w in windows {
-            pairs.entry(w.pair).or_default().insert(w.side, w);
-        }
-        let whole: Vec<(&Window, &Window)> =
-            pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect();
+        let whole = pairs(windows);
         let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
         self.void = whole.len() - sound.len();
         // One rule gives one set of pairs for all figures. It goes by throughput, which every server has.
@@ -208,6 +219,15 @@ impl SideFigures {
             each: windows.iter().map(|w| w.events.clone()).filter(|e| !e.is_empty()).collect(),
         })
     }
+}
+
+/// Returns the pairs of which both windows were measured, each with clones first.
+fn pairs<'a>(windows: &[&'a Window]) -> Vec<(&'a Window, &'a Window)> {
+    let mut pairs: BTreeMap<usize, BTreeMap<Side, &Window>> = BTreeMap::new();
+    for w in windows {
+        pairs.entry(w.pair).or_default().insert(w.side, w);
+    }
+    pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect()
 }
 
 /// Returns the seconds in which a load nearly stood still (under 60% of its side's median), with their kind.
@@ -263,6 +283,7 @@ mod tests {
         Event::Window(Window {
             pair,
             side,
+            control: false,
             seconds: 1.0,
             queries,
             cpu,

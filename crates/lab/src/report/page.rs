@@ -8,6 +8,7 @@ use super::layout;
 use super::scaling;
 use super::side_by_side;
 use super::tables::{self, Table};
+use crate::control::Control;
 use crate::error::Error;
 use crate::events::table;
 use crate::folder::Run;
@@ -30,9 +31,25 @@ pub fn points(run: &Run) -> Vec<Point> {
     run.steps().iter().map(|s| Point::of(s, run.head.seed)).collect()
 }
 
+/// Judges the A/A control of a run: its A/A pairs, or all pairs of a run that is an A/A control itself.
+pub fn control(head: &Head, points: &[Point]) -> Control {
+    let all = |get: fn(&Point) -> &Vec<f64>| points.iter().flat_map(get).copied().collect::<Vec<f64>>();
+    let (rates, costs) = if head.scenario.common().null {
+        (all(|p| &p.ratios), all(|p| &p.cpu_ratios))
+    } else {
+        (all(|p| &p.control_ratios), all(|p| &p.control_cpu_ratios))
+    };
+    Control::of(&rates, &costs, head.seed)
+}
+
 /// Returns the names of the sides.
 pub fn names(head: &Head) -> [&'static str; 2] {
     if head.scenario.common().null { ["A (nothing)", "B (nothing)"] } else { ["with whet", "without"] }
+}
+
+/// Describes the A/A control of a run in words.
+pub fn verdict(run: &Run) -> String {
+    control(&run.head, &points(run)).words()
 }
 
 /// Writes the report and returns its path.
@@ -53,7 +70,11 @@ pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
 pub fn summary(run: &Run) -> Result<String, Error> {
     let mut head = run.head.clone();
     head.scenario.common_mut().whet = None;
-    let summary = serde_json::json!({ "head": head, "points": points(run) });
+    let points = points(run);
+    let control = control(&run.head, &points);
+    let may_publish = control.may_publish();
+    let summary =
+        serde_json::json!({ "head": head, "control": control, "may_publish": may_publish, "points": points });
     serde_json::to_string_pretty(&summary).map_err(|e| Error::Bug(e.to_string()))
 }
 
@@ -99,7 +120,10 @@ fn html(run: &Run) -> Result<String, Error> {
     let unsteady: Vec<String> =
         points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
     let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
+    let control = control(&run.head, &points);
     let page = Page {
+        control: control.words(),
+        unfit: !control.may_publish(),
         title: format!("whet-lab {}", run.head.scenario.name()),
         lead: headline(&points, unit, names),
         facts: facts(&run.head, &points),
@@ -121,6 +145,10 @@ pub struct Page {
     pub title: String,
     /// One sentence with the result.
     pub lead: String,
+    /// What the A/A control says.
+    pub control: String,
+    /// Whether the page is not to be published.
+    pub unfit: bool,
     /// Names and values.
     pub facts: Vec<(String, String)>,
     /// What makes the figures doubtful.
@@ -230,6 +258,9 @@ fn method(head: &Head) -> Vec<String> {
              ratio is above {OUTLIER_SCORE} (Iglewicz and Hoaglin); both kinds are left out of all figures, counted in the table, and kept in the raw data.",
             STEAL_LIMIT * 100.0
         ),
+        "In A/A pairs nothing is changed between the halves. The control of the run is the median ratio of all of them; it fails where \
+         its 99% interval excludes 1."
+            .to_owned(),
         "CPU time is the server's alone, from the kernel's exact accounting; its split into user and system is by sampling ticks and therefore pooled.".to_owned(),
         format!("Options: {options}. Every command with what it printed is in commands.log, all raw data in data.jsonl, beside this file."),
     ]

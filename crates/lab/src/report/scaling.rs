@@ -85,6 +85,7 @@ mod tests {
                 Event::Window(Window {
                     pair,
                     side,
+                    control: false,
                     seconds: 1.0,
                     queries: queries + (pair % 3) as u64,
                     cpu: 1.0,

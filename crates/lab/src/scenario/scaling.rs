@@ -8,11 +8,12 @@ use crate::gauge::Gauge;
 use crate::guard;
 use crate::lab::Lab;
 use crate::options::{Common, some};
-use crate::record::{Event, Side, Step};
+use crate::record::{Event, Step, Window};
 use crate::server::Server;
 use crate::stats;
 use crate::tpch;
 use crate::whet::Sides;
+use crate::windows::schedule;
 use clap::Args;
 use mysql::prelude::Queryable;
 use rand::seq::SliceRandom;
@@ -162,18 +163,17 @@ impl Scaling {
             lab.folder.add(step, Event::Modelled { answer })?;
         }
         let mut rng = stats::generator(lab.seed, &step.to_string());
-        for pair in 0..self.pairs {
-            let mut order = Side::BOTH;
-            order.shuffle(&mut rng);
-            for side in order {
-                lab.progress.part(pair, self.pairs);
-                sides.go(side)?;
+        for pair in schedule(self.pairs, self.common.control_pairs(self.pairs), &mut rng) {
+            for (side, state) in pair.halves {
+                lab.progress.part(pair.number, self.pairs);
+                sides.go(state)?;
                 let before = gauge.read()?;
                 // Both sides of a pair run the queries in the same orders.
-                round(1000 + pair as u64, &AtomicBool::new(false), lab)?;
+                round(1000 + pair.number as u64, &AtomicBool::new(false), lab)?;
                 let after = gauge.read()?;
                 let done = queries.len() as u64 * step.threads as u64;
-                lab.folder.add(step, Event::Window(before.until(&after, pair, side, Some(done))))?;
+                let window = before.until(&after, pair.number, side, Some(done));
+                lab.folder.add(step, Event::Window(Window { control: pair.control, ..window }))?;
             }
         }
         Ok(0)

@@ -188,6 +188,66 @@ fn the_page_is_self_contained_and_escapes_text() {
     assert!(html.contains("Too few &lt;&#x2f;script&gt; CPUs."));
 }
 
+/// Changes the made-up run by one function for each of its files' texts, and returns its page and its JSON.
+fn reported(head: impl Fn(&str) -> String, data: impl Fn(&str) -> String) -> (String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    for (name, change) in [("run.json", &head as &dyn Fn(&str) -> String), ("data.jsonl", &data)] {
+        let path = dir.path().join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, change(&text)).unwrap();
+    }
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let (_, out, _) = run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));
+    let html = fs::read_to_string(dir.path().join("report.html")).unwrap().replace("&#x2f;", "/");
+    (html, serde_json::from_str(&out).unwrap())
+}
+
+#[test]
+fn a_run_whose_control_fails_or_is_missing_says_so_at_its_head() {
+    let same = |text: &str| text.to_owned();
+    let (html, json) = reported(same, same);
+    assert!(html.contains("Not to be published") && html.contains("There is no A/A control"));
+    assert_eq!((&json["may_publish"], &json["control"]["verdict"]), (&false.into(), &"missing".into()));
+    // As an A/A control, the same windows differ by 10% and more.
+    let (html, json) = reported(|text| text.replace("\"null\":false", "\"null\":true"), same);
+    let (head, body) = html.split_once("data-chart").unwrap();
+    assert!(head.contains("Not to be published") && head.contains("A/A control FAILED"), "{head}");
+    assert!(!body.contains("Not to be published"));
+    assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&false.into(), &27.into()));
+    // The windows without clones once more, as A/A pairs: both halves are the same.
+    let with_controls = |text: &str| {
+        let mut lines = String::new();
+        for line in text.lines() {
+            lines += &format!("{line}\n");
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            if record["side"] == "without" {
+                record["control"] = true.into();
+                for side in ["with", "without"] {
+                    record["side"] = side.into();
+                    lines += &format!("{record}\n");
+                }
+            }
+        }
+        lines
+    };
+    let (html, json) = reported(same, with_controls);
+    assert!(!html.contains("Not to be published") && html.contains("The A/A control passed"));
+    assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&true.into(), &27.into()));
+    assert_eq!(json["points"][0]["pairs"], 9, "A/A pairs are in no figure");
+}
+
+#[test]
+fn power_tells_how_many_pairs_are_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let (code, out, err) = run(lab().arg("power").arg(dir.path()));
+    assert_eq!(code, Some(0), "{err}");
+    let row = out.lines().find(|l| l.contains("1 thread | CPU time")).unwrap();
+    // These pairs differ by less than 0.2%, so the fewest pairs find each gain.
+    assert!(row.contains("| 9 | 0.1% | 5 | 5 | 5 |"), "{out}");
+}
+
 #[test]
 fn the_report_marks_an_unfinished_run() {
     let dir = tempfile::tempdir().unwrap();
