@@ -24,9 +24,9 @@ bench: setup
 	bench/run.py
 	bench/run.py --server mysql-9.7
 	bench/counting.py
-	bench/back_end.py
+	bench/guest_gain.py back_end
 	bench/stops.py
-	bench/unwinding.py
+	bench/guest_gain.py unwinding
 	bench/watching.py
 	bench/passes.py
 

@@ -5,6 +5,7 @@ use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use crate::work::Order;
 use crate::worker::Worker;
+use engine::Failure;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -91,8 +92,7 @@ impl Daemon {
             Ok(worker) => self.workers.push(worker),
             Err(e) => {
                 let outcome = Outcome::Failed {
-                    code: "busy".to_owned(),
-                    exit: 6,
+                    failure: Failure::Busy,
                     message: format!("cannot start a worker: {e}"),
                 };
                 self.ended(id, job, outcome);

@@ -1,7 +1,7 @@
 //! Compares a target's work with clones and without, in short windows: does a rebuild gain?
 
 use crate::machine::{Outcome, Verdict};
-use engine::{Error, Interrupt, Pid};
+use engine::{Error, Failure, Interrupt, Pid};
 use measure::{Estimate, Options, Report, SystemCalls};
 use std::time::Duration;
 
@@ -31,11 +31,9 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
         // change stands.
         Err(measure::Error::Engine(e)) => Err(e),
         // The target may be without clones. Then they are put back.
-        Err(e @ measure::Error::NotRestored { .. }) => Ok(Outcome::Failed {
-            code: e.code().to_owned(),
-            exit: e.exit_code() as u8,
-            message: e.to_string(),
-        }),
+        Err(e @ measure::Error::NotRestored { .. }) => {
+            Ok(Outcome::Failed { failure: Failure::Other, message: e.to_string() })
+        }
         Err(e) => untold(&e),
     }
 }

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::percent;
 use crate::proto::Wish;
 pub use crate::states::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
-use engine::{Fit, TargetState};
+use engine::{Failure, Fit, TargetState};
 use std::time::Duration;
 
 /// Time since the daemon's start.
@@ -412,7 +412,7 @@ impl Target {
             Outcome::Checked(fit) => self.checked(fit, now, policy),
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
-            Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
+            Outcome::Failed { failure, message } => self.failed(job, failure, &message, now),
             Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
@@ -528,8 +528,8 @@ impl Target {
         }
     }
 
-    fn failed(&mut self, job: Job, code: &str, exit: u8, message: &str, now: Moment) {
-        let was_optimized = self.was_optimized && matches!(job, Job::Optimize { .. });
+    fn failed(&mut self, job: Job, failure: Failure, message: &str, now: Moment) {
+        let was_optimized = self.was_optimized;
         if self.state == State::Undone && self.undone_by == Some(By::User) {
             // An operator undid the target, and the job was interrupted for this.
             return;
@@ -545,32 +545,23 @@ impl Target {
             return;
         }
         self.wait(job, now);
-        match (code, exit) {
-            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) if was_optimized => {
+        match job {
+            Job::Optimize { .. } if was_optimized && failure.is_transient() => {
                 self.unfit = 0;
                 self.enter(State::Optimized, now, message);
             }
-            _ if was_optimized => {
+            Job::Optimize { .. } if was_optimized => {
                 self.final_generation = true;
                 self.enter(State::Optimized, now, format!("{}; {message}", self.reason));
             }
-            _ if !matches!(job, Job::Optimize { .. }) => self.reason = message.to_owned(),
-            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
-                self.enter(State::Watching, now, message);
-            }
-            // These causes may pass: a debugger, job control, missing permissions that are granted later,
-            // missing memory.
-            (
-                "already_traced" | "stopped" | "exiting" | "shares_memory" | "memory_limit" | "map_denied",
-                _,
-            ) => {
+            Job::Optimize { .. } if failure.is_transient() => self.enter(State::Watching, now, message),
+            Job::Optimize { .. } => {
+                if failure.is_final() {
+                    self.ready_at = Moment::MAX;
+                }
                 self.enter(State::Refused, now, message);
             }
-            (_, 5) => {
-                self.ready_at = Moment::MAX;
-                self.enter(State::Refused, now, message);
-            }
-            _ => self.enter(State::Refused, now, message),
+            _ => self.reason = message.to_owned(),
         }
     }
 

@@ -80,7 +80,7 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
 
 /// Returns the outcome of a job that failed.
 pub(crate) fn failed(e: &Error) -> Outcome {
-    Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message: engine::with_causes(e) }
+    Outcome::Failed { failure: e.failure(), message: engine::with_causes(e) }
 }
 
 impl Order {

@@ -16,8 +16,10 @@ use crate::record::{Branches, Fields, Record, Records, field};
 use crate::ring::{PAGE, Ring};
 use addr::Avma;
 use perf_event_open_sys::bindings::perf_event_attr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{fs, io};
@@ -210,30 +212,23 @@ impl Sampler {
     /// # Errors
     /// [`Error::Control`] if the kernel refuses to wait.
     pub fn poll(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let mut waiting: Vec<libc::pollfd> = self
-            .rings
-            .iter()
-            .map(|r| libc::pollfd {
-                // The kernel ignores a negative descriptor.
-                fd: if r.hung_up { -1 } else { self.events[r.owner].as_raw_fd() },
-                events: libc::POLLIN,
-                revents: 0,
+        let live = self.rings.iter_mut().filter(|r| !r.hung_up);
+        let (rings, mut waiting): (Vec<_>, Vec<_>) = live
+            .map(|ring| {
+                let polled = PollFd::new(&self.events[ring.owner], PollFlags::IN);
+                (ring, polled)
             })
-            .collect();
-        let count = libc::nfds_t::try_from(waiting.len()).unwrap_or(0);
-        let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: the kernel reads and writes `count` entries of the array, which has as many.
-        if unsafe { libc::poll(waiting.as_mut_ptr(), count, millis) } < 0 {
-            let source = io::Error::last_os_error();
-            return match source.kind() {
-                io::ErrorKind::Interrupted => Ok(false),
-                _ => Err(Error::Control { action: "wait for", source }),
-            };
+            .unzip();
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut waiting, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(false),
+            Err(e) => return Err(Error::Control { action: "wait for", source: e.into() }),
         }
         let mut ready = false;
-        for (ring, polled) in self.rings.iter_mut().zip(&waiting) {
-            ring.hung_up |= polled.revents & (libc::POLLHUP | libc::POLLERR) != 0;
-            ready |= polled.revents & libc::POLLIN != 0;
+        for (ring, polled) in rings.into_iter().zip(&waiting) {
+            ring.hung_up |= polled.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+            ready |= polled.revents().contains(PollFlags::IN);
         }
         Ok(ready)
     }

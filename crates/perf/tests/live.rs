@@ -174,9 +174,9 @@ fn samples_without_room_are_counted() {
         kept += small.drain(|_| {}).unwrap();
     }
     taken += large.drain(|_| {}).unwrap();
-    let told = kept + small.lost();
+    let counted = kept + small.lost();
     let near = (taken * 9 / 10 - 20)..=(taken * 11 / 10 + 20);
-    assert!(near.contains(&told), "{told} of {taken}, {} of them lost", small.lost());
+    assert!(near.contains(&counted), "{counted} of {taken}, {} of them lost", small.lost());
 }
 
 #[test]

@@ -85,7 +85,15 @@ mod tests {
             ("measure", &["tracee", "perf", "engine"]),
             ("daemon", &["engine", "measure"]),
             ("whet", &["engine", "measure", "daemon"]),
-            ("oracle", &["addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine"]),
+            (
+                "oracle",
+                &[
+                    "addr", "unwind", "image", "code", "profile", "emit", "tracee", "splice", "engine",
+                    "testkit",
+                ],
+            ),
+            // Tests of every crate may use it, so it uses none.
+            ("testkit", &[]),
             // whet is used by its command line alone.
             ("lab", &[]),
             ("tidy", &[]),

@@ -4,12 +4,12 @@ use crate::analyse::program::Program;
 use crate::base::options::MEMORY_CAP;
 use crate::base::passes::{Pass, Style};
 use crate::build::caches::{self, Bounds, Built};
+use crate::build::clones::Clones;
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
 use crate::build::round::{self, Offsets};
 use crate::build::unwind_hooks;
-use crate::plan::candidate::Candidate;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
 use image::Image;
@@ -36,14 +36,10 @@ pub(crate) struct Installer<'a, 'm> {
 /// The input of one generation.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// The functions, with the orders of their blocks.
-    pub(crate) chosen: &'a [Candidate],
-    /// Functions of earlier generations: their direct calls lead to clones, too.
-    pub(crate) callers: &'a [Candidate],
+    /// The functions.
+    pub(crate) clones: Clones<'a>,
     /// The layout.
     pub(crate) style: Style,
-    /// For counting clones: the offsets of their counters.
-    pub(crate) counters: Option<Offsets>,
     /// Returns notes for a later whet.
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
@@ -106,7 +102,11 @@ impl Installer<'_, '_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, Error> {
         progress(Progress::Building);
-        let Wanted { chosen, callers, style, counters, notes } = wanted;
+        let Wanted { clones, style, notes } = wanted;
+        let counters = match clones {
+            Clones::ToCount(round) => Some(round.offsets),
+            Clones::ToRun(_) => None,
+        };
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         if target.undos() != self.target.undos() {
@@ -115,7 +115,7 @@ impl Installer<'_, '_> {
         let maps = image::maps::parse(&target.process.maps_text()?)?;
         let build = |notes| {
             let bounds = Bounds { notes, interrupt: &self.interrupt };
-            caches::build(self.program, chosen, callers, &maps, style, &bounds)
+            caches::build(self.program, clones, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
             let notes = notes(&built);

@@ -12,18 +12,18 @@ use crate::build::map_store;
 use crate::build::space::is_full;
 use crate::count::sampling;
 use crate::count::source::CountSource;
+use crate::plan::candidate::Candidate;
 use crate::plan::candidates::Candidates;
 use crate::plan::samples::Samples;
-use crate::rebuild::report::{self, FunctionCounts, OptimizeReport};
+use crate::rebuild::report::{self, Done, Figures, FunctionCounts, InForce};
 use crate::records::notes::Notes;
-use crate::session::state::{StopMs, TargetState};
 use crate::show::fit;
 use crate::{Error, OptimizeOptions, Progress, Target};
 use addr::{Avma, AvmaRange};
 use emit::AddressMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use splice::{Cache, Installed, Policy};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Returns whether the options permit an earlier generation: they must request the hot functions as sampled.
 pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
@@ -75,7 +75,7 @@ pub(crate) fn reuse(
     target: &Target,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<OptimizeReport>, Error> {
+) -> Result<Option<Done>, Error> {
     let begun = Instant::now();
     let Some(installed) = &target.installed else { return Ok(None) };
     splice::recover_pending(&target.process, &installed.anchor)?;
@@ -100,7 +100,7 @@ pub(crate) fn reuse(
 pub(crate) fn nearly_as_good(
     target: &Target,
     program: &Program<'_>,
-    candidates: &Candidates,
+    candidates: &Candidates<Candidate>,
     samples: &Samples,
     options: &OptimizeOptions,
 ) -> Result<Option<Earlier>, Error> {
@@ -153,7 +153,7 @@ impl Earlier {
         asked: &Asked<'_>,
         main: AvmaRange,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<OptimizeReport, Error> {
+    ) -> Result<Done, Error> {
         let &Asked { target, samples, options, begun } = asked;
         let pid = target.process.pid();
         let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
@@ -163,38 +163,35 @@ impl Earlier {
         let (generation, toggle) =
             splice::reinstate(&target.process, installed, earlier, &Policy::default())?;
         let all_main = samples.ips.iter().filter(|&&ip| main.contains(ip)).count() as u64;
-        Ok(OptimizeReport {
-            pid: pid.0,
-            exe: target.exe(),
-            state: TargetState::Optimized,
+        let figures = Figures {
+            coverage: share(shares.cloned, samples.ips.len() as u64),
+            coverage_main: share(shares.main, all_main),
+            functions: functions(&notes),
+            refusals: notes.refusals,
+            dyno: notes.dyno,
+            user_time: None,
+        };
+        let in_force = InForce {
             generation,
             reused: Some(earlier),
             is_full: is_full(installed, options),
-            not_drawn: 0,
-            user_time: None,
-            phases: Vec::new(),
-            seconds: report::round(begun.elapsed().as_secs_f64()),
-            samples: samples.ips.len() as u64,
-            lost_samples: samples.lost,
-            source: CountSource::Samples.name(samples).to_owned(),
-            without: options.left_out(),
-            functions: functions(&notes),
-            coverage: share(shares.cloned, samples.ips.len() as u64),
-            coverage_main: share(shares.main, all_main),
-            refusals: notes.refusals,
+            figures,
             code_bytes,
             mapped_bytes: 0,
             huge_page: false,
-            redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
-            skipped_redirects: toggle.foreign.len(),
-            stop_ms: StopMs::of(&toggle.stops),
+            toggle,
+            map_stop: Duration::ZERO,
+        };
+        Ok(Done {
+            took: begun.elapsed(),
+            samples: samples.ips.len(),
+            lost_samples: samples.lost,
+            source: CountSource::Samples.name(samples),
             counting: None,
             stacks: None,
-            dyno: notes.dyno,
             profile: None,
-            perf_map: None,
-            map_stop_ms: 0.0,
-            whet_peak_rss_mb: report::peak_rss_mb(),
+            not_drawn: 0,
+            in_force,
         })
     }
 }

@@ -10,8 +10,8 @@
 
 use crate::analyse::program::Program;
 use crate::build::map_store;
-use crate::plan::candidate::Candidate;
 use crate::plan::inlining;
+use crate::plan::laid_out::LaidOut;
 use crate::plan::loop_copies::{Flows, LoopCopies};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Term};
@@ -107,12 +107,12 @@ impl Counted<'_> {
 /// `None` if there is none.
 pub(crate) fn of_caches(
     program: &Program<'_>,
-    chosen: &[Candidate],
+    chosen: &[LaidOut],
     caches: &[CachePlan],
 ) -> Option<DynoReport> {
-    let counted: FxHashMap<Avma, &Candidate> =
-        chosen.iter().filter(|c| c.counted).map(|c| (c.analysed.cfg.entry, c)).collect();
-    let clones: Vec<(&CachePlan, &Candidate, AddressMap)> = caches
+    let counted: FxHashMap<Avma, &LaidOut> =
+        chosen.iter().filter(|c| c.is_counted()).map(|c| (c.analysed.cfg.entry, c)).collect();
+    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches
         .iter()
         .flat_map(|cache| {
             map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))

@@ -12,6 +12,7 @@ use crate::build::unwind_hooks;
 use crate::count::prepare;
 use crate::count::sampling;
 use crate::plan::candidates;
+use crate::plan::estimate;
 use crate::records::notes::Notes;
 use crate::records::profile_store::{self, Taken};
 use crate::session::lock::TargetLock;
@@ -155,11 +156,11 @@ fn inputs(
     }
     program.keep(inputs.kept.iter().map(|&at| Avma(at)));
     if let Some(samples) = samples {
-        let mut chosen = candidates::choose(&program, &samples, options, None)?;
-        chosen.infer(&samples);
+        let chosen = candidates::choose(&program, &samples, options, None)?;
+        let chosen = profile_store::counted(estimate::infer(chosen, &samples), &samples);
         inputs.refused = chosen.refused.iter().map(|r| (entry(&program, r.0), r.1)).collect();
         let taken = Taken { exe: target.exe(), samples: &samples, counted: Duration::ZERO };
-        inputs.profile = profile_store::take_down(&program, &chosen, options, &taken);
+        inputs.profile = profile_store::take_down(&program, &chosen.chosen, options, &taken);
     }
     let changed = file_text::changed_functions(&program, &files);
     inputs.originals.extend(changed.into_iter().map(|f| (entry(&program, f), Reason::ForeignChange)));
