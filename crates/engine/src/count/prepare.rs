@@ -78,7 +78,8 @@ pub(crate) fn with_installer<R>(
         _ => {}
     }
     let interrupt = options.interrupt.clone();
-    let installer = Installer { target, program: &program, lookup, files, interrupt };
+    let code_cache = options.code_cache;
+    let installer = Installer { target, program: &program, lookup, files, code_cache, interrupt };
     then(&installer, candidates, &samples, progress)
 }
 

@@ -296,7 +296,7 @@ impl Summary {
         counting: Option<CountingReport>,
         took: Duration,
     ) -> OptimizeReport {
-        let Placed { built, caches, mapped, report: installed } = placed;
+        let Placed { built, caches, mapped, report: installed, files } = placed;
         let main = built.main_cache.and_then(|i| caches.get(i));
         let huge = main.is_some_and(|c| {
             let text = c.text_range();
@@ -336,6 +336,7 @@ impl Summary {
             dyno: self.dyno,
             profile: None,
             perf_map: None,
+            code_files: files.clone(),
             map_stop_ms: round(installed.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }

@@ -98,6 +98,9 @@ pub struct OptimizeReport {
     /// The result of writing the perf map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perf_map: Option<crate::PerfMap>,
+    /// The files of the clones, if they were to be in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code_files: Option<crate::CodeFiles>,
     /// How long one thread was stopped to create mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.

@@ -193,6 +193,7 @@ impl Earlier {
             dyno: notes.dyno,
             profile: None,
             perf_map: None,
+            code_files: None,
             map_stop_ms: 0.0,
             whet_peak_rss_mb: report::peak_rss_mb(),
         })

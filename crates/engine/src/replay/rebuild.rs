@@ -74,7 +74,7 @@ pub(super) fn rebuild(
     through_redirects::choose(&mut candidates.chosen, style);
     inlining::choose(&program, &mut candidates.chosen, style);
     loops::choose(&mut candidates.chosen, style);
-    let bounds = Bounds { notes: 0, interrupt };
+    let bounds = Bounds { notes: 0, head: 0, interrupt };
     let built = caches::build(&program, &candidates.chosen, &[], &maps, style, &bounds)?;
     let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
     let originals = parts.collect();
