@@ -49,6 +49,7 @@ pub(crate) fn map(
     };
     let files = files.into_iter().collect::<Result<Vec<_>, _>>()?;
     fault::point();
+    tracee::prepare_syscalls(process)?;
     let mut stopped = toggle::stop(process, policy, report)?;
     let outcome = stopped.with_files(&files, |stopped, fds| map_each(stopped, &plan.caches, fds));
     let released = stopped.release()?;

@@ -4,8 +4,9 @@ use crate::anchor::PAGE;
 use crate::list::AREAS;
 use crate::toggle::{self, Change, Word};
 use crate::{
-    Anchor, Cache, CodeFile, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS, Policy,
-    Record, Region, State, ToggleReport, code_file, counters, fault, finishing, huge, journal, module_list, quiet,
+    Anchor, Cache, CodeFile, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS,
+    Policy, Record, Region, State, ToggleReport, code_file, counters, fault, finishing, huge, journal,
+    module_list, quiet,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
@@ -206,8 +207,8 @@ pub fn install(
         Err(e) if code_file::is_refusal(&e) => (false, Some(e.to_string())),
         Err(e) => return Err(e),
     };
-    let (map_stop, withheld) =
-        map_all(process, &mappings(earlier, plan, needs_page, from_files), plan).or_else(|e| {
+    let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page, from_files), plan)
+        .or_else(|e| {
             if from_files {
                 // Nothing refers to the new mappings.
                 unmap(process, plan)?;

@@ -13,9 +13,7 @@
 //! ```
 
 use crate::Fragment;
-use crate::elf::{
-    CODE, HEADER, LOCAL_FUNC, PROGBITS, SECTION, STRTAB, SYMBOL, SYMTAB, Section, Strings,
-};
+use crate::elf::{CODE, HEADER, LOCAL_FUNC, PROGBITS, SECTION, STRTAB, SYMBOL, SYMTAB, Section, Strings};
 use addr::{Addr, AvmaRange};
 
 /// The bytes at the start of the clones' mapping that are for the ELF header.

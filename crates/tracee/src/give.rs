@@ -133,7 +133,8 @@ fn not_given(source: io::Error) -> Error {
 fn send(process: &Process, socket: u64, files: &[SealedFile]) -> Result<(), Error> {
     let socket = get(process, socket).map_err(not_given)?;
     let files: Vec<RawFd> = files.iter().map(|f| File::as_raw_fd(f.file())).collect();
-    let len = u32::try_from(size_of_val(&files[..])).map_err(|_| not_given(io::ErrorKind::InvalidInput.into()))?;
+    let len =
+        u32::try_from(size_of_val(&files[..])).map_err(|_| not_given(io::ErrorKind::InvalidInput.into()))?;
     // SAFETY: a sum of two sizes.
     let space = unsafe { libc::CMSG_SPACE(len) } as usize;
     // As words, for the alignment of `cmsghdr`.

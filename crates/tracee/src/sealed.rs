@@ -86,9 +86,7 @@ fn mount(huge: &CStr) -> io::Result<OwnedFd> {
     let set = |key: &CStr, value: &CStr| {
         let fd = context.as_raw_fd();
         // SAFETY: the kernel reads two strings that end with a zero byte.
-        let r = unsafe {
-            libc::syscall(libc::SYS_fsconfig, fd, SET_STRING, key.as_ptr(), value.as_ptr(), 0)
-        };
+        let r = unsafe { libc::syscall(libc::SYS_fsconfig, fd, SET_STRING, key.as_ptr(), value.as_ptr(), 0) };
         result(r)
     };
     set(c"mode", c"0755")?;

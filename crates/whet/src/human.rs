@@ -3,8 +3,8 @@
 use crate::text::{bytes, file_name, many, percent, printable};
 use crate::{anatomy, shares};
 use engine::{
-    CodeFiles, DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile, ShownSite,
-    StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
+    CodeFiles, DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile,
+    ShownSite, StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -319,7 +319,8 @@ fn emit_at(
             ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
         })
         .collect();
-    let request = Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
+    let request =
+        Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
     emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
         (emit::Error::BrokenOff, Err(why)) => why,
         (e, _) => Error::Build(e.to_string()),

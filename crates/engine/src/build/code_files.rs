@@ -150,7 +150,8 @@ mod tests {
     #[test]
     fn names_state_their_process() {
         assert_eq!(owner("mariadbd.77-1234.2-0.whet"), Some((77, 1234)));
-        for foreign in ["mariadbd.77-1234.2-0.debug", "77-1234.2-0.whet", "whet-77-1.sign", "a.b.c.whet", "x"] {
+        for foreign in ["mariadbd.77-1234.2-0.debug", "77-1234.2-0.whet", "whet-77-1.sign", "a.b.c.whet", "x"]
+        {
             assert_eq!(owner(foreign), None, "{foreign}");
         }
     }

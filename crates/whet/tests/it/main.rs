@@ -18,6 +18,7 @@ mod refusals;
 mod replay;
 mod report;
 mod sandboxes;
+mod seen;
 mod shares;
 mod starved;
 mod stays;

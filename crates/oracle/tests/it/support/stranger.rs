@@ -110,7 +110,9 @@ impl Module {
         let AvmaRange { start, end } = mapping.range;
         let bytes = match mapping.path.as_str() {
             "[vdso]" => process.bytes(mapping.range).ok()?,
-            _ => std::fs::read(format!("/proc/{}/map_files/{:x}-{:x}", process.pid(), start.0, end.0)).ok()?,
+            _ => {
+                std::fs::read(format!("/proc/{}/map_files/{:x}-{:x}", process.pid(), start.0, end.0)).ok()?
+            }
         };
         let file = object::File::parse(&*bytes).ok()?;
         let segments = file.segments().map(|s| (s.file_range().0, s.file_range().1, s.address())).collect();
@@ -129,7 +131,8 @@ impl Module {
 
     /// Returns the address that the file states for an offset.
     fn address(&self, offset: u64) -> Option<u64> {
-        let (from, _, at) = self.segments.iter().find(|(from, len, _)| (*from..from + len).contains(&offset))?;
+        let (from, _, at) =
+            self.segments.iter().find(|(from, len, _)| (*from..from + len).contains(&offset))?;
         Some(at + (offset - from))
     }
 
