@@ -37,7 +37,7 @@ const SEGMENTS: usize = 5;
 const NOTE_AT: usize = HEADER + SEGMENTS * SEGMENT;
 /// The size of a note with a build-id of 20 bytes.
 const NOTE_LEN: usize = 36;
-const _: () = assert!(NOTE_AT + NOTE_LEN <= HEAD as usize);
+const _: () = assert!((NOTE_AT + NOTE_LEN) as u64 <= HEAD);
 
 /// What a code cache consists of.
 #[derive(Clone, Copy, Debug)]

@@ -145,7 +145,7 @@ fn gdb_takes_the_file_as_it_is() {
     let stacks: Vec<&str> = text.split("\nThread ").skip(1).collect();
     assert_eq!(stacks.len() as u64, THREADS, "{text}");
     for stack in stacks {
-        assert!(!stack.contains("?? ()") && stack.contains("dive_plain.whet"), "{stack}");
+        assert!(!stack.contains("?? ()") && stack.contains("whet"), "{stack}");
         assert!([" main", "clone3 ("].iter().any(|end| stack.contains(end)), "{stack}");
     }
 }
@@ -163,7 +163,6 @@ fn the_file_is_sealed() {
     assert!(mapped.len() == 2 * paths.len() && !mapped.iter().any(|l| l.contains(" rw") || l.contains("wx")));
     for line in &mapped {
         let link = format!("/proc/{}/map_files/{}", guest.pid(), line.split(' ').next().unwrap());
-        let link = link.replace("/0", "/");
         let error = fs::OpenOptions::new().write(true).open(&link).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{link}");
     }
