@@ -9,7 +9,7 @@
 
 use crate::install::{map_from, nr, prot};
 use crate::{BLOB_OFFSET, CachePlan, Error, Plan, Policy, ToggleReport, fault, huge_wanted, toggle};
-use addr::{Addr, AvmaRange, ReadMemory};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::path::PathBuf;
 use tracee::{Content, Process, SealedFile, Stopped};
 
@@ -51,7 +51,9 @@ pub(crate) fn map(
     fault::point();
     tracee::prepare_syscalls(process)?;
     let mut stopped = toggle::stop(process, policy, report)?;
-    let outcome = stopped.with_files(&files, |stopped, fds| map_each(stopped, &plan.caches, fds));
+    // The page must not take the place of a cache.
+    let hint = plan.caches.last().map_or(Avma(0), |c| c.data_range().end);
+    let outcome = stopped.with_files(&files, hint, |stopped, fds| map_each(stopped, &plan.caches, fds));
     let released = stopped.release()?;
     report.stops.push(released.stopped);
     report.cured += released.cured;

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// The most files that one stop gives. The kernel passes 253 at a time.
-pub const MOST_FILES: usize = 64;
+const MOST_FILES: usize = 64;
 const PAGE: u64 = 4096;
 /// Where the message lies in the page that the target lends: the header, the vector with its one byte, and
 /// the descriptors, with a head of 16 bytes.
@@ -26,7 +26,8 @@ const CONTROL_LEN: u64 = 1024;
 const KCMP_FILES: libc::c_int = 2;
 
 impl Stopped<'_> {
-    /// Runs `f` while the target has descriptors of `files`, which `f` gets in their order.
+    /// Runs `f` while the target has descriptors of `files`, which `f` gets in their order. `hint` is where the
+    /// target may map a page meanwhile; if it is not free, the kernel chooses another place.
     ///
     /// # Errors
     /// Errors of `f`; [`Error::NotGiven`] if the target cannot take descriptors, for example by a rule of its
@@ -34,6 +35,7 @@ impl Stopped<'_> {
     pub fn with_files<R, E: From<Error>>(
         &mut self,
         files: &[SealedFile],
+        hint: Avma,
         f: impl FnOnce(&mut Self, &[u64]) -> Result<R, E>,
     ) -> Result<R, E> {
         if files.len() > MOST_FILES || !self.shares_descriptors() {
@@ -41,7 +43,7 @@ impl Stopped<'_> {
         }
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let page = self.call(libc::SYS_mmap, [0, PAGE, arg(prot), arg(flags), arg(-1), 0])?;
+        let page = self.call(libc::SYS_mmap, [hint.0, PAGE, arg(prot), arg(flags), arg(-1), 0])?;
         let page = Avma(page);
         let given = self.give(page, files);
         let result = given.map_err(E::from).and_then(|fds| {

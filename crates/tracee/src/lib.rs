@@ -52,7 +52,6 @@ mod watchdog;
 mod watched;
 
 pub use error::{Error, StopError, Stuck};
-pub use give::MOST_FILES;
 pub use ids::{Pid, Sig, Tid};
 pub use lock::{Lock, lock_holders};
 pub use mapped_file::MappedFile;
