@@ -36,6 +36,7 @@ fn the_shipped_file_equals_the_defaults() {
         "sampling",
         "counting",
         "memory_cap",
+        "code_cache",
         "share_drop_percent",
         "drift_percent",
         "min_interval",

@@ -76,10 +76,17 @@ fn switch(remote: &mut Remote<'_>) -> Result<u64, tracee::Error> {
 /// process has disabled them. These caches must be unwritten, as an existing small page stays small. Returns
 /// the longest stop of a thread.
 ///
+/// A cache that is mapped from a file is only read: a write would give the process a copy of a small page.
+///
 /// # Errors
 /// [`Error::Tracee`] if the setting could not be restored; the pending recovery stays on record. Other errors
 /// are ignored: without huge pages everything works as well, only slower.
-pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Result<Duration, Error> {
+pub fn touch(
+    process: &Process,
+    anchor: &Anchor,
+    caches: &[&CachePlan],
+    from_files: bool,
+) -> Result<Duration, Error> {
     fault::point();
     // Without a record of the setting, it is not changed.
     if record(process, anchor, DISABLED).is_err() {
@@ -100,7 +107,7 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
     }
     if turned.is_ok() {
         fault::point();
-        touch_each(process, caches);
+        touch_each(process, caches, from_files);
         fault::point();
     }
     let back = turn_back(process, anchor, DISABLED)?;
@@ -109,14 +116,18 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
 
 /// Touches the first byte of each huge page. If the kernel has to search for a huge page, the others stay
 /// small.
-fn touch_each(process: &Process, caches: &[&CachePlan]) {
+fn touch_each(process: &Process, caches: &[&CachePlan], from_files: bool) {
     let pages = caches.iter().flat_map(|c| {
         let text = c.text_range();
         (0..text.len() / HUGE).map(move |i| text.start.add(i * HUGE))
     });
     for page in pages {
         let began = Instant::now();
-        if process.write(page, &[0]).is_err() || began.elapsed() > LONG {
+        let touched = match from_files {
+            true => process.read(page, &mut [0]).is_ok(),
+            false => process.write(page, &[0]).is_ok(),
+        };
+        if !touched || began.elapsed() > LONG {
             break;
         }
     }

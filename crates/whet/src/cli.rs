@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::{Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
+use engine::{CodeCache, Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -394,12 +394,25 @@ pub struct How {
     /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
+    /// The memory of clones. `file`: an ELF file in memory, so that profilers, debuggers and unwinders that know nothing of
+    /// whet find names and frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
+    #[arg(long, value_name = "MEMORY", value_enum, default_value_t = Memory::Anonymous)]
+    code_cache: Memory,
     /// Clone only the first N functions, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]
     max_functions: Option<usize>,
     /// Use an earlier layout of the process again if it serves the load nearly as well as a new one.
     #[arg(long, conflicts_with_all = ["shuffle", "profile", "only", "max_functions"])]
     reuse: bool,
+}
+
+/// The memory of clones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Memory {
+    /// Anonymous memory.
+    Anonymous,
+    /// An ELF file in memory.
+    File,
 }
 
 impl How {
@@ -423,6 +436,10 @@ impl How {
             only: self.only.clone(),
             max_functions: self.max_functions,
             memory_cap: None,
+            code_cache: match self.code_cache {
+                Memory::Anonymous => CodeCache::Anonymous,
+                Memory::File => CodeCache::File,
+            },
             profile: profile.map(Arc::new),
             perf_map: true,
             prefer_earlier: self.reuse,

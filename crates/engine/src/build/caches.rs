@@ -83,6 +83,8 @@ fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
 pub struct Bounds<'a> {
     /// Bytes to reserve for notes in the first cache.
     pub notes: u64,
+    /// Bytes to reserve before the clones of each cache.
+    pub head: u64,
     /// Ends the build early.
     pub interrupt: &'a Interrupt,
 }
@@ -98,7 +100,7 @@ pub fn build(
     clones: Clones<'_>,
     maps: &[Mapping],
     style: Style,
-    &Bounds { notes, interrupt }: &Bounds<'_>,
+    &Bounds { notes, head, interrupt }: &Bounds<'_>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
     let images = program.image().modules();
@@ -108,7 +110,7 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, clones, style, holes: &built.holes, interrupt };
+        let work = Work { program, clones, style, holes: &built.holes, head, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // The size of the data beside clones and tables is known only once they are built.
@@ -148,6 +150,7 @@ struct Work<'a, 'm> {
     clones: Clones<'a>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
+    head: u64,
     interrupt: &'a Interrupt,
 }
 
@@ -158,7 +161,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, clones, style, holes, interrupt } = work;
+    let &Work { program, clones, style, holes, head, interrupt } = work;
     let members = function_order(members.to_vec(), style);
     let images = program.image().modules();
     let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
@@ -167,7 +170,13 @@ fn one_cache(
 
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (mut out, text_at, data_at, room) = emit_somewhere(
-        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
+        &Parts {
+            members: &members,
+            stubs: &stubs,
+            constant: &|at| program.constant_function(at),
+            head,
+            interrupt,
+        },
         &near,
         low,
         holes,
@@ -213,10 +222,12 @@ fn one_cache(
     };
     let plan = CachePlan {
         text_at,
-        text: out.text,
+        text: std::iter::repeat_n(GAP, usize::try_from(head).unwrap_or(0)).chain(out.text).collect(),
         data_at,
         blob: out.data,
         eh_frame_hdr: out.eh_frame_hdr,
+        eh_frame: out.eh_frame,
+        file: None,
         records,
         map: maps,
         notes,
@@ -247,17 +258,17 @@ fn emit_somewhere(
     let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
     let (mut text_len, mut data_len) = (0, 0);
     for _ in 0..FITTINGS {
-        text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
+        text_len = text_len.max(CachePlan::text_len(parts.head + out.text.len() as u64));
         data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
         let len = text_len + data_len + parts.members.len() as u64 * 4096;
         let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
             .map_err(splice::Error::from)?;
         let data_at = text_at.add(text_len);
         out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
-        let got = CachePlan::text_len(out.text.len() as u64);
+        let got = CachePlan::text_len(parts.head + out.text.len() as u64);
         if got <= text_len {
             if got < text_len {
-                out.text.resize(usize::try_from(text_len).unwrap_or(usize::MAX), GAP);
+                out.text.resize(usize::try_from(text_len - parts.head).unwrap_or(usize::MAX), GAP);
             }
             return Ok((out, text_at, data_at, AvmaRange::with_len(text_at, len)));
         }
@@ -271,18 +282,21 @@ struct Parts<'a> {
     stubs: &'a Stubs,
     /// The constant destination of a word of memory, if the word can never change.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
+    /// Bytes to leave before the clones.
+    head: u64,
     interrupt: &'a Interrupt,
 }
 
 fn emit_at(
-    &Parts { members, stubs, constant, interrupt }: &Parts<'_>,
+    &Parts { members, stubs, constant, head, interrupt }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
     let bodies: FxHashMap<Avma, Option<Body<'_>>> =
         members.iter().map(|c| (c.measured().analysed.cfg.entry, body(*c))).collect();
     let functions = members.iter().map(|c| function(*c, &bodies)).collect();
-    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    let request =
+        Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
     emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
         (emit::Error::BrokenOff, Err(why)) => why,
         (e, _) => Error::Build(e.to_string()),
@@ -342,6 +356,8 @@ mod tests {
             data_at: Avma(0x20_1000),
             blob: Vec::new(),
             eh_frame_hdr: Avma(0x20_2000),
+            eh_frame: AvmaRange::with_len(Avma(0x20_2000), 0),
+            file: None,
             records: Vec::new(),
             map: vec![0; 0x800],
             notes: Vec::new(),

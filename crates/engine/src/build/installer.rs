@@ -1,10 +1,11 @@
 //! Installs generations: the program as it was read, and how its clones get into the process.
 
 use crate::analyse::program::Program;
-use crate::base::options::MEMORY_CAP;
+use crate::base::options::{CodeCache, MEMORY_CAP};
 use crate::base::passes::{Pass, Style};
 use crate::build::caches::{self, Bounds, Built};
 use crate::build::clones::Clones;
+use crate::build::code_files::{self, CodeFiles};
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
@@ -31,7 +32,9 @@ pub(crate) struct Installer<'a, 'm> {
     pub(crate) files: &'a FxHashMap<usize, FileText>,
     /// Returns the present mappings of the other members of the target's family, between which the clones are
     /// placed as well.
-    pub(crate) taken: &'a dyn Fn() -> Vec<Mapping>,
+    pub(crate) taken: &'a (dyn Fn() -> Vec<Mapping> + Sync),
+    /// The memory of clones that stay.
+    pub(crate) code_cache: CodeCache,
     /// Ends the work early.
     pub(crate) interrupt: Interrupt,
 }
@@ -54,6 +57,8 @@ pub(crate) struct Placed {
     /// Bytes of address space it takes.
     pub(crate) mapped: u64,
     pub(crate) report: InstallReport,
+    /// The files of its caches, if it was to have any.
+    pub(crate) files: Option<CodeFiles>,
 }
 
 /// Makes the first stop in a process that no whet has touched. It installs the routines that let calls
@@ -118,8 +123,11 @@ impl Installer<'_, '_> {
         let mut maps = image::maps::parse(&target.process.maps_text()?)?;
         maps.extend((self.taken)());
         maps.sort_by_key(|m| m.range.start);
+        // Clones that are soon removed are not worth a file.
+        let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
+        let head = if in_files { symbols::HEAD } else { 0 };
         let build = |notes| {
-            let bounds = Bounds { notes, interrupt: &self.interrupt };
+            let bounds = Bounds { notes, head, interrupt: &self.interrupt };
             caches::build(self.program, clones, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
@@ -165,12 +173,17 @@ impl Installer<'_, '_> {
         memory_limit::check(pid, &built.caches, counters.as_ref(), ready.threads)?;
         let anchor_at = Self::place_anchor(&built)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
-        let caches = std::mem::take(&mut built.caches);
+        let mut caches = std::mem::take(&mut built.caches);
+        if in_files {
+            let generation = installed.map_or(0, splice::Installed::generation) + 1;
+            code_files::prepare(&mut caches, target, &code_files::names(self.program, &built), generation)?;
+        }
         // Clones that are soon removed are not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
         let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
-        Ok(Placed { built, caches: plan.caches, mapped, report })
+        let files = in_files.then(|| code_files::publish(&plan.caches, report.not_from_files.as_deref()));
+        Ok(Placed { built, caches: plan.caches, mapped, report, files })
     }
 
     /// Returns the place of a new anchor: near the first cache.

@@ -95,6 +95,7 @@ fn in_member(
         lookup: member.lookup.clone(),
         files: installer.files,
         taken: &Vec::new,
+        code_cache: installer.code_cache,
         interrupt: options.interrupt.clone(),
     };
     let counted = count_in(&inside, candidates, time, options, progress);

@@ -62,9 +62,15 @@ pub(crate) fn with_installer<R>(
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
     program.keep(lookup.places.iter().map(|p| p.at));
-    let interrupt = options.interrupt.clone();
-    let taken = &|| kin.maps();
-    let installer = Installer { target, program: &program, lookup, files: &files, taken, interrupt };
+    let installer = Installer {
+        target,
+        program: &program,
+        lookup,
+        files: &files,
+        taken: &|| kin.maps(),
+        code_cache: options.code_cache,
+        interrupt: options.interrupt.clone(),
+    };
     let found = find(&installer, options, &samples, progress)?;
     then(&installer, found, &samples, progress)
 }

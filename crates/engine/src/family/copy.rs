@@ -172,6 +172,9 @@ fn plan(memory: &dyn ReadMemory, cache: &Cache) -> Result<CachePlan, Error> {
         data_at: header.data.start,
         blob: read(AvmaRange::new(header.data.start.add(BLOB_OFFSET), header.records.start))?,
         eh_frame_hdr: header.eh_frame_hdr,
+        // A member's caches are copies in anonymous memory, also if the parent's lie in files.
+        eh_frame: AvmaRange::default(),
+        file: None,
         records: cache.records.clone(),
         map: read(header.map)?,
         notes: read(header.notes)?,

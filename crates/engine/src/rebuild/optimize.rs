@@ -162,7 +162,7 @@ fn install(
 }
 
 fn in_force(target: &Target, placed: Placed, figures: Figures) -> InForce {
-    let Placed { built, caches, mapped, report } = placed;
+    let Placed { built, caches, mapped, report, files } = placed;
     let main = built.main_cache.and_then(|i| caches.get(i));
     let huge_page = main.is_some_and(|c| {
         let text = c.text_range();
@@ -182,5 +182,6 @@ fn in_force(target: &Target, placed: Placed, figures: Figures) -> InForce {
         huge_page,
         toggle: report.toggle,
         map_stop: report.map_stop,
+        code_files: files,
     }
 }

@@ -184,6 +184,7 @@ impl Earlier {
             huge_page: false,
             toggle,
             map_stop: Duration::ZERO,
+            code_files: None,
         };
         Ok(Done {
             took: begun.elapsed(),

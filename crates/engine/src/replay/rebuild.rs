@@ -72,7 +72,7 @@ pub(super) fn rebuild(
     let style = Style { shuffle: inputs.shuffle, passes: passes(inputs) };
     let counted = choose(&program, inputs, style, interrupt)?;
     let candidates = counted.map(|counted| lay_out(&program, counted, style));
-    let bounds = Bounds { notes: 0, interrupt };
+    let bounds = Bounds { notes: 0, head: 0, interrupt };
     let built = caches::build(&program, Clones::ToRun(&candidates.chosen), &maps, style, &bounds)?;
     let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
     let originals = parts.collect();

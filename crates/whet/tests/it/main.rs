@@ -19,6 +19,7 @@ mod refusals;
 mod replay;
 mod report;
 mod sandboxes;
+mod seen;
 mod shares;
 mod starved;
 mod stays;
