@@ -10,7 +10,7 @@ const WITHIN: [u64; HALF_LIFE as usize] = [65_536, 59_358, 53_761, 48_693, 44_10
 /// Returns the weight of a contribution that is this many days old, as a part of [`WHOLE`].
 pub(crate) fn weight(days: u32) -> u64 {
     let halvings = days / HALF_LIFE;
-    WITHIN.iter().nth((days % HALF_LIFE) as usize).map_or(0, |w| w.checked_shr(halvings).unwrap_or(0))
+    WITHIN.get((days % HALF_LIFE) as usize).map_or(0, |w| w.checked_shr(halvings).unwrap_or(0))
 }
 
 #[cfg(test)]

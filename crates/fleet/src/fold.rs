@@ -17,7 +17,7 @@
 use crate::age::{WHOLE, weight};
 use crate::sample::SAMPLE;
 use crate::{CONTRIBUTION_LIMIT, Day, Digest, HostId, Program, Rank};
-use profile::{BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin, Profile};
+use profile::{BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, Origin, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Contributions of this age and more are no longer used. Days.
@@ -196,7 +196,7 @@ pub fn fold(program: &Program, newest: Day, hosts: &[(u64, Profile)]) -> Option<
     for ((id, key), shares) in functions {
         if let Some(function) = joined(shares, tolerated) {
             out.samples = out.samples.saturating_add(function.samples);
-            let module = out.modules.entry(id.clone()).or_insert_with(ModuleProfile::default);
+            let module = out.modules.entry(id.clone()).or_default();
             module.functions.insert(key, function);
         }
     }

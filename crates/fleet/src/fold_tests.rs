@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Build, Class, prepare, read};
 use addr::Svma;
-use profile::{Place, SiteProfile};
+use profile::{ModuleProfile, Place, SiteProfile};
 use proptest::prelude::*;
 
 const NOON: u64 = 43_200;
