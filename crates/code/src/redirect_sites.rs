@@ -175,7 +175,7 @@ struct Search<'a> {
     is_cloned: &'a dyn Fn(BlockId) -> bool,
     is_free: &'a dyn Fn(AvmaRange) -> bool,
     /// The edges whose branch displacement is a site.
-    led: Vec<(BlockId, u32)>,
+    displaced: Vec<(BlockId, u32)>,
     found: RedirectSites,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
         is_cloned: &'a dyn Fn(BlockId) -> bool,
         is_free: &'a dyn Fn(AvmaRange) -> bool,
     ) -> Self {
-        Self { cfg, is_cloned, is_free, led: Vec::new(), found: RedirectSites::default() }
+        Self { cfg, is_cloned, is_free, displaced: Vec::new(), found: RedirectSites::default() }
     }
 
     fn found(mut self) -> RedirectSites {
@@ -211,11 +211,11 @@ impl<'a> Search<'a> {
             if self.jump_in(b) {
                 continue;
             }
-            let led = self.displacement_at(b);
+            let displaced = self.displacement_at(b);
             let (mut index, mut leaves) = (0, false);
             self.cfg.successors(b, |to| {
                 match to {
-                    _ if led == Some(index) => self.led.push((b, index)),
+                    _ if displaced == Some(index) => self.displaced.push((b, index)),
                     Dest::Block(next) => left.push_back(next),
                     Dest::Outside(_) => leaves = true,
                 }
@@ -230,7 +230,7 @@ impl<'a> Search<'a> {
     /// Finds the points from which control continues to a site: the blocks without a site from which a site
     /// can be reached, and their edges on the way.
     fn find_passed(&mut self, seen: &[BlockId]) {
-        let mut goes_on: FxHashSet<BlockId> = self.led.iter().map(|l| l.0).collect();
+        let mut goes_on: FxHashSet<BlockId> = self.displaced.iter().map(|l| l.0).collect();
         let edges: Vec<(BlockId, u32, Dest)> = seen
             .iter()
             .filter(|b| !self.found.skipped.contains_key(b))
@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
             for &(from, index, to) in &edges {
                 let Dest::Block(next) = to else { continue };
                 let reaches = self.found.skipped.contains_key(&next) || goes_on.contains(&next);
-                if reaches || self.led.contains(&(from, index)) {
+                if reaches || self.displaced.contains(&(from, index)) {
                     goes_on.insert(from);
                     self.found.passed.insert(Point::Edge { from, index });
                 }

@@ -64,7 +64,7 @@ pub use replay::{
 pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;
-pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, EdgeAnatomy, Pairing, Row, Standing, Stretch, Warmth};
+pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, CodeRange, EdgeAnatomy, Pairing, Row, Standing, Warmth};
 pub use show::doctor::{Check, DoctorReport, doctor};
 pub use show::explain::{ExplainReport, FunctionReport, explain};
 pub use show::fetch::{FetchReport, fetch_report, follow_path};

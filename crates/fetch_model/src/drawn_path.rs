@@ -90,10 +90,10 @@ impl DrawnPath {
 
     /// Continues the path by at least `instructions` instructions, and passes each to `tell`.
     pub fn go(&mut self, instructions: u64, tell: &mut dyn FnMut(&Step)) {
-        let mut told = 0;
-        while told < instructions {
+        let mut reported = 0;
+        while reported < instructions {
             self.next(&mut |step| {
-                told += 1;
+                reported += 1;
                 tell(&step);
             });
         }

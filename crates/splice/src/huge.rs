@@ -12,7 +12,7 @@
 //! the moment in which it touches the code cache, and disables them again; the page stays huge. No thread is
 //! stopped in that moment.
 //!
-//! INVARIANT(debt): the setting is recorded in the anchor before it is changed, and the record is cleared
+//! INVARIANT(pending): the setting is recorded in the anchor before it is changed, and the record is cleared
 //! after it is restored. If whet dies in between, the next whet that works on the target restores it.
 
 use crate::{Anchor, CachePlan, Error, fault, install::HUGE, toggle};
@@ -134,8 +134,8 @@ fn touch_each(process: &Process, caches: &[&CachePlan], from_files: bool) {
 }
 
 /// Records the setting to restore.
-fn record(process: &Process, anchor: &Anchor, owed: u64) -> Result<(), Error> {
-    toggle::write_checked(process, anchor.owed_at(), &owed.to_le_bytes())
+fn record(process: &Process, anchor: &Anchor, pending: u64) -> Result<(), Error> {
+    toggle::write_checked(process, anchor.pending_at(), &pending.to_le_bytes())
 }
 
 /// Restores the disabled setting: bit 0 disables; from Linux 6.18 on the other bits are flags
@@ -150,7 +150,7 @@ fn switch_off(remote: &mut Remote<'_>, disabled: u64) -> Result<(), tracee::Erro
 /// # Errors
 /// [`Error::Tracee`]; the pending recovery then stays on record.
 pub fn recover_pending(process: &Process, anchor: &Anchor) -> Result<(), Error> {
-    match process.u64(anchor.owed_at())? {
+    match process.u64(anchor.pending_at())? {
         0 => Ok(()),
         disabled => turn_back(process, anchor, disabled).map(drop),
     }

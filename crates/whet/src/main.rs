@@ -37,20 +37,20 @@ use std::process::ExitCode as Status;
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
     let out = Output::new(cli.format);
-    Status::from(out.told(dispatch(&cli, &out)) as u8)
+    Status::from(out.finish(dispatch(&cli, &out)) as u8)
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
     if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
         && let Some(off) = daemon::switched_off(out)
     {
-        return Ok(out.told(Err(off)));
+        return Ok(out.finish(Err(off)));
     }
     match &cli.command {
         Command::Start { foreground, detached, config } => {
-            Ok(out.told(daemon::start(*foreground, *detached, config.as_deref(), out)))
+            Ok(out.finish(daemon::start(*foreground, *detached, config.as_deref(), out)))
         }
-        Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
+        Command::Stop { config } => Ok(out.finish(daemon::stop(config.as_deref(), out))),
         Command::DaemonWork { order } => Ok(daemon::work(order)),
         Command::Optimize { pid, verbose, family: true, how } => family::optimize(*pid, *verbose, how, out),
         Command::Optimize { pid, verbose, family: false, how } => {
@@ -83,9 +83,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Gdb(wanted) => gdb::run(wanted, out),
         Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
-        Command::Measure { pid, how } => Ok(out.told(measure::run(*pid, how, out))),
+        Command::Measure { pid, how } => Ok(out.finish(measure::run(*pid, how, out))),
         Command::Guard { pid, generation, found } => {
-            Ok(out.told(measure::guard(*pid, *generation, found, out)))
+            Ok(out.finish(measure::guard(*pid, *generation, found, out)))
         }
         Command::Capture(args) => capture::capture(args, out),
         Command::Replay(args) => capture::replay(args, out),
@@ -107,9 +107,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
 
 /// Undoes or redoes one target, or every target that has a journal.
 fn each(pid: Option<i32>, all: bool, out: &Output, wish: Wish) -> Result<ExitCode, Error> {
-    let told = daemon::stand_back(pid.filter(|_| !all), wish, out);
+    let informed = daemon::stand_back(pid.filter(|_| !all), wish, out);
     let act = |pid| {
-        daemon::patiently(told, || match wish {
+        daemon::patiently(informed, || match wish {
             Wish::Undo => engine::undo(pid),
             Wish::Redo => engine::redo(pid),
         })

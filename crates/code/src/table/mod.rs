@@ -196,7 +196,7 @@ fn explore_all(ex: &mut Explorer<'_>, entries: &[Avma]) -> Result<bool, Refusal>
     Ok(true)
 }
 
-/// Returns whether exploring succeeded; an error if the function must be refused, whatever led there.
+/// Returns whether exploring succeeded; an error if the function must be refused, whatever the reason.
 fn sound(r: Result<(), Refusal>) -> Result<bool, Refusal> {
     match r {
         Ok(()) => Ok(true),

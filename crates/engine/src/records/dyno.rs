@@ -442,7 +442,7 @@ fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &d
         // The jump follows the branch that was not taken.
         Some(Term::Cond { .. }) => through,
         // A short branch may be followed by two jumps, one for each edge. If both lead to one place, they
-        // cannot be told apart.
+        // cannot be distinguished.
         _ => part(flow.to(block, |start| start == to)),
     }
 }

@@ -202,13 +202,13 @@ impl Builder<'_> {
                 let to = (self.around.word)(slot).unwrap_or(OUTSIDE);
                 self.calls(to, ran, &mut ways);
             }
-            (None, _, Some(leads)) => self.led(leads, ran, &mut ways),
+            (None, _, Some(leads)) => self.indirect(leads, ran, &mut ways),
             (None, _, None) => self.calls(OUTSIDE, ran, &mut ways),
         }
         self.keep(ways)
     }
 
-    fn led(&mut self, leads: &Leads, ran: u64, ways: &mut Weighed) {
+    fn indirect(&mut self, leads: &Leads, ran: u64, ways: &mut Weighed) {
         let known = leads.to.iter().fold(u128::from(leads.others), |sum, (_, n)| sum + u128::from(*n));
         let part = |n: u64| {
             let part = (u128::from(ran) * u128::from(n)).checked_div(known);
@@ -254,7 +254,7 @@ impl Builder<'_> {
                 let last = block.insts.end.checked_sub(1);
                 let inst = last.and_then(|n| r.cfg.insts.get(n as usize)).map(|i| Inst::of(&i.decoded));
                 match (last.and_then(|n| leads.get(&n)), inst.map(|i| i.flow)) {
-                    (Some(leads), _) => self.led(leads, ran, &mut ways),
+                    (Some(leads), _) => self.indirect(leads, ran, &mut ways),
                     (None, Some(Flow::IndirectJump(Pointer::Slot(slot)))) => {
                         let to = (self.around.word)(slot).unwrap_or(OUTSIDE);
                         self.calls(to, ran, &mut ways);
