@@ -24,10 +24,11 @@ bench: setup
 	bench/run.py
 	bench/run.py --server mysql-9.7
 	bench/counting.py
-	bench/back_end.py
+	bench/guest_gain.py back_end
 	bench/stops.py
-	bench/unwinding.py
+	bench/guest_gain.py unwinding
 	bench/watching.py
+	bench/family.py
 	bench/passes.py
 
 # The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.
@@ -37,10 +38,12 @@ bench-bolt: setup
 	bench/bolt_server.py $(BOLT)
 	bench/bolt.py $(BOLT)
 
-# A Debian package, to target/deb.
+# The Debian packages, to target/deb.
 deb:
 	cargo build --release --locked -p whet
 	tools/deb.sh
+	cargo build --release --locked -p fleet_sync --features cloud
+	tools/deb_fleet.sh
 
 # Format, lints (with them that nothing needs a Rust newer than `rust-version`), links of the documentation, and that the
 # fuzz targets compile.

@@ -1,5 +1,14 @@
-"""Benchmarks of programs that are no servers: each guest counts its work, and windows with and without clones
-are measured in turn."""
+#!/usr/bin/env python3
+"""Measures programs that are no servers. Each guest counts its work, and windows with and without clones are
+measured in turn.
+
+    back_end    A program that waits for its data, which clones cannot make faster. 0.99 and more of the work per
+                CPU is no loss.
+    unwinding   Programs that unwind their stacks without end, 24 frames deep: exceptions of C++ and panics of
+                Rust. 0.995 and more of the work per CPU is no loss.
+
+    bench/guest_gain.py [--pairs N] [--seed N] [--whet PATH] [--json FILE] BENCHMARK
+"""
 
 import argparse
 import json
@@ -10,12 +19,17 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from guest import running
-from measure import Gauge, MeasureError, NoSides, Sides, evaluate, machine, take_windows
-from server import exit_on_signals
-from whet_cli import Whet, WhetError
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-WINDOW, SETTLE = 0.2, 0.03
+from guest import running  # noqa: E402
+from measure import Gauge, MeasureError, NoSides, Sides, evaluate, machine, take_windows  # noqa: E402
+from server import exit_on_signals  # noqa: E402
+from whet_cli import Whet, WhetError  # noqa: E402
+
+WINDOW, PAUSE = 0.2, 0.03
+
+# The guests of each benchmark, with the seconds that each needs to warm up: `chase` first fills its array.
+BENCHMARKS = {"back_end": {"chase": 5.0}, "unwinding": {"throwing": 2.0, "panics": 2.0}}
 
 
 class Counted:
@@ -38,26 +52,27 @@ def compare(whet: Whet, guest: str, warm_up: float, pairs: int, rng: random.Rand
         gauge = Gauge(pid, Counted(count))
         for what, sides in [("gain", Sides(whet, pid)), ("null", NoSides())]:
             with sides:
-                windows = take_windows(gauge, sides, pairs, WINDOW, SETTLE, rng)
+                windows = take_windows(gauge, sides, pairs, WINDOW, PAUSE, rng)
             figures[what] = evaluate(windows, rng)
     return figures
 
 
-def main(name: str, description: str, guests: dict[str, float]) -> int:
-    """Runs the benchmark `name` on its guests, given with the seconds that each needs to warm up. Returns the
-    exit status."""
+def main() -> int:
     exit_on_signals()
-    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("benchmark", choices=BENCHMARKS)
     p.add_argument("--pairs", type=int, default=150)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--whet", type=Whet, default=None)
-    p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / f"{name}.json")
+    p.add_argument("--json", type=Path, help="default: bench/out/BENCHMARK.json")
     args = p.parse_args()
+    name = args.benchmark
+    args.json = args.json or Path(__file__).resolve().parent / "out" / f"{name}.json"
     whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     try:
-        figures = {g: compare(whet, g, warm_up, args.pairs, rng) for g, warm_up in guests.items()}
+        figures = {g: compare(whet, g, warm_up, args.pairs, rng) for g, warm_up in BENCHMARKS[name].items()}
     except (MeasureError, WhetError, OSError, subprocess.CalledProcessError) as e:
         print(f"{name}: {e}", file=sys.stderr)
         return 1
@@ -68,3 +83,7 @@ def main(name: str, description: str, guests: dict[str, float]) -> int:
                 e = of_guest[what][figure]
                 print(f"{guest}, {what}, {words}: x{e['ratio']:.3f} ({e['low']:.3f}-{e['high']:.3f})")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -90,7 +90,7 @@ def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--processes", type=int, default=200, help="that are there besides")
-    p.add_argument("--seconds", type=float, default=600, help="for each figure; a layout is held against its load once a minute")
+    p.add_argument("--seconds", type=float, default=600, help="for each figure; a layout is compared with its load once a minute")
     p.add_argument("--whet", help="the binary")
     p.add_argument("--json", type=Path, default=Path(__file__).resolve().parent / "out" / "watching.json")
     args = p.parse_args()

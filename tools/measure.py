@@ -10,6 +10,10 @@ out and so measures the method itself. Its interval must contain 1.
 The load must be running already, and the target be optimized. At the end the target is in the state in which
 it was found.
 
+`whet measure` uses the same method on one server. This program stays beside it for what that command cannot do: the
+A/A control; windows of two servers, as bench/bolt.py compares; work that a guest counts itself
+(bench/guest_gain.py). It shares no code with whet, so it also confirms that command's figures.
+
 The figures are ratios: 1.00 is no difference, more is a gain.
   CPU per query        the server's CPU time per query, without / with     (the one to quote: the client is not in it)
   throughput           queries per second, with / without
@@ -160,7 +164,7 @@ class NoSides:
 
 
 def take_windows(
-    gauge: Gauge, sides: Sides | NoSides, pairs: int, window: float, settle: float, rng: random.Random
+    gauge: Gauge, sides: Sides | NoSides, pairs: int, window: float, pause: float, rng: random.Random
 ) -> list[Window]:
     """Measures all windows, and returns them in the order in which they were measured."""
     state = {"with": "optimized", "without": "undone"}
@@ -170,7 +174,7 @@ def take_windows(
         rng.shuffle(order)
         for side in order:
             sides.go(state[side])
-            time.sleep(settle)
+            time.sleep(pause)
             windows.append(gauge.window(pair, side, window))
         if sys.stderr.isatty():
             print(f"\rmeasuring: pair {pair + 1} of {pairs} ", end="", file=sys.stderr, flush=True)
@@ -273,7 +277,7 @@ def measure(
     *,
     pairs: int = 150,
     window: float = 0.2,
-    settle: float = 0.03,
+    pause: float = 0.03,
     seed: int | None = None,
     null: bool = False,
     whet: Whet | None = None,
@@ -285,12 +289,12 @@ def measure(
     began = time.monotonic()
     sides = NoSides() if null else Sides(whet or Whet(), pid)
     with Connection(socket, user) as connection, sides:
-        windows = take_windows(Gauge(pid, connection), sides, pairs, window, settle, rng)
+        windows = take_windows(Gauge(pid, connection), sides, pairs, window, pause, rng)
     result = evaluate(windows, rng)
     result["method"] = {
         "pairs": pairs,
         "window_seconds": window,
-        "settle_seconds": settle,
+        "pause_seconds": pause,
         "null": null,
         "seed": seed,
         "estimate": "median of paired ratios",
@@ -335,13 +339,13 @@ def main() -> int:
     parser.add_argument("--user", default="root", help="a database account without a password, or one by unix_socket")
     parser.add_argument("--pairs", type=int, default=150)
     parser.add_argument("--window", type=float, default=0.2, help="seconds")
-    parser.add_argument("--settle", type=float, default=0.03, help="seconds before each window")
+    parser.add_argument("--pause", type=float, default=0.03, help="seconds before each window")
     parser.add_argument("--whet", help="the binary (default: $WHET, else target/release/whet)")
     parser.add_argument("--seed", type=int, help="of the order and the bootstrap (default: drawn, and printed)")
     parser.add_argument("--null", action="store_true", help="never toggle: measure the method itself")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and raw windows there")
     options = parser.parse_args()
-    if options.pairs < 2 or options.window <= 0 or options.settle < 0:
+    if options.pairs < 2 or options.window <= 0 or options.pause < 0:
         parser.error("at least 2 pairs, and windows longer than nothing")
 
     exit_on_signals()
@@ -351,7 +355,7 @@ def main() -> int:
             options.socket,
             pairs=options.pairs,
             window=options.window,
-            settle=options.settle,
+            pause=options.pause,
             seed=options.seed,
             null=options.null,
             whet=Whet(options.whet),

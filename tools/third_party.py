@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the licenses of all crates that are linked into whet: each crate with its terms, each text once."""
+"""Prints the licenses of all crates that are linked into a program: each crate with its terms, each text once.
+
+  third_party.py [PACKAGE [FEATURES]]      the package of this workspace; whet by default
+"""
 import json
 import pathlib
 import subprocess
@@ -8,9 +11,11 @@ import sys
 TEXTS = ("LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
 
 
-def metadata():
+def metadata(features):
     command = ["cargo", "metadata", "--locked", "--format-version", "1"]
     command += ["--filter-platform", "x86_64-unknown-linux-gnu"]
+    if features:
+        command += ["--features", features]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -30,13 +35,14 @@ def linked(data, root):
 
 
 def main():
-    data = metadata()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "whet"
+    data = metadata(sys.argv[2] if len(sys.argv) > 2 else None)
     packages = {package["id"]: package for package in data["packages"]}
-    root = next(p["id"] for p in data["packages"] if p["name"] == "whet" and p["source"] is None)
+    root = next(p["id"] for p in data["packages"] if p["name"] == wanted and p["source"] is None)
     foreign = [packages[i] for i in linked(data, root) if packages[i]["source"] is not None]
     foreign.sort(key=lambda p: (p["name"], p["version"]))
     texts, missing = {}, []
-    print("whet contains these libraries. Their licenses stand below, each text once.\n")
+    print(f"{wanted} contains these libraries. Their licenses stand below, each text once.\n")
     for package in foreign:
         name = f"{package['name']} {package['version']}"
         print(f"{name}: {package['license'] or 'see below'}")
@@ -53,4 +59,5 @@ def main():
         sys.exit(f"no license: {', '.join(missing)}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 //! Unknown keys are errors: a misspelt limit must not silently mean no limit. Every error in the text names
 //! file, line and column.
 
+use crate::drop_ins;
 use crate::units::{Bytes, Hours, Span};
 use engine::CodeCache;
 use serde::Deserialize;
@@ -28,6 +29,10 @@ pub struct Config {
     pub reoptimize: Reoptimize,
     /// When a rebuild is undone.
     pub harm: Harm,
+    /// How carefully this host begins.
+    pub rollout: Rollout,
+    /// Exchange of profiles with other hosts.
+    pub fleet: Fleet,
     /// The paths of files.
     pub paths: Paths,
     /// Never rebuild an optimized target, even if its load changes.
@@ -108,6 +113,46 @@ pub struct Harm {
     pub min_gain_percent: f64,
 }
 
+/// How carefully this host begins. What is optimized stays optimized, and undo works, whatever stands here.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rollout {
+    /// Optimize nothing; report what would be optimized.
+    pub observe: bool,
+    /// Begin nothing new: no rebuild, neither of new targets nor of optimized ones.
+    pub freeze: bool,
+    /// The share of targets that are optimized. Percent of all processes on the list.
+    pub share_percent: f64,
+    /// The longest time that is added to a target's least age; each target has a part of it.
+    pub start_jitter: Span,
+    /// The most stops of targets in a minute, on the whole host; `None` for no limit.
+    pub stops_per_minute: Option<u32>,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            observe: false,
+            freeze: false,
+            share_percent: 100.0,
+            start_jitter: seconds(0),
+            stops_per_minute: None,
+        }
+    }
+}
+
+/// Exchange of profiles with other hosts, by a folder that `whet-fleet` empties and fills.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fleet {
+    /// The spool folder; `None` for no exchange.
+    pub spool: Option<PathBuf>,
+    /// The public keys whose signatures are trusted. Without a key nothing is taken.
+    pub keys: Vec<String>,
+    /// The operator's label for hosts that run a program in the same way.
+    pub class: fleet::Class,
+}
+
 /// The paths of files.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -136,6 +181,8 @@ impl Default for Config {
             profile: Profiling::default(),
             reoptimize: Reoptimize::default(),
             harm: Harm::default(),
+            rollout: Rollout::default(),
+            fleet: Fleet::default(),
             paths: Paths::default(),
             optimize_once: false,
         }
@@ -222,27 +269,39 @@ impl Config {
         std::env::var_os(CONFIG_VARIABLE).map_or_else(|| CONFIG_FILE.into(), PathBuf::from)
     }
 
-    /// Reads a file.
+    /// Reads a file and its drop-ins.
     ///
     /// # Errors
     /// [`ConfigError`]
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        drop_ins::read(path, false)
+    }
+
+    /// Reads a file and its drop-ins; the file need not exist.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for files that exist.
+    pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
+        drop_ins::read(path, true)
+    }
+
+    /// Reads one file, without drop-ins.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub fn read_alone(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
-    /// Reads a file, or returns the defaults if the file does not exist.
+    /// Returns the files that make up a configuration, in the order in which they apply.
     ///
     /// # Errors
-    /// [`ConfigError`] for a file that exists.
-    pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
-        match Self::read(path) {
-            Err(ConfigError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Self::default())
-            }
-            other => other,
-        }
+    /// [`ConfigError::Read`] if the folder of drop-ins cannot be read.
+    pub fn files(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+        let own = path.exists().then(|| path.to_owned());
+        Ok(own.into_iter().chain(drop_ins::of(path)?).collect())
     }
 
     /// Parses the text of a file; `path` is for messages.
@@ -337,6 +396,18 @@ impl Config {
                 "min_gain_percent",
                 "must be from 0 to 100",
             )
+        })
+        .or_else(|| {
+            let share = percent(self.rollout.share_percent, 100.0);
+            said(share, "rollout", "share_percent", "must be from 0 to 100")
+        })
+        .or_else(|| {
+            let keys = fleet::Keys::parse(&self.fleet.keys).err();
+            keys.map(|e| ("fleet", "keys", e.to_string()))
+        })
+        .or_else(|| {
+            let spool = self.fleet.spool.as_ref().is_none_or(|s| s.is_absolute());
+            said(spool, "fleet", "spool", "must begin with /")
         })
         .or_else(|| {
             let all = [

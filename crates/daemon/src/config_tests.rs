@@ -15,6 +15,8 @@ fn the_shipped_file_equals_the_defaults() {
         Config {
             target: Config::default().target,
             take: Take { quiet_hours: Vec::new(), ..config.take.clone() },
+            rollout: Rollout { stops_per_minute: None, ..config.rollout.clone() },
+            fleet: Fleet::default(),
             paths: Paths { metrics: None, ..config.paths.clone() },
             ..config.clone()
         },
@@ -41,6 +43,14 @@ fn the_shipped_file_equals_the_defaults() {
         "judge",
         "within",
         "min_gain_percent",
+        "observe",
+        "freeze",
+        "share_percent",
+        "start_jitter",
+        "stops_per_minute",
+        "spool",
+        "keys",
+        "class",
         "socket",
         "state",
         "kill_switch",

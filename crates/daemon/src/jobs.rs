@@ -1,10 +1,11 @@
 //! Starts workers, reads their output and ends them.
 
-use crate::machine::{By, Event, Job, Outcome};
+use crate::machine::{By, Event, Job, Layout, Outcome};
 use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use crate::work::Order;
 use crate::worker::Worker;
+use engine::Failure;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -39,23 +40,23 @@ impl Daemon {
             + self.targets.values().filter(keeps_its).count();
         let mut begun = Vec::new();
         for (_, pid, job) in wanted {
+            let takes = job.takes_a_place();
+            if takes && (taken >= most || !self.stops.allow(job, now, &self.config)) {
+                continue;
+            }
             // This is checked again: with the jobs begun so far, the limit of targets may be reached.
             let (policy, targets) = self.split();
             let Some(entry) = targets.get_mut(&pid).filter(|e| e.life.wants(now, &policy) == Some(job))
             else {
                 continue;
             };
-            if job.takes_a_place() {
-                if taken >= most {
-                    continue;
-                }
-                taken += 1;
-            }
+            taken += usize::from(takes);
             entry.life.begin(job, now);
             if let Job::Optimize { .. } = job {
                 info!(pid, exe = entry.exe, state = entry.life.state.word(), "{}", entry.life.reason);
             }
             begun.push((entry.id, job));
+            self.stops.note(job, now, &self.config);
         }
         if !begun.is_empty() {
             // Records are written before the work begins: if the daemon is killed, the next daemon finds
@@ -68,6 +69,7 @@ impl Daemon {
     }
 
     fn start(&mut self, id: Identity, job: Job) {
+        self.note_aggregate(id, job);
         let profiling = &self.config.profile;
         let build_id = self.targets.get(&id.pid).and_then(|e| e.build_id.as_ref());
         let order = Order {
@@ -81,6 +83,7 @@ impl Daemon {
             code_cache: profiling.code_cache,
             judging: self.config.harm.within.0,
             profile: build_id.map(|id| self.store.profile(id)),
+            aggregate: build_id.and_then(|id| self.exchange.usable(id)).map(|(path, _)| path),
             bad_layout: self.bad_layout,
         };
         let limit = match job {
@@ -92,8 +95,7 @@ impl Daemon {
             Ok(worker) => self.workers.push(worker),
             Err(e) => {
                 let outcome = Outcome::Failed {
-                    code: "busy".to_owned(),
-                    exit: 6,
+                    failure: Failure::Busy,
                     message: format!("cannot start a worker: {e}"),
                 };
                 self.ended(id, job, outcome);
@@ -135,10 +137,14 @@ impl Daemon {
             warn!(pid = id.pid, ?job, "{why}");
         }
         if self.is_there(id) {
+            let fell_back = matches!(outcome, Outcome::Optimized { layout, .. } if layout != Layout::Warm);
+            let judged = matches!(outcome, Outcome::Judged(Some(_), _));
             self.tell(id.pid, Event::Ended(outcome));
-            let store = self.store.clone();
+            self.vote(id, fell_back, judged);
+            let build = self.targets.get(&id.pid).and_then(|e| e.build_id.clone());
+            let has_profile = build.is_some_and(|b| self.has_profile(&b));
             if let Some(entry) = self.targets.get_mut(&id.pid) {
-                entry.life.has_profile = entry.build_id.as_ref().is_some_and(|b| store.profile(b).exists());
+                entry.life.has_profile = has_profile;
                 self.counted.taken_back +=
                     u64::from(job == Job::Undo && entry.life.memory().undone_by == Some(By::Harm));
             }

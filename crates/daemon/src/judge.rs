@@ -1,7 +1,7 @@
 //! Compares a target's work with clones and without, in short windows: does a rebuild gain?
 
 use crate::machine::{Outcome, Verdict};
-use engine::{Error, Interrupt, Pid};
+use engine::{Error, Failure, Interrupt, Pid};
 use measure::{Estimate, Options, Report, SystemCalls};
 use std::time::Duration;
 
@@ -12,13 +12,23 @@ const BESIDE: Duration = Duration::from_millis(100);
 /// The fewest pairs that can show anything.
 const FEWEST: u32 = 8;
 
+/// Returns the number of pairs of windows in a comparison.
+fn rounds(time: Duration) -> u32 {
+    let pair = (2 * WINDOW + BESIDE).as_millis();
+    u32::try_from(time.as_millis() / pair).unwrap_or(u32::MAX).max(FEWEST)
+}
+
+/// Returns about how often a comparison stops its target: twice for each pair of windows.
+pub(crate) fn stops(time: Duration) -> u32 {
+    rounds(time).saturating_mul(2)
+}
+
 /// Compares work by the number of system calls, for about `time`. Afterwards the target is as it was found.
 ///
 /// # Errors
 /// Errors of the engine. If work cannot be counted, the outcome says so.
 pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<Outcome, Error> {
-    let pair = (2 * WINDOW + BESIDE).as_millis();
-    let rounds = u32::try_from(time.as_millis() / pair).unwrap_or(u32::MAX).max(FEWEST);
+    let rounds = rounds(time);
     let untold = |e: &dyn ToString| Ok(Outcome::Judged(None, e.to_string()));
     let mut work = match SystemCalls::open(pid) {
         Ok(work) => work,
@@ -31,11 +41,9 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
         // change stands.
         Err(measure::Error::Engine(e)) => Err(e),
         // The target may be without clones. Then they are put back.
-        Err(e @ measure::Error::NotRestored { .. }) => Ok(Outcome::Failed {
-            code: e.code().to_owned(),
-            exit: e.exit_code() as u8,
-            message: e.to_string(),
-        }),
+        Err(e @ measure::Error::NotRestored { .. }) => {
+            Ok(Outcome::Failed { failure: Failure::Other, message: e.to_string() })
+        }
         Err(e) => untold(&e),
     }
 }

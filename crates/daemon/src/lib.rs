@@ -26,12 +26,15 @@
 mod answers;
 pub mod client;
 mod config;
+mod drop_ins;
+mod exchange;
 mod jobs;
 mod judge;
 mod log;
 pub mod machine;
 mod metrics;
 pub mod proto;
+mod rollout;
 mod roster;
 mod server;
 mod signals;

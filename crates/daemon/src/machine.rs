@@ -6,8 +6,9 @@
 use crate::config::Config;
 use crate::percent;
 use crate::proto::Wish;
+use crate::rollout::LOTS;
 pub use crate::states::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
-use engine::{Fit, TargetState};
+use engine::{Failure, Fit, TargetState};
 use std::time::Duration;
 
 /// Time since the daemon's start.
@@ -68,6 +69,8 @@ pub struct Target {
     pub verdict: Option<Verdict>,
     /// A profile of its build is kept.
     pub has_profile: bool,
+    /// Its place among all targets, for shares and jitter: a number below [`LOTS`].
+    pub lot: u16,
     undone_by: Option<By>,
     age: Duration,
     hungry: u32,
@@ -110,6 +113,7 @@ impl Target {
             fit: None,
             verdict: None,
             has_profile: false,
+            lot: 0,
             undone_by: known.undone_by,
             age: Duration::ZERO,
             hungry: 0,
@@ -149,6 +153,12 @@ impl Target {
             reason: self.reason.clone(),
             refused: self.state == State::Refused && self.ready_at == Moment::MAX,
         }
+    }
+
+    /// Returns whether the last comparison found that the clones do harm, so that they are to be undone.
+    #[must_use]
+    pub fn is_harmful(&self) -> bool {
+        self.harmful
     }
 
     /// Returns whether its clones are in force, as far as the daemon can see.
@@ -201,7 +211,7 @@ impl Target {
 
     fn wants_new(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
         let c = policy.config;
-        let calm = !policy.off && !policy.quiet;
+        let calm = !policy.off && !policy.quiet && !c.rollout.freeze && !c.rollout.observe;
         match self.state {
             State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
             // The first check comes at once after a rebuild, while the load is still the load of the profile.
@@ -228,6 +238,8 @@ impl Target {
         let c = policy.config;
         let age =
             if self.has_profile { c.take.warm_min_age.0.min(c.take.min_age.0) } else { c.take.min_age.0 };
+        let part = f64::from(self.lot) / f64::from(LOTS);
+        let age = age + c.rollout.start_jitter.0.mul_f64(part);
         if policy.off {
             Some("the kill-switch file exists".to_owned())
         } else if policy.full {
@@ -241,6 +253,13 @@ impl Target {
             ))
         } else if policy.quiet {
             Some("these are quiet hours".to_owned())
+        } else if c.rollout.freeze {
+            Some("the configuration says freeze".to_owned())
+        } else if part * 100.0 >= c.rollout.share_percent {
+            Some(format!("it is not among the {}% of targets that are optimized", c.rollout.share_percent))
+        } else if c.rollout.observe {
+            let how = if self.has_profile { "warm" } else { "cold" };
+            Some(format!("it would be optimized now ({how}); the configuration says observe"))
         } else {
             None
         }
@@ -359,7 +378,7 @@ impl Target {
                 }
             },
             (State::Optimized, None) => {
-                *self = Self { has_profile: self.has_profile, ..Self::new(now, None) };
+                *self = Self { has_profile: self.has_profile, lot: self.lot, ..Self::new(now, None) };
                 self.reason = "it has become another program".to_owned();
             }
             (State::Watching | State::Undone | State::Refused, Some(J::Optimized)) => {
@@ -412,7 +431,7 @@ impl Target {
             Outcome::Checked(fit) => self.checked(fit, now, policy),
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
-            Outcome::Failed { code, exit, message } => self.failed(job, &code, exit, &message, now),
+            Outcome::Failed { failure, message } => self.failed(job, failure, &message, now),
             Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
@@ -528,8 +547,8 @@ impl Target {
         }
     }
 
-    fn failed(&mut self, job: Job, code: &str, exit: u8, message: &str, now: Moment) {
-        let was_optimized = self.was_optimized && matches!(job, Job::Optimize { .. });
+    fn failed(&mut self, job: Job, failure: Failure, message: &str, now: Moment) {
+        let was_optimized = self.was_optimized;
         if self.state == State::Undone && self.undone_by == Some(By::User) {
             // An operator undid the target, and the job was interrupted for this.
             return;
@@ -545,32 +564,23 @@ impl Target {
             return;
         }
         self.wait(job, now);
-        match (code, exit) {
-            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) if was_optimized => {
+        match job {
+            Job::Optimize { .. } if was_optimized && failure.is_transient() => {
                 self.unfit = 0;
                 self.enter(State::Optimized, now, message);
             }
-            _ if was_optimized => {
+            Job::Optimize { .. } if was_optimized => {
                 self.final_generation = true;
                 self.enter(State::Optimized, now, format!("{}; {message}", self.reason));
             }
-            _ if !matches!(job, Job::Optimize { .. }) => self.reason = message.to_owned(),
-            (_, 3 | 10) | ("interrupted" | "busy" | "locked" | "nothing_hot", _) => {
-                self.enter(State::Watching, now, message);
-            }
-            // These causes may pass: a debugger, job control, missing permissions that are granted later,
-            // missing memory.
-            (
-                "already_traced" | "stopped" | "exiting" | "shares_memory" | "memory_limit" | "map_denied",
-                _,
-            ) => {
+            Job::Optimize { .. } if failure.is_transient() => self.enter(State::Watching, now, message),
+            Job::Optimize { .. } => {
+                if failure.is_final() {
+                    self.ready_at = Moment::MAX;
+                }
                 self.enter(State::Refused, now, message);
             }
-            (_, 5) => {
-                self.ready_at = Moment::MAX;
-                self.enter(State::Refused, now, message);
-            }
-            _ => self.enter(State::Refused, now, message),
+            _ => self.reason = message.to_owned(),
         }
     }
 

@@ -91,8 +91,8 @@ fn judged(factor: f64, low: f64, high: f64) -> Outcome {
     Outcome::Judged(Some(Verdict { factor, low, high }), String::new())
 }
 
-fn failed(code: &str, exit: u8) -> Outcome {
-    Outcome::Failed { code: code.to_owned(), exit, message: format!("because {code}") }
+fn failed(failure: Failure) -> Outcome {
+    Outcome::Failed { failure, message: format!("because {failure:?}") }
 }
 
 /// Passes a minute, and ends a check of the fit if one is due.
@@ -174,7 +174,7 @@ fn a_harmful_rebuild_is_undone_and_stays_undone() {
 
 #[test]
 fn clones_are_put_back_after_an_interrupted_comparison() {
-    for outcome in [failed("interrupted", 11), Outcome::Crashed("dead".to_owned())] {
+    for outcome in [failed(Failure::Interrupted), Outcome::Crashed("dead".to_owned())] {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge);
         assert_eq!(w.target.memory().undone_by, Some(By::Whet));
@@ -222,7 +222,7 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
     w.begin(Job::Check).ends(fits(0.5, 0.5)).pass(600 * S);
     w.begin(Job::Optimize { fresh: true });
     // The memory cap ends the rebuilds, and the earlier clones stay in force.
-    w.ends(failed("memory_cap", 5)).is(State::Optimized, "because memory_cap");
+    w.ends(failed(Failure::LeftAlone)).is(State::Optimized, "because LeftAlone");
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9));
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9)).is(State::Optimized, "cap is reached").pass(S);
     assert_eq!(w.wants(), None);
@@ -288,7 +288,7 @@ fn changes_by_hand_are_respected() {
         .begin(Job::Optimize { fresh: false })
         .tell(Event::ByHand(Wish::Undo))
         .is(State::Undone, "by hand");
-    w.ends(failed("interrupted", 11))
+    w.ends(failed(Failure::Interrupted))
         .is(State::Undone, "by hand")
         .tell(Event::Journal(None))
         .is(State::Undone, "by hand");
@@ -320,21 +320,21 @@ fn refusals_last_as_long_as_their_reason() {
         w.busy().begin(Job::Optimize { fresh: false }).ends(outcome);
         w
     };
-    let mut w = refused(failed("go_runtime", 5));
-    assert_eq!(w.is(State::Refused, "because go_runtime").pass(1_000_000 * S).busy().wants(), None);
+    let mut w = refused(failed(Failure::LeftAlone));
+    assert_eq!(w.is(State::Refused, "because LeftAlone").pass(1_000_000 * S).busy().wants(), None);
     assert!(w.target.memory().refused);
     w.target = Target::new(w.now, Some(w.target.memory()));
-    assert_eq!(w.is(State::Refused, "because go_runtime").busy().wants(), None);
-    // These causes may pass: a debugger detaches, a limit is raised.
-    for code in ["memory_limit", "map_denied", "already_traced"] {
-        let mut w = refused(failed(code, 5));
-        assert!(!w.target.memory().refused, "{code}");
+    assert_eq!(w.is(State::Refused, "because LeftAlone").busy().wants(), None);
+    // These causes may pass: a debugger detaches, a limit is raised, a permission is granted.
+    for failure in [Failure::Hindered, Failure::Other] {
+        let mut w = refused(failed(failure));
+        assert!(!w.target.memory().refused, "{failure:?}");
         w.pass(61 * S).busy().is(State::Watching, "");
     }
-    let mut w = refused(failed("already_traced", 5));
+    let mut w = refused(failed(Failure::Hindered));
     w.pass(S)
         .busy()
-        .is(State::Refused, "already_traced")
+        .is(State::Refused, "Hindered")
         .pass(60 * S)
         .busy()
         .is(State::Watching, "")
@@ -343,11 +343,11 @@ fn refusals_last_as_long_as_their_reason() {
     let mut optimized = World::optimized();
     optimized.target.ready_at = Moment::MAX;
     optimized.off = true;
-    optimized.begin(Job::Undo).ends(failed("busy", 6)).pass(SHORT_WAIT).begin(Job::Undo);
+    optimized.begin(Job::Undo).ends(failed(Failure::Busy)).pass(SHORT_WAIT).begin(Job::Undo);
     // Each wait is longer.
-    w.ends(failed("already_traced", 5)).pass(30 * S).busy().is(State::Refused, "");
-    let mut w = refused(failed("busy", 6));
-    assert_eq!(w.is(State::Watching, "because busy").wants(), None);
+    w.ends(failed(Failure::Hindered)).pass(30 * S).busy().is(State::Refused, "");
+    let mut w = refused(failed(Failure::Busy));
+    assert_eq!(w.is(State::Watching, "because Busy").wants(), None);
     w.pass(60 * S).busy().begin(Job::Optimize { fresh: false });
 }
 
@@ -430,10 +430,13 @@ fn any_order_of_events_keeps_the_rules() {
                 2 => Event::Ended(built()),
                 3 => Event::Ended(fits(f64::from(u.int_in_range(0..=10)?) / 10.0, 0.0)),
                 4 => Event::Ended(judged(1.0, 0.9, f64::from(u.int_in_range(9..=11)?) / 10.0)),
-                5 => Event::Ended(failed(
-                    u.choose(&["busy", "x", "memory_cap", "already_traced"])?,
-                    u.int_in_range(1..=11)?,
-                )),
+                5 => Event::Ended(failed(*u.choose(&[
+                    Failure::Gone,
+                    Failure::Busy,
+                    Failure::Hindered,
+                    Failure::LeftAlone,
+                    Failure::Other,
+                ])?)),
                 6 => Event::Ended(Outcome::Crashed(String::new())),
                 7 => Event::Stage(*u.choose(&[State::Profiling, State::Counting, State::Optimizing])?),
                 8 => Event::ByHand(*u.choose(&[Wish::Undo, Wish::Redo])?),
@@ -470,4 +473,30 @@ fn earlier_layouts_are_reported_and_do_not_lengthen_the_wait() {
     }
     assert_ne!(w.pass(300 * S).wants(), Some(Job::Optimize { fresh: true }));
     assert_eq!(w.pass(1200 * S).wants(), Some(Job::Optimize { fresh: true }));
+}
+
+#[test]
+fn a_careful_rollout_begins_with_few_targets_and_observing_begins_with_none() {
+    type Change = dyn Fn(&mut crate::config::Rollout);
+    let wanted = |change: &Change, lot: u16, age: u32| {
+        let mut w = world();
+        change(&mut w.config.rollout);
+        w.target.lot = lot;
+        w.seen(100.0, age * S).seen(100.0, age * S);
+        (w.wants(), w.target.reason.clone())
+    };
+    let share = |r: &mut crate::config::Rollout| r.share_percent = 10.0;
+    assert!(wanted(&share, 999, 70).0.is_some());
+    let (job, why) = wanted(&share, 1000, 70);
+    assert!(job.is_none() && why.contains("not among the 10%"), "{why}");
+    let jitter = |r: &mut crate::config::Rollout| r.start_jitter = Span(100 * S);
+    assert!(wanted(&jitter, 0, 60).0.is_some() && wanted(&jitter, 5000, 109).0.is_none());
+    assert!(wanted(&jitter, 5000, 110).0.is_some());
+    let observe = |r: &mut crate::config::Rollout| r.observe = true;
+    let freeze = |r: &mut crate::config::Rollout| r.freeze = true;
+    let both: [(&Change, &str); 2] = [(&observe, "would be optimized now (cold)"), (&freeze, "says freeze")];
+    for (change, reason) in both {
+        let (job, why) = wanted(change, 0, 70);
+        assert!(job.is_none() && why.contains(reason), "{why}");
+    }
 }

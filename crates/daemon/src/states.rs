@@ -1,7 +1,7 @@
 //! The types of a target's life: states, jobs, their outcomes, and events.
 
 use crate::proto::Wish;
-use engine::{Fit, TargetState};
+use engine::{Failure, Fit, TargetState};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -149,10 +149,8 @@ pub enum Outcome {
     Toggled(Option<TargetState>),
     /// The job failed, for a reason that the worker reports.
     Failed {
-        /// The stable name of the cause.
-        code: String,
-        /// The exit code of the command line for this cause.
-        exit: u8,
+        /// The kind of the failure.
+        failure: Failure,
         /// The cause in words.
         message: String,
     },

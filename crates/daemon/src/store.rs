@@ -61,6 +61,12 @@ impl Store {
         self.profiles().join(format!("{build_id}.profile"))
     }
 
+    /// Returns the path of the aggregate of a build that was taken from the fleet, whether or not it exists.
+    #[must_use]
+    pub fn aggregate(&self, build_id: &str) -> PathBuf {
+        self.profiles().join(format!("{build_id}.fleet"))
+    }
+
     /// Writes the records of targets.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! The daemon's only loop: waits for signals, callers, workers and the next look, and handles each.
 
 use crate::config::{Config, ConfigError};
+use crate::exchange::Exchange;
 use crate::machine::{Event, Memory, Moment, Policy, State, Target};
 use crate::metrics::Counted;
+use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::store::{Store, write_lightly};
@@ -70,6 +72,8 @@ pub(crate) struct Entry {
     pub(crate) exe: String,
     pub(crate) life: Target,
     pub(crate) build_id: Option<String>,
+    /// The fleet's aggregate by which it was started warm.
+    pub(crate) aggregate: Option<fleet::Digest>,
     journal_at: Option<Moment>,
 }
 
@@ -86,6 +90,8 @@ pub(crate) struct Daemon {
     pub(crate) workers: Vec<Worker>,
     pub(crate) counted: Counted,
     pub(crate) store: Store,
+    pub(crate) exchange: Exchange,
+    pub(crate) stops: Stops,
     pub(crate) program: PathBuf,
     pub(crate) is_stopping: bool,
     pub(crate) bad_layout: bool,
@@ -158,7 +164,10 @@ impl Daemon {
     fn new(config: Config, config_file: &Path) -> Self {
         let store = Store::new(&config.paths.state);
         let known = store.known();
+        let exchange = Exchange::new(&config.fleet, &store);
         Self {
+            exchange,
+            stops: Stops::default(),
             config_file: config_file.to_owned(),
             config_error: None,
             off: false,
@@ -279,6 +288,7 @@ impl Daemon {
         if self.next_look == wanted_at {
             self.next_look = now + self.config.take.every.0.max(pause.min(LONGEST));
         }
+        self.exchange_profiles();
         if let Some(path) = self.config.paths.metrics.clone() {
             let text = self.metrics();
             let written = write_lightly(&path, text.as_bytes());
@@ -315,8 +325,11 @@ impl Daemon {
                 let memory = self.known.remove(&s.id).or_else(inherited);
                 let build_id = engine::build_id(Pid(pid));
                 let mut life = Target::new(now, memory);
-                life.has_profile = build_id.as_ref().is_some_and(|id| self.store.profile(id).exists());
-                self.targets.insert(pid, Entry { id: s.id, exe: s.exe, life, build_id, journal_at: None });
+                life.has_profile = build_id.as_ref().is_some_and(|id| self.has_profile(id));
+                life.lot = crate::rollout::lot(s.id);
+                let aggregate = None;
+                let entry = Entry { id: s.id, exe: s.exe, life, build_id, aggregate, journal_at: None };
+                self.targets.insert(pid, entry);
             }
             self.tell(pid, Event::Seen { cpu_percent: s.cpu_percent, age: s.age });
         }
@@ -416,6 +429,9 @@ impl Daemon {
                     state: self.config.paths.state.clone(),
                     ..config.paths
                 };
+                if config.fleet != self.config.fleet {
+                    self.exchange = Exchange::new(&config.fleet, &self.store);
+                }
                 self.config = Config { paths, ..config };
                 self.config_error = None;
                 self.watch.look_again();

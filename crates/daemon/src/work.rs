@@ -43,6 +43,8 @@ pub struct Order {
     pub judging: Duration,
     /// The file of the profile of the target's build. The worker reads and writes it.
     pub profile: Option<PathBuf>,
+    /// The file of the fleet's profile of the build, for when the other one does not exist. The worker reads it.
+    pub aggregate: Option<PathBuf>,
     /// For tests: lay out everything at random, which does harm.
     pub bad_layout: bool,
 }
@@ -82,7 +84,7 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
 
 /// Returns the outcome of a job that failed.
 pub(crate) fn failed(e: &Error) -> Outcome {
-    Outcome::Failed { code: e.code().to_owned(), exit: e.exit_code() as u8, message: engine::with_causes(e) }
+    Outcome::Failed { failure: e.failure(), message: engine::with_causes(e) }
 }
 
 impl Order {
@@ -122,7 +124,7 @@ impl Order {
             let bad = OptimizeOptions { shuffle: Some(1), counting: None, ..cold };
             return self.optimize_by(&bad).map(|r| r.0);
         }
-        let kept = self.profile.as_ref().filter(|p| !fresh && p.exists());
+        let kept = [&self.profile, &self.aggregate].into_iter().flatten().find(|p| !fresh && p.exists());
         if let Some(path) = kept {
             match engine::read_profile(path) {
                 Ok(profile) => {

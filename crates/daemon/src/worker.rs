@@ -185,6 +185,7 @@ fn read_all(from: &mut impl Read, to: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::machine::Job;
+    use engine::Failure;
     use std::os::unix::fs::PermissionsExt;
 
     fn order() -> Order {
@@ -199,6 +200,7 @@ mod tests {
             code_cache: engine::CodeCache::default(),
             judging: Duration::ZERO,
             profile: None,
+            aggregate: None,
             bad_layout: false,
         }
     }
@@ -248,7 +250,7 @@ mod tests {
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
         // A worker that gets the request before it catches signals has begun nothing.
         let (_, outcome) = begun("exec sleep 100", LONG, Worker::interrupt);
-        assert!(matches!(&outcome, Outcome::Failed { code, .. } if code == "interrupted"), "{outcome:?}");
+        assert!(matches!(&outcome, Outcome::Failed { failure: Failure::Interrupted, .. }), "{outcome:?}");
         // A worker that ignores the request and has little time is killed.
         let (_, outcome) = begun("trap '' TERM; echo ready; while :; do sleep 1; done", LONG, |w| {
             while w.words.is_empty() {

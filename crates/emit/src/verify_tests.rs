@@ -12,7 +12,7 @@ use crate::{Fragments, Unroll};
 use addr::{Addr, AvmaRange};
 use code::BlockId;
 use iced_x86::Decoder;
-use rng::Rng;
+use rng::{Layouts, Rng};
 use rustc_hash::FxHashMap;
 
 #[path = "../tests/it/common/graph.rs"]

@@ -1,5 +1,10 @@
 //! The fixed parts of an ELF file (System V gABI, chapters 4 and 5): header, program headers, notes and
 //! sections, from memory or from a file's bytes.
+//!
+//! Why not the crate `object`: its readers return references into data that is all there, from the first byte
+//! on. Here each table is fetched from a process, where any page can be missing, or by [`FileParts`]. Of
+//! `object`, only the layouts of structures would remain, and the limits below are needed in any case. The tests
+//! compare symbols and sections with those of `object`.
 
 use crate::bytes::{array, u16_at, u32_at, u64_at};
 use crate::{Error, FileParts};

@@ -11,8 +11,6 @@ mod ext_tsp;
 mod footprint;
 mod function_order;
 mod misses;
-#[cfg(test)]
-mod test_support;
 
 pub use cache_sort::cache_sort;
 pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};

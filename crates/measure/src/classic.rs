@@ -27,7 +27,7 @@ pub fn classic(
         let mut windows = Vec::new();
         for side in [Side::With, Side::Without] {
             session.go(side, options)?;
-            sleep(options.settle, &options.interrupt)?;
+            sleep(options.pause, &options.interrupt)?;
             for slice in 0..slices {
                 windows.push(gauge.window(slice, side, options.window, &options.interrupt)?);
                 let done = u32::try_from(windows.len()).unwrap_or(u32::MAX);

@@ -13,7 +13,7 @@ pub struct Options {
     pub window: Duration,
     /// The pause after each switch before a window begins, so that caches and predictors adapt to the new
     /// code.
-    pub settle: Duration,
+    pub pause: Duration,
     /// Compares two generations of clones instead of clones and originals: the first takes the place of the
     /// side without clones, the second that of the side with clones.
     pub between: Option<[u32; 2]>,
@@ -33,7 +33,7 @@ impl Default for Options {
         Self {
             rounds: 150,
             window: Duration::from_millis(200),
-            settle: Duration::from_millis(30),
+            pause: Duration::from_millis(30),
             between: None,
             seed: None,
             guarded: true,

@@ -37,7 +37,7 @@ pub fn paired(
             };
             for side in order {
                 session.go(side, options)?;
-                sleep(options.settle, &options.interrupt)?;
+                sleep(options.pause, &options.interrupt)?;
                 windows.push(gauge.window(pair, side, options.window, &options.interrupt)?);
                 let done = u32::try_from(windows.len()).unwrap_or(u32::MAX);
                 progress(Progress::Window { done, of: options.rounds.saturating_mul(2) });

@@ -9,6 +9,7 @@ use addr::Avma;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::time::Duration;
+use testkit::Rng;
 use tracee::{MAX_WATCHED, Process, Tid};
 
 /// How often a clone that was met inside a comparison is waited for before it loses its priority.
@@ -17,22 +18,9 @@ const TRIES: u8 = 6;
 /// known to run.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// `SplitMix64` (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % (n.max(1) as u64)).unwrap_or(0)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Hunt {
-    random: Random,
+    random: Rng,
     /// Addresses at which clones are entered, by the original's entry.
     entries: FxHashMap<Avma, Avma>,
     /// Functions that were met and are not yet examined: the original's entry, and how often it was waited
@@ -49,12 +37,10 @@ pub(crate) struct Hunt {
 impl Hunt {
     pub(crate) fn new(atlas: &Atlas, seed: u64) -> Self {
         let newest = || atlas.clones().iter().filter(|c| c.newest);
-        let mut random = Random(seed);
+        let mut random = Rng(seed);
         let mut all: Vec<Avma> = newest().map(|c| c.original).collect();
         all.sort_unstable();
-        for i in (1..all.len()).rev() {
-            all.swap(i, random.below(i + 1));
-        }
+        random.shuffle(&mut all);
         Self {
             random,
             entries: newest().map(|c| (c.original, c.entered)).collect(),
@@ -142,7 +128,7 @@ impl Hunt {
             1 + 20 * usize::from(runs) + 4 * self.hits.get(tid).map_or(0, |&h| h.min(10) as usize)
         };
         let weights: Vec<usize> = threads.iter().map(weight).collect();
-        let mut at = self.random.below(weights.iter().sum());
+        let mut at: usize = self.random.below(weights.iter().sum());
         for (tid, w) in threads.iter().zip(&weights) {
             if at < *w {
                 return Ok(*tid);

@@ -3,11 +3,7 @@
 /// Returns `CLOCK_MONOTONIC`, nanoseconds; 0 if the kernel has no such clock, which does not happen.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the result.
-    if unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) } != 0 {
-        return 0;
-    }
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec.cast_unsigned().saturating_mul(1_000_000_000).saturating_add(t.tv_nsec.cast_unsigned())
 }
 

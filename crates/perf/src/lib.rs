@@ -3,6 +3,9 @@
 //! A [`Sampler`] returns instruction addresses by thread and time, without changing the process. It uses the
 //! CPU's cycle counter if there is one, else the kernel's CPU clock. The parser of the kernel's records is
 //! separate and pure ([`record`]). A [`Counter`] returns one number for an event that is only counted.
+//!
+//! System calls are those of `rustix`. Own `unsafe` calls remain for perf events, which it does not have, and
+//! for their mapped buffers, where its calls are `unsafe` as well.
 
 mod capability;
 mod clock;

@@ -1,43 +1,32 @@
 //! The limit on open files, raised temporarily.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
 /// While this value lives, the soft limit on open files is the hard limit. The limit is that of the whole
 /// process; files opened meanwhile stay open when it falls again.
 #[derive(Debug)]
 pub(crate) struct RaisedFileLimit {
-    before: libc::rlimit,
+    before: Rlimit,
 }
 
 impl RaisedFileLimit {
     pub(crate) fn raise() -> io::Result<Self> {
-        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the kernel writes one `rlimit` to the address of a local variable.
-        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        set(libc::rlimit { rlim_cur: before.rlim_max, ..before })?;
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum })?;
         Ok(Self { before })
     }
 
     /// Returns the hard limit.
     pub(crate) fn hard(&self) -> u64 {
-        self.before.rlim_max
+        self.before.maximum.unwrap_or(u64::MAX)
     }
 }
 
 impl Drop for RaisedFileLimit {
     fn drop(&mut self) {
         // Lowering the own soft limit is always allowed.
-        let _ = set(self.before);
-    }
-}
-
-fn set(limit: libc::rlimit) -> io::Result<()> {
-    // SAFETY: the kernel reads one `rlimit` from the address.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        let _ = setrlimit(Resource::Nofile, self.before);
     }
 }
 
@@ -54,11 +43,14 @@ mod tests {
             (numbers.next().unwrap(), numbers.next().unwrap())
         };
         let hard = RaisedFileLimit::raise().unwrap().hard();
-        set(libc::rlimit { rlim_cur: hard.min(500), rlim_max: hard }).unwrap();
+        let set = |soft| {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) }).unwrap();
+        };
+        set(hard.min(500));
         let raised = RaisedFileLimit::raise().unwrap();
         assert_eq!(soft().0, soft().1);
         drop(raised);
         assert_eq!(soft().0, hard.min(500).to_string());
-        set(libc::rlimit { rlim_cur: hard, rlim_max: hard }).unwrap();
+        set(hard);
     }
 }

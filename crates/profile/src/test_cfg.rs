@@ -1,5 +1,4 @@
-//! Small graphs for tests, from blocks of 4-byte instructions with given ends; also random numbers and CPU
-//! time.
+//! Small graphs for tests, from blocks of 4-byte instructions with given ends; also CPU time.
 
 use addr::{Addr, Avma, AvmaRange};
 use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, Term};
@@ -93,22 +92,6 @@ pub(crate) fn arb_cfg(most: u32) -> impl Strategy<Value = Cfg> {
             }
             cfg
         })
-}
-
-/// An xorshift generator: the same numbers on every machine.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-
-    pub(crate) fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).unwrap()
-    }
 }
 
 /// Returns the CPU time of this thread, so that other work on the machine does not count.

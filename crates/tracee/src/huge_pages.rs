@@ -75,8 +75,8 @@ pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
         // to, and nothing else refers to this array meanwhile.
         let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-        let told = regions.get(..n).unwrap_or_default();
-        found.extend(told.iter().map(|r| AvmaRange::new(Avma(r.start), Avma(r.end))));
+        let written = regions.get(..n).unwrap_or_default();
+        found.extend(written.iter().map(|r| AvmaRange::new(Avma(r.start), Avma(r.end))));
         if arg.walk_end <= from {
             break;
         }
@@ -87,7 +87,7 @@ pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
 
 /// As [`scan`], by the text of `smaps`. It states how much of a mapping is in huge pages, but not which part:
 /// the first part of the range is assumed.
-pub fn told(smaps: &str, range: AvmaRange) -> Vec<AvmaRange> {
+pub fn from_smaps(smaps: &str, range: AvmaRange) -> Vec<AvmaRange> {
     let bytes = bytes(smaps, range).min(range.len());
     if bytes == 0 { Vec::new() } else { vec![AvmaRange::with_len(range.start, bytes)] }
 }
@@ -144,7 +144,7 @@ mod tests {
         let scanned = |from: u64, to: u64| scan(&pagemap, AvmaRange::new(page(from).start, page(to).start));
         match scanned(0, 4) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => println!("skipped: this kernel cannot scan"),
-            _ if told(&smaps, page(0)).is_empty() => println!("skipped: no huge pages here"),
+            _ if from_smaps(&smaps, page(0)).is_empty() => println!("skipped: no huge pages here"),
             whole => {
                 let sum: u64 = whole.unwrap().iter().map(AvmaRange::len).sum();
                 assert_eq!(sum, bytes(&smaps, page(0)));

@@ -6,9 +6,23 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub i32);
 
+impl Pid {
+    /// Returns the id as the crate of system calls has it; `None` if no process can have this id.
+    pub(crate) fn raw(self) -> Option<rustix::process::Pid> {
+        rustix::process::Pid::from_raw(self.0)
+    }
+}
+
 /// A thread, by its id in this pid namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub i32);
+
+impl Tid {
+    /// Returns the id as the crate of system calls has it; `None` if no thread can have this id.
+    pub(crate) fn raw(self) -> Option<rustix::process::Pid> {
+        Pid(self.0).raw()
+    }
+}
 
 /// A signal by number, real-time signals (32..=64) included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

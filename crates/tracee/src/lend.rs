@@ -13,42 +13,33 @@
 //! Only a real-time priority is worth lending: the kernel does not pass on nice values.
 
 use crate::Tid;
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
-
-/// `FUTEX_LOCK_PI2`, whose timeout is by `CLOCK_MONOTONIC` (Linux 5.14), and `FUTEX_UNLOCK_PI`. Both are used
-/// without `FUTEX_PRIVATE_FLAG`: only threads of this process may hold a private lock, and newer kernels
-/// check that.
-const LOCK: libc::c_int = 13;
-const UNLOCK: libc::c_int = 7;
 
 /// Waits for `time`, and lends the calling thread's priority to `tid` meanwhile if the kernel supports it.
 pub(crate) fn wait(tid: Tid, time: Duration) {
     let since = Instant::now();
     if let Ok(owner) = u32::try_from(tid.0) {
         let lock = AtomicU32::new(owner);
-        if futex(&lock, LOCK, Some(time)) == 0 {
+        // Not `PRIVATE`: only threads of this process may hold a private lock, and newer kernels check that.
+        // `LOCK_PI2` (Linux 5.14), because its timeout is by `CLOCK_MONOTONIC`.
+        if futex::lock_pi2(&lock, futex::Flags::empty(), Some(&from_now(time))).is_ok() {
             // The thread has ended, and the lock is now this thread's.
-            futex(&lock, UNLOCK, None);
+            let _ = futex::unlock_pi(&lock, futex::Flags::empty());
         }
     }
     // An old kernel, or an ended thread.
     std::thread::sleep(time.saturating_sub(since.elapsed()));
 }
 
-/// Makes the call and returns its result. `time` is from now.
-fn futex(lock: &AtomicU32, operation: libc::c_int, time: Option<Duration>) -> libc::c_long {
-    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `until` is valid for writes of one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut until) };
-    until.tv_nsec += time.map_or(0, |t| i64::from(t.subsec_nanos()));
-    until.tv_sec +=
-        time.map_or(0, |t| i64::try_from(t.as_secs()).unwrap_or(0)) + until.tv_nsec / 1_000_000_000;
-    until.tv_nsec %= 1_000_000_000;
-    let until = if time.is_some() { &raw const until } else { std::ptr::null() };
-    // SAFETY: the word lives until the call returns. Then the kernel no longer refers to it, as no thread
-    // waits for it.
-    unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, until) }
+/// Returns the time on `CLOCK_MONOTONIC` after `time` from now.
+fn from_now(time: Duration) -> Timespec {
+    let now = clock_gettime(ClockId::Monotonic);
+    let ns = now.tv_nsec + i64::from(time.subsec_nanos());
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(0);
+    Timespec { tv_sec: now.tv_sec + seconds + ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
 }
 
 #[cfg(test)]
@@ -77,8 +68,7 @@ mod tests {
         let lender = std::thread::spawn(move || {
             let _raised = crate::Raised::own();
             wait(tid, Duration::from_millis(300));
-            // SAFETY: takes one integer.
-            unsafe { libc::sched_getscheduler(0) == libc::SCHED_FIFO }
+            crate::priority::policy_of(Tid(0)) == libc::SCHED_FIFO
         });
         let mut highest = before;
         let since = Instant::now();

@@ -11,6 +11,9 @@
 //! in order. It does not stay for a child of this process, because another part of this process may wait for
 //! the child.
 //!
+//! System calls are those of `rustix`. Own `unsafe` calls remain for ptrace, and where `rustix` has no call:
+//! `tgkill`, `kcmp`, `process_vm_readv`, `PAGEMAP_SCAN`, scheduling policies, the CPU clock of a process.
+//!
 //! While a target is seized, no other code in this process may `wait` for it. This includes
 //! `std::process::Child::try_wait` of a child of this process: the kernel reports trace stops to any thread
 //! of the tracer that waits. Watch a pidfd instead.

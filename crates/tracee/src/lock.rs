@@ -9,8 +9,9 @@
 //! kernel's rule remains that a thread has one tracer at a time.
 
 use crate::{Error, Pid, Process};
+use rustix::fs::fstatfs;
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::fs::{self, File, TryLockError};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// The lock, held until it is dropped. The kernel releases it when its holder dies in any way.
@@ -65,18 +66,10 @@ impl Process {
     /// pidfds.
     fn own_file(&self) -> Option<File> {
         const PIDFS: i64 = 0x5049_4446;
-        // SAFETY: takes two integers and returns a new descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid().0, 0) };
-        let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
-        // SAFETY: the descriptor was just created and has no other owner.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        let mut about = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-        // SAFETY: `about` is valid for writes of a statfs.
-        let rc = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) };
-        // SAFETY: plain integers, zeroed and perhaps written.
-        let about = unsafe { about.assume_init() };
+        let pidfd = pidfd_open(self.pid().raw()?, PidfdFlags::empty()).ok()?;
+        let is_file_of_its_own = fstatfs(&pidfd).is_ok_and(|about| about.f_type == PIDFS);
         // The id may have come to mean another process, whose lock would be useless but harmless.
-        (rc == 0 && about.f_type == PIDFS && self.is_alive()).then_some(file)
+        (is_file_of_its_own && self.is_alive()).then(|| File::from(pidfd))
     }
 }
 

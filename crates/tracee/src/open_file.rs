@@ -1,8 +1,10 @@
 //! Properties of a target's open file that matter to waiting calls.
 
 use crate::Process;
+use rustix::net::SocketType;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// Kinds of open files.
@@ -62,22 +64,17 @@ pub(crate) fn identity(process: &Process, fd: u64) -> u64 {
 /// before 5.6).
 pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
     let number = i32::try_from(fd & 0xffff_ffff).ok()?;
-    // SAFETY: takes three integers and returns a new descriptor or -1.
-    let own = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.pidfd().as_raw_fd(), number, 0) };
-    let own = i32::try_from(own).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the descriptor was just created and has no other owner.
-    let own = unsafe { OwnedFd::from_raw_fd(own) };
-    let [domain, kind] = [libc::SO_DOMAIN, libc::SO_TYPE].map(|what| option(&own, what, [0i32]));
-    let [receive, send] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|what| option(&own, what, [0i64; 2]));
-    let ns = |[seconds, micros]: [i64; 2]| {
-        let (s, us) = (u64::try_from(seconds).ok()?, u64::try_from(micros).ok()?);
-        s.checked_mul(1_000_000_000)?.checked_add(us.checked_mul(1000)?)
+    let own = pidfd_getfd(process.pidfd(), number, PidfdGetfdFlags::empty()).ok()?;
+    // 0 is no limit.
+    let ns = |which| {
+        let limit = sockopt::socket_timeout(&own, which).ok()?;
+        u64::try_from(limit.unwrap_or_default().as_nanos()).ok()
     };
     Some(Socket {
-        domain: domain?[0],
-        stream: kind?[0] == libc::SOCK_STREAM,
-        receive_ns: ns(receive?)?,
-        send_ns: ns(send?)?,
+        domain: sockopt::socket_domain(&own).ok()?.as_raw().into(),
+        stream: sockopt::socket_type(&own).ok()? == SocketType::STREAM,
+        receive_ns: ns(Timeout::Recv)?,
+        send_ns: ns(Timeout::Send)?,
     })
 }
 
@@ -90,19 +87,11 @@ pub(crate) fn completions(process: &Process, fd: u64) -> Option<u32> {
     Some(number("CachedCqTail:")?.wrapping_sub(number("CqHead:")?))
 }
 
-fn option<T: Copy, const N: usize>(fd: &OwnedFd, what: libc::c_int, mut value: [T; N]) -> Option<[T; N]> {
-    let mut len = libc::socklen_t::try_from(size_of_val(&value)).ok()?;
-    // SAFETY: the kernel writes at most `len` bytes of integers to `value`, and the length to `len`.
-    let rc = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, what, value.as_mut_ptr().cast(), &raw mut len)
-    };
-    (rc == 0).then_some(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Pid;
+    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     #[test]

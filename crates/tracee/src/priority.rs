@@ -6,6 +6,7 @@
 
 use crate::Tid;
 use crate::ptrace::own_tid;
+use rustix::process::{getpriority_process, setpriority_process};
 
 /// A raised priority. It is restored when this value is dropped, also by unwinding.
 #[derive(Debug)]
@@ -32,8 +33,7 @@ impl Raised {
     /// Raises the calling thread: SCHED_FIFO, else nice −20, else nothing, as the kernel allows.
     pub(crate) fn own() -> Self {
         let tid = own_tid();
-        // SAFETY: takes one integer.
-        let policy = unsafe { libc::sched_getscheduler(tid.0) };
+        let policy = policy_of(tid);
         let mut param = libc::sched_param { sched_priority: 0 };
         // SAFETY: `param` is valid for writes.
         let got = unsafe { libc::sched_getparam(tid.0, &raw mut param) };
@@ -84,17 +84,19 @@ fn set_policy(tid: Tid, policy: libc::c_int, priority: libc::c_int) -> bool {
     unsafe { libc::sched_setscheduler(tid.0, policy, &raw const param) == 0 }
 }
 
+/// Returns the policy of a thread (0: the calling one), or -1.
+pub(crate) fn policy_of(tid: Tid) -> libc::c_int {
+    // SAFETY: takes one integer.
+    unsafe { libc::sched_getscheduler(tid.0) }
+}
+
+/// Nice values of "processes" are those of single threads on Linux.
 fn nice_of(tid: Tid) -> Option<libc::c_int> {
-    let who = libc::id_t::try_from(tid.0).ok()?;
-    // SAFETY: takes two integers; -1 may be a value or an error, and as a fallback it is good enough for
-    // both.
-    Some(unsafe { libc::getpriority(libc::PRIO_PROCESS, who) })
+    getpriority_process(Some(tid.raw()?)).ok()
 }
 
 fn set_nice(tid: Tid, nice: libc::c_int) -> bool {
-    let Ok(who) = libc::id_t::try_from(tid.0) else { return false };
-    // SAFETY: takes three integers. On Linux this is per thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, who, nice) == 0 }
+    tid.raw().is_some_and(|pid| setpriority_process(Some(pid), nice).is_ok())
 }
 
 #[cfg(test)]
@@ -118,10 +120,7 @@ mod tests {
 
     #[test]
     fn is_given_back() {
-        let policy = || {
-            // SAFETY: takes one integer.
-            unsafe { libc::sched_getscheduler(0) }
-        };
+        let policy = || policy_of(Tid(0));
         let before = policy();
         let r = Raised::own();
         if matches!(r.was, Was::Policy(..)) {

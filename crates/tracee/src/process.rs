@@ -6,9 +6,11 @@ use crate::shelter;
 use crate::slots::{self, Areas};
 use crate::{Error, MappedFile, Pid, Status, Tid};
 use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,11 +54,8 @@ impl Process {
         if status.tgid != pid.0 {
             return Err(Error::NotAProcess(pid, status.process()));
         }
-        // SAFETY: takes two integers and returns a new descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.0, 0) };
-        let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or(Error::NoSuchProcess(pid))?;
-        // SAFETY: the descriptor was just created and has no other owner.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let pidfd = pid.raw().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd = pidfd.ok_or(Error::NoSuchProcess(pid))?;
         // The id may have been used again between the two calls; then the directory is that of a dead
         // process.
         if !under(&dir, "stat").exists() {
@@ -94,10 +93,8 @@ impl Process {
     /// reaps it.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let mut fd = libc::pollfd { fd: self.inner.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd for a count of one; a timeout of 0 returns at once.
-        let n = unsafe { libc::poll(&raw mut fd, 1, 0) };
-        n == 0
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.inner.pidfd, PollFlags::IN)], Some(&at_once)) == Ok(0)
     }
 
     /// Returns whether the process has ended or is about to: each of its threads has ended, or has a SIGKILL
@@ -388,7 +385,7 @@ impl Process {
         let scanned = File::open(self.memory_file("pagemap")).and_then(|f| huge_pages::scan(&f, range));
         match scanned {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
-                Ok(huge_pages::told(&self.memory_text("smaps")?, range))
+                Ok(huge_pages::from_smaps(&self.memory_text("smaps")?, range))
             }
             scanned => scanned.map_err(|e| self.file_error("pagemap", e)),
         }

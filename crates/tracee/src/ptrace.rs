@@ -4,6 +4,10 @@
 use crate::seccomp::Insn;
 use crate::{Regs, Sig, Tid};
 use addr::Avma;
+use rustix::io::Errno;
+use rustix::process::{
+    Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, getpid, kill_process, waitid, waitpid,
+};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 
@@ -30,8 +34,11 @@ const PTRACE_SECCOMP_GET_FILTER: usize = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: usize = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: usize = 0x4210;
 
+/// `__WALL`: also threads, and children that end with another signal than SIGCHLD.
+const ALL_CHILDREN: u32 = 0x4000_0000;
+
 /// Makes the raw call, for requests that neither read nor write memory of this program.
-fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
+pub(crate) fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: the requests given here take `addr` and `data` as numbers or as addresses in the tracee.
     let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, data) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -172,7 +179,7 @@ pub(crate) fn dispatches_syscalls(tid: Tid) -> bool {
 }
 
 /// Reads as much of a register set as there is.
-fn register_set(tid: Tid, set: usize, buf: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn register_set(tid: Tid, set: usize, buf: &mut [u8]) -> io::Result<usize> {
     const PTRACE_GETREGSET: usize = 0x4204;
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: the kernel writes at most `iov_len` bytes to `buf`, and the length to `iov`.
@@ -204,14 +211,12 @@ pub(crate) fn send(pid: crate::Pid, tid: Tid, sig: Sig) -> io::Result<()> {
 
 /// Ends this program at once, without cleanup, as any SIGKILL does. For fault injection.
 pub fn kill_self() {
-    // SAFETY: takes one integer.
-    unsafe { libc::raise(libc::SIGKILL) };
+    let _ = kill_process(getpid(), Signal::KILL);
 }
 
 /// Returns the calling thread's id.
 pub(crate) fn own_tid() -> Tid {
-    // SAFETY: takes nothing and cannot fail.
-    Tid(unsafe { libc::gettid() })
+    Tid(rustix::thread::gettid().as_raw_nonzero().get())
 }
 
 /// How a thread stopped.
@@ -261,38 +266,32 @@ pub(crate) enum Wait {
 /// Looks at a thread without waiting. The report stays with the kernel (`WNOWAIT`). If whet is killed now, a
 /// signal that was about to be delivered still is; a consumed report would lose the signal.
 pub(crate) fn look(tid: Tid) -> io::Result<Wait> {
-    const __WNOTHREAD: libc::c_int = 0x2000_0000;
-    let flags = libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED | libc::__WALL | __WNOTHREAD;
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let id = libc::id_t::try_from(tid.0).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // SAFETY: `info` is valid for writes of a siginfo_t.
-    let rc = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), flags) };
-    if rc < 0 {
-        let e = io::Error::last_os_error();
-        return match e.raw_os_error() {
-            Some(libc::ECHILD) => Ok(Wait::NotOurs),
-            Some(libc::EINTR) => Ok(Wait::Running),
-            _ => Err(e),
-        };
+    match report(tid, WaitIdOptions::NOHANG) {
+        Ok(None) | Err(Errno::INTR) => Ok(Wait::Running),
+        Ok(Some(report)) => {
+            let status = report.trapping_signal().or(report.stopping_signal());
+            Ok(status.map_or(Wait::Ended, |status| Wait::Stopped(decode(status))))
+        }
+        Err(Errno::CHILD) => Ok(Wait::NotOurs),
+        Err(e) => Err(e.into()),
     }
-    // SAFETY: plain integers, zeroed and perhaps written.
-    let info = unsafe { info.assume_init() };
-    // SAFETY: waitid fills the child variant; all zero if nothing is reported.
-    if unsafe { info.si_pid() } == 0 {
-        return Ok(Wait::Running);
-    }
-    // SAFETY: as above.
-    let status = unsafe { info.si_status() };
-    Ok(match info.si_code {
-        libc::CLD_TRAPPED | libc::CLD_STOPPED => Wait::Stopped(decode(status)),
-        _ => Wait::Ended,
-    })
+}
+
+/// Returns the report of a thread that stopped or ended, and leaves it to be returned again. Waits for it,
+/// unless `more` is `NOHANG`: then the result is `None` if there is none.
+pub(crate) fn report(tid: Tid, more: WaitIdOptions) -> Result<Option<WaitIdStatus>, Errno> {
+    /// `__WNOTHREAD`: not the tracees of other threads.
+    const OWN: u32 = 0x2000_0000;
+    use WaitIdOptions as W;
+    let pid = tid.raw().ok_or(Errno::SRCH)?;
+    let own = W::from_bits_retain(ALL_CHILDREN | OWN);
+    waitid(WaitId::Pid(pid), own | W::NOWAIT | W::STOPPED | W::EXITED | more)
 }
 
 /// Consumes the report of an ended thread, so that the kernel can free it.
 pub(crate) fn reap(tid: Tid) {
-    // SAFETY: a null status is allowed.
-    unsafe { libc::waitpid(tid.0, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+    let options = WaitOptions::from_bits_retain(ALL_CHILDREN) | WaitOptions::NOHANG;
+    let _ = waitpid(tid.raw(), options);
 }
 
 #[cfg(test)]

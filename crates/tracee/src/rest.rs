@@ -642,8 +642,6 @@ fn deadline(time_ns: u64) -> u64 {
 /// Reads `CLOCK_MONOTONIC`. It is the same for all processes outside time namespaces, and only differences
 /// count.
 fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writes of a timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

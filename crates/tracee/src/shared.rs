@@ -49,7 +49,7 @@ impl Sharer {
             pid: target,
             with: self.pid,
             name: proc_text(self.pid.0, "comm").trim_end().to_owned(),
-            doubt: if self.certain { "" } else { ", as far as can be told without kcmp" },
+            doubt: if self.certain { "" } else { ", as far as whet can see without kcmp" },
         })
     }
 

@@ -6,16 +6,10 @@ use crate::ptrace::{self, Stop, Wait};
 use crate::remote::Gadgets;
 use crate::watchdog::too_long;
 use crate::{Error, Process, Tid};
+use rustix::io::Errno;
+use rustix::process::WaitIdOptions;
 use std::io;
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
-
-/// Makes a request that neither reads nor writes memory of this program.
-pub(crate) fn request(request: usize, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the requests given here take `addr` and `data` as numbers.
-    let rc = unsafe { libc::syscall(libc::SYS_ptrace, request, tid.0, addr, data) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
 
 pub(crate) fn os(what: &'static str, tid: Tid) -> impl Fn(io::Error) -> Error {
     move |source| match source.raw_os_error() {
@@ -39,27 +33,20 @@ pub(crate) fn wait(tid: Tid) -> io::Result<Wait> {
         match ptrace::look(tid)? {
             Wait::Running if Instant::now() < deadline => std::thread::sleep(NAP),
             Wait::Running => return Err(too_long()),
-            told => return Ok(told),
+            report => return Ok(report),
         }
     }
 }
 
 /// As [`wait`], but sleeps until then: for steps that are repeated a million times. It has no timeout.
-pub(crate) fn sleep_until_told(tid: Tid) -> io::Result<Wait> {
-    const WNOTHREAD: libc::c_int = 0x2000_0000;
-    let id = libc::id_t::try_from(tid.0).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    loop {
-        let flags = libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED | libc::__WALL | WNOTHREAD;
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: `info` is valid for writes of a siginfo_t. It is not read: `look` gets the same report
-        // again.
-        let rc = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), flags) };
-        match (rc, io::Error::last_os_error()) {
-            (0, _) => return ptrace::look(tid),
-            (_, e) if e.raw_os_error() == Some(libc::EINTR) => {}
-            (_, e) => return Err(e),
+pub(crate) fn sleep_until_report(tid: Tid) -> io::Result<Wait> {
+    while let Err(e) = ptrace::report(tid, WaitIdOptions::empty()) {
+        if e != Errno::INTR {
+            return Err(e.into());
         }
     }
+    // It gets the same report again.
+    ptrace::look(tid)
 }
 
 /// Runs one system call on a thread that is stopped outside any system call. Returns its result, and the new

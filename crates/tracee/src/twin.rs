@@ -4,13 +4,14 @@
 //! call without exit signal, so that the target's own waits do not report it. It never runs freely, and the
 //! kernel kills it when its tracer ends.
 
-use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
-use crate::step::{PATIENCE, call, os, request, sleep_until_told, wait};
+use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait, request};
+use crate::step::{PATIENCE, call, os, sleep_until_report, wait};
 use crate::watchdog::Watchdog;
 use crate::{Error, Pid, Process, Regs, Remote, Sig, Tid};
+use rustix::process::{Signal, kill_process};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::marker::PhantomData;
-use std::mem::size_of_val;
 
 /// The kernel kills tracees when their tracer ends.
 const EXIT_KILL: usize = 1 << 20;
@@ -116,16 +117,7 @@ impl Twin {
     /// [`Error::ThreadGone`].
     pub fn xsave(&self, buf: &mut [u8]) -> Result<usize, Error> {
         const NT_X86_XSTATE: usize = 0x202;
-        const PTRACE_GETREGSET: usize = 0x4204;
-        let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-        // SAFETY: the kernel writes at most `iov_len` bytes to `buf`, and the length to `iov`.
-        let rc = unsafe {
-            libc::syscall(libc::SYS_ptrace, PTRACE_GETREGSET, self.tid.0, NT_X86_XSTATE, &raw mut iov)
-        };
-        if rc < 0 {
-            return Err(os("getregset", self.tid)(io::Error::last_os_error()));
-        }
-        Ok(iov.iov_len.min(buf.len()))
+        ptrace::register_set(self.tid, NT_X86_XSTATE, buf).map_err(os("getregset", self.tid))
     }
 
     /// Keeps the twin on one CPU. Whatever it reads of its CPU is then the same for all twins on that CPU.
@@ -133,15 +125,11 @@ impl Twin {
     /// # Errors
     /// [`Error::Os`] if the CPU is not available.
     pub fn pin(&mut self, cpu: usize) -> Result<(), Error> {
-        let mut set = [0u64; 16];
-        if let Some(word) = set.get_mut(cpu / 64) {
-            *word = 1 << (cpu % 64);
+        let mut set = CpuSet::new();
+        if cpu < CpuSet::MAX_CPU {
+            set.set(cpu);
         }
-        // SAFETY: reads as many bytes as stated.
-        let rc = unsafe {
-            libc::syscall(libc::SYS_sched_setaffinity, self.tid.0, size_of_val(&set), set.as_ptr())
-        };
-        if rc < 0 { Err(os("sched_setaffinity", self.tid)(io::Error::last_os_error())) } else { Ok(()) }
+        sched_setaffinity(self.tid.raw(), &set).map_err(|e| os("sched_setaffinity", self.tid)(e.into()))
     }
 
     /// Executes one instruction. The instruction must not wait.
@@ -156,8 +144,8 @@ impl Twin {
             Err(e) if ended(&e) => return Ok(Stepped::Ended),
             r => r.map_err(os("singlestep", self.tid))?,
         }
-        let told = self.watchdog.during(|| sleep_until_told(self.tid));
-        Ok(match told.map_err(os("singlestep", self.tid))? {
+        let report = self.watchdog.during(|| sleep_until_report(self.tid));
+        Ok(match report.map_err(os("singlestep", self.tid))? {
             Wait::Stopped(Stop::Signal(Sig(libc::SIGTRAP))) => Stepped::Done,
             Wait::Stopped(Stop::Signal(sig)) => Stepped::Signal(sig),
             // Without a system call no other stop is possible.
@@ -184,8 +172,9 @@ fn kill(tid: Tid) {
     if matches!(ptrace::look(tid), Ok(Wait::NotOurs) | Err(_)) {
         return;
     }
-    // SAFETY: takes two integers.
-    unsafe { libc::kill(tid.0, libc::SIGKILL) };
+    if let Some(tid) = tid.raw() {
+        let _ = kill_process(tid, Signal::KILL);
+    }
     while matches!(wait(tid), Ok(Wait::Stopped(_) | Wait::Running)) {
         // The report of an earlier stop may come first.
         std::thread::yield_now();
@@ -196,8 +185,7 @@ fn kill(tid: Tid) {
 /// Returns the CPU that this thread runs on.
 #[must_use]
 pub fn own_cpu() -> usize {
-    // SAFETY: takes nothing.
-    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+    rustix::thread::sched_getcpu()
 }
 
 /// Makes the target reap dead twins: only it can, as their parent.

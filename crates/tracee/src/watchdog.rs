@@ -5,8 +5,8 @@
 //! found to be too long. The kill is then harmless, as a twin is made to be discarded.
 
 use crate::Process;
+use rustix::process::{Signal, pidfd_send_signal};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -66,9 +66,8 @@ pub(crate) fn too_long() -> io::Error {
 }
 
 fn kill(process: &Process) {
-    let (fd, no_info) = (process.pidfd().as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-    // SAFETY: takes integers and a null pointer. For an ended process the call only fails.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, no_info, 0) };
+    // For an ended process the call only fails.
+    let _ = pidfd_send_signal(process.pidfd(), Signal::KILL);
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //!
 //! The value belongs to the thread that created it, as the kernel's tracing does.
 
-use crate::ptrace::{self, OPTIONS, Stop, Wait};
+use crate::ptrace::{self, OPTIONS, Stop, Wait, request};
 use crate::restart::cure;
-use crate::step::{NAP, PATIENCE, os, request};
+use crate::step::{NAP, PATIENCE, os};
 use crate::twin::double;
 use crate::{Error, Process, Regs, Sig, Tid, Twin};
 use addr::Avma;

@@ -12,6 +12,8 @@ Examples:
   whet optimize $(pidof mariadbd)     profile it under its present load and rebuild its hot code
   whet start                          the daemon: keeps CPU-hungry servers optimized
   whet status                         what is optimized on this host
+  whet optimize --family $(head -1 postmaster.pid)
+                                      a server of many processes: PostgreSQL, php-fpm, apache
   whet undo $(pidof mariadbd)         remove all redirects (milliseconds)
   whet verify $(pidof mariadbd)       check that only the journal's changes are in its code
   whet measure $(pidof mariadbd)      what it gains under its present load
@@ -49,7 +51,7 @@ pub enum Format {
 pub enum Command {
     /// Profile and optimize a process now.
     #[command(
-        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --profile server.profile     warm start: without sampling and counting\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
+        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize --family 1234     the process with its children, such as PostgreSQL\n  whet optimize 1234 --profile server.profile     warm start: without sampling and counting\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
     )]
     Optimize {
         /// The process.
@@ -58,11 +60,14 @@ pub enum Command {
         /// Show how long each phase took; `--format json` always does.
         #[arg(short, long)]
         verbose: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
         #[command(flatten)]
         how: How,
     },
     /// Remove all redirects: the process runs its original code.
-    #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --all")]
+    #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --family 1234\n  whet undo --all")]
     Undo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
@@ -70,9 +75,12 @@ pub enum Command {
         /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, conflicts_with = "all")]
+        family: bool,
     },
     /// Put back the redirects of the newest generation.
-    #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --all")]
+    #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --family 1234\n  whet redo --all")]
     Redo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
@@ -80,9 +88,14 @@ pub enum Command {
         /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, conflicts_with = "all")]
+        family: bool,
     },
     /// Show what is optimized on this host, by the journals in the processes.
-    #[command(after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --format json")]
+    #[command(
+        after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --family 1234\n  whet status --format json"
+    )]
     Status {
         /// Only this process.
         #[arg(allow_negative_numbers = true)]
@@ -90,6 +103,9 @@ pub enum Command {
         /// Repeat every second: a live view on a terminal, otherwise lines or JSON objects.
         #[arg(long)]
         watch: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, requires = "pid", conflicts_with = "watch")]
+        family: bool,
     },
     /// Show what was rebuilt in a process and why the rest was left alone; or one function's graph with counts, original and
     /// clone side by side.
@@ -102,6 +118,9 @@ pub enum Command {
         pid: i32,
         /// One function: its name, mangled or not, a unique part of the name, or an address in it or its clone.
         function: Option<String>,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
     },
     /// Write a page for the browser about one process: heat maps of its code before and after, hot functions, refusals.
     #[command(
@@ -119,11 +138,16 @@ pub enum Command {
         measure: Option<PathBuf>,
     },
     /// Compare the process's code with its files, and check that it differs only where the journal says so.
-    #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]
+    #[command(
+        after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json\n  whet verify --family 1234"
+    )]
     Verify {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
     },
     /// Write a symbol file for gdb, with names and unwind tables of clones, and print the gdb command that uses it.
     #[command(
@@ -213,6 +237,12 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Check the daemon's configuration.
+    Config {
+        /// What to do.
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
     /// Does one job of the daemon, which starts this itself.
     #[command(hide = true, name = daemon::WORKER_COMMAND)]
     DaemonWork {
@@ -250,6 +280,19 @@ pub struct Gdb {
     /// The symbol file. Default: a file in a folder that only you can enter.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// The commands about the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a configuration; exit code 2 if it is wrong.
+    #[command(
+        after_help = "Examples:\n  whet config check                  the configuration in force, with its drop-ins\n  whet config check new.toml         one file alone, a configuration or a drop-in"
+    )]
+    Check {
+        /// One file alone. Default: the configuration in force, with its drop-ins.
+        file: Option<PathBuf>,
+    },
 }
 
 /// The commands about profiles.

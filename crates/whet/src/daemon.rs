@@ -94,6 +94,24 @@ fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
     config.map(|c| (path, c)).map_err(|e| wrong(&e))
 }
 
+/// Reads one file alone, or the configuration in force with its drop-ins. Returns it with its files.
+///
+/// # Errors
+/// [`Trouble`]
+pub fn configuration(file: Option<&Path>) -> Result<(Config, Vec<PathBuf>), Trouble> {
+    let wrong = |e: daemon::ConfigError| {
+        failed("configuration", e.to_string(), "mend the configuration, then try again", ExitCode::Usage)
+    };
+    match file {
+        Some(file) => Config::read_alone(file).map(|c| (c, vec![file.to_owned()])).map_err(wrong),
+        None => {
+            let path = Config::file();
+            let config = Config::read_or_default(&path).map_err(wrong)?;
+            Ok((config, Config::files(&path).map_err(wrong)?))
+        }
+    }
+}
+
 /// Starts the daemon in the foreground or in the background.
 ///
 /// # Errors

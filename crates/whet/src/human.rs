@@ -123,14 +123,20 @@ pub fn unreadable(r: &StatusReport) -> String {
 pub fn status(r: &StatusReport) -> String {
     let mut s = headline(r);
     for t in &r.targets {
-        let _ = write!(s, "\n{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
-        let _ = write!(s, "\n    {}", figures(t));
-        if let Some(t) = &t.user_time {
-            let _ = write!(s, "\n    {}", shares::line(t));
-        }
+        let _ = write!(s, "\n{}", target(t));
     }
     if r.unreadable > 0 {
         let _ = write!(s, "\n{}", unreadable(r));
+    }
+    s
+}
+
+/// Formats the status of one process.
+pub fn target(t: &TargetStatus) -> String {
+    let mut s = format!("{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
+    let _ = write!(s, "\n    {}", figures(t));
+    if let Some(t) = &t.user_time {
+        let _ = write!(s, "\n    {}", shares::line(t));
     }
     s
 }

@@ -7,7 +7,9 @@
 mod anatomy;
 mod capture;
 mod cli;
+mod config;
 mod daemon;
+mod family;
 mod file;
 mod gdb;
 mod generate;
@@ -26,7 +28,7 @@ mod watch;
 
 use ::daemon::proto::Wish;
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, ConfigCommand};
 use engine::Pid;
 use engine::{Error, ExitCode};
 use output::Output;
@@ -50,7 +52,8 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
         Command::DaemonWork { order } => Ok(daemon::work(order)),
-        Command::Optimize { pid, verbose, how } => {
+        Command::Optimize { pid, verbose, family: true, how } => family::optimize(*pid, *verbose, how, out),
+        Command::Optimize { pid, verbose, family: false, how } => {
             let progress = progress::Bar::new(out);
             let options = how.options()?;
             interrupt::listen(&options.interrupt);
@@ -59,16 +62,21 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, |r| human::optimize(r, *verbose));
             Ok(ExitCode::Ok)
         }
-        Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
-        Command::Redo { pid, all } => each(*pid, *all, out, Wish::Redo),
-        Command::Status { pid, watch } => watch::run(*pid, *watch, out),
-        Command::Explain { pid, function } => {
-            let report = engine::explain(Pid(*pid), function.as_deref())?;
+        Command::Undo { pid: Some(pid), family: true, .. } => family::undo(*pid, out),
+        Command::Redo { pid: Some(pid), family: true, .. } => family::redo(*pid, out),
+        Command::Undo { pid, all, .. } => each(*pid, *all, out, Wish::Undo),
+        Command::Redo { pid, all, .. } => each(*pid, *all, out, Wish::Redo),
+        Command::Status { pid: Some(pid), family: true, .. } => family::status(*pid, out),
+        Command::Status { pid, watch, .. } => watch::run(*pid, *watch, out),
+        Command::Explain { pid, function, family } => {
+            let pid = if *family { engine::family_parent(Pid(*pid))? } else { Pid(*pid) };
+            let report = engine::explain(pid, function.as_deref())?;
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
         Command::Report { pid, output, measure } => report::run(*pid, output, measure.as_deref(), out),
-        Command::Verify { pid } => {
+        Command::Verify { pid, family: true } => family::verify(*pid, out),
+        Command::Verify { pid, .. } => {
             let report = engine::verify(Pid(*pid))?;
             out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
@@ -82,6 +90,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Capture(args) => capture::capture(args, out),
         Command::Replay(args) => capture::replay(args, out),
         Command::Profile { what } => profile::run(what, out),
+        Command::Config { what: ConfigCommand::Check { file } } => {
+            Ok(out.told(config::check(file.as_deref(), out)))
+        }
         Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {
             let report = engine::doctor();

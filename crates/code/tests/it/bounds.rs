@@ -4,7 +4,6 @@
 use crate::support::Program;
 use code::{Cfg, Term};
 use std::fmt::Write;
-use std::process::Command;
 
 /// The jump by the index in rax. Behind it, rax holds the destination and rdx the table's address.
 const JUMP: &str = "lea T(%rip), %rdx; movslq (%rdx,%rax,4), %rax; add %rdx, %rax; jmp *%rax";
@@ -169,13 +168,8 @@ fn entries(cfg: &Cfg) -> Option<(usize, bool)> {
 #[test]
 fn bounds_are_proven_only_where_they_hold() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("a.s"), dir.path().join("a"));
-    std::fs::write(&source, text()).unwrap();
-    let mut gcc = Command::new("gcc");
-    let built =
-        gcc.args(["-nostartfiles", "-no-pie", "-Wl,-e,main", "-o"]).arg(&program).arg(&source).status();
-    assert!(built.unwrap().success());
-    let p = Program::load(&program);
+    let flags = ["-nostartfiles", "-no-pie", "-Wl,-e,main"];
+    let p = Program::load(&testkit::build_source("gcc", &flags, dir.path(), "a.s", &text()));
     let mut wrong = Vec::new();
     for c in CASES {
         let cfg = p.analyse(p.function(c.name)).unwrap_or_else(|e| panic!("{}: {e:?}", c.name));

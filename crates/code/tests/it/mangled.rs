@@ -2,7 +2,6 @@
 
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::{CalleeKind, Input, Liveness, Part, analyse};
-use std::process::Command;
 use unwind::{CfaRule, Reg, Row};
 
 fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
@@ -52,13 +51,9 @@ fn random_bytes() {
 fn changed_functions() {
     use object::{Object, ObjectSection};
     let dir = tempfile::tempdir().unwrap();
-    let (source, o) = (dir.path().join("a.c"), dir.path().join("a.o"));
-    std::fs::write(&source, "int g(int); int f(int x, int k) { for (;;) switch (k) { case 0: x = g(x); k = x; break; case 1: return x; case 2: k = 5; break; case 3: x ^= k; k = g(k); break; case 4: case 5: k--; x += g(x); break; case 6: return g(9); case 7: k = 2; x--; } }").unwrap();
-    if !Command::new("gcc").args(["-O2", "-c", "-o"]).arg(&o).arg(&source).status().is_ok_and(|s| s.success())
-    {
-        return;
-    }
-    let data = std::fs::read(&o).unwrap();
+    let source = "int g(int); int f(int x, int k) { for (;;) switch (k) { case 0: x = g(x); k = x; break; case 1: return x; case 2: k = 5; break; case 3: x ^= k; k = g(k); break; case 4: case 5: k--; x += g(x); break; case 6: return g(9); case 7: k = 2; x--; } }";
+    let built = testkit::build_source("gcc", &["-O2", "-c"], dir.path(), "a.c", source);
+    let data = std::fs::read(built).unwrap();
     let text =
         object::File::parse(&data[..]).unwrap().section_by_name(".text").unwrap().data().unwrap().to_vec();
     arbtest::arbtest(|u| {

@@ -7,7 +7,6 @@ use code::{Extents, parse, redirect_sites, verify};
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 /// Returns every joined fragment with its function.
 fn joined(e: &Extents) -> Vec<(Avma, Avma)> {
@@ -34,10 +33,7 @@ int main(int argc, char **argv) {
 #[test]
 fn cold_parts_are_found_without_symbols() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("a.cc"), dir.path().join("a"));
-    std::fs::write(&source, GUEST).unwrap();
-    let mut gcc = Command::new("g++");
-    assert!(gcc.args(["-O2", "-static", "-o"]).arg(&program).arg(&source).status().unwrap().success());
+    let program = testkit::build_source("g++", &["-O2", "-static"], dir.path(), "a.cc", GUEST);
     let p = Program::load(&program);
     // All names of each address; a program has many aliases.
     let data = std::fs::read(&program).unwrap();

@@ -3,8 +3,8 @@
 
 use crate::support::Program;
 use code::{Cfg, Dest, Term};
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
 
 const SOURCE: &str = r"
 __attribute__((noinline)) int f(int x) { __asm__ volatile(''); return x * 3; }
@@ -106,8 +106,8 @@ fn corpus() {
     };
     for v in variants() {
         let program = dir.path().join("a");
-        let built = Command::new(v.compiler).args(&v.flags).arg("-o").arg(&program).arg(&source).status();
-        if !built.is_ok_and(|s| s.success()) {
+        let args = v.flags.iter().map(OsStr::new).chain([source.as_os_str()]);
+        if !testkit::build(v.compiler, args, &program) {
             continue;
         }
         let p = Program::load(Path::new(&program));

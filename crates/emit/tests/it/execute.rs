@@ -50,16 +50,10 @@ fn guest(compiler: &str, flags: &[&str], seeds: u64) {
     let program = dir.path().join("guest");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/everything.cc");
     // Position-dependent: the clones' tables hold absolute addresses, which are final only in such programs.
-    let built = Command::new(compiler)
-        .args(["-std=c++17", "-no-pie", "-static-libstdc++", "-static-libgcc", "-o"])
-        .args([&program, &source])
-        .args(flags)
-        .status();
-    let Ok(built) = built else {
-        eprintln!("no {compiler} on this machine");
+    let always = ["-std=c++17", "-no-pie", "-static-libstdc++", "-static-libgcc", source.to_str().unwrap()];
+    if !testkit::build(compiler, always.iter().chain(flags), &program) {
         return;
-    };
-    assert!(built.success());
+    }
     let run = |path: &Path| {
         // A file that was just written may still be open in a child process that another test is about to
         // start.

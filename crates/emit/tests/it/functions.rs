@@ -3,7 +3,7 @@
 
 use crate::common::graph::{graph, random_function};
 use crate::common::walk::{Seen, Walker, clones};
-use crate::common::{Rng, unwinding};
+use crate::common::{Layouts, Rng, unwinding};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
 use emit::{Body, Counter, Error, Function, Guard, InlineSite, Link, Output, Request, Stats, Stub, Stubs};

@@ -2,6 +2,7 @@
 
 pub(crate) mod date;
 pub(crate) mod error;
+pub(crate) mod failure;
 pub(crate) mod interrupt;
 pub(crate) mod names;
 pub(crate) mod options;

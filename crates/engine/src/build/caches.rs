@@ -1,12 +1,13 @@
 //! From chosen functions to code caches: order, place, emit, redirect. The target is not touched here.
 
-use crate::analyse::program::{FuncId, Program};
+use crate::analyse::program::{Analysed, FuncId, Program};
 use crate::base::passes::{Pass, Style};
+use crate::build::clones::Clones;
 use crate::build::map_store;
 use crate::build::reach_group;
 use crate::build::redirects::{self, Words};
-use crate::plan::candidate::Candidate;
 use crate::plan::function_order::function_order;
+use crate::plan::laid_out::{self, LaidOut, Layout, ToClone};
 use crate::{Error, Interrupt};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
@@ -24,10 +25,10 @@ pub struct Built {
     pub rooms: Vec<AvmaRange>,
     /// The functions that were cloned, with their clones.
     pub cloned: Vec<(FuncId, Fragments)>,
-    /// Functions that were not cloned after all, and entries of cloned ones that could not be redirected.
+    /// Functions that were not cloned after all.
     pub refused: Vec<(FuncId, Refusal)>,
-    /// For each item of `refused`, true if the reason concerns only the entry.
-    pub entry_only: Vec<bool>,
+    /// Cloned functions whose entries could not be redirected.
+    pub entries_refused: Vec<(FuncId, Refusal)>,
     /// Bytes of clones.
     pub code_bytes: u64,
     /// All mappings, so that the anchor can be placed between them.
@@ -43,6 +44,11 @@ impl Built {
         self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
     }
 
+    /// Returns all reasons: for functions, and for entries alone.
+    pub fn reasons(&self) -> impl Iterator<Item = (FuncId, Refusal)> {
+        self.refused.iter().chain(&self.entries_refused).copied()
+    }
+
     fn take(&mut self, made: Made, is_main: bool) {
         if is_main {
             self.main_cache = Some(self.caches.len());
@@ -50,7 +56,7 @@ impl Built {
         self.code_bytes += made.plan.text.len() as u64;
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
-        self.entry_only.extend(made.entry_only);
+        self.entries_refused.extend(made.entries_refused);
         self.holes.push((made.room, Hole::Plain));
         self.holes.sort_by_key(|(r, _)| r.start);
         self.rooms.push(made.room);
@@ -64,7 +70,7 @@ struct Made {
     room: AvmaRange,
     cloned: Vec<(FuncId, Fragments)>,
     refused: Vec<(FuncId, Refusal)>,
-    entry_only: Vec<bool>,
+    entries_refused: Vec<(FuncId, Refusal)>,
 }
 
 /// Returns whether a cache and `more` bytes of data fit into a range.
@@ -83,16 +89,15 @@ pub struct Bounds<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of `chosen` and
-/// `callers` lead to clones.
+/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of the functions, and in
+/// those of `callers`, lead to clones.
 ///
 /// # Errors
 /// Returns [`Error::Splice`] if there is no room near a module, [`Error::Build`] if the clones could not be
 /// built, and the errors of [`Interrupt::check`].
 pub fn build(
     program: &Program<'_>,
-    chosen: &[Candidate],
-    callers: &[Candidate],
+    clones: Clones<'_>,
     maps: &[Mapping],
     style: Style,
     &Bounds { notes, head, interrupt }: &Bounds<'_>,
@@ -100,12 +105,12 @@ pub fn build(
     let mut built = Built { holes: holes(maps), ..Built::default() };
     let images = program.image().modules();
     for modules in &groups(program) {
-        let members: Vec<&Candidate> =
-            chosen.iter().filter(|c| modules.contains(&program.module(c.id).in_image)).collect();
+        let is_member = |c: &ToClone<'_>| modules.contains(&program.module(c.measured().id).in_image);
+        let members: Vec<ToClone<'_>> = clones.all().filter(is_member).collect();
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, chosen, callers, style, holes: &built.holes, head, interrupt };
+        let work = Work { program, clones, style, holes: &built.holes, head, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // The size of the data beside clones and tables is known only once they are built.
@@ -142,8 +147,7 @@ pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
 /// The input of all caches.
 struct Work<'a, 'm> {
     program: &'a Program<'m>,
-    chosen: &'a [Candidate],
-    callers: &'a [Candidate],
+    clones: Clones<'a>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
     head: u64,
@@ -153,13 +157,12 @@ struct Work<'a, 'm> {
 /// Builds a cache with room for `more` bytes of data beside the usual amount.
 fn one_cache(
     work: &Work<'_, '_>,
-    members: &[&Candidate],
+    members: &[ToClone<'_>],
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, chosen, callers, style, holes, head, interrupt } = work;
-    let order = function_order(members, style);
-    let members: Vec<&Candidate> = order.into_iter().map(|i| members[i]).collect();
+    let &Work { program, clones, style, holes, head, interrupt } = work;
+    let members = function_order(members.to_vec(), style);
     let images = program.image().modules();
     let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
     // A non-PIE program reaches its tables by absolute 32-bit addresses.
@@ -180,34 +183,29 @@ fn one_cache(
         more,
     )?;
 
-    let by_entry: FxHashMap<Avma, &Candidate> = members.iter().map(|c| (c.analysed.cfg.entry, *c)).collect();
-    let (mut cloned, mut refused, mut entry_only) = (Vec::new(), Vec::new(), Vec::new());
-    for (entry, reason) in &out.refused {
-        if let Some(c) = by_entry.get(entry) {
-            refused.push((c.id, *reason));
-            entry_only.push(false);
-        }
-    }
+    let by_entry: FxHashMap<Avma, ToClone<'_>> =
+        members.iter().map(|c| (c.measured().analysed.cfg.entry, *c)).collect();
+    let id = |entry: &Avma| by_entry.get(entry).map(|c| c.measured().id);
+    let refused = out.refused.iter().filter_map(|(entry, why)| Some((id(entry)?, *why))).collect();
+    let (mut cloned, mut entries_refused) = (Vec::new(), Vec::new());
     let mut records = Vec::new();
     let mut words = Words::behind(data_at.add(BLOB_OFFSET + out.data.len() as u64));
     let mut entries: FxHashMap<Avma, Avma> = FxHashMap::default();
     for clone in &out.clones {
         let Some(c) = by_entry.get(&clone.original) else { continue };
         entries.insert(clone.original, clone.entry);
-        cloned.push((c.id, clone.fragments().clone()));
-        match redirects::entries(&c.analysed.cfg, &c.sites, clone, &mut words) {
+        let f = c.measured();
+        cloned.push((f.id, clone.fragments().clone()));
+        match redirects::entries(&f.analysed.cfg, &c.layout().sites, clone, &mut words) {
             Ok(entries) => records.extend(entries),
-            Err(reason) => {
-                refused.push((c.id, reason));
-                entry_only.push(true);
-            }
+            Err(reason) => entries_refused.push((f.id, reason)),
         }
     }
     out.data.extend(words.into_bytes());
     records.sort_by_key(|r| r.at);
     let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
     if style.passes.has(Pass::Calls) {
-        records.extend(redirects::calls(chosen.iter().chain(callers), &entries, &taken));
+        records.extend(redirects::calls(clones.callers(), &entries, &taken));
     }
     if style.passes.has(Pass::Words) {
         records.extend(redirects::words(program, &entries));
@@ -216,8 +214,9 @@ fn one_cache(
     let records = redirects::lasting(program, &entries, records);
 
     let maps = map_store::write(&out.clones);
-    let counts = members.iter().any(|c| !c.counters.is_empty() || !c.watches.is_empty());
-    let notes = match counts {
+    let counts =
+        |c: &ToClone<'_>| matches!(c, ToClone::ToCount(c) if !c.counters.is_empty() || !c.watches.is_empty());
+    let notes = match members.iter().any(counts) {
         true => splice::CounterSites::new(&out.gs_sites, &out.text).write(),
         false => Vec::new(),
     };
@@ -233,7 +232,7 @@ fn one_cache(
         map: maps,
         notes,
     };
-    Ok(Made { plan, room, cloned, refused, entry_only })
+    Ok(Made { plan, room, cloned, refused, entries_refused })
 }
 
 /// How often place and size are adjusted to each other.
@@ -279,7 +278,7 @@ fn emit_somewhere(
 
 /// The input of one cache.
 struct Parts<'a> {
-    members: &'a [&'a Candidate],
+    members: &'a [ToClone<'a>],
     stubs: &'a Stubs,
     /// The constant destination of a word of memory, if the word can never change.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
@@ -293,32 +292,9 @@ fn emit_at(
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
-    let bodies: FxHashMap<Avma, Option<Body<'_>>> = members
-        .iter()
-        .map(|c| {
-            let (cfg, lsda) = (&c.analysed.cfg, c.analysed.lsda.as_ref());
-            (cfg.entry, c.way.as_ref().map(|path| Body { cfg, path, lsda }))
-        })
-        .collect();
-    let functions = members
-        .iter()
-        .map(|c| Function {
-            entrances: c.sites.sites.iter().map(|s| s.leads_to).collect(),
-            is_redirected: c.sites.complete && !c.sites.sites.is_empty(),
-            hot: c.hot,
-            counters: c.counters.clone(),
-            watches: c.watches.clone(),
-            through_redirects: c.through_redirects.clone(),
-            inline_sites: inline_sites(c, &bodies),
-            unrolls: c.unrolls.clone(),
-            lsda: c.analysed.lsda.as_ref(),
-            personality: c.analysed.personality,
-            signal_frame: c.analysed.signal_frame,
-            // Dense code takes fewer lines; measurements show no gain from aligned entries.
-            align: 1,
-            ..Function::new(&c.analysed.cfg, c.order.clone(), &c.analysed.rows)
-        })
-        .collect();
+    let bodies: FxHashMap<Avma, Option<Body<'_>>> =
+        members.iter().map(|c| (c.measured().analysed.cfg.entry, body(*c))).collect();
+    let functions = members.iter().map(|c| function(*c, &bodies)).collect();
     let request =
         Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
     emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
@@ -327,11 +303,42 @@ fn emit_at(
     })
 }
 
+/// Returns the part of a function that can be inlined for calls of it.
+fn body(clone: ToClone<'_>) -> Option<Body<'_>> {
+    let ToClone::ToRun(c) = clone else { return None };
+    let (cfg, lsda) = (&c.analysed.cfg, c.analysed.lsda.as_ref());
+    c.way.as_ref().map(|path| Body { cfg, path, lsda })
+}
+
+/// Returns a function as the emitter takes it.
+fn function<'a>(clone: ToClone<'a>, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Function<'a> {
+    let Analysed { cfg, rows, lsda, personality, signal_frame, text: _ } = &clone.measured().analysed;
+    let Layout { order, sites, through_redirects } = clone.layout();
+    let plain = Function {
+        entrances: sites.sites.iter().map(|s| s.leads_to).collect(),
+        is_redirected: sites.complete && !sites.sites.is_empty(),
+        hot: order.hot().len(),
+        through_redirects: through_redirects.clone(),
+        lsda: lsda.as_ref(),
+        personality: *personality,
+        signal_frame: *signal_frame,
+        // Dense code takes fewer lines; measurements show no gain from aligned entries.
+        align: 1,
+        ..Function::new(cfg, order.all().to_vec(), rows)
+    };
+    match clone {
+        ToClone::ToRun(c) => {
+            Function { inline_sites: inline_sites(c, bodies), unrolls: c.unrolls.clone(), ..plain }
+        }
+        ToClone::ToCount(c) => Function { counters: c.counters.clone(), watches: c.watches.clone(), ..plain },
+    }
+}
+
 /// Returns the inline sites of a function whose callees are within reach of the cache.
-fn inline_sites<'a>(c: &Candidate, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<InlineSite<'a>> {
-    let near = |s: &crate::plan::candidate::InlineSite| {
+fn inline_sites<'a>(c: &LaidOut, bodies: &FxHashMap<Avma, Option<Body<'a>>>) -> Vec<InlineSite<'a>> {
+    let near = |s: &laid_out::InlineSite| {
         let body = *bodies.get(&s.callee)?;
-        let crate::plan::candidate::InlineSite { call, callee, inlined, guard } = *s;
+        let laid_out::InlineSite { call, callee, inlined, guard } = *s;
         Some(InlineSite { call, callee, body: body.filter(|_| inlined), guard })
     };
     c.inline_sites.iter().filter_map(near).collect()

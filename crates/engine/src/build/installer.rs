@@ -4,16 +4,16 @@ use crate::analyse::program::Program;
 use crate::base::options::{CodeCache, MEMORY_CAP};
 use crate::base::passes::{Pass, Style};
 use crate::build::caches::{self, Bounds, Built};
+use crate::build::clones::Clones;
 use crate::build::code_files::{self, CodeFiles};
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
 use crate::build::round::{self, Offsets};
 use crate::build::unwind_hooks;
-use crate::plan::candidate::Candidate;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
-use image::Image;
+use image::{Image, Mapping};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
@@ -29,7 +29,10 @@ pub(crate) struct Installer<'a, 'm> {
     /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
     /// The code in its modules' files, by the module's index in the image.
-    pub(crate) files: FxHashMap<usize, FileText>,
+    pub(crate) files: &'a FxHashMap<usize, FileText>,
+    /// Returns the present mappings of the other members of the target's family, between which the clones are
+    /// placed as well.
+    pub(crate) taken: &'a dyn Fn() -> Vec<Mapping>,
     /// The memory of clones that stay.
     pub(crate) code_cache: CodeCache,
     /// Ends the work early.
@@ -39,14 +42,10 @@ pub(crate) struct Installer<'a, 'm> {
 /// The input of one generation.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// The functions, with the orders of their blocks.
-    pub(crate) chosen: &'a [Candidate],
-    /// Functions of earlier generations: their direct calls lead to clones, too.
-    pub(crate) callers: &'a [Candidate],
+    /// The functions.
+    pub(crate) clones: Clones<'a>,
     /// The layout.
     pub(crate) style: Style,
-    /// For counting clones: the offsets of their counters.
-    pub(crate) counters: Option<Offsets>,
     /// Returns notes for a later whet.
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
@@ -111,19 +110,25 @@ impl Installer<'_, '_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, Error> {
         progress(Progress::Building);
-        let Wanted { chosen, callers, style, counters, notes } = wanted;
+        let Wanted { clones, style, notes } = wanted;
+        let counters = match clones {
+            Clones::ToCount(round) => Some(round.offsets),
+            Clones::ToRun(_) => None,
+        };
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         if target.undos() != self.target.undos() {
             return Err(Error::Changed { pid });
         }
-        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut maps = image::maps::parse(&target.process.maps_text()?)?;
+        maps.extend((self.taken)());
+        maps.sort_by_key(|m| m.range.start);
         // Clones that are soon removed are not worth a file.
         let in_files = counters.is_none() && self.code_cache == CodeCache::File;
         let head = if in_files { symbols::HEAD } else { 0 };
         let build = |notes| {
             let bounds = Bounds { notes, head, interrupt: &self.interrupt };
-            caches::build(self.program, chosen, callers, &maps, style, &bounds)
+            caches::build(self.program, clones, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
             let notes = notes(&built);

@@ -1,6 +1,7 @@
 //! How clones get into a target: code caches, redirects, unwinders, limits of memory.
 
 pub(crate) mod caches;
+pub(crate) mod clones;
 pub(crate) mod code_files;
 pub(crate) mod direct;
 pub(crate) mod file_text;

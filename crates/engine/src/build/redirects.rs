@@ -1,62 +1,14 @@
 //! Which places of the originals lead to clones, and which bytes they get.
 
-use crate::analyse::module_code::ModuleCode;
-use crate::analyse::program::{FuncId, Program};
-use crate::plan::candidate::Candidate;
+use crate::analyse::program::Program;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{BlockId, Cfg, RedirectSite, RedirectSites, Refusal, SiteForm};
+use code::{Cfg, RedirectSite, RedirectSites, Refusal, SiteForm};
 use emit::CloneInfo;
 use rustc_hash::FxHashMap;
 use splice::{Record, RedirectKind};
 
-/// Bytes of a page.
-const PAGE: u64 = 4096;
 /// Bytes of an address, and its alignment.
 const WORD: u64 = 8;
-
-/// Gives each candidate the places at which control can be redirected to a clone with its present blocks.
-pub fn choose_sites(program: &Program<'_>, chosen: &mut [Candidate]) {
-    for c in chosen {
-        c.sites = sites(program, c.id, &c.analysed.cfg, &c.order);
-    }
-}
-
-/// Returns the places of a function at which control can be redirected to a clone with the blocks of `order`.
-fn sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, order: &[BlockId]) -> RedirectSites {
-    let mut cloned = vec![false; cfg.blocks.len()];
-    for b in order {
-        if let Some(c) = cloned.get_mut(b.index()) {
-            *c = true;
-        }
-    }
-    let is_cloned = |b: BlockId| cloned.get(b.index()) == Some(&true);
-    code::redirect_sites(cfg, &is_cloned, &|range| is_free(program.module(id), range))
-}
-
-/// Returns the places at which control can be redirected to a counting clone so that counters determine all
-/// counts. If there are none, returns the places that [`sites`] finds, except for a function that only
-/// redirected calls enter (`only_called`).
-#[must_use]
-pub fn countable_sites(program: &Program<'_>, id: FuncId, cfg: &Cfg, only_called: bool) -> RedirectSites {
-    let found = code::countable_sites(cfg, &|range| is_free(program.module(id), range));
-    if found.sites.is_empty() && !only_called {
-        let all: Vec<BlockId> = cfg.block_ids().collect();
-        return sites(program, id, cfg, &all);
-    }
-    found
-}
-
-/// Returns whether bytes may change: no known branch or address leads into them, and no instruction reads
-/// them as data. Unknown branches lead to the first byte of an instruction, which never changes.
-fn is_free(module: &ModuleCode, range: AvmaRange) -> bool {
-    range.start.align_down(PAGE) == range.end.sub(1).align_down(PAGE)
-        && module.branches.jumps_into(range).len() == 0
-        && module.branches.calls_into(range).len() == 0
-        && module.branches.taken_in(range).len() == 0
-        && !module.branches.is_read(range)
-        && module.held_in(range).is_empty()
-        && module.in_data_in(range).is_empty()
-}
 
 /// Returns where a redirect leads. `memory` is that of a process with its code cache.
 #[must_use]
@@ -147,13 +99,13 @@ pub fn entries(
 /// clones. `taken` are bytes of other redirects.
 #[must_use]
 pub fn calls<'a>(
-    callers: impl Iterator<Item = &'a Candidate>,
+    callers: impl Iterator<Item = &'a Cfg>,
     clones: &FxHashMap<Avma, Avma>,
     taken: &[AvmaRange],
 ) -> Vec<Record> {
     let mut records = Vec::new();
     for caller in callers {
-        for inst in &caller.analysed.cfg.insts {
+        for inst in &caller.insts {
             let Some(&clone) = inst.branches_to().and_then(|to| clones.get(&to)) else { continue };
             let (bytes, end) = (inst.bytes.as_slice(), inst.end());
             let (Some(new), Some(at)) = (emit::branch_displacement(end, clone), bytes.len().checked_sub(4))

@@ -2,7 +2,6 @@
 
 use crate::analyse::program::{FuncId, Program};
 use crate::build::lookup::{self, Form, Lookup, Routine};
-use crate::plan::candidates::Candidates;
 use crate::{Error, Target};
 use addr::Avma;
 use rustc_hash::FxHashSet;
@@ -15,14 +14,6 @@ use splice::{Anchor, Hook, Record, RedirectKind};
 pub fn kept(program: &Program<'_>, lookup: &Lookup) -> FxHashSet<FuncId> {
     let calls = lookup.places.iter().filter(|p| p.form == Form::Displacement).map(|p| p.at);
     lookup.functions.iter().copied().chain(calls).filter_map(|at| program.find(at)).collect()
-}
-
-/// Moves the functions that must run as originals to the refused ones.
-pub fn take(program: &Program<'_>, lookup: &Lookup, candidates: &mut Candidates) {
-    let kept = kept(program, lookup);
-    for c in candidates.chosen.extract_if(.., |c| kept.contains(&c.id)) {
-        candidates.refused.push((c.id, c.samples, code::Refusal::RuntimeInternal));
-    }
 }
 
 /// Returns all redirected places, including those of earlier generations. `anchor_at` is the place of a new

@@ -9,26 +9,36 @@ use crate::build::map_store;
 use crate::build::unloadable;
 use crate::build::unwind_hooks;
 use crate::count::sampling;
-use crate::count::source::CountSource;
+use crate::family::kin::Kin;
+use crate::plan::candidate::{Candidate, Counted};
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::samples::Samples;
 use crate::records::profile_store;
+use crate::session::target::check_program;
 use crate::{Error, OptimizeOptions, Progress, Target};
-use addr::ReadMemory;
 use emit::AddressMap;
 use image::Image;
 use rustc_hash::FxHashMap;
 use tracee::Pid;
 
-/// Finds the candidates of a target and passes them to `then`. The target is untouched until then.
+/// The functions to clone: with counts from a profile, or without counts.
+pub(crate) enum Found {
+    /// They were chosen by samples, or for a random layout.
+    Sampled(Candidates<Candidate>),
+    /// A profile has them, with their counts.
+    Profiled(Candidates<Counted>),
+}
+
+/// Finds the functions of a target to clone and passes them to `then`. The target is untouched until then.
 ///
 /// # Errors
 /// Returns [`Error`].
 pub(crate) fn with_installer<R>(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-    then: impl FnOnce(&Installer<'_, '_>, Candidates, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
+    then: impl FnOnce(&Installer<'_, '_>, Found, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let pid = target.process.pid();
     if let Some(installed) = &target.installed {
@@ -45,42 +55,74 @@ pub(crate) fn with_installer<R>(
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
         (Some(_), _) | (_, Some(_)) => Samples::default(),
-        (None, None) => sampling::take(&target.process, options, earlier_maps(target), progress)?,
+        (None, None) => sampling::take(&target.process, kin, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Analysing);
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
     program.keep(lookup.places.iter().map(|p| p.at));
+    let interrupt = options.interrupt.clone();
+    let taken = &|| kin.maps();
+    let code_cache = options.code_cache;
+    let installer =
+        Installer { target, program: &program, lookup, files: &files, taken, code_cache, interrupt };
+    let found = find(&installer, options, &samples, progress)?;
+    then(&installer, found, &samples, progress)
+}
+
+/// Chooses the functions to clone, by a profile or by samples.
+fn find(
+    installer: &Installer<'_, '_>,
+    options: &OptimizeOptions,
+    samples: &Samples,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Found, Error> {
+    let (pid, program) = (installer.target.process.pid(), installer.program);
     let only = match options.only.as_slice() {
         [] => None,
-        names => Some(candidates::named(&program, names).map_err(|name| no_such_function(pid, name))?),
+        names => Some(candidates::named(program, names).map_err(|name| no_such_function(pid, name))?),
     };
-    let mut candidates = match &options.profile {
-        Some(profile) => profile_store::candidates(&program, pid, profile, options, only.as_ref())?,
-        None => candidates::choose(&program, &samples, options, only.as_ref())?,
-    };
+    Ok(match &options.profile {
+        Some(profile) => {
+            let all = profile_store::candidates(program, pid, profile, options, only.as_ref())?;
+            Found::Profiled(usable(installer, all, options, samples, progress)?)
+        }
+        None => {
+            let all = candidates::choose(program, samples, options, only.as_ref())?;
+            Found::Sampled(usable(installer, all, options, samples, progress)?)
+        }
+    })
+}
+
+/// Removes the functions that must not be rebuilt.
+///
+/// # Errors
+/// Returns [`Error::NothingHot`] if none is left.
+fn usable<F: AsRef<Candidate>>(
+    installer: &Installer<'_, '_>,
+    mut candidates: Candidates<F>,
+    options: &OptimizeOptions,
+    samples: &Samples,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Candidates<F>, Error> {
+    let &Installer { target, program, ref lookup, files, .. } = installer;
     if options.shuffle.is_some() {
         progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
     }
     let all = candidates.chosen.len();
-    candidates.chosen.retain(|c| candidates::may_be_rebuilt(&program, c.id, options));
+    candidates.chosen.retain(|c| candidates::may_be_rebuilt(program, c.as_ref().id, options));
     let left_out = all - candidates.chosen.len();
-    leave_foreign_changes(&program, &files, &mut candidates);
-    unwind_hooks::take(&program, &lookup, &mut candidates);
+    // Another program has patched these functions: whet must not decide which code is right.
+    let is_foreign = |c: &Candidate| file_text::is_foreign(program, files, c.id, &c.analysed);
+    candidates.refuse(|c| is_foreign(c).then_some(code::Refusal::ForeignChange));
+    let kept = unwind_hooks::kept(program, lookup);
+    candidates.refuse(|c| kept.contains(&c.id).then_some(code::Refusal::RuntimeInternal));
     if candidates.chosen.is_empty() {
-        return Err(Error::NothingHot { pid, why: nothing(&candidates, &samples, left_out) });
+        let why = nothing(&candidates, samples, left_out);
+        return Err(Error::NothingHot { pid: target.process.pid(), why });
     }
-    match CountSource::decide(options, &samples) {
-        CountSource::Counters(_) | CountSource::Samples if options.shuffle.is_none() => {
-            candidates.infer(&samples);
-        }
-        _ => {}
-    }
-    let interrupt = options.interrupt.clone();
-    let code_cache = options.code_cache;
-    let installer = Installer { target, program: &program, lookup, files, code_cache, interrupt };
-    then(&installer, candidates, &samples, progress)
+    Ok(candidates)
 }
 
 fn no_such_function(pid: Pid, name: &str) -> Error {
@@ -95,21 +137,6 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// Refuses programs that whet leaves alone as a whole.
-pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
-    if let Some(runtime) = image::runtime::detect(image, memory) {
-        return Err(Error::Unsupported {
-            pid,
-            code: runtime.code(),
-            why: format!(
-                "it holds a runtime ({}) that looks code addresses up in tables of its own",
-                runtime.code()
-            ),
-        });
-    }
-    Ok(())
 }
 
 /// Opens the file of every module that has one.
@@ -130,18 +157,7 @@ fn earlier_maps(target: &Target) -> Vec<AddressMap> {
         .collect()
 }
 
-/// Removes functions that another program has patched: whet must not decide which code is right.
-fn leave_foreign_changes(
-    program: &Program<'_>,
-    files: &FxHashMap<usize, FileText>,
-    candidates: &mut Candidates,
-) {
-    for c in candidates.chosen.extract_if(.., |c| file_text::is_foreign(program, files, c.id, &c.analysed)) {
-        candidates.refused.push((c.id, c.samples, code::Refusal::ForeignChange));
-    }
-}
-
-fn nothing(candidates: &Candidates, samples: &Samples, left_out: usize) -> String {
+fn nothing<F>(candidates: &Candidates<F>, samples: &Samples, left_out: usize) -> String {
     if left_out > 0 {
         format!("what could be cloned is libraries' and left out (functions: {left_out})")
     } else if samples.ips.is_empty() && candidates.refused.is_empty() {

@@ -6,7 +6,7 @@
 
 use crate::build::map_store;
 use crate::build::round::{FunctionPlan, Offsets, read};
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::Measured;
 use crate::records::originals::Originals;
 use crate::{Error, Target};
 use addr::{Avma, AvmaRange};
@@ -27,15 +27,15 @@ pub(crate) struct Round {
 
 impl Round {
     /// Returns whether the round has a clone of a candidate's function.
-    pub(crate) fn has(&self, c: &Candidate) -> bool {
+    pub(crate) fn has(&self, c: &Measured) -> bool {
         let plan = self.plans.get(&c.analysed.cfg.entry);
         plan.is_some_and(|p| p.hash == profile::hash(&c.analysed.cfg))
     }
 
     /// Returns the weight of the candidates that the round has, and of all: samples, and one for each
     /// candidate.
-    pub(crate) fn weigh(&self, todo: &[Candidate]) -> (u64, u64) {
-        let weight = |c: &Candidate| c.samples + 1;
+    pub(crate) fn weigh(&self, todo: &[Measured]) -> (u64, u64) {
+        let weight = |c: &Measured| c.samples + 1;
         let held = todo.iter().filter(|c| self.has(c)).map(weight).sum();
         (held, todo.iter().map(weight).sum())
     }

@@ -1,7 +1,16 @@
-//! Chooses the source of the counts by which clones are laid out. Only this module decides.
+//! Chooses the source of the counts by which clones are laid out, and counts. Only this module decides.
 
-use crate::OptimizeOptions;
+use crate::build::installer::Installer;
+use crate::count::member;
+use crate::count::prepare::Found;
+use crate::count::rounds::CountingReport;
+use crate::family::kin::Kin;
+use crate::plan::candidate::Counted;
+use crate::plan::candidates::Candidates;
+use crate::plan::estimate::{self, StacksReport};
 use crate::plan::samples::Samples;
+use crate::records::profile_store;
+use crate::{Error, OptimizeOptions, Progress};
 use std::time::Duration;
 
 /// The source of counts, the best first.
@@ -42,6 +51,54 @@ impl CountSource {
             (_, None) => "none",
         }
     }
+}
+
+/// The functions of a rebuild with their counts, and where the counts come from.
+pub(crate) struct Counts {
+    /// The functions.
+    pub(crate) candidates: Candidates<Counted>,
+    /// The source of the counts.
+    pub(crate) source: CountSource,
+    /// The result of counting, if edges were counted.
+    pub(crate) counting: Option<CountingReport>,
+    /// What branch stacks contributed, if they were used.
+    pub(crate) stacks: Option<StacksReport>,
+}
+
+/// Counts the functions of a rebuild by the best available source.
+///
+/// # Errors
+/// Returns the errors of [`member::count`].
+pub(crate) fn count(
+    installer: &Installer<'_, '_>,
+    kin: &Kin,
+    found: Found,
+    samples: &Samples,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Counts, Error> {
+    let source = CountSource::decide(options, samples);
+    let (mut counting, mut stacks) = (None, None);
+    let measured = match (found, source) {
+        (Found::Profiled(candidates), _) => return Ok(Counts { candidates, source, counting, stacks }),
+        (Found::Sampled(chosen), CountSource::BranchStacks) => {
+            let (measured, report) = estimate::by_stacks(chosen, samples);
+            stacks = Some(report);
+            measured
+        }
+        (Found::Sampled(chosen), CountSource::Counters(time)) => {
+            let first = estimate::first(chosen, samples, options.shuffle);
+            let (measured, report) = member::count(installer, kin, first, time, options, progress)?;
+            counting = Some(report);
+            measured
+        }
+        (Found::Sampled(chosen), _) => estimate::first(chosen, samples, options.shuffle),
+    };
+    let candidates = match options.shuffle {
+        Some(_) => estimate::counted(measured, samples, |c| c),
+        None => profile_store::counted(measured, samples),
+    };
+    Ok(Counts { candidates, source, counting, stacks })
 }
 
 #[cfg(test)]

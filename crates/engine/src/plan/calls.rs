@@ -1,14 +1,14 @@
 //! The callees of a function, and how often it calls them.
 
 use crate::analyse::program::{FuncId, Program};
-use crate::plan::candidate::{Candidate, SiteTargets};
+use crate::plan::candidate::{Measured, SiteTargets};
 use addr::Avma;
 use iced_x86::{FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
 /// Reports the callee and number of executions of each call and tail call that ran. Follows stubs, and bound
 /// slots of the procedure linkage table. For an indirect call, reports the observed callees.
-pub fn of(program: &Program<'_>, c: &Candidate, mut tell: impl FnMut(FuncId, u64)) {
+pub fn of(program: &Program<'_>, c: &Measured, mut tell: impl FnMut(FuncId, u64)) {
     let cfg = &c.analysed.cfg;
     let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
     for (block, &count) in cfg.blocks.iter().zip(&c.counts.blocks).filter(|(_, n)| **n > 0) {

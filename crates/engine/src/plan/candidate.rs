@@ -1,13 +1,17 @@
-//! A function to be cloned, with all facts and decisions about it.
+//! A function to be cloned, and what is known of its executions.
+//!
+//! A function goes through phases, each a type that holds the phase before it: [`Candidate`], [`Measured`],
+//! [`Counted`], and those of [`super::laid_out`]. A function that needs a phase takes its type. So no layout
+//! is made without counts, and no clone is built without a layout. A later phase can be read as any phase
+//! before it ([`Deref`]).
 
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
-use code::{BlockId, RedirectSites};
-use emit::{Counter, Guard, Unroll, Watch};
 use profile::Counts;
+use std::ops::Deref;
 
-/// One function to be cloned.
-#[derive(Debug)]
+/// A function that was chosen, and its analysed code.
+#[derive(Clone, Debug)]
 pub struct Candidate {
     /// Identifies the function.
     pub id: FuncId,
@@ -15,36 +19,40 @@ pub struct Candidate {
     pub analysed: Analysed,
     /// Samples in it.
     pub samples: u64,
-    /// Samples in each of its blocks; empty without samples.
-    pub hits: Vec<u64>,
+}
+
+/// A candidate with the counts that are known so far. Counting replaces them by better ones.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The function.
+    pub candidate: Candidate,
     /// How often its blocks and edges ran, up to a factor common to all functions.
     pub counts: Counts,
-    /// True if the counts were counted, false if they were inferred.
-    pub counted: bool,
-    /// True if the counters determined all counts without contradiction, and all of the function ran in its
-    /// clone.
-    pub exact: bool,
-    /// The blocks that are cloned, in their new order.
-    pub order: Vec<BlockId>,
-    /// How many blocks of `order` are hot; the others lie behind them.
-    pub hot: usize,
-    /// Counters in its clone.
-    pub counters: Vec<Counter>,
-    /// Registers whose values its clone records.
-    pub watches: Vec<Watch>,
+    /// How the counts are known.
+    pub certainty: Certainty,
     /// Observed targets of its indirect calls and jumps.
     pub targets: Vec<SiteTargets>,
-    /// The path through it that can be inlined for calls of it, if there is one.
-    pub way: Option<Vec<BlockId>>,
-    /// Its calls through redirects: a redirect that is in force at run time leads them. Indices into
-    /// [`code::Cfg::insts`], ascending.
-    pub through_redirects: Vec<u32>,
-    /// Its calls that are inlined or guarded.
-    pub inline_sites: Vec<InlineSite>,
-    /// Loops that are unrolled in its clone.
-    pub unrolls: Vec<Unroll>,
-    /// Where redirects in its original lead to its clone.
-    pub sites: RedirectSites,
+}
+
+/// How counts are known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Certainty {
+    /// They are inferred from samples or from the CPU's records of branches, or nothing is known.
+    Estimated,
+    /// Counters counted them.
+    Counted,
+    /// Counters determined all of them without contradiction, and all of the function ran in its clone.
+    Exact,
+}
+
+/// A candidate with the counts by which it is laid out: those that a profile keeps of it. So a warm start
+/// from the profile makes the same clone.
+#[derive(Debug)]
+pub struct Counted {
+    /// The function, and its counts.
+    pub measured: Measured,
+    /// Samples in each of its blocks; empty without samples.
+    pub hits: Vec<u64>,
 }
 
 /// The targets of an indirect call or jump.
@@ -81,50 +89,45 @@ impl SiteTargets {
     }
 }
 
-impl Candidate {
-    /// Creates a candidate of which only the samples are known.
+impl Measured {
+    /// Creates a function without any counts.
     #[must_use]
-    pub fn new(id: FuncId, analysed: Analysed, samples: u64) -> Self {
-        Self {
-            id,
-            analysed,
-            samples,
-            hits: Vec::new(),
-            counts: Counts::default(),
-            counted: false,
-            exact: false,
-            order: Vec::new(),
-            hot: 0,
-            counters: Vec::new(),
-            watches: Vec::new(),
-            targets: Vec::new(),
-            way: None,
-            through_redirects: Vec::new(),
-            inline_sites: Vec::new(),
-            unrolls: Vec::new(),
-            sites: RedirectSites::default(),
-        }
+    pub fn unknown(candidate: Candidate) -> Self {
+        let certainty = Certainty::Estimated;
+        Self { candidate, counts: Counts::default(), certainty, targets: Vec::new() }
     }
 
-    /// Returns the blocks of the fragment where the clone is entered: the hot blocks, if there are any.
+    /// Returns whether counters counted, now or when the profile was taken.
     #[must_use]
-    pub fn first_fragment(&self) -> &[BlockId] {
-        match self.hot {
-            0 => &self.order,
-            hot => self.order.get(..hot).unwrap_or(&self.order),
-        }
+    pub fn is_counted(&self) -> bool {
+        self.certainty >= Certainty::Counted
     }
 }
 
-/// A call to replace, by (partial) inlining, by guarded devirtualization, or by both.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InlineSite {
-    /// The index of the call in [`code::Cfg::insts`].
-    pub call: u32,
-    /// The entry of the function that it calls.
-    pub callee: Avma,
-    /// True if the callee's path is inlined.
-    pub inlined: bool,
-    /// The condition that must hold.
-    pub guard: Option<Guard>,
+impl AsRef<Candidate> for Candidate {
+    fn as_ref(&self) -> &Candidate {
+        self
+    }
+}
+
+impl AsRef<Candidate> for Counted {
+    fn as_ref(&self) -> &Candidate {
+        &self.measured.candidate
+    }
+}
+
+impl Deref for Measured {
+    type Target = Candidate;
+
+    fn deref(&self) -> &Candidate {
+        &self.candidate
+    }
+}
+
+impl Deref for Counted {
+    type Target = Measured;
+
+    fn deref(&self) -> &Measured {
+        &self.measured
+    }
 }

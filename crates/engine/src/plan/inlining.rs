@@ -7,7 +7,8 @@
 
 use crate::analyse::program::Program;
 use crate::base::passes::{Pass, Style};
-use crate::plan::candidate::{Candidate, InlineSite, SiteTargets};
+use crate::plan::candidate::{Measured, SiteTargets};
+use crate::plan::laid_out::{InlineSite, Inlined, LaidOut, Linked};
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, Dest, Inst, Term};
 use emit::{Body, Guard};
@@ -27,19 +28,19 @@ const CALLS_PER_EXIT: u64 = 33;
 /// The largest number of blocks in an inlined path.
 const MOST_BLOCKS: usize = 12;
 
-/// Gives each candidate its inline sites. With a random layout, chooses every possible site, whether or not
-/// it pays.
-pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Style) {
+/// Chooses the inline sites of each function. With a random layout, chooses every possible site, whether or
+/// not it pays.
+pub(crate) fn choose(program: &Program<'_>, linked: Vec<Linked>, style: Style) -> Vec<Inlined> {
     let Style { shuffle, passes } = style;
     let all = shuffle.is_some();
-    for c in &mut *chosen {
-        c.way = wanted_way(c, style);
-    }
+    let ran: u64 = made(linked.iter().map(|c| &***c));
+    let with_way =
+        |linked: Linked| Inlined { way: wanted_way(&linked, style), linked, inline_sites: Vec::new() };
+    let mut chosen: Vec<Inlined> = linked.into_iter().map(with_way).collect();
     let fits: FxHashMap<Avma, bool> =
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
-    let ran: u64 = made(chosen);
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
-    for c in chosen {
+    for c in &mut chosen {
         let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
         let entry = c.analysed.cfg.entry;
         let inline_site = |Call { place: call, inst, count, .. }: Call<'_>| {
@@ -58,20 +59,21 @@ pub(crate) fn choose(program: &Program<'_>, chosen: &mut [Candidate], style: Sty
         };
         // A call through a redirect must not call a clone directly, so it gets no guard alone. An inlined
         // callee is allowed: undo has no clone of it to remove.
-        let lasts = |s: &InlineSite| s.inlined || c.through_redirects.binary_search(&s.call).is_err();
+        let lasts = |s: &InlineSite| s.inlined || c.layout.through_redirects.binary_search(&s.call).is_err();
         c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }
+    chosen
 }
 
 /// Returns the path through a function that is to be inlined for calls.
-fn wanted_way(c: &Candidate, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
+fn wanted_way(c: &Measured, Style { shuffle, passes }: Style) -> Option<Vec<BlockId>> {
     let straight = |path: &Vec<BlockId>| !branches(&c.analysed.cfg, path);
     way(c, shuffle.is_some())
         .filter(|path| passes.has(Pass::Inlining) && (passes.has(Pass::SideExits) || straight(path)))
 }
 
 /// Returns the path through a function that can be inlined for calls, if control mostly takes it.
-fn way(c: &Candidate, all: bool) -> Option<Vec<BlockId>> {
+fn way(c: &Measured, all: bool) -> Option<Vec<BlockId>> {
     let cfg: &Cfg = &c.analysed.cfg;
     let lsda = c.analysed.lsda.as_ref();
     let mut path = vec![BlockId(0)];
@@ -114,7 +116,7 @@ fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
 }
 
 /// Returns how often functions run inlined, by their entries, if all guards hold.
-pub(crate) fn inlined_runs(chosen: &[Candidate]) -> FxHashMap<Avma, u64> {
+pub(crate) fn inlined_runs(chosen: &[LaidOut]) -> FxHashMap<Avma, u64> {
     let mut inlined: FxHashMap<Avma, u64> = FxHashMap::default();
     for c in chosen {
         let callees: FxHashMap<u32, Avma> =
@@ -139,7 +141,7 @@ pub(crate) struct Call<'a> {
 }
 
 /// Returns all calls of a function.
-pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
+pub(crate) fn calls(c: &Measured) -> impl Iterator<Item = Call<'_>> {
     let cfg: &Cfg = &c.analysed.cfg;
     cfg.block_ids().zip(&cfg.blocks).flat_map(move |(block, b)| {
         let count = c.counts.block(block);
@@ -151,8 +153,8 @@ pub(crate) fn calls(c: &Candidate) -> impl Iterator<Item = Call<'_>> {
 }
 
 /// Returns how many calls all functions made.
-pub(crate) fn made(chosen: &[Candidate]) -> u64 {
-    chosen.iter().flat_map(calls).fold(0, |sum, call| sum.saturating_add(call.count))
+pub(crate) fn made<'a>(chosen: impl Iterator<Item = &'a Measured>) -> u64 {
+    chosen.flat_map(calls).fold(0, |sum, call| sum.saturating_add(call.count))
 }
 
 /// Returns the callee of a direct call.
@@ -185,7 +187,7 @@ fn is_one_way(site: &SiteTargets) -> bool {
 mod tests {
     use super::*;
     use crate::base::passes::Passes;
-    use crate::plan::test_candidate::candidate;
+    use crate::plan::test_candidate::counted;
 
     /// `test; jne b2; b1: ret; b2: je out; b3: ret`
     const FUNCTION: &str = "\
@@ -207,10 +209,10 @@ block b3 0x1008
 ";
 
     /// Returns a candidate with counts of its two branches: to b2 or b1, and to a place outside or b3.
-    fn gone(first: [u64; 2], second: [u64; 2]) -> Candidate {
+    fn gone(first: [u64; 2], second: [u64; 2]) -> Measured {
         let entered = first[0] + first[1];
-        let mut c = candidate(1, &[0], &[entered, first[1], first[0], second[1]], true, 0);
-        c.analysed.cfg = code::parse(FUNCTION).unwrap();
+        let mut c = counted(1, &[entered, first[1], first[0], second[1]], 0).measured;
+        c.candidate.analysed.cfg = code::parse(FUNCTION).unwrap();
         c.counts.edges = vec![first.to_vec(), Vec::new(), second.to_vec(), Vec::new()];
         c
     }
@@ -223,7 +225,7 @@ block b3 0x1008
     #[test]
     fn paths_can_be_left_out() {
         let mut straight = gone([0, 99], [0, 0]);
-        straight.analysed.cfg = code::parse(
+        straight.candidate.analysed.cfg = code::parse(
             "function 0x1000\npart 0x1000..0x1004\nblock b0 0x1000\n  48 89 f8\n  c3\n  return\n",
         )
         .unwrap();

@@ -6,7 +6,7 @@
 
 use crate::analyse::program::FuncId;
 use crate::base::passes::{Pass, Style};
-use crate::plan::candidate::Candidate;
+use crate::plan::laid_out::{Inlined, LaidOut};
 use crate::plan::loop_copies::loop_trips;
 use crate::plan::shuffle::Rng;
 use code::{BlockId, Dest};
@@ -23,28 +23,35 @@ const MOST_BYTES: u64 = 256;
 /// Bytes by which a short branch of the original grows if it leaves the loop.
 const LONGER: u64 = 4;
 
-/// Gives each candidate its loops. With a random layout, the number of copies is random. Of loops that share
-/// blocks, chooses the loop with the most iterations.
-pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, passes }: Style) {
-    for c in chosen.iter_mut().filter(|_| passes.has(Pass::Loops)) {
-        let mut found: Vec<(u64, Unroll)> = emit::loops(&c.analysed.cfg, &c.order)
-            .into_iter()
-            .map(|r| match shuffle {
-                Some(seed) => (0, Unroll { copies: by_chance(seed, c.id, c.order[r.first]), ..r }),
-                None => wanted(c, r),
-            })
-            .filter(|(_, r)| r.copies > 1)
-            .collect();
-        found.sort_by_key(|(round, r)| (Reverse(*round), r.first, r.blocks));
-        let mut unrolls: Vec<Unroll> = Vec::new();
-        for (_, r) in found {
-            let apart = |o: &Unroll| o.first + o.blocks <= r.first || r.first + r.blocks <= o.first;
-            if unrolls.iter().all(apart) {
-                unrolls.push(r);
-            }
+/// Chooses the loops of each function. With a random layout, the number of copies is random. Of loops that
+/// share blocks, chooses the loop with the most iterations.
+pub(crate) fn choose(inlined: Vec<Inlined>, Style { shuffle, passes }: Style) -> Vec<LaidOut> {
+    let laid_out = |inlined: Inlined| {
+        let unrolls = if passes.has(Pass::Loops) { unrolls(&inlined, shuffle) } else { Vec::new() };
+        LaidOut { inlined, unrolls }
+    };
+    inlined.into_iter().map(laid_out).collect()
+}
+
+fn unrolls(c: &Inlined, shuffle: Option<u64>) -> Vec<Unroll> {
+    let order = c.layout.order.all();
+    let mut found: Vec<(u64, Unroll)> = emit::loops(&c.analysed.cfg, order)
+        .into_iter()
+        .map(|r| match shuffle {
+            Some(seed) => (0, Unroll { copies: by_chance(seed, c.id, order[r.first]), ..r }),
+            None => wanted(c, r),
+        })
+        .filter(|(_, r)| r.copies > 1)
+        .collect();
+    found.sort_by_key(|(round, r)| (Reverse(*round), r.first, r.blocks));
+    let mut unrolls: Vec<Unroll> = Vec::new();
+    for (_, r) in found {
+        let apart = |o: &Unroll| o.first + o.blocks <= r.first || r.first + r.blocks <= o.first;
+        if unrolls.iter().all(apart) {
+            unrolls.push(r);
         }
-        c.unrolls = unrolls;
     }
+    unrolls
 }
 
 /// Uses only facts that are the same in each process; addresses are not.
@@ -56,8 +63,9 @@ fn by_chance(seed: u64, of: FuncId, b: BlockId) -> u32 {
 
 /// Returns how often a loop iterates, and how many copies it gets. Counts inferred from samples show that a
 /// loop iterates, but not how often; it then gets one copy.
-fn wanted(c: &Candidate, r: Unroll) -> (u64, Unroll) {
-    let blocks = &c.order[r.first..r.first + r.blocks];
+fn wanted(c: &Inlined, r: Unroll) -> (u64, Unroll) {
+    let order = &c.layout.order;
+    let blocks = &order.all()[r.first..r.first + r.blocks];
     let cfg = &c.analysed.cfg;
     let goes = |from: BlockId, to: BlockId| {
         let (mut n, mut edges) = (0, c.counts.edges.get(from.index()).into_iter().flatten());
@@ -70,8 +78,8 @@ fn wanted(c: &Candidate, r: Unroll) -> (u64, Unroll) {
     let (round, entered) = loop_trips(blocks, |b| c.counts.block(b), goes);
     let entered = entered.max(1);
     let bytes: u64 = blocks.iter().map(|b| cfg.blocks[b.index()].range.len() + LONGER).sum();
-    let often =
-        c.counted && r.first + r.blocks <= c.hot && round.saturating_add(entered) / entered >= MIN_TRIPS;
+    let is_hot = r.first + r.blocks <= order.hot().len();
+    let often = c.is_counted() && is_hot && round.saturating_add(entered) / entered >= MIN_TRIPS;
     let room = u32::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(1).clamp(1, MOST_COPIES);
     (round, Unroll { copies: if often { room } else { 1 }, ..r })
 }
@@ -80,26 +88,22 @@ fn wanted(c: &Candidate, r: Unroll) -> (u64, Unroll) {
 mod tests {
     use super::*;
     use crate::base::passes::Passes;
-    use crate::plan::test_candidate::{LOOP, candidate};
+    use crate::plan::candidate::{Certainty, Counted};
+    use crate::plan::test_candidate::{LOOP, counted, inlined};
 
     fn chosen(round: u64, entered: u64, hot: usize, style: Style) -> Vec<(usize, u32)> {
-        let mut c = looped(round, entered);
-        c.hot = hot;
-        unrolls(c, style)
+        unrolled(inlined(looped(round, entered), &[0, 1], hot), style)
     }
 
-    fn looped(round: u64, entered: u64) -> Candidate {
-        let mut c = candidate(1, &[0, 1], &[round + entered, entered], true, 0);
-        c.analysed.cfg = code::parse(LOOP).unwrap();
-        c.counts.edges = vec![vec![round, entered], Vec::new()];
-        c.hot = 2;
+    fn looped(round: u64, entered: u64) -> Counted {
+        let mut c = counted(1, &[round + entered, entered], 0);
+        c.measured.candidate.analysed.cfg = code::parse(LOOP).unwrap();
+        c.measured.counts.edges = vec![vec![round, entered], Vec::new()];
         c
     }
 
-    fn unrolls(c: Candidate, style: Style) -> Vec<(usize, u32)> {
-        let mut all = [c];
-        choose(&mut all, style);
-        all[0].unrolls.iter().map(|r| (r.first, r.copies)).collect()
+    fn unrolled(c: Inlined, style: Style) -> Vec<(usize, u32)> {
+        choose(vec![c], style)[0].unrolls.iter().map(|r| (r.first, r.copies)).collect()
     }
 
     #[test]
@@ -111,7 +115,9 @@ mod tests {
         assert_eq!(chosen(70, 10, 0, style), [], "it lies among the warm code");
         let without = Style { passes: Passes::without(&[Pass::Loops]), ..style };
         assert_eq!(chosen(70, 10, 2, without), []);
-        assert_eq!(unrolls(Candidate { counted: false, ..looped(70, 10) }, style), [], "nobody has counted");
+        let mut estimated = looped(70, 10);
+        estimated.measured.certainty = Certainty::Estimated;
+        assert_eq!(unrolled(inlined(estimated, &[0, 1], 2), style), [], "nobody has counted");
     }
 
     /// `jmp b2; b1: inc; b2: dec; jne b1; b3: ret`
@@ -136,11 +142,10 @@ block b3 0x1009
     #[test]
     fn loops_of_several_blocks() {
         let loops = |order: [u32; 4], round: u64| {
-            let mut c = candidate(1, &order, &[10, round, round + 10, 10], true, 0);
-            c.analysed.cfg = code::parse(ENTERED_BEHIND).unwrap();
-            c.counts.edges = vec![vec![10], vec![round], vec![round, 10], Vec::new()];
-            c.hot = 4;
-            unrolls(c, Style::default())
+            let mut c = counted(1, &[10, round, round + 10, 10], 0);
+            c.measured.candidate.analysed.cfg = code::parse(ENTERED_BEHIND).unwrap();
+            c.measured.counts.edges = vec![vec![10], vec![round], vec![round, 10], Vec::new()];
+            unrolled(inlined(c, &order, 4), Style::default())
         };
         assert_eq!(loops([0, 1, 2, 3], 70), [(1, 4)]);
         assert_eq!(loops([0, 2, 1, 3], 70), [(1, 4)], "behind its branch");

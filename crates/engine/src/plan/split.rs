@@ -6,26 +6,31 @@
 //! instructions. The others, *warm*, lie behind all hot blocks. A function's entry is warm only if all its
 //! blocks are.
 
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::Measured;
+use crate::plan::laid_out::{BlockOrder, Ordered};
 use code::BlockId;
 
 /// The share of executed instructions that hot blocks hold.
 const HOT_PER_10K: u128 = 9950;
 
-/// Moves the hot blocks of each function before the warm ones, otherwise in the same order, and stores their
-/// number.
-pub(crate) fn split(chosen: &mut [Candidate]) {
+/// Moves the hot blocks of each function before the warm ones, otherwise in the same order.
+pub(crate) fn split(ordered: Vec<Ordered>) -> Vec<Ordered> {
     // Inferred counts have another unit than exact counts.
-    for counted in [true, false] {
-        let blocks = chosen.iter().filter(|c| c.counted == counted).flat_map(executed).collect();
-        let least = least_hot(blocks);
-        chosen.iter_mut().filter(|c| c.counted == counted).for_each(|c| partition(c, least));
-    }
+    let least = |counted: bool| {
+        let same_unit = ordered.iter().filter(|c| c.is_counted() == counted);
+        least_hot(same_unit.flat_map(executed).collect())
+    };
+    let (counted, inferred) = (least(true), least(false));
+    let partition = |c: Ordered| {
+        let least = if c.is_counted() { counted } else { inferred };
+        Ordered { order: partition(&c, c.order.all(), least), counted: c.counted }
+    };
+    ordered.into_iter().map(partition).collect()
 }
 
 /// Returns for each cloned block how often it ran, and its number of instructions.
-fn executed(c: &Candidate) -> impl Iterator<Item = (u64, usize)> {
-    c.order.iter().map(|&b| (c.counts.block(b), c.analysed.cfg.insts_of(b).len()))
+fn executed(c: &Ordered) -> impl Iterator<Item = (u64, usize)> {
+    c.order.all().iter().map(|&b| (c.counts.block(b), c.analysed.cfg.insts_of(b).len()))
 }
 
 /// Returns the count of the last hot block, given counts and numbers of instructions; 0 if no block ran.
@@ -41,21 +46,20 @@ fn least_hot(mut blocks: Vec<(u64, usize)>) -> u64 {
     last.map_or(0, |b| b.0)
 }
 
-fn partition(c: &mut Candidate, least: u64) {
-    let ran = c.order.iter().any(|&b| c.counts.block(b) > 0);
+fn partition(c: &Measured, blocks: &[BlockId], least: u64) -> BlockOrder {
+    let ran = blocks.iter().any(|&b| c.counts.block(b) > 0);
     if !ran && c.samples > 0 {
         // Threads that entered the function earlier and stayed were sampled but not counted: treat all cloned
         // blocks as hot.
-        c.hot = c.order.len();
-        return;
+        return BlockOrder::new(blocks.to_vec(), blocks.len());
     }
     let is_hot = |b: &BlockId| c.counts.block(*b) >= least;
-    let any = c.order.iter().any(is_hot);
-    let entry = c.order.first().copied();
+    let any = blocks.iter().any(is_hot);
+    let entry = blocks.first().copied();
     let (hot, warm): (Vec<BlockId>, Vec<BlockId>) =
-        c.order.iter().partition(|b| is_hot(b) || any && entry == Some(**b));
-    c.hot = hot.len();
-    c.order = hot.into_iter().chain(warm).collect();
+        blocks.iter().partition(|b| is_hot(b) || any && entry == Some(**b));
+    let first = hot.len();
+    BlockOrder::new([hot, warm].concat(), first)
 }
 
 #[cfg(test)]

@@ -1,18 +1,24 @@
 use super::*;
-use crate::plan::test_candidate::candidate;
+use crate::plan::candidate::Certainty;
+use crate::plan::test_candidate::ordered;
 
-fn after(mut chosen: Vec<Candidate>) -> Vec<(Vec<u32>, usize)> {
-    split(&mut chosen);
-    chosen.iter().map(|c| (c.order.iter().map(|b| b.0).collect(), c.hot)).collect()
+fn after(chosen: Vec<Ordered>) -> Vec<(Vec<u32>, usize)> {
+    let split = split(chosen);
+    split.iter().map(|c| (c.order.all().iter().map(|b| b.0).collect(), c.order.hot().len())).collect()
+}
+
+fn inferred(mut c: Ordered) -> Ordered {
+    c.counted.measured.certainty = Certainty::Estimated;
+    c
 }
 
 #[test]
 fn the_most_run_blocks_of_all_functions_are_hot() {
     let got = after(vec![
-        candidate(0, &[0, 3, 2, 1], &[100_000, 50_000, 300, 90_000], true, 0),
+        ordered(0, &[0, 3, 2, 1], &[100_000, 50_000, 300, 90_000], 0),
         // The entry of a function with hot blocks is hot; the others keep their order.
-        candidate(1, &[0, 3, 1, 2], &[1, 3, 80_000, 2], true, 0),
-        candidate(2, &[0, 2, 1, 3], &[4, 4, 4, 4], true, 0),
+        ordered(1, &[0, 3, 1, 2], &[1, 3, 80_000, 2], 0),
+        ordered(2, &[0, 2, 1, 3], &[4, 4, 4, 4], 0),
     ]);
     let wanted: [(&[u32], usize); 3] = [(&[0, 3, 1, 2], 3), (&[0, 2, 3, 1], 2), (&[0, 2, 1, 3], 0)];
     assert_eq!(got, wanted.map(|(order, hot)| (order.to_vec(), hot)));
@@ -31,18 +37,18 @@ fn blocks_are_weighted_by_instructions() {
 #[test]
 fn inferred_counts_are_split_separately() {
     let got = after(vec![
-        candidate(0, &[0, 1], &[1_000_000, 1_000_000, 0, 0], true, 9),
-        candidate(1, &[0, 1, 3], &[30, 20, 0, 0], false, 1),
+        ordered(0, &[0, 1], &[1_000_000, 1_000_000, 0, 0], 9),
+        inferred(ordered(1, &[0, 1, 3], &[30, 20, 0, 0], 1)),
     ]);
     assert_eq!(got, [(vec![0, 1], 2), (vec![0, 1, 3], 2)]);
 }
 
 #[test]
 fn sampled_functions_that_were_never_entered_are_hot() {
-    let busy = candidate(0, &[0, 1], &[1000, 1000, 0, 0], true, 9);
-    let stayed = candidate(1, &[0, 3], &[0, 0, 0, 0], true, 5);
-    let idle = candidate(2, &[0, 3], &[0, 0, 0, 0], true, 0);
+    let busy = ordered(0, &[0, 1], &[1000, 1000, 0, 0], 9);
+    let stayed = ordered(1, &[0, 3], &[0, 0, 0, 0], 5);
+    let idle = ordered(2, &[0, 3], &[0, 0, 0, 0], 0);
     assert_eq!(after(vec![busy, stayed, idle]), [(vec![0, 1], 2), (vec![0, 3], 2), (vec![0, 3], 0)]);
     // Nothing is known at all.
-    assert_eq!(after(vec![candidate(0, &[0, 3], &[0, 0, 0, 0], true, 0)]), [(vec![0, 3], 2)]);
+    assert_eq!(after(vec![ordered(0, &[0, 3], &[0, 0, 0, 0], 0)]), [(vec![0, 3], 2)]);
 }

@@ -1,9 +1,10 @@
 //! Candidates and clones for tests.
 
 use crate::analyse::program::{Analysed, FuncId};
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::{Candidate, Certainty, Counted, Measured};
+use crate::plan::laid_out::{BlockOrder, Inlined, Instrumented, Layout, Linked, Ordered};
 use addr::{Addr, Avma};
-use code::{BlockId, Cfg};
+use code::{BlockId, Cfg, RedirectSites};
 use emit::{Body, Function, InlineSite, Output, Request, Unroll};
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
@@ -27,8 +28,8 @@ block b3 0x1006
   return
 ";
 
-/// Returns a candidate with these blocks and counts. Its entry is its index times 0x1000.
-pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool, samples: u64) -> Candidate {
+/// Returns a function with these counts of its blocks. Its entry is its index times 0x1000.
+pub(crate) fn counted(index: u32, counts: &[u64], samples: u64) -> Counted {
     let mut cfg = code::parse(FUNCTION).unwrap();
     cfg.entry = Avma(u64::from(index) * 0x1000);
     let analysed = Analysed {
@@ -39,11 +40,35 @@ pub(crate) fn candidate(index: u32, order: &[u32], counts: &[u64], counted: bool
         personality: None,
         signal_frame: false,
     };
-    let mut c = Candidate::new(FuncId { module: 0, index }, analysed, samples);
-    c.order = order.iter().map(|&b| BlockId(b)).collect();
-    c.counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
-    c.counted = counted;
-    c
+    let candidate = Candidate { id: FuncId { module: 0, index }, analysed, samples };
+    let counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
+    let measured = Measured { counts, certainty: Certainty::Counted, ..Measured::unknown(candidate) };
+    Counted { measured, hits: Vec::new() }
+}
+
+/// Returns the same with an order of its blocks. None is hot.
+pub(crate) fn ordered(index: u32, order: &[u32], counts: &[u64], samples: u64) -> Ordered {
+    Ordered { counted: counted(index, counts, samples), order: block_order(order, 0) }
+}
+
+/// Returns a function with this order and nothing inlined.
+pub(crate) fn inlined(counted: Counted, order: &[u32], hot: usize) -> Inlined {
+    let linked = Linked { counted, layout: layout(order, hot) };
+    Inlined { linked, way: None, inline_sites: Vec::new() }
+}
+
+/// Returns a clone of a function that counts nothing.
+pub(crate) fn instrumented<'a>(measured: &'a Measured, order: &[u32], hot: usize) -> Instrumented<'a> {
+    Instrumented { measured, layout: layout(order, hot), counters: Vec::new(), watches: Vec::new() }
+}
+
+fn layout(order: &[u32], hot: usize) -> Layout {
+    let order = block_order(order, hot);
+    Layout { order, sites: RedirectSites::default(), through_redirects: Vec::new() }
+}
+
+fn block_order(order: &[u32], hot: usize) -> BlockOrder {
+    BlockOrder::new(order.iter().map(|&b| BlockId(b)).collect(), hot)
 }
 
 /// `dec; jne b0; b1: ret`

@@ -10,7 +10,7 @@
 //! makes many of all calls must not become slower: a thread in it calls clones until it leaves the loop.
 
 use crate::base::passes::Style;
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::Measured;
 use crate::plan::inlining::{calls, made};
 use crate::plan::shuffle::Rng;
 
@@ -21,33 +21,42 @@ const FEW: u64 = 500;
 /// At most one in `FEW_SAMPLES` samples may be in such a function while it counts.
 const FEW_SAMPLES: u64 = 2000;
 
-/// Gives each candidate its calls through redirects. With a random layout and without counts, the choice is
+/// Chooses the calls of functions through redirects. With a random layout and without counts, the choice is
 /// random.
-pub(crate) fn choose(chosen: &mut [Candidate], Style { shuffle, .. }: Style) {
-    let mut chance = shuffle.map(|seed| Rng::new(seed ^ 0x1a));
-    let all = made(chosen);
-    for c in chosen {
-        let coin = chance.as_mut().map(|rng| rng.below(2) == 0);
+pub(crate) struct Stays {
+    chance: Option<Rng>,
+    /// How many calls all functions made.
+    all: u64,
+}
+
+impl Stays {
+    /// Prepares the choice for all functions of a layout.
+    pub(crate) fn new<'a>(all: impl Iterator<Item = &'a Measured>, Style { shuffle, .. }: Style) -> Self {
+        Self { chance: shuffle.map(|seed| Rng::new(seed ^ 0x1a)), all: made(all) }
+    }
+
+    /// Returns the calls of one of the functions. The random choice depends on the calls of this before.
+    pub(crate) fn calls(&mut self, c: &Measured) -> Vec<u32> {
+        let coin = self.chance.as_mut().map(|rng| rng.below(2) == 0);
         let entered = c.counts.entry;
-        let stays = |n: u64| match coin {
-            Some(coin) if !c.counted => coin,
+        in_loops(c, |n| match coin {
+            Some(coin) if !c.is_counted() => coin,
             // The threads in this function entered it before counting began.
-            _ if c.counted && entered == 0 => true,
-            _ => n / MIN_CALLS_PER_ENTRY >= entered.max(1) && n <= all / FEW,
-        };
-        c.through_redirects = in_loops(c, stays);
+            _ if c.is_counted() && entered == 0 => true,
+            _ => n / MIN_CALLS_PER_ENTRY >= entered.max(1) && n <= self.all / FEW,
+        })
     }
 }
 
 /// Returns the same for a counting clone, before the counts of its loops are known. A function with hardly
 /// any of `samples` makes few calls.
-pub(crate) fn while_it_counts(c: &Candidate, samples: u64) -> Vec<u32> {
+pub(crate) fn while_it_counts(c: &Measured, samples: u64) -> Vec<u32> {
     if c.samples <= samples / FEW_SAMPLES { in_loops(c, |_| true) } else { Vec::new() }
 }
 
 /// Returns the calls that a function can repeat without being left, if their counts are `wanted`. As indices
 /// into [`code::Cfg::insts`], ascending.
-fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+fn in_loops(c: &Measured, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
     let mut wanted = calls(c).filter(|call| wanted(call.count)).peekable();
     if wanted.peek().is_none() {
         return Vec::new();
@@ -62,8 +71,8 @@ fn in_loops(c: &Candidate, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::test_candidate::candidate;
-    use profile::Counts;
+    use crate::plan::candidate::{Certainty, Counted};
+    use crate::plan::test_candidate::counted;
 
     /// `call; b1: call; dec; jne b1; call; ret`
     const SERVES: &str = "\
@@ -83,25 +92,27 @@ block b2 0x100f
   return
 ";
 
-    fn serves(entered: u64, calls_in_loop: u64, counted: bool) -> Candidate {
-        let mut c = candidate(1, &[0, 1, 2], &[entered, calls_in_loop, entered], counted, 0);
-        c.analysed.cfg = code::parse(SERVES).unwrap();
-        c.counts = Counts { entry: entered, ..c.counts };
-        c
+    fn serves(entered: u64, calls_in_loop: u64, certainty: Certainty) -> Measured {
+        let Counted { mut measured, .. } = counted(1, &[entered, calls_in_loop, entered], 0);
+        measured.candidate.analysed.cfg = code::parse(SERVES).unwrap();
+        measured.counts.entry = entered;
+        Measured { certainty, ..measured }
     }
 
     /// Chooses beside a function with `others` calls.
-    fn chosen(serves: Candidate, others: u64) -> Vec<u32> {
-        let mut all = [serves, self::serves(others, 0, true)];
-        choose(&mut all, Style::default());
-        assert!(all[1].through_redirects.is_empty());
-        all[0].through_redirects.clone()
+    fn chosen(serves: Measured, others: u64) -> Vec<u32> {
+        let all = [serves, self::serves(others, 0, Certainty::Counted)];
+        let mut stays = Stays::new(all.iter(), Style::default());
+        let [chosen, none] = all.each_ref().map(|c| stays.calls(c));
+        assert!(none.is_empty());
+        chosen
     }
 
     #[test]
     fn calls_in_long_loops_with_few_calls_go_through_redirects() {
-        for counted in [true, false] {
-            let through = |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, counted), 1_000_000);
+        for certainty in [Certainty::Counted, Certainty::Estimated] {
+            let through =
+                |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, certainty), 1_000_000);
             assert_eq!((through(10, 320), through(10, 319)), (vec![1], vec![]));
             assert_eq!((through(10, 4000), through(10, 5000)), (vec![1], vec![]));
         }
@@ -109,23 +120,27 @@ block b2 0x100f
 
     #[test]
     fn calls_in_loops_entered_before_counting_go_through_redirects() {
-        assert_eq!(chosen(serves(0, 0, true), 10), [1]);
-        assert_eq!(chosen(serves(0, 1_000_000, true), 10), [1]);
-        assert!(chosen(serves(0, 1_000_000, false), 10).is_empty());
+        assert_eq!(chosen(serves(0, 0, Certainty::Counted), 10), [1]);
+        assert_eq!(chosen(serves(0, 1_000_000, Certainty::Counted), 10), [1]);
+        assert!(chosen(serves(0, 1_000_000, Certainty::Estimated), 10).is_empty());
     }
 
     #[test]
     fn calls_in_rarely_sampled_counting_loops_go_through_redirects() {
-        let through = |samples| while_it_counts(&Candidate { samples, ..serves(0, 0, false) }, 10_000);
+        let through = |samples| {
+            let mut c = serves(0, 0, Certainty::Estimated);
+            c.candidate.samples = samples;
+            while_it_counts(&c, 10_000)
+        };
         assert_eq!((through(5), through(6)), (vec![1], vec![]));
     }
 
     #[test]
     fn random_layouts_choose_both_ways() {
         let through = |seed| {
-            let mut all = [serves(0, 0, false)];
-            choose(&mut all, Style { shuffle: Some(seed), ..Style::default() });
-            !all[0].through_redirects.is_empty()
+            let c = serves(0, 0, Certainty::Estimated);
+            let style = Style { shuffle: Some(seed), ..Style::default() };
+            !Stays::new([&c].into_iter(), style).calls(&c).is_empty()
         };
         assert!((0..20).any(through) && !(0..20).all(through));
     }

@@ -2,8 +2,11 @@
 
 use crate::base::phases::PhaseTime;
 use crate::session::state::{StopMs, TargetState};
+use crate::{OptimizeOptions, Target};
 use serde::{Deserialize, Serialize};
+use splice::ToggleReport;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_none(n: &usize) -> bool {
@@ -85,13 +88,13 @@ pub struct OptimizeReport {
     pub stop_ms: StopMs,
     /// The result of counting, if edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub counting: Option<crate::count::counting::CountingReport>,
+    pub counting: Option<crate::CountingReport>,
     /// What branch stacks contributed, if the CPU records them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<crate::StacksReport>,
     /// How the profile was used, if one replaced sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<crate::records::profile_store::ProfileUse>,
+    pub profile: Option<crate::ProfileUse>,
     /// Modelled executions of the counted functions' layout, if edges were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dyno: Option<crate::DynoReport>,
@@ -107,13 +110,99 @@ pub struct OptimizeReport {
     pub whet_peak_rss_mb: f64,
 }
 
+/// The figures of the clones in force.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub(crate) coverage: f64,
+    pub(crate) coverage_main: f64,
+    pub(crate) refusals: BTreeMap<String, usize>,
+    pub(crate) functions: FunctionCounts,
+    pub(crate) dyno: Option<crate::DynoReport>,
+    pub(crate) user_time: Option<crate::UserTime>,
+}
+
+/// The generation in force, and how it came to be.
+pub(crate) struct InForce {
+    pub(crate) generation: u32,
+    pub(crate) reused: Option<u32>,
+    pub(crate) is_full: bool,
+    pub(crate) figures: Figures,
+    pub(crate) code_bytes: u64,
+    pub(crate) mapped_bytes: u64,
+    pub(crate) huge_page: bool,
+    pub(crate) toggle: ToggleReport,
+    /// How long one thread was stopped to create mappings.
+    pub(crate) map_stop: Duration,
+    pub(crate) code_files: Option<crate::CodeFiles>,
+}
+
+/// All facts about an optimization, except those that are known only after the target was let go.
+pub(crate) struct Done {
+    pub(crate) took: Duration,
+    pub(crate) samples: usize,
+    pub(crate) lost_samples: u64,
+    pub(crate) source: &'static str,
+    pub(crate) counting: Option<crate::CountingReport>,
+    pub(crate) stacks: Option<crate::StacksReport>,
+    pub(crate) profile: Option<crate::ProfileUse>,
+    pub(crate) not_drawn: usize,
+    pub(crate) in_force: InForce,
+}
+
+impl Done {
+    /// Returns the answer of `optimize`.
+    pub(crate) fn report(
+        self,
+        target: &Target,
+        options: &OptimizeOptions,
+        phases: Vec<PhaseTime>,
+        perf_map: Option<crate::PerfMap>,
+    ) -> OptimizeReport {
+        let InForce { generation, reused, is_full, figures, toggle, .. } = self.in_force;
+        OptimizeReport {
+            pid: target.process.pid().0,
+            exe: target.exe(),
+            state: TargetState::Optimized,
+            generation,
+            reused,
+            is_full,
+            seconds: round(self.took.as_secs_f64()),
+            phases,
+            samples: self.samples as u64,
+            lost_samples: self.lost_samples,
+            source: self.source.to_owned(),
+            without: options.left_out(),
+            functions: figures.functions,
+            not_drawn: self.not_drawn,
+            refusals: figures.refusals,
+            coverage: figures.coverage,
+            coverage_main: figures.coverage_main,
+            user_time: figures.user_time,
+            code_bytes: self.in_force.code_bytes,
+            mapped_bytes: self.in_force.mapped_bytes,
+            huge_page: self.in_force.huge_page,
+            redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
+            skipped_redirects: toggle.foreign.len(),
+            stop_ms: StopMs::of(&toggle.stops),
+            counting: self.counting,
+            stacks: self.stacks,
+            profile: self.profile,
+            dyno: figures.dyno,
+            perf_map,
+            code_files: self.in_force.code_files,
+            map_stop_ms: round(self.in_force.map_stop.as_secs_f64() * 1e3),
+            whet_peak_rss_mb: peak_rss_mb(),
+        }
+    }
+}
+
 /// Rounds to four decimal places.
 pub(crate) fn round(v: f64) -> f64 {
     (v * 1e4).round() / 1e4
 }
 
 /// Returns the peak resident memory of this program, in MB of 10^6 bytes.
-pub(crate) fn peak_rss_mb() -> f64 {
+fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status
         .lines()

@@ -12,18 +12,19 @@ use crate::build::map_store;
 use crate::build::space::is_full;
 use crate::count::sampling;
 use crate::count::source::CountSource;
+use crate::family::kin::Kin;
+use crate::plan::candidate::Candidate;
 use crate::plan::candidates::Candidates;
 use crate::plan::samples::Samples;
-use crate::rebuild::report::{self, FunctionCounts, OptimizeReport};
+use crate::rebuild::report::{self, Done, Figures, FunctionCounts, InForce};
 use crate::records::notes::Notes;
-use crate::session::state::{StopMs, TargetState};
 use crate::show::fit;
 use crate::{Error, OptimizeOptions, Progress, Target};
 use addr::{Avma, AvmaRange};
 use emit::AddressMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use splice::{Cache, Installed, Policy};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Returns whether the options permit an earlier generation: they must request the hot functions as sampled.
 pub(crate) fn is_possible(options: &OptimizeOptions) -> bool {
@@ -67,20 +68,22 @@ pub(crate) struct Earlier {
     has_gone: bool,
 }
 
-/// Samples a target and puts the best-fitting generation in force. Returns `None` if none fits the options.
+/// Samples a target, with its family, and puts the best-fitting generation in force. Returns `None` if none
+/// fits the options.
 ///
 /// # Errors
 /// Returns the errors of sampling and of [`splice::redo`].
 pub(crate) fn reuse(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<OptimizeReport>, Error> {
+) -> Result<Option<Done>, Error> {
     let begun = Instant::now();
     let Some(installed) = &target.installed else { return Ok(None) };
     splice::recover_pending(&target.process, &installed.anchor)?;
     let clones = installed.caches.iter().flat_map(|c| maps(target, c)).map(|(_, map)| map).collect();
-    let samples = sampling::take(&target.process, options, clones, progress)?;
+    let samples = sampling::take(&target.process, kin, options, clones, progress)?;
     if samples.ips.is_empty() {
         let why = "it used no CPU time in user mode while it was sampled".to_owned();
         return Err(Error::NothingHot { pid: target.process.pid(), why });
@@ -100,7 +103,7 @@ pub(crate) fn reuse(
 pub(crate) fn nearly_as_good(
     target: &Target,
     program: &Program<'_>,
-    candidates: &Candidates,
+    candidates: &Candidates<Candidate>,
     samples: &Samples,
     options: &OptimizeOptions,
 ) -> Result<Option<Earlier>, Error> {
@@ -153,7 +156,7 @@ impl Earlier {
         asked: &Asked<'_>,
         main: AvmaRange,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<OptimizeReport, Error> {
+    ) -> Result<Done, Error> {
         let &Asked { target, samples, options, begun } = asked;
         let pid = target.process.pid();
         let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
@@ -163,39 +166,36 @@ impl Earlier {
         let (generation, toggle) =
             splice::reinstate(&target.process, installed, earlier, &Policy::default())?;
         let all_main = samples.ips.iter().filter(|&&ip| main.contains(ip)).count() as u64;
-        Ok(OptimizeReport {
-            pid: pid.0,
-            exe: target.exe(),
-            state: TargetState::Optimized,
+        let figures = Figures {
+            coverage: share(shares.cloned, samples.ips.len() as u64),
+            coverage_main: share(shares.main, all_main),
+            functions: functions(&notes),
+            refusals: notes.refusals,
+            dyno: notes.dyno,
+            user_time: None,
+        };
+        let in_force = InForce {
             generation,
             reused: Some(earlier),
             is_full: is_full(installed, options),
-            not_drawn: 0,
-            user_time: None,
-            phases: Vec::new(),
-            seconds: report::round(begun.elapsed().as_secs_f64()),
-            samples: samples.ips.len() as u64,
-            lost_samples: samples.lost,
-            source: CountSource::Samples.name(samples).to_owned(),
-            without: options.left_out(),
-            functions: functions(&notes),
-            coverage: share(shares.cloned, samples.ips.len() as u64),
-            coverage_main: share(shares.main, all_main),
-            refusals: notes.refusals,
+            figures,
             code_bytes,
             mapped_bytes: 0,
             huge_page: false,
-            redirects: toggle.done.iter().map(|(k, &n)| (k.name().to_owned(), n)).collect(),
-            skipped_redirects: toggle.foreign.len(),
-            stop_ms: StopMs::of(&toggle.stops),
+            toggle,
+            map_stop: Duration::ZERO,
+            code_files: None,
+        };
+        Ok(Done {
+            took: begun.elapsed(),
+            samples: samples.ips.len(),
+            lost_samples: samples.lost,
+            source: CountSource::Samples.name(samples),
             counting: None,
             stacks: None,
-            dyno: notes.dyno,
             profile: None,
-            perf_map: None,
-            code_files: None,
-            map_stop_ms: 0.0,
-            whet_peak_rss_mb: report::peak_rss_mb(),
+            not_drawn: 0,
+            in_force,
         })
     }
 }

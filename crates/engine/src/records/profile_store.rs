@@ -10,7 +10,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
-pub(crate) use record::{Taken, reduce_to_stored_counts, take_down};
+pub(crate) use record::{Taken, counted, take_down};
 pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
 pub use write::{ProfileForm, ProfileText, write_profile};
 

@@ -3,6 +3,7 @@
 use crate::analyse::program::{FuncId, Program};
 use crate::build::caches::Built;
 use crate::plan::candidates::Candidates;
+use crate::plan::laid_out::LaidOut;
 use addr::{Avma, AvmaRange};
 use code::Refusal;
 use image::{Image, Mapping, ModuleKind};
@@ -124,15 +125,15 @@ pub(crate) struct Fates {
 
 impl Fates {
     /// Collects the outcomes of one rebuild.
-    pub(crate) fn new(candidates: &Candidates, built: &Built) -> Self {
-        let dropped = built.refused.iter().zip(&built.entry_only).filter(|(_, entry)| !**entry);
-        let refused = candidates.refused.iter().map(|r| (r.0, r.2)).chain(dropped.map(|(r, _)| *r)).collect();
+    pub(crate) fn new(candidates: &Candidates<LaidOut>, built: &Built) -> Self {
+        let before = candidates.refused.iter().map(|r| (r.0, r.2));
+        let refused = before.chain(built.refused.iter().copied()).collect();
         let mut cloned: FxHashMap<FuncId, Vec<AvmaRange>> =
             built.cloned.iter().map(|(f, _)| (*f, Vec::new())).collect();
         for c in &candidates.chosen {
             let Some(ranges) = cloned.get_mut(&c.id) else { continue };
             let blocks = &c.analysed.cfg.blocks;
-            ranges.extend(c.order.iter().filter_map(|b| Some(blocks.get(b.index())?.range)));
+            ranges.extend(c.layout.order.all().iter().filter_map(|b| Some(blocks.get(b.index())?.range)));
             ranges.sort_unstable_by_key(|r| r.start);
         }
         Self { cloned, refused }
@@ -175,7 +176,7 @@ pub(crate) fn of_samples(
 /// Counts the samples of each row if a profile replaced sampling; `all` is its number of samples. `module`
 /// returns why the module of a function is left alone.
 pub(crate) fn of_profile(
-    candidates: &Candidates,
+    candidates: &Candidates<LaidOut>,
     fates: &Fates,
     all: u64,
     module: impl Fn(FuncId) -> Option<Refusal>,

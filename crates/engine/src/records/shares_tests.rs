@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::test_candidate::candidate;
+use crate::plan::test_candidate::{counted, inlined};
 use emit::Fragments;
 
 const ROWS: [Row; 11] = [
@@ -89,19 +89,23 @@ fn a_row_missing_in_notes_reads_as_zero() {
     assert_eq!(t, UserTime { in_clones: 0.5, ..UserTime::default() });
 }
 
+fn laid_out(index: u32, order: &[u32], counts: &[u64], samples: u64) -> LaidOut {
+    let inlined = inlined(counted(index, counts, samples), order, 0);
+    LaidOut { inlined, unrolls: Vec::new() }
+}
+
 /// Returns the fates of three functions. The first has clones of its first and third blocks (of four), the
 /// second was dropped while it was emitted, the third was refused.
-fn fates() -> (Candidates, Fates) {
-    let chosen =
-        vec![candidate(1, &[2, 0], &[1, 0, 1, 0], true, 60), candidate(2, &[0], &[1, 0, 0, 0], true, 20)];
+fn fates() -> (Candidates<LaidOut>, Fates) {
+    let chosen = vec![laid_out(1, &[2, 0], &[1, 0, 1, 0], 60), laid_out(2, &[0], &[1, 0, 0, 0], 20)];
     let id = |index| FuncId { module: 0, index };
     let candidates =
         Candidates { refused: vec![(id(3), 15, Refusal::ReturnsTwice)], chosen, ..Candidates::default() };
     let fragments = Fragments::new(&[AvmaRange::new(Avma(0x9000), Avma(0x9004))]).unwrap();
     let built = Built {
         cloned: vec![(id(1), fragments)],
-        refused: vec![(id(2), Refusal::RoundTrip), (id(1), Refusal::NoRedirectSite)],
-        entry_only: vec![false, true],
+        refused: vec![(id(2), Refusal::RoundTrip)],
+        entries_refused: vec![(id(1), Refusal::NoRedirectSite)],
         ..Built::default()
     };
     let fates = Fates::new(&candidates, &built);

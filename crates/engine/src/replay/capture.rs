@@ -11,7 +11,9 @@ use crate::build::lookup;
 use crate::build::unwind_hooks;
 use crate::count::prepare;
 use crate::count::sampling;
+use crate::family::kin::Kin;
 use crate::plan::candidates;
+use crate::plan::estimate;
 use crate::records::notes::Notes;
 use crate::records::profile_store::{self, Taken};
 use crate::session::lock::TargetLock;
@@ -140,7 +142,7 @@ fn inputs(
             inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
             None
         }
-        None => Some(sampling::take(process, options, Vec::new(), progress)?),
+        None => Some(sampling::take(process, &Kin::default(), options, Vec::new(), progress)?),
     };
     progress(Progress::Analysing);
     let image = target.image()?;
@@ -155,11 +157,11 @@ fn inputs(
     }
     program.keep(inputs.kept.iter().map(|&at| Avma(at)));
     if let Some(samples) = samples {
-        let mut chosen = candidates::choose(&program, &samples, options, None)?;
-        chosen.infer(&samples);
+        let chosen = candidates::choose(&program, &samples, options, None)?;
+        let chosen = profile_store::counted(estimate::infer(chosen, &samples), &samples);
         inputs.refused = chosen.refused.iter().map(|r| (entry(&program, r.0), r.1)).collect();
         let taken = Taken { exe: target.exe(), samples: &samples, counted: Duration::ZERO };
-        inputs.profile = profile_store::take_down(&program, &chosen, options, &taken);
+        inputs.profile = profile_store::take_down(&program, &chosen.chosen, options, &taken);
     }
     let changed = file_text::changed_functions(&program, &files);
     inputs.originals.extend(changed.into_iter().map(|f| (entry(&program, f), Reason::ForeignChange)));

@@ -7,12 +7,14 @@ use super::report::{self, ReplayReport};
 use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Passes, Style};
 use crate::build::caches::{self, Bounds};
-use crate::build::redirects;
-use crate::count::prepare;
+use crate::build::clones::Clones;
+use crate::plan::candidate::Counted;
 use crate::plan::candidates::{self, Candidates};
+use crate::plan::estimate;
+use crate::plan::lay_out::lay_out;
 use crate::plan::samples::Samples;
-use crate::plan::{inlining, loops, through_redirects};
 use crate::records::profile_store;
+use crate::session::target::check_program;
 use crate::{Error, Interrupt, OptimizeOptions};
 use addr::{Avma, AvmaRange, ReadMemory};
 use image::{Files, Image};
@@ -63,19 +65,15 @@ pub(super) fn rebuild(
 ) -> Result<Rebuilt, Error> {
     let pid = Pid(inputs.pid);
     let image = image(inputs, memory, files)?;
-    prepare::check_program(pid, &image, memory)?;
+    check_program(pid, &image, memory)?;
     let maps = image.maps().to_vec();
     let mut program = Program::new(image, memory);
     program.keep(inputs.kept.iter().map(|&at| Avma(at)));
     let style = Style { shuffle: inputs.shuffle, passes: passes(inputs) };
-    let mut candidates = choose(&program, inputs, style, interrupt)?;
-    candidates.order(&Samples::default(), style);
-    redirects::choose_sites(&program, &mut candidates.chosen);
-    through_redirects::choose(&mut candidates.chosen, style);
-    inlining::choose(&program, &mut candidates.chosen, style);
-    loops::choose(&mut candidates.chosen, style);
+    let counted = choose(&program, inputs, style, interrupt)?;
+    let candidates = counted.map(|counted| lay_out(&program, counted, style));
     let bounds = Bounds { notes: 0, head: 0, interrupt };
-    let built = caches::build(&program, &candidates.chosen, &[], &maps, style, &bounds)?;
+    let built = caches::build(&program, Clones::ToRun(&candidates.chosen), &maps, style, &bounds)?;
     let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
     let originals = parts.collect();
     Ok(Rebuilt { report: report::report(inputs, &program, &candidates, &built), originals })
@@ -92,7 +90,7 @@ fn choose(
     inputs: &Inputs,
     style: Style,
     interrupt: &Interrupt,
-) -> Result<Candidates, Error> {
+) -> Result<Candidates<Counted>, Error> {
     let pid = Pid(inputs.pid);
     let options = OptimizeOptions {
         interrupt: interrupt.clone(),
@@ -101,7 +99,11 @@ fn choose(
         ..OptimizeOptions::default()
     };
     let mut chosen = match style.shuffle {
-        Some(_) => candidates::choose(program, &Samples::default(), &options, None)?,
+        Some(_) => {
+            let samples = Samples::default();
+            let chosen = candidates::choose(program, &samples, &options, None)?;
+            profile_store::counted(estimate::unknown(chosen), &samples)
+        }
         None => {
             let why = |e| Error::ProfileUnfit { pid, why: format!("it is malformed: {e}") };
             let profile: Profile = inputs.profile.parse().map_err(why)?;
@@ -112,10 +114,7 @@ fn choose(
     let entry = |at: u64| program.entered_at(Avma(at));
     let originals: FxHashMap<FuncId, _> =
         inputs.originals.iter().filter_map(|&(at, why)| Some((entry(at)?, why))).collect();
-    for c in chosen.chosen.extract_if(.., |c| originals.contains_key(&c.id)) {
-        let refusal = originals.get(&c.id).map_or(code::Refusal::ForeignChange, |why| why.refusal());
-        chosen.refused.push((c.id, c.samples, refusal));
-    }
+    chosen.refuse(|c| originals.get(&c.id).map(|why| why.refusal()));
     for (f, samples) in inputs.refused.iter().filter_map(|&(at, n)| Some((entry(at)?, n))) {
         let is_known = chosen.refused.iter().any(|r| r.0 == f) || chosen.chosen.iter().any(|c| c.id == f);
         if !is_known && let Err(reason) = program.analyse(f) {

@@ -4,8 +4,8 @@ use super::inputs::Inputs;
 use crate::FunctionCounts;
 use crate::analyse::program::{FuncId, Program};
 use crate::build::caches::Built;
-use crate::plan::candidate::Candidate;
 use crate::plan::candidates::Candidates;
+use crate::plan::laid_out::LaidOut;
 use emit::Fragments;
 use flate2::Crc;
 use rustc_hash::FxHashMap;
@@ -76,16 +76,15 @@ pub struct FunctionLayout {
 pub(super) fn report(
     inputs: &Inputs,
     program: &Program<'_>,
-    candidates: &Candidates,
+    candidates: &Candidates<LaidOut>,
     built: &Built,
 ) -> ReplayReport {
     let clones: FxHashMap<FuncId, &Fragments> = built.cloned.iter().map(|(f, at)| (*f, at)).collect();
     let mut refusals: BTreeMap<String, usize> = BTreeMap::new();
-    for reason in candidates.refused.iter().map(|r| r.2).chain(built.refused.iter().map(|r| r.1)) {
+    for reason in candidates.refused.iter().map(|r| r.2).chain(built.reasons().map(|r| r.1)) {
         *refusals.entry(reason.code().to_owned()).or_default() += 1;
     }
-    let dropped = built.entry_only.iter().filter(|e| !**e).count();
-    let layout = |c: &Candidate| Some(layout(program, c, clones.get(&c.id)?));
+    let layout = |c: &LaidOut| Some(layout(program, c, clones.get(&c.id)?));
     ReplayReport {
         exe: inputs.exe.clone(),
         captured_by: inputs.whet.clone(),
@@ -94,7 +93,7 @@ pub(super) fn report(
         functions: FunctionCounts {
             hot: candidates.chosen.len() + candidates.refused.len(),
             cloned: built.cloned.len(),
-            refused: candidates.refused.len() + dropped,
+            refused: candidates.refused.len() + built.refused.len(),
             last: None,
         },
         refusals,
@@ -115,18 +114,18 @@ fn cache(plan: &splice::CachePlan) -> CacheReport {
     }
 }
 
-fn layout(program: &Program<'_>, c: &Candidate, clone: &Fragments) -> FunctionLayout {
+fn layout(program: &Program<'_>, c: &LaidOut, clone: &Fragments) -> FunctionLayout {
     let numbers = |blocks: &[code::BlockId]| blocks.iter().map(|b| b.0).collect();
-    let (hot, warm) = c.order.split_at(c.hot.min(c.order.len()));
+    let order = &c.layout.order;
     FunctionLayout {
         name: program.name(c.id),
         bytes: clone.ranges().map(|r| r.len()).sum(),
-        hot: numbers(hot),
-        warm: numbers(warm),
-        cold: c.analysed.cfg.blocks.len().saturating_sub(c.order.len()),
+        hot: numbers(order.hot()),
+        warm: numbers(order.warm()),
+        cold: c.analysed.cfg.blocks.len().saturating_sub(order.all().len()),
         inlined: c.inline_sites.iter().filter(|s| s.inlined).count(),
         guards: c.inline_sites.iter().filter(|s| s.guard.is_some()).count(),
         unrolled: c.unrolls.iter().map(|u| u.copies).collect(),
-        entries: c.sites.sites.len(),
+        entries: c.layout.sites.sites.len(),
     }
 }

@@ -9,7 +9,7 @@
 use crate::analyse::program::Program;
 use crate::build::map_store;
 use crate::build::redirects;
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::{Counted, Measured};
 use crate::records::notes::Notes;
 use crate::records::profile_store;
 use crate::{Error, OptimizeOptions, Target};
@@ -101,7 +101,7 @@ fn model(target: &Target) -> Result<Option<FetchReport>, Error> {
 struct Scene<'a> {
     installed: &'a Installed,
     program: &'a Program<'a>,
-    chosen: &'a [Candidate],
+    chosen: &'a [Counted],
     /// User samples of the process.
     samples: u64,
     setting: Setting<'a>,
@@ -121,13 +121,13 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
             Err(e) => return Err(e),
         };
     // Inferred counts have another unit than exact counts.
-    let ran = |c: &Candidate| c.counts.blocks.first().is_some_and(|&n| n > 0);
-    let counted = chosen.iter().any(|c| c.counted && ran(c));
+    let ran = |c: &Counted| c.counts.blocks.first().is_some_and(|&n| n > 0);
+    let counted = chosen.iter().any(|c| c.is_counted() && ran(c));
     let maps = maps(target, installed);
     let clones: Vec<CloneCode<'_>> = maps.iter().map(|map| code(&target.process, map)).collect();
     let mostly = mostly(&chosen);
     let switches = chosen.iter().flat_map(|c| cloned_switches(&c.analysed.cfg)).collect();
-    chosen.retain(|c| ran(c) && c.counted == counted);
+    chosen.retain(|c| ran(c) && c.is_counted() == counted);
     let redirects = leading_in(target, installed);
     let word = |at| program.memory().u64(at).ok().map(Avma);
     let in_stub = |at| program.image().module_of(at).is_some_and(|m| m.stub_at(at).is_some());
@@ -142,7 +142,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
     Ok(then(Scene { installed, program: &program, chosen: &chosen, samples: profile.samples, setting }))
 }
 
-fn share(chosen: &[Candidate], samples: u64) -> f64 {
+fn share(chosen: &[Counted], samples: u64) -> f64 {
     let inside = chosen.iter().fold(0, |sum: u64, c| sum.saturating_add(c.samples));
     (inside as f64 / samples.max(1) as f64 * 1e4).round() / 1e4
 }
@@ -156,7 +156,7 @@ struct Run {
 /// Follows one path on both sides.
 fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     let chosen = scene.chosen;
-    let leads: Vec<Vec<Leads>> = chosen.iter().map(leads).collect();
+    let leads: Vec<Vec<Leads>> = chosen.iter().map(|c| leads(c)).collect();
     let routines: Vec<Routine<'_>> = chosen
         .iter()
         .zip(&leads)
@@ -188,7 +188,7 @@ fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
     })
 }
 
-fn leads(c: &Candidate) -> Vec<Leads> {
+fn leads(c: &Measured) -> Vec<Leads> {
     c.targets
         .iter()
         .map(|s| Leads { inst: s.inst, to: s.callees.clone(), others: s.others.callees })
@@ -196,7 +196,7 @@ fn leads(c: &Candidate) -> Vec<Leads> {
 }
 
 /// Returns the most frequent target of each indirect call.
-fn mostly(chosen: &[Candidate]) -> FxHashMap<Avma, Avma> {
+fn mostly(chosen: &[Counted]) -> FxHashMap<Avma, Avma> {
     let sites = chosen.iter().flat_map(|c| c.targets.iter().map(move |s| (c, s)));
     sites
         .filter_map(|(c, s)| Some((c.analysed.cfg.insts.get(s.inst as usize)?.at, s.callees.first()?.0)))

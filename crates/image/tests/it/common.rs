@@ -100,11 +100,7 @@ pub fn run(command: &mut Command) -> String {
 
 /// Compiles a C program into `dir` and returns its path.
 pub fn compile(dir: &Path, name: &str, source: &str, args: &[&str]) -> PathBuf {
-    let out = dir.join(name);
-    let c = dir.join(format!("{name}.c"));
-    std::fs::write(&c, source).unwrap();
-    run(Command::new("gcc").args(["-O1", "-o"]).args([&out, &c]).args(args));
-    out
+    testkit::build_source("gcc", &[&["-O1"], args].concat(), dir, &format!("{name}.c"), source)
 }
 
 /// A file laid out in memory as a loader would do, but not relocated.

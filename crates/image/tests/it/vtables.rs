@@ -1,6 +1,6 @@
 //! Virtual tables: the tables of a real program are found, and data that only looks like a table is not.
 
-use crate::common::{Guest, run};
+use crate::common::Guest;
 use image::vtable_slots;
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -46,9 +46,8 @@ fn by_symbols(program: &std::path::Path) -> BTreeSet<u64> {
 #[test]
 fn exactly_the_functions_of_virtual_tables() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("tables.cc"), dir.path().join("tables"));
-    std::fs::write(&source, SOURCE).unwrap();
-    run(Command::new("g++").args(["-O1", "-fPIE", "-pie", "-o"]).args([&program, &source]));
+    let flags = ["-O1", "-fPIE", "-pie"];
+    let program = testkit::build_source("g++", &flags, dir.path(), "tables.cc", SOURCE);
     let guest = Guest::start(&mut Command::new(&program));
     let live = guest.live();
     let image = live.image();

@@ -1,7 +1,7 @@
 use super::*;
-use crate::test_support::Rng;
 use proptest::prelude::*;
 use std::time::Duration;
+use testkit::Rng;
 
 fn edge(from: usize, to: usize, count: u64, kind: EdgeKind) -> Edge {
     Edge { from, to, count, kind }
@@ -28,10 +28,10 @@ fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
     let mut bias = Vec::new();
     for (b, arms) in out.iter_mut().enumerate() {
         bias.push(1 + rng.below(99));
-        let ways = if b + 1 == n { 0 } else { 1 + rng.index(2) };
+        let ways = if b + 1 == n { 0 } else { 1 + rng.below(2) };
         for way in 0..ways {
             let low = b.saturating_sub(near);
-            let to = if way == 0 { b + 1 } else { low + rng.index((b + near).min(n - 1) - low + 1) };
+            let to = if way == 0 { b + 1 } else { low + rng.below((b + near).min(n - 1) - low + 1) };
             let kind = if ways == 1 { EdgeKind::Unconditional } else { EdgeKind::Conditional };
             arms.push(edges.len());
             edges.push(edge(b, to, 0, kind));
@@ -139,7 +139,7 @@ fn near_the_best_of_all_orders() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let (mut ratios, mut worst) = (Vec::new(), 1.0f64);
     for _ in 0..300 {
-        let n = 3 + rng.index(5);
+        let n = 3 + rng.below(5);
         let f = walked(&mut rng, n, 50, 4);
         let g = f.graph();
         let best = best_of_all(&g);

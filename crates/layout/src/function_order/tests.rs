@@ -1,6 +1,6 @@
 use super::*;
-use crate::test_support::permutations;
 use proptest::prelude::*;
+use testkit::permutations;
 
 fn f(size: u64, samples: u64) -> FuncNode {
     FuncNode { size, samples }

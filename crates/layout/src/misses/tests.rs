@@ -1,6 +1,6 @@
 use super::*;
-use crate::test_support::{Rng, permutations};
 use proptest::prelude::*;
+use testkit::{Rng, permutations};
 
 /// A small cache, too small even for few functions.
 const SMALL: [CodeCache; 1] = [CodeCache { unit: 256, entries: 3, cost: 1.0 }];
@@ -12,8 +12,8 @@ fn program(rng: &mut Rng, n: usize, largest: u64) -> (Vec<FuncNode>, Vec<CallEdg
         (0..n).map(|_| FuncNode { size: 16 + rng.below(largest), samples: 1 }).collect();
     let mut calls = Vec::new();
     for callee in 1..n {
-        for _ in 0..1 + rng.index(2) {
-            let caller = rng.index(callee);
+        for _ in 0..1 + rng.below(2) {
+            let caller = rng.below(callee);
             let count = 1 << rng.below(14);
             let offset = rng.below(functions[caller].size);
             calls.push(CallEdge { caller, callee, count, offset });
@@ -79,7 +79,7 @@ fn near_the_best_of_all_orders() {
     let (mut worst, mut sum, mut runs) = (1.0f64, 0.0, 0.0);
     let (mut ours, mut chains, mut both, mut best, mut chance) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for _ in 0..200 {
-        let n = 3 + rng.index(5);
+        let n = 3 + rng.below(5);
         let (functions, calls) = program(&mut rng, n, 400);
         let order = cache_sort(&functions, &calls);
         assert!(is_permutation(&order, n));

@@ -62,15 +62,11 @@ impl Lines {
     fn build(dir: &Path, work: u32) -> Self {
         let program = dir.join(format!("lines{work}"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/lines.c");
-        let built = Command::new("gcc")
-            .args(["-w", "-O2", "-nostdlib", "-static", "-fno-pie", "-no-pie", "-ffreestanding"])
-            .args(["-fno-stack-protector", "-fcf-protection=none"])
-            .arg(format!("-DWORK={work}"))
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .status();
-        assert!(built.unwrap().success());
+        let flags = "-w -O2 -nostdlib -static -fno-pie -no-pie -ffreestanding -fno-stack-protector \
+                     -fcf-protection=none";
+        let (work, source) = (format!("-DWORK={work}"), source.to_str().unwrap());
+        let args = flags.split(' ').filter(|f| !f.is_empty()).chain([&*work, source]);
+        assert!(testkit::build("gcc", args, &program));
         Self(program)
     }
 

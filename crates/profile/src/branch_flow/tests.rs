@@ -1,8 +1,8 @@
 use super::*;
-use crate::test_cfg::Rng;
 use addr::Addr;
 use std::collections::VecDeque;
 use std::fmt::Write;
+use testkit::Rng;
 
 const DEPTH: usize = 32;
 /// The address outside all functions from which they are called and to which they return.
@@ -61,14 +61,14 @@ fn hex(op: &[u8], at: u64, to: u64) -> String {
 
 impl Program {
     fn random(rng: &mut Rng) -> Self {
-        let count = 1 + rng.index(4);
+        let count = 1 + rng.below(4);
         let functions: Vec<Vec<TestBlock>> = (0..count)
             .map(|f| {
-                let n = 1 + rng.index(7);
+                let n = 1 + rng.below(7);
                 let behind = count - f - 1;
                 (0..n)
                     .map(|b| {
-                        let other = |rng: &mut Rng| f + 1 + rng.index(behind);
+                        let other = |rng: &mut Rng| f + 1 + rng.below(behind);
                         let call = (behind > 0 && rng.below(3) == 0).then(|| (other(rng), rng.below(3)));
                         let last = b + 1 == n;
                         let end = match rng.below(8) {
@@ -76,9 +76,9 @@ impl Program {
                             1 if behind > 0 => End::Indirect(other(rng)),
                             2 => End::Return,
                             _ if last => End::Return,
-                            3 => End::Jump(b + 1 + rng.index(n - b - 1)),
+                            3 => End::Jump(b + 1 + rng.below(n - b - 1)),
                             4 => End::Fall,
-                            _ => End::Cond(rng.index(n)),
+                            _ => End::Cond(rng.below(n)),
                         };
                         TestBlock { nops: 1 + rng.below(3), call, end }
                     })

@@ -1,9 +1,10 @@
 use super::*;
 use crate::links::{enter, leave};
-use crate::test_cfg::{Rng, arb_cfg, cfg_at, cond, cpu_time, fall, ret};
+use crate::test_cfg::{arb_cfg, cfg_at, cond, cpu_time, fall, ret};
 use code::{BlockId, Dest};
 use proptest::prelude::*;
 use std::collections::HashMap;
+use testkit::Rng;
 
 fn block(b: u32) -> Point {
     Point::Block(BlockId(b))
@@ -194,9 +195,9 @@ fn walk(cfg: &Cfg, rng: &mut Rng, walks: u64, cut: u64) -> (Truth, u64) {
     }
     let (mut truth, mut unseen) = (Truth::default(), 0);
     for _ in 0..walks {
-        let mut b = ins[rng.index(ins.len())];
+        let mut b = ins[rng.below(ins.len())];
         *truth.came.entry(b).or_default() += 1;
-        let mut budget = rng.index(4 * n);
+        let mut budget = rng.below(4 * n);
         loop {
             *truth.hits.entry(block(b)).or_default() += 1;
             if rng.below(100) < cut {
@@ -205,7 +206,7 @@ fn walk(cfg: &Cfg, rng: &mut Rng, walks: u64, cut: u64) -> (Truth, u64) {
             }
             let ways = successors(cfg, b);
             let out = outs.contains(&b);
-            let mut way = rng.index((ways.len() + usize::from(out)).max(1));
+            let mut way = rng.below((ways.len() + usize::from(out)).max(1));
             if budget == 0 {
                 let length = |d: &Dest| match d {
                     Dest::Block(to) => far[to.index()].saturating_add(1),

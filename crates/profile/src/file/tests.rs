@@ -1,6 +1,7 @@
 use super::*;
-use crate::test_cfg::{Rng, arb_cfg, cfg_at, cond, fall, ret};
+use crate::test_cfg::{arb_cfg, cfg_at, cond, fall, ret};
 use proptest::prelude::*;
+use testkit::Rng;
 
 const GOLDEN: &str = "\
 whet-profile 2

@@ -1,6 +1,7 @@
 use super::*;
-use crate::test_cfg::{Rng, cpu_time};
+use crate::test_cfg::cpu_time;
 use proptest::prelude::*;
+use testkit::Rng;
 
 fn edge(from: usize, to: usize) -> Edge {
     Edge { from, to: Some(to), cost: 0 }
@@ -218,12 +219,12 @@ fn walked(rng: &mut Rng, n: usize, walks: usize) -> (FlowGraph, Vec<i64>) {
         arms.push(edges.len());
         edges.push((b, b + 1));
         if rng.below(3) > 0 {
-            let to = if rng.below(5) == 0 { b.saturating_sub(rng.index(8)) } else { b + rng.index(12) + 1 };
+            let to = if rng.below(5) == 0 { b.saturating_sub(rng.below(8)) } else { b + rng.below(12) + 1 };
             arms.push(edges.len());
             edges.push((b, to.clamp(1, n - 1)));
         }
     }
-    let bias: Vec<u64> = (0..n).map(|_| [3, 15, 50, 85, 97][rng.index(5)]).collect();
+    let bias: Vec<u64> = (0..n).map(|_| [3, 15, 50, 85, 97][rng.below(5)]).collect();
     let mut truth = vec![0i64; edges.len()];
     for _ in 0..walks {
         let mut b = 0;

@@ -47,7 +47,7 @@ static void *peer(void *arg) {
   if (read(p->in, taken, LITTLE) < 0) abort();
   usleep(4000);
   if (p->kind == 8) {
-    // Who has closed it before the first stop that meets the transfer cannot be told.
+    // Before the first stop that meets the transfer, the closer cannot be determined.
     for (int held = 0; !p->over && held < 60000; ioctl(p->in, FIONREAD, &held)) usleep(100);
     for (unsigned long seen = stops; !p->over && stops < seen + 2;) usleep(100);
     char name[] = "/tmp/endingsXXXXXX";

@@ -34,14 +34,8 @@ impl Guest {
         let dir = tempfile::tempdir().unwrap();
         let exe = dir.path().join(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
-        let gcc = Command::new(compiler)
-            .args(["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE"])
-            .args(flags)
-            .arg("-o")
-            .args([&exe, &source])
-            .status()
-            .unwrap();
-        assert!(gcc.success());
+        let always = ["-O1", "-g", "-Wall", "-Wno-return-type", "-D_GNU_SOURCE", source.to_str().unwrap()];
+        assert!(testkit::build(compiler, always.iter().chain(flags), &exe), "this test needs {compiler}");
         Self::run(dir, &exe, args)
     }
 

@@ -13,18 +13,10 @@ const AT: Avma = Avma(0x2000_0000);
 const ROOM: usize = 1 << 16;
 
 fn build(dir: &Path, flags: &[&str]) -> Option<String> {
-    let out = dir.join("throws").to_str().unwrap().to_owned();
+    let out = dir.join("throws");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/throws.cc");
-    let mut command = Command::new("g++");
-    command.args(["-std=c++14", "-w", "-no-pie", "-fno-pie", "-Wl,--no-eh-frame-hdr", source, "-o", &out]);
-    match command.args(flags).status() {
-        Ok(status) => assert!(status.success()),
-        Err(error) => {
-            println!("skipped: no g++ here: {error}");
-            return None;
-        }
-    }
-    Some(out)
+    let always = ["-std=c++14", "-w", "-no-pie", "-fno-pie", "-Wl,--no-eh-frame-hdr", source];
+    testkit::build("g++", always.iter().chain(flags), &out).then(|| out.to_str().unwrap().to_owned())
 }
 
 /// Writes tables for the originals as if they were their own clones: everything but the code is like that of

@@ -4,6 +4,7 @@
 mod cli;
 mod daemon;
 mod debuggers;
+mod family;
 mod faults;
 mod felt;
 mod gs;

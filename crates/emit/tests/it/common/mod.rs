@@ -9,7 +9,7 @@ pub mod rng;
 pub mod unwinding;
 pub mod walk;
 
-pub use rng::Rng;
+pub use rng::{Layouts, Rng};
 
 use addr::Avma;
 use code::{BlockId, Cfg, Liveness, Point};

@@ -1,6 +1,6 @@
 //! A program or library as its file states it, with all its functions analysed.
 
-use super::rng::Rng;
+use super::rng::{Layouts, Rng};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use code::{
     CalleeKind, Cfg, Input, MergeInput, Part, Piece, RedirectSite, Refusal, analyse, merge, redirect_sites,

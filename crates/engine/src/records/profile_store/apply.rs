@@ -4,7 +4,7 @@ use super::loaded::{Loaded, loaded};
 use super::sites;
 use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::{Candidate, Certainty, Counted, Measured};
 use crate::plan::candidates::{self, Candidates};
 use crate::{Error, OptimizeOptions};
 use addr::Addr;
@@ -42,7 +42,7 @@ pub(crate) fn candidates(
     profile: &Profile,
     options: &OptimizeOptions,
     only: Option<&FxHashSet<FuncId>>,
-) -> Result<Candidates, Error> {
+) -> Result<Candidates<Counted>, Error> {
     let mut tame = profile.clone();
     tame.tame();
     let mut found: Vec<(FuncId, FunctionKey, &FunctionProfile)> = each(program, &tame)
@@ -59,7 +59,7 @@ pub(crate) fn candidates(
         let analysed = program.analyse(id).map(|analysed| {
             let hash = profile::hash(&analysed.cfg);
             let &(_, _, f) = same.iter().find(|(_, key, _)| key.hash == hash)?;
-            Some(told(program, &loaded, Candidate::new(id, analysed, f.samples), f))
+            Some(told(program, &loaded, Candidate { id, analysed, samples: f.samples }, f))
         });
         Some((id, same.iter().fold(0, |sum: u64, (_, _, f)| sum.saturating_add(f.samples)), analysed))
     };
@@ -87,16 +87,16 @@ pub(crate) fn candidates(
 }
 
 /// Returns a candidate with all data that a profile has about it.
-fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Candidate {
+fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Counted {
     let cfg = &c.analysed.cfg;
     let hits = |b: &Block| f.hits.get(&b.range.start.distance(cfg.entry)).copied().unwrap_or(0);
     let hits = cfg.blocks.iter().map(hits).collect();
     // For functions in which threads stayed, samples show what ran. Their counts have another unit and are
     // for other tools.
     let counts = if f.origin == Origin::Stayed { Counts::zero(cfg) } else { f.counts(cfg) };
-    let counted = f.origin >= Origin::Stayed;
+    let certainty = if f.origin >= Origin::Stayed { Certainty::Counted } else { Certainty::Estimated };
     let targets = sites::of(program, loaded, &c, f);
-    Candidate { counts, counted, hits, targets, ..c }
+    Counted { measured: Measured { candidate: c, counts, certainty, targets }, hits }
 }
 
 /// Returns every function of a profile, with the process's function at its place in the same build.
@@ -118,8 +118,12 @@ fn each<'a>(
 }
 
 /// Counts how each function of a profile was used.
-pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> ProfileUse {
-    let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
+pub(crate) fn used<F: AsRef<Candidate>>(
+    program: &Program<'_>,
+    profile: &Profile,
+    candidates: &Candidates<F>,
+) -> ProfileUse {
+    let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.as_ref().id).collect();
     let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
     let loaded = loaded(program);
     let mut out = ProfileUse::default();
@@ -139,7 +143,7 @@ pub(crate) fn used(program: &Program<'_>, profile: &Profile, candidates: &Candid
 }
 
 /// Returns why a profile cannot be used for a process.
-fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates) -> String {
+fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates<Counted>) -> String {
     let used = used(program, profile, candidates);
     if used.foreign < profile.functions() {
         return format!(

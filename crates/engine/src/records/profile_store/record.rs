@@ -4,8 +4,9 @@ use super::sites;
 use crate::OptimizeOptions;
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::calls;
-use crate::plan::candidate::Candidate;
+use crate::plan::candidate::{Counted, Measured};
 use crate::plan::candidates::Candidates;
+use crate::plan::estimate;
 use crate::plan::samples::Samples;
 use addr::Addr;
 use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
@@ -34,7 +35,7 @@ pub(crate) struct Taken<'a> {
 /// Returns the profile of the candidates' layout, as it is kept in the target. Empty for a random layout.
 pub(crate) fn take_down(
     program: &Program<'_>,
-    candidates: &Candidates,
+    counted: &[Counted],
     options: &OptimizeOptions,
     taken: &Taken<'_>,
 ) -> String {
@@ -45,7 +46,7 @@ pub(crate) fn take_down(
         Some(used) => head_of(used),
         None => head(options, taken),
     };
-    for c in &candidates.chosen {
+    for c in counted {
         let module = program.module_image(c.id);
         let Some(build_id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
         let function = function(program, c);
@@ -54,7 +55,7 @@ pub(crate) fn take_down(
         let at = module.bias.svma(program.extent(c.id).entry);
         entry.functions.insert(FunctionKey { at, hash: profile::hash(&c.analysed.cfg) }, function);
     }
-    profile.shrink_to(room(candidates.chosen.len()));
+    profile.shrink_to(room(counted.len()));
     profile.to_string()
 }
 
@@ -78,25 +79,30 @@ fn head_of(used: &Profile) -> Profile {
     Profile { exes: used.exes.clone(), runs, when, sampled, counted, samples, ..Profile::default() }
 }
 
-/// Reduces counts to what a profile records, so that a warm start from the profile makes the same clones.
-pub(crate) fn reduce_to_stored_counts(chosen: &mut [Candidate]) {
-    for c in chosen.iter_mut().filter(|c| !c.counts.blocks.is_empty()) {
-        c.counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
-    }
+/// Ends counting: keeps of the counts what a profile records, so that a warm start from the profile makes the
+/// same clones. Adds the samples by block.
+pub(crate) fn counted(candidates: Candidates<Measured>, samples: &Samples) -> Candidates<Counted> {
+    estimate::counted(candidates, samples, |c| {
+        if c.counts.blocks.is_empty() {
+            return c;
+        }
+        let counts = FunctionProfile::record(&c.analysed.cfg, &c.counts).counts(&c.analysed.cfg);
+        Measured { counts, ..c }
+    })
 }
 
 /// Returns whether samples show that a function ran, though no thread entered it while it was counted.
 /// Threads entered it before and stayed, as in the main loop of a server.
-fn has_stayed(c: &Candidate) -> bool {
-    c.counted && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
+fn has_stayed(c: &Measured) -> bool {
+    c.is_counted() && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
 }
 
-fn function(program: &Program<'_>, c: &Candidate) -> FunctionProfile {
+fn function(program: &Program<'_>, c: &Counted) -> FunctionProfile {
     let cfg = &c.analysed.cfg;
     let inferred = has_stayed(c).then(|| profile::infer(cfg, &profile::weights(cfg, &c.hits)));
     let counts: &Counts = inferred.as_ref().unwrap_or(&c.counts);
     let mut f = FunctionProfile::record(cfg, counts);
-    f.origin = match (c.counted, &inferred) {
+    f.origin = match (c.is_counted(), &inferred) {
         (_, Some(_)) => Origin::Stayed,
         (true, None) => Origin::Counted,
         (false, None) => Origin::Inferred,

@@ -2,7 +2,7 @@
 
 use super::loaded::Loaded;
 use crate::analyse::program::Program;
-use crate::plan::candidate::{Candidate, Others, SiteTargets};
+use crate::plan::candidate::{Candidate, Measured, Others, SiteTargets};
 use crate::plan::targets;
 use addr::{Addr, Avma, AvmaRange};
 use profile::{BuildId, FunctionProfile, Looks, Place, SiteProfile};
@@ -14,7 +14,7 @@ const MOST: usize = 8;
 
 /// Records observations of a candidate's sites that remain valid after the process: entries of functions, and
 /// tables that never change.
-pub(super) fn take_down(program: &Program<'_>, c: &Candidate) -> BTreeMap<i64, SiteProfile> {
+pub(super) fn take_down(program: &Program<'_>, c: &Measured) -> BTreeMap<i64, SiteProfile> {
     let own = program.module_image(c.id).build_id.as_deref();
     let function = |at: Avma| program.entered_at(at).is_some();
     let table = |at: Avma| program.image().is_readonly_data(AvmaRange::with_len(at, 8));

@@ -1,4 +1,9 @@
 //! Statements, as a MySQL or MariaDB server counts them itself.
+//!
+//! Why not the crate `mysql`, which the lab uses: whet runs with privileges and sends one query. With its
+//! smallest features, that crate brings 64 more crates to the 99 of whet (URLs, Unicode tables, regular
+//! expressions, big numbers) and 2.3 MB to the program. An answer that this client does not understand
+//! is an error, and costs no more than the measurement.
 
 mod login;
 mod option_file;

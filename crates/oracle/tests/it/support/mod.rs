@@ -48,11 +48,15 @@ impl Guest {
             lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
         };
         let cxx = source.extension().is_some_and(|e| e == "cc");
-        let mut compiler = Command::new(if cxx { "g++" } else { "gcc" });
-        compiler.args(["-w", "-O2"]).args(flags).args(words("//#Flags:")).arg(source);
-        compiler.arg("-I").arg(guests()).args(words("//#With:").iter().map(|w| guests().join(w)));
-        let built = compiler.args(words("//#Link:")).arg("-o").arg(&program).status().unwrap();
-        assert!(built.success(), "{}", source.display());
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let mut args = vec!["-w".to_owned(), "-O2".to_owned()];
+        args.extend(flags.iter().map(|f| (*f).to_owned()));
+        args.extend(words("//#Flags:"));
+        args.extend([text(source), "-I".to_owned(), text(&guests())]);
+        args.extend(words("//#With:").iter().map(|w| text(&guests().join(w))));
+        args.extend(words("//#Link:"));
+        let compiler = if cxx { "g++" } else { "gcc" };
+        assert!(testkit::build(compiler, args, &program), "this test needs {compiler}");
         let stop = dir.path().join("stop");
         let mut child = Command::new(&program)
             .env("GUEST_SECONDS", "3600")

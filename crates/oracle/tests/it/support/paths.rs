@@ -21,14 +21,8 @@ impl Paths {
         let dir = tempfile::tempdir().unwrap();
         let program: PathBuf = dir.path().join("paths");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/paths.c");
-        let built = Command::new(compiler)
-            .args(["-w", "-pthread"])
-            .args(flags)
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .status();
-        assert!(built.unwrap().success(), "{compiler} {flags:?}");
+        let always = ["-w", "-pthread", source.to_str().unwrap()];
+        assert!(testkit::build(compiler, always.iter().chain(flags), &program), "this test needs {compiler}");
         let child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut paths = Self { child, _dir: dir };
         paths.wait();

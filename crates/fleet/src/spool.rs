@@ -1,0 +1,72 @@
+//! The report that the daemon leaves in the spool folder.
+
+use crate::{Digest, Refused};
+use serde::{Deserialize, Serialize};
+
+/// The version of the form.
+const VERSION: u32 = 1;
+
+/// What a host has, took and refused.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HostReport {
+    /// The version of the form.
+    pub version: u32,
+    /// The builds of the daemon's targets.
+    pub builds: Vec<BuildReport>,
+    /// The results of comparisons after starts from aggregates.
+    pub votes: Vec<Vote>,
+}
+
+/// One build on a host.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// The build-id of the program.
+    pub build: String,
+    /// The path of the program.
+    pub exe: String,
+    /// What became of the aggregate in the inbox; `None` if there is none.
+    pub inbox: Option<Taken>,
+}
+
+/// What became of an aggregate in the inbox.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taken {
+    /// The daemon starts targets of the build by it, unless the host has a profile of its own.
+    Taken(Digest),
+    /// It was refused, for this reason.
+    Refused(String),
+}
+
+/// The result of a comparison after a start from an aggregate.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Vote {
+    /// The build-id of the program.
+    pub build: String,
+    /// The aggregate.
+    pub digest: Digest,
+    /// It did harm and was undone.
+    pub harm: bool,
+    /// Work per user CPU second with clones, divided by work without; with the ends of its 95% interval.
+    pub factor: [f64; 3],
+}
+
+impl Default for HostReport {
+    fn default() -> Self {
+        Self { version: VERSION, builds: Vec::new(), votes: Vec::new() }
+    }
+}
+
+impl HostReport {
+    /// Parses a report.
+    ///
+    /// # Errors
+    /// [`Refused::Content`], [`Refused::Newer`]
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
+        let version = crate::head::version(bytes)?;
+        if version > VERSION {
+            return Err(Refused::Newer(version));
+        }
+        serde_json::from_slice(bytes).map_err(|e| Refused::Content(e.to_string()))
+    }
+}

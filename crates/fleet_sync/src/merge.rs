@@ -1,0 +1,189 @@
+//! The merger's part: folds the contributions of a program, signs, and advances the waves.
+//!
+//! Any number of mergers may run, at any time. Each step ends with a head that is written only if nobody else
+//! wrote one of the same number; so a merger that was late, or ended in the middle, has changed nothing.
+
+use crate::{Changed, Error, Remote, SigningKey, pack, unpack};
+use fleet::{
+    Contributed, Day, Digest, Folded, Head, HostId, Key, Keys, LOST_DAYS, Policy, Profile, Program, Purpose,
+    Refused, Step, Verdict, Votes, advance, fold, read,
+};
+
+/// A merger.
+#[derive(Debug)]
+pub struct Merger {
+    /// Its id, for the clock's object.
+    pub id: HostId,
+    /// The key it signs with.
+    pub key: SigningKey,
+    /// The keys it trusts, its own among them.
+    pub keys: Keys,
+}
+
+/// What a run did for one program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Merged {
+    /// Nothing, for this reason.
+    Unchanged(String),
+    /// The head was replaced, for this reason.
+    Replaced(Head, String),
+    /// Another merger replaced the head meanwhile. Nothing is lost.
+    Late,
+}
+
+/// Does one step for a program. Returns what was done, and what was refused.
+///
+/// # Errors
+/// [`Error`]; nothing has changed then, or the step was done and its copy for hosts follows with the next run.
+pub async fn merge(
+    remote: &Remote,
+    merger: &Merger,
+    program: &Program,
+) -> Result<(Merged, Vec<String>), Error> {
+    let mut refused = Vec::new();
+    // The object's bytes are of no interest, only its time.
+    remote.replace(program, &Key::Clock, merger.id.to_string().into_bytes()).await?;
+    let now = remote.stored(program, &Key::Clock).await?;
+    let policy = policy(remote, merger, program).await?;
+    let head = head(remote, merger, program, &mut refused).await?;
+    let offered = match &head.offer {
+        Some(offer) => votes(remote, program, &offer.digest).await?,
+        None => Votes::default(),
+    };
+    let current = match &head.current {
+        Some(digest) => votes(remote, program, digest).await?,
+        None => Votes::default(),
+    };
+    let (next, why) = match advance(&head, &policy, now, offered, current) {
+        Step::Wait(why) => return Ok((Merged::Unchanged(why.to_owned()), refused)),
+        Step::Replace(next, why) => (next, why.to_owned()),
+        Step::Fold => match new_offer(remote, merger, program, &policy, &head, now, &mut refused).await? {
+            Ok(offer) => offer,
+            Err(why) => return Ok((Merged::Unchanged(why), refused)),
+        },
+    };
+    let signed = merger.key.sign(&Purpose::Head(program.clone()), next.text().as_bytes())?;
+    if !remote.create(program, &Key::Head(next.serial), signed.clone()).await? {
+        return Ok((Merged::Late, refused));
+    }
+    remote.replace(program, &Key::Current, signed).await?;
+    Ok((Merged::Replaced(next, why), refused))
+}
+
+fn refusal(program: &Program, key: &Key, why: Refused) -> Error {
+    Error::Refused { object: key.path(program), why }
+}
+
+async fn policy(remote: &Remote, merger: &Merger, program: &Program) -> Result<Policy, Error> {
+    let Some(bytes) = remote.get(program, &Key::Policy).await? else { return Ok(Policy::default()) };
+    let parsed = merger.keys.open(&bytes, &Purpose::Policy).and_then(Policy::parse);
+    parsed.map_err(|why| refusal(program, &Key::Policy, why))
+}
+
+/// Returns the head in force: the one with the greatest number. Its copy for hosts is put right if a merger
+/// ended before it wrote it, or wrote an older one late.
+async fn head(
+    remote: &Remote,
+    merger: &Merger,
+    program: &Program,
+    refused: &mut Vec<String>,
+) -> Result<Head, Error> {
+    let open = |bytes: &[u8]| {
+        merger.keys.open(bytes, &Purpose::Head(program.clone())).and_then(|content| Head::parse(content, 0))
+    };
+    let copy = match remote.get_if_changed(program, &Key::Current, None).await? {
+        Changed::New(bytes, _) => match open(&bytes) {
+            Ok(head) => Some(head),
+            // Somebody wrote nonsense over it. The numbered ones count.
+            Err(why) => {
+                refused.push(refusal(program, &Key::Current, why).to_string());
+                None
+            }
+        },
+        Changed::Missing | Changed::Same => None,
+    };
+    let known = copy.as_ref().map_or(0, |h| h.serial);
+    let folder = format!("v1/{}/{}/h", program.build, program.class);
+    let after = Key::Head(known).path(program);
+    let mut serials: Vec<u64> = remote
+        .list(&folder, Some(&after))
+        .await?
+        .iter()
+        .filter_map(|l| if let Key::Head(serial) = l.key { Some(serial) } else { None })
+        .collect();
+    serials.sort_unstable();
+    let Some(&newest) = serials.last() else { return Ok(copy.unwrap_or_default()) };
+    let key = Key::Head(newest);
+    let bytes = remote.get(program, &key).await?.unwrap_or_default();
+    let head = open(&bytes).map_err(|why| refusal(program, &key, why))?;
+    remote.replace(program, &Key::Current, bytes).await?;
+    Ok(head)
+}
+
+async fn votes(remote: &Remote, program: &Program, digest: &Digest) -> Result<Votes, Error> {
+    let count = async |harm: bool| {
+        let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(program);
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        remote.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
+    };
+    let harm = count(true).await?;
+    let votes = Votes { good: 0, harm };
+    // Votes for it matter only beside votes against it.
+    Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
+}
+
+/// Makes an aggregate of the contributions, and returns the head that offers it; or the reason why there is
+/// none.
+async fn new_offer(
+    remote: &Remote,
+    merger: &Merger,
+    program: &Program,
+    policy: &Policy,
+    head: &Head,
+    now: u64,
+    refused: &mut Vec<String>,
+) -> Result<Result<(Head, String), String>, Error> {
+    let folder = format!("v1/{}/{}/c", program.build, program.class);
+    let first = Day::of(now).0.saturating_sub(LOST_DAYS + 1);
+    let after = format!("{folder}/{first:06}");
+    let all: Vec<Contributed> = remote
+        .list(&folder, Some(&after))
+        .await?
+        .into_iter()
+        .filter_map(|l| match l.key {
+            Key::Contribution { day, host, digest } => {
+                Some(Contributed { day, host, digest, stored: l.stored })
+            }
+            _ => None,
+        })
+        .collect();
+    let folded = Folded::choose(program, &all);
+    let (set, hosts) = (folded.set(), folded.chosen.len());
+    if !head.is_due(set, hosts, policy, now) {
+        return Ok(Err(format!("no new aggregate is due: {hosts} hosts have contributed")));
+    }
+    let mut profiles: Vec<(u64, Profile)> = Vec::with_capacity(hosts);
+    for (c, weight) in &folded.chosen {
+        let key = Key::Contribution { day: c.day, host: c.host, digest: c.digest };
+        let bytes = remote.get(program, &key).await?.unwrap_or_default();
+        let profile = unpack(&bytes).and_then(|text| read(&text, &c.digest, &program.build));
+        match profile {
+            Ok(profile) => profiles.push((*weight, profile)),
+            Err(why) => refused.push(refusal(program, &key, why).to_string()),
+        }
+    }
+    if profiles.len() < policy.min_hosts {
+        return Ok(Err(format!(
+            "{} of the contributions can be used; the policy wants more",
+            profiles.len()
+        )));
+    }
+    let Some((text, digest)) = fold(program, folded.newest, &profiles) else {
+        return Ok(Err("no function is in enough contributions".to_owned()));
+    };
+    let signed = merger.key.sign(&Purpose::Aggregate(program.clone()), text.as_bytes())?;
+    // If another merger was first, its aggregate has the same text.
+    remote.create(program, &Key::Aggregate(digest), pack(&signed)).await?;
+    let next = head.offering(digest, set, hosts, folded.rank, now);
+    Ok(Ok((next, format!("an aggregate of {} hosts is offered", profiles.len()))))
+}

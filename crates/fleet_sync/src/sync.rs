@@ -1,0 +1,276 @@
+//! The host's part: gives profiles and votes, takes the aggregates that are meant for this host.
+
+use crate::{Changed, Error, Memory, ProgramMemory, Remote, Spool, pack, unpack};
+use fleet::{
+    Build, Class, Day, Digest, Head, HostId, HostReport, Key, Keys, Policy, Program, Purpose, Rank, Refused,
+    Vote, prepare, read, should_contribute,
+};
+use serde::{Deserialize, Serialize};
+
+/// How far above the last known limit a rank may be, so that the host looks whether it should contribute. The
+/// number of hosts may have fallen since.
+const MARGIN: u64 = 4;
+
+/// This host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its id.
+    pub id: HostId,
+    /// Its class.
+    pub class: Class,
+    /// The keys it trusts.
+    pub keys: Keys,
+}
+
+/// What a run did. Messages are for people.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Synced {
+    /// What this host gave: profiles and votes.
+    pub gave: Vec<String>,
+    /// What this host took, or removed.
+    pub took: Vec<String>,
+    /// What was refused, and why.
+    pub refused: Vec<String>,
+    /// What did not happen, and why.
+    pub kept_back: Vec<String>,
+}
+
+/// One run.
+struct Run<'a, S> {
+    remote: &'a Remote,
+    host: &'a Host,
+    spool: &'a mut S,
+    memory: &'a mut Memory,
+    now: u64,
+    done: &'a mut Synced,
+    /// The first error; the run goes on with what is left.
+    failed: Option<Error>,
+}
+
+/// Runs once. `now` is this host's clock, in seconds of the Unix epoch; it only names the day of a contribution.
+/// Whatever happens, `done` says what was done, and the inbox has what it had or something newer.
+///
+/// # Errors
+/// The first error. The run has done everything else that was possible.
+pub async fn sync<S: Spool>(
+    remote: &Remote,
+    host: &Host,
+    spool: &mut S,
+    memory: &mut Memory,
+    now: u64,
+    done: &mut Synced,
+) -> Result<(), Error> {
+    let mut run = Run { remote, host, spool, memory, now, done, failed: None };
+    let report = match run.spool.report() {
+        Ok(report) => report,
+        Err(e) => {
+            run.note(e);
+            HostReport::default()
+        }
+    };
+    run.all(&report).await;
+    run.failed.map_or(Ok(()), Err)
+}
+
+impl<S: Spool> Run<'_, S> {
+    /// Keeps the first error. Returns whether the run should end, because the store is out of reach.
+    fn note(&mut self, e: Error) -> bool {
+        if let Error::Refused { .. } = e {
+            self.done.refused.push(e.to_string());
+        }
+        let ends = e.is_outage();
+        self.failed.get_or_insert(e);
+        ends
+    }
+
+    async fn all(&mut self, report: &HostReport) {
+        if let Err(e) = self.policy(report).await
+            && self.note(e)
+        {
+            return;
+        }
+        for build in &report.builds {
+            let Some(build) = Build::parse(&build.build) else { continue };
+            let program = Program { build, class: self.host.class.clone() };
+            let votes: Vec<&Vote> =
+                report.votes.iter().filter(|v| v.build == program.build.to_string()).collect();
+            if let Err(e) = self.program(&program, &votes).await
+                && self.note(e)
+            {
+                return;
+            }
+        }
+    }
+
+    fn refused(object: &Key, program: &Program) -> impl Fn(Refused) -> Error {
+        let object = object.path(program);
+        move |why| Error::Refused { object: object.clone(), why }
+    }
+
+    /// Reads the policy, if it has changed.
+    async fn policy(&mut self, report: &HostReport) -> Result<(), Error> {
+        // The path of the policy is the same for all programs.
+        let Some(build) = report.builds.first().and_then(|b| Build::parse(&b.build)) else { return Ok(()) };
+        let program = Program { build, class: self.host.class.clone() };
+        let known = self.memory.policy.as_ref();
+        let tag = known.and_then(|(_, tag)| tag.as_deref());
+        let Changed::New(bytes, tag) = self.remote.get_if_changed(&program, &Key::Policy, tag).await? else {
+            return Ok(());
+        };
+        let refused = Self::refused(&Key::Policy, &program);
+        let content = self.host.keys.open(&bytes, &Purpose::Policy).map_err(&refused)?;
+        let policy = Policy::parse(content).map_err(&refused)?;
+        let seen = known.map_or(0, |(p, _)| p.serial);
+        if policy.serial < seen {
+            return Err(refused(Refused::Older { found: policy.serial, seen }));
+        }
+        self.memory.policy = Some((policy, tag));
+        Ok(())
+    }
+
+    fn of(&mut self, program: &Program) -> &mut ProgramMemory {
+        self.memory.programs.entry(program.build.to_string()).or_default()
+    }
+
+    async fn program(&mut self, program: &Program, votes: &[&Vote]) -> Result<(), Error> {
+        let head = match self.head(program).await {
+            Ok(head) => head,
+            Err(e) if e.is_outage() => return Err(e),
+            Err(e) => {
+                self.note(e);
+                self.of(program).head.clone().map(|(head, _)| head)
+            }
+        };
+        self.vote(program, votes).await?;
+        self.take(program, head.as_ref()).await?;
+        self.give(program, head.as_ref()).await
+    }
+
+    /// Reads the head, if it has changed.
+    async fn head(&mut self, program: &Program) -> Result<Option<Head>, Error> {
+        let known = self.of(program).head.clone();
+        let tag = known.as_ref().and_then(|(_, tag)| tag.as_deref());
+        match self.remote.get_if_changed(program, &Key::Current, tag).await? {
+            Changed::Missing | Changed::Same => Ok(known.map(|(head, _)| head)),
+            Changed::New(bytes, tag) => {
+                let refused = Self::refused(&Key::Current, program);
+                let content =
+                    self.host.keys.open(&bytes, &Purpose::Head(program.clone())).map_err(&refused)?;
+                let seen = known.as_ref().map_or(0, |(head, _)| head.serial);
+                let head = Head::parse(content, seen).map_err(&refused)?;
+                self.of(program).head = Some((head.clone(), tag));
+                Ok(Some(head))
+            }
+        }
+    }
+
+    /// Gives the votes that were not given yet.
+    async fn vote(&mut self, program: &Program, votes: &[&Vote]) -> Result<(), Error> {
+        for vote in votes {
+            let name = format!("{} {}", vote.build, vote.digest);
+            if vote.harm && !self.of(program).harmful.contains(&vote.digest) {
+                self.of(program).harmful.push(vote.digest);
+            }
+            if self.memory.voted.contains(&name) {
+                continue;
+            }
+            let key = Key::Vote { digest: vote.digest, harm: vote.harm, host: self.host.id };
+            let body = serde_json::to_vec(vote).unwrap_or_default();
+            self.remote.create(program, &key, body).await?;
+            self.done.gave.push(format!("a vote for {}: {name}", if vote.harm { "harm" } else { "gain" }));
+            self.memory.voted.insert(name);
+        }
+        Ok(())
+    }
+
+    /// Takes the aggregate that is meant for this host, or removes one that no host may use.
+    async fn take(&mut self, program: &Program, head: Option<&Head>) -> Result<(), Error> {
+        let build = &program.build;
+        let policy = self.memory.policy.clone().map(|(p, _)| p).unwrap_or_default();
+        let own = self.of(program).harmful.clone();
+        let there = self.spool.inbox(build)?;
+        let chosen = head.and_then(|h| h.choose(self.host.id, program, &policy, &own));
+        let barred = |d: &Digest| {
+            own.contains(d) || policy.denies(program, d) || head.is_some_and(|h| h.withdrawn.contains(d))
+        };
+        if let Some(digest) = chosen.filter(|d| Some(*d) != there) {
+            if policy.pause {
+                self.done.kept_back.push(format!("{build}: the policy says pause"));
+            } else {
+                match self.fetch(program, digest).await {
+                    Ok(bytes) => {
+                        self.spool.put(build, &bytes)?;
+                        self.done.took.push(format!("{build}: aggregate {digest}"));
+                        return Ok(());
+                    }
+                    Err(e @ Error::Refused { .. }) => {
+                        self.note(e);
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        if let Some(digest) = there.filter(barred) {
+            self.spool.remove(build)?;
+            self.done.took.push(format!("{build}: aggregate {digest} was removed"));
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, program: &Program, digest: Digest) -> Result<Vec<u8>, Error> {
+        let key = Key::Aggregate(digest);
+        let refused = Self::refused(&key, program);
+        let Some(packed) = self.remote.get(program, &key).await? else {
+            return Err(refused(Refused::Form("the head names it, but it is not there")));
+        };
+        let bytes = unpack(&packed).map_err(&refused)?;
+        let text = self.host.keys.open(&bytes, &Purpose::Aggregate(program.clone())).map_err(&refused)?;
+        read(text, &digest, &program.build).map_err(&refused)?;
+        Ok(bytes)
+    }
+
+    /// Gives the host's profile, if it is new and the host is among the chosen ones of the day.
+    async fn give(&mut self, program: &Program, head: Option<&Head>) -> Result<(), Error> {
+        let build = &program.build;
+        let day = Day::of(self.now);
+        if self.of(program).passed == Some(day.0) {
+            return Ok(());
+        }
+        let Some(bytes) = self.spool.profile(build)? else { return Ok(()) };
+        let path = format!("the profile of {build}");
+        let refused = |why| Error::Refused { object: path.clone(), why };
+        let profile = fleet::Profile::read(&bytes).map_err(|e| refused(e.into()))?;
+        let (text, digest) = prepare(profile, build).map_err(refused)?;
+        if self.of(program).given == Some(digest) {
+            return Ok(());
+        }
+        let rank = Rank::of_day(self.host.id, program, day).0;
+        let limit = head.and_then(|h| h.rank).map_or(u64::MAX, |r| r.saturating_mul(MARGIN));
+        let is_chosen = rank <= limit && {
+            let folder = format!("v1/{}/{}/c/{:06}", program.build, program.class, day.0);
+            let there = self.remote.list(&folder, None).await?;
+            let hosts = there.iter().filter_map(|l| match l.key {
+                Key::Contribution { host, .. } => Some(host),
+                _ => None,
+            });
+            should_contribute(self.host.id, program, day, hosts)
+        };
+        if !is_chosen {
+            self.of(program).passed = Some(day.0);
+            self.done.kept_back.push(format!("{build}: this host is not among the day's contributors"));
+            return Ok(());
+        }
+        let key = Key::Contribution { day, host: self.host.id, digest };
+        self.remote.create(program, &key, pack(text.as_bytes())).await?;
+        self.done.gave.push(format!("{build}: profile {digest}"));
+        let stored = self.remote.stored(program, &key).await;
+        self.of(program).given = Some(digest);
+        self.of(program).passed = Some(day.0);
+        if stored?.abs_diff(self.now) > 86_400 {
+            self.done.kept_back.push(format!(
+                "{build}: this host's clock differs from the store's by more than a day, so its profile is not used"
+            ));
+        }
+        Ok(())
+    }
+}
