@@ -9,6 +9,7 @@
 //! original. A model (`loop_copies`) distributes the iterations of an unrolled loop over its copies.
 
 use crate::analyse::program::Program;
+use crate::build::caches::BuiltCache;
 use crate::build::map_store;
 use crate::plan::inlining;
 use crate::plan::laid_out::LaidOut;
@@ -108,12 +109,12 @@ impl Counted<'_> {
 pub(crate) fn of_caches(
     program: &Program<'_>,
     chosen: &[LaidOut],
-    caches: &[CachePlan],
+    caches: &[BuiltCache],
 ) -> Option<DynoReport> {
     let counted: FxHashMap<Avma, &LaidOut> =
         chosen.iter().filter(|c| c.is_counted()).map(|c| (c.analysed.cfg.entry, c)).collect();
-    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches
-        .iter()
+    let caches = || caches.iter().map(|c| &c.plan);
+    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches()
         .flat_map(|cache| {
             map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
         })
@@ -135,7 +136,7 @@ pub(crate) fn of_caches(
         })
         .collect();
     let mut jumps = Jumps::default();
-    for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
+    for r in caches().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
         let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
         let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
         // If there are several, use the jump nearest to the entry.
