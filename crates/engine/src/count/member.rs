@@ -9,7 +9,7 @@ use crate::family::kin::Kin;
 use crate::plan::candidate::Measured;
 use crate::plan::candidates::Candidates;
 use crate::session::restore;
-use crate::{CodeCache, Error, OptimizeOptions, Progress};
+use crate::{Error, OptimizeOptions, Progress};
 use std::time::Duration;
 use tracee::Pid;
 
