@@ -13,7 +13,7 @@ mod graph;
 use crate::direction::mix;
 use crate::step::{Flow, Pointer, Step};
 use addr::Avma;
-use code::Cfg;
+use code::{Cfg, InstId};
 use graph::{Away, Block, Graph, Out, To};
 use profile::Counts;
 
@@ -36,8 +36,8 @@ pub struct Routine<'a> {
 /// The destinations of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct Leads {
-    /// The index of the call or jump in [`Cfg::insts`].
-    pub inst: u32,
+    /// The call or jump.
+    pub inst: InstId,
     /// Known destinations, each with how often it was taken.
     pub to: Vec<(Avma, u64)>,
     /// How often control went to unknown destinations.

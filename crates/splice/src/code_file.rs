@@ -22,10 +22,13 @@ pub struct CodeFile {
     pub tail: Vec<u8>,
 }
 
+/// The parts of a code cache's file, each with its offset in it.
+pub type FileParts<'a> = [(u64, &'a [u8]); 3];
+
 impl CachePlan {
     /// Returns the parts of the file, by offset, and its size. `None` for a cache of anonymous memory.
     #[must_use]
-    pub fn file_parts(&self) -> Option<([(u64, &[u8]); 3], u64)> {
+    pub fn file_parts(&self) -> Option<(FileParts<'_>, u64)> {
         let tail = &self.file.as_ref()?.tail;
         let data = self.text_range().len();
         let end = data + self.data_len();

@@ -91,7 +91,7 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Replay(args) => capture::replay(args, out),
         Command::Profile { what } => profile::run(what, out),
         Command::Config { what: ConfigCommand::Check { file } } => {
-            Ok(out.told(config::check(file.as_deref(), out)))
+            Ok(out.finish(config::check(file.as_deref(), out)))
         }
         Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {

@@ -14,15 +14,13 @@ use code::Refusal;
 use emit::{Body, Fragments, Function, InlineSite, Output, Request, Stubs};
 use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
-use splice::{BLOB_OFFSET, CachePlan, Hole};
+use splice::{BLOB_OFFSET, CachePlan, Hole, Record};
 
 /// A generation that is ready to be installed, with facts about it.
 #[derive(Debug, Default)]
 pub struct Built {
     /// Its caches.
-    pub caches: Vec<CachePlan>,
-    /// For each cache, the free range in which it was placed.
-    pub rooms: Vec<AvmaRange>,
+    pub caches: Vec<BuiltCache>,
     /// The functions that were cloned, with their clones.
     pub cloned: Vec<(FuncId, Fragments)>,
     /// Functions that were not cloned after all.
@@ -33,15 +31,24 @@ pub struct Built {
     pub code_bytes: u64,
     /// All mappings, so that the anchor can be placed between them.
     pub holes: Vec<(AvmaRange, Hole)>,
-    /// The index in `caches` of the program's own cache.
-    pub main_cache: Option<usize>,
+}
+
+/// A cache that is ready to be installed.
+#[derive(Debug)]
+pub struct BuiltCache {
+    /// Its bytes and redirects.
+    pub plan: CachePlan,
+    /// The free range in which it was placed.
+    pub room: AvmaRange,
+    /// True if it has the clones of the program itself.
+    pub is_main: bool,
 }
 
 impl Built {
     /// Returns whether each cache, with later additions, still lies in the range that was free.
     #[must_use]
     pub fn fits(&self) -> bool {
-        self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
+        self.caches.iter().all(|cache| fits(&cache.plan, 0, cache.room))
     }
 
     /// Returns all reasons: for functions, and for entries alone.
@@ -50,17 +57,13 @@ impl Built {
     }
 
     fn take(&mut self, made: Made, is_main: bool) {
-        if is_main {
-            self.main_cache = Some(self.caches.len());
-        }
         self.code_bytes += made.plan.text.len() as u64;
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
         self.entries_refused.extend(made.entries_refused);
         self.holes.push((made.room, Hole::Plain));
         self.holes.sort_by_key(|(r, _)| r.start);
-        self.rooms.push(made.room);
-        self.caches.push(made.plan);
+        self.caches.push(BuiltCache { plan: made.plan, room: made.room, is_main });
     }
 }
 
@@ -161,7 +164,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, clones, style, holes, head, interrupt } = work;
+    let &Work { program, style, holes, head, interrupt, .. } = work;
     let members = function_order(members.to_vec(), style);
     let images = program.image().modules();
     let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
@@ -202,17 +205,7 @@ fn one_cache(
         }
     }
     out.data.extend(words.into_bytes());
-    records.sort_by_key(|r| r.at);
-    let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
-    if style.passes.has(Pass::Calls) {
-        records.extend(redirects::calls(clones.callers(), &entries, &taken));
-    }
-    if style.passes.has(Pass::Words) {
-        records.extend(redirects::words(program, &entries));
-    }
-
-    let records = redirects::lasting(program, &entries, records);
-
+    let records = with_calls(work, records, &entries);
     let maps = map_store::write(&out.clones);
     let counts =
         |c: &ToClone<'_>| matches!(c, ToClone::ToCount(c) if !c.counters.is_empty() || !c.watches.is_empty());
@@ -233,6 +226,21 @@ fn one_cache(
         notes,
     };
     Ok(Made { plan, room, cloned, refused, entries_refused })
+}
+
+/// Adds the redirects of calls and words to those of entries, and drops redirects that may outlive their
+/// destinations.
+fn with_calls(work: &Work<'_, '_>, mut records: Vec<Record>, entries: &FxHashMap<Avma, Avma>) -> Vec<Record> {
+    let &Work { program, clones, style, .. } = work;
+    records.sort_by_key(|r| r.at);
+    let taken: Vec<AvmaRange> = records.iter().map(Record::range).collect();
+    if style.passes.has(Pass::Calls) {
+        records.extend(redirects::calls(clones.callers(), entries, &taken));
+    }
+    if style.passes.has(Pass::Words) {
+        records.extend(redirects::words(program, entries));
+    }
+    redirects::lasting(program, entries, records)
 }
 
 /// How often place and size are adjusted to each other.
@@ -365,10 +373,9 @@ mod tests {
         let room = AvmaRange::new(Avma(0x20_0000), Avma(0x20_3000));
         assert_eq!(plan.data_len(), 0x2000);
         assert!(fits(&plan, 0, room) && !fits(&plan, 1, room));
-        let noted = |len| Built {
-            caches: vec![CachePlan { notes: vec![0; len], ..plan.clone() }],
-            rooms: vec![room],
-            ..Built::default()
+        let noted = |len| {
+            let plan = CachePlan { notes: vec![0; len], ..plan.clone() };
+            Built { caches: vec![BuiltCache { plan, room, is_main: true }], ..Built::default() }
         };
         assert!(noted(0x800).fits() && !noted(0x801).fits());
     }

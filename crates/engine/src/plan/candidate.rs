@@ -7,6 +7,7 @@
 
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
+use code::InstId;
 use profile::Counts;
 use std::ops::Deref;
 
@@ -58,8 +59,8 @@ pub struct Counted {
 /// The targets of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct SiteTargets {
-    /// The index of the call or jump in [`code::Cfg::insts`].
-    pub inst: u32,
+    /// The call or jump.
+    pub inst: InstId,
     /// The destinations with the number of observations, the most frequent first. Originals, never clones.
     pub callees: Vec<(Avma, u64)>,
     /// If its address comes from one register, the register's values; in the same form.

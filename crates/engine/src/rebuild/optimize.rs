@@ -9,11 +9,8 @@ use crate::count::prepare::{Found, with_installer};
 use crate::count::source::{self, Counts};
 use crate::debuggers::perf_map;
 use crate::family::kin::Kin;
-use crate::plan::candidates::Candidates;
-use crate::plan::laid_out::LaidOut;
 use crate::plan::lay_out::lay_out;
-use crate::plan::samples::Samples;
-use crate::rebuild::figures::Totals;
+use crate::rebuild::figures::Basis;
 use crate::rebuild::report::{Done, Figures, InForce, OptimizeReport};
 use crate::rebuild::reuse;
 use crate::records::notes::Notes;
@@ -120,7 +117,10 @@ fn rebuild(
         let profile = profile_store::take_down(program, &candidates.chosen, options, &taken);
         let laid_out = candidates.map(|counted| lay_out(program, counted, options.style()));
         options.interrupt.check()?;
-        let in_force = install(installer, &laid_out, samples, options, &profile, progress)?;
+        progress(Progress::Building);
+        let now = &Target::open(target.process.pid())?;
+        let basis = Basis { program, laid_out: &laid_out, samples, options, now };
+        let in_force = install(installer, &basis, &profile, progress)?;
         Ok(Done {
             took: begun.elapsed(),
             samples: samples.ips.len(),
@@ -138,32 +138,26 @@ fn rebuild(
 /// Builds and installs the clones. `profile` is kept in the target.
 fn install(
     installer: &Installer<'_, '_>,
-    laid_out: &Candidates<LaidOut>,
-    samples: &Samples,
-    options: &OptimizeOptions,
+    basis: &Basis<'_, '_>,
     profile: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<InForce, Error> {
-    progress(Progress::Building);
-    let now = Target::open(installer.target.process.pid())?;
-    let program = installer.program;
-    let totals = Totals::new(program, samples, options);
     // The figures are of the last build, which is the installed one.
     let last = Cell::new(Figures::default());
     let notes = |built: &Built| {
-        let figures = Figures::new(program, laid_out, built, &totals, samples, options, &now);
-        let notes = figures.notes(program, laid_out, built, options);
+        let figures = Figures::new(basis, built);
+        let notes = figures.notes(basis, built);
         last.set(figures);
         Notes { profile: profile.to_owned(), ..notes }.write()
     };
-    let wanted = Wanted { clones: Clones::ToRun(&laid_out.chosen), style: options.style(), notes: &notes };
-    let placed = installer.install(&now, wanted, progress)?;
+    let clones = Clones::ToRun(&basis.laid_out.chosen);
+    let wanted = Wanted { clones, style: basis.options.style(), notes: &notes };
+    let placed = installer.install(basis.now, wanted, progress)?;
     Ok(in_force(installer.target, placed, last.take()))
 }
 
 fn in_force(target: &Target, placed: Placed, figures: Figures) -> InForce {
-    let Placed { built, caches, mapped, report, files } = placed;
-    let main = built.main_cache.and_then(|i| caches.get(i));
+    let Placed { built, main, mapped, report, files } = placed;
     let huge_page = main.is_some_and(|c| {
         let text = c.text_range();
         splice::huge_wanted(c.text.len() as u64)

@@ -9,6 +9,7 @@
 //! original. A model (`loop_copies`) distributes the iterations of an unrolled loop over its copies.
 
 use crate::analyse::program::Program;
+use crate::build::caches::BuiltCache;
 use crate::build::map_store;
 use crate::plan::candidate::SiteTargets;
 use crate::plan::inlining;
@@ -113,12 +114,12 @@ impl Counted<'_> {
 pub(crate) fn of_caches(
     program: &Program<'_>,
     chosen: &[LaidOut],
-    caches: &[CachePlan],
+    caches: &[BuiltCache],
 ) -> Option<DynoReport> {
     let counted: FxHashMap<Avma, &LaidOut> =
         chosen.iter().filter(|c| c.is_counted()).map(|c| (c.analysed.cfg.entry, c)).collect();
-    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches
-        .iter()
+    let caches = || caches.iter().map(|c| &c.plan);
+    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches()
         .flat_map(|cache| {
             map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
         })
@@ -142,7 +143,7 @@ pub(crate) fn of_caches(
         })
         .collect();
     let mut jumps = Jumps::default();
-    for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
+    for r in caches().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
         let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
         let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
         // If there are several, use the jump nearest to the entry.
@@ -158,7 +159,7 @@ pub(crate) fn of_caches(
 /// virtual tables lead to clones.
 fn pointers(c: &LaidOut, in_tables: &FxHashSet<Avma>) -> FxHashMap<Avma, Vec<(Avma, u64)>> {
     let of_site = |s: &SiteTargets| {
-        let call = c.analysed.cfg.insts.get(s.inst as usize)?;
+        let call = c.analysed.cfg.insts.get(s.inst.index())?;
         Some((call.at, s.parts(1000).filter(|(callee, _)| !in_tables.contains(callee)).collect()))
     };
     c.targets.iter().filter_map(of_site).collect()

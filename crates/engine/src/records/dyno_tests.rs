@@ -180,7 +180,7 @@ fn a_call_through_a_redirect_adds_a_jump() {
         let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], cfg.entry.0, DecoderOptions::NONE).decode();
         dyno(&[clone], &[(cfg.entry, jump)].into_iter().collect(), &|_| false).after
     };
-    let (to_clone, through_redirect) = (after(Vec::new()), after(vec![0]));
+    let (to_clone, through_redirect) = (after(Vec::new()), after(vec![code::InstId(0)]));
     assert_eq!(
         (to_clone.calls, to_clone.taken_branches, to_clone.instructions, to_clone.lines),
         (10, 0, 20, 1)

@@ -76,6 +76,9 @@ impl Placement {
     }
 }
 
+/// What two cores share if it is the same for both.
+type Shared = fn(&Core) -> (usize, usize);
+
 fn half(cores: &[Core]) -> (Vec<Core>, Vec<Core>) {
     let threads: usize = cores.iter().map(|c| c.cpus.len()).sum();
     if threads < 4 || cores.len() < 2 {
@@ -84,9 +87,8 @@ fn half(cores: &[Core]) -> (Vec<Core>, Vec<Core>) {
     let middle = cores.len() / 2;
     // A cut at most a sixth of all cores away from the middle still leaves both sides enough.
     let near = cores.len() / 6;
-    let keys: [fn(&Core) -> (usize, usize); 3] =
-        [|c| (c.socket, 0), |c| (c.socket, c.node), |c| (c.socket, c.cache)];
-    let is_edge = |at: usize, key: fn(&Core) -> (usize, usize)| {
+    let keys: [Shared; 3] = [|c| (c.socket, 0), |c| (c.socket, c.node), |c| (c.socket, c.cache)];
+    let is_edge = |at: usize, key: Shared| {
         let key_at = |i: usize| cores.get(i).map(key);
         at > 0 && at < cores.len() && key_at(at - 1) != key_at(at)
     };

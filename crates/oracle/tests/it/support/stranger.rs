@@ -209,7 +209,7 @@ fn evaluate(
     regs: &Values,
     first: Option<u64>,
 ) -> Result<u64, String> {
-    let mut evaluation = expression.clone().evaluation(encoding);
+    let mut evaluation = expression.evaluation(encoding);
     if let Some(first) = first {
         evaluation.set_initial_value(first);
     }
