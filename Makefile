@@ -28,6 +28,7 @@ bench: setup
 	bench/stops.py
 	bench/guest_gain.py unwinding
 	bench/watching.py
+	bench/family.py
 	bench/passes.py
 
 # The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.

@@ -26,6 +26,11 @@ APART uint64_t visit(const Base &b, uint64_t x, int n) {
     return x;
 }
 
+APART uint64_t steps(uint64_t (*step)(uint64_t, unsigned), uint64_t x, int n) {
+    while (n--) x = step(x, 10);
+    return x;
+}
+
 static uint64_t with(const char *path, uint64_t x, int calls) {
     void *library = dlopen(path, RTLD_NOW);
     if (!library) guest_fail("dlopen: %s", dlerror());
@@ -36,7 +41,7 @@ static uint64_t with(const char *path, uint64_t x, int calls) {
     auto thrower = reinterpret_cast<uint64_t (*)(uint64_t)>(dlsym(library, "plugin_throw"));
     CHECK(step && thrower);
     Base *b = make();
-    for (int i = 0; i < calls; i++) x = visit(*b, step(b->other(x), 40), 50);
+    for (int i = 0; i < calls; i++) x = visit(*b, steps(step, b->other(x), 4), 50);
     for (int i = 0; i < 20; i++) {
         try {
             x = thrower(mix(x, i));

@@ -265,8 +265,8 @@ static uint64_t round_once() {
         CHECK(jobs[i].unwound == 3);
     }
     // A test that counts rounds sets GUEST_TELLS.
-    static bool tells = getenv("GUEST_TELLS") != nullptr;
-    if (tells) fprintf(stderr, "round\nlongest wait %.3f s\n", longest.load());
+    static bool verbose = getenv("GUEST_TELLS") != nullptr;
+    if (verbose) fprintf(stderr, "round\nlongest wait %.3f s\n", longest.load());
     return x;
 }
 

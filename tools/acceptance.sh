@@ -44,6 +44,7 @@ else
     run python3 tools/server-test.py --seconds 30 --toggles 10
     run python3 tools/server-test.py --crash
 fi
+run python3 tools/family-test.py
 run tools/realworld.sh "$form"
 if ((failed)); then
     echo "acceptance: $failed of the runs above failed" >&2

@@ -118,7 +118,7 @@ def lives(program: Path, until: float, rng: random.Random, tally: Tally, alive: 
             guest = run(program, seconds)
             alive[program] = guest.pid
             one_life(guest, seconds, wanted, rng, tally)
-    except Exception as e:  # noqa: BLE001: whatever it is, it is told
+    except Exception as e:  # noqa: BLE001: whatever it is, it is reported
         with tally.lock:
             tally.wrong.append(f"{program.name}: {e!r}")
     finally:
@@ -170,7 +170,7 @@ def soak(args: argparse.Namespace, folder: Path) -> None:
         with Load(server.socket, "oltp_read_write", 2, None, TABLES, ROWS) as load:
             for t in threads:
                 t.start()
-            next_told = 0.0
+            next_line = 0.0
             while any(t.is_alive() for t in threads) and not tally.wrong:
                 time.sleep(1)
                 now = time.monotonic()
@@ -184,8 +184,8 @@ def soak(args: argparse.Namespace, folder: Path) -> None:
                             tally.wrong.append(f"{pid} stays stopped")
                     else:
                         stuck.pop(pid, None)
-                if now >= next_told:
-                    next_told = now + 60
+                if now >= next_line:
+                    next_line = now + 60
                     resident, files, tasks, zombies = sizes[-1][1]
                     print(
                         f"{(until - now) / 60:5.1f} min left: {tally.ended} ended, {tally.killed} killed, {tally.toggled} undo or "
@@ -221,17 +221,17 @@ def soak(args: argparse.Namespace, folder: Path) -> None:
 def rebuilt(daemon: Daemon) -> set[str]:
     """Returns the programs for which clones were made, from the daemon's log: some targets live for seconds
     only."""
-    told = re.findall(r'clones hold .* exe="([^"]*)" state="optimized"', daemon.log.read_text())
-    return {Path(exe).name for exe in told}
+    found = re.findall(r'clones hold .* exe="([^"]*)" state="optimized"', daemon.log.read_text())
+    return {Path(exe).name for exe in found}
 
 
 def reasons(daemon: Daemon, names: set[str]) -> str:
     """Returns what the daemon logged of programs, and how often."""
     said: Counter[str] = Counter()
     for line in daemon.log.read_text().splitlines():
-        told = re.search(r'(?:INFO|WARN) (.*) pid=.*exe="[^"]*/([^"/]*)" state="(\w+)"', line)
-        if told and told[2] in names:
-            said[f"{told[2]} {told[3]}: {told[1]}"] += 1
+        found = re.search(r'(?:INFO|WARN) (.*) pid=.*exe="[^"]*/([^"/]*)" state="(\w+)"', line)
+        if found and found[2] in names:
+            said[f"{found[2]} {found[3]}: {found[1]}"] += 1
     return "; ".join(f"{n} times {what}" for what, n in said.most_common(10))
 
 

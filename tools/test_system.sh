@@ -58,7 +58,7 @@ inside() {
     # The daemon first compares, to see whether the clones gain.
     local tries
     for ((tries = 0; tries < 90; tries++)); do
-        journalctl --no-pager -u whet | grep -q 'work per user CPU second\|could not be told' && break
+        journalctl --no-pager -u whet | grep -q 'work per user CPU second\|could not be measured' && break
         sleep 1
     done
     shown whet status

@@ -98,16 +98,16 @@ pub fn analyse(input: &Input<'_>) -> Result<Cfg, Refusal> {
     let mut known: FxHashMap<Avma, Known> = FxHashMap::default();
     let mut dropped: FxHashSet<Avma> = FxHashSet::default();
     let mut cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
-    let mut settled = !table::has_candidates(&cfg);
+    let mut complete = !table::has_candidates(&cfg);
     let mut rounds = 0;
-    while !settled && rounds < MAX_ROUNDS {
+    while !complete && rounds < MAX_ROUNDS {
         rounds += 1;
-        settled = table::round(&cfg, input, &mut ex, &mut known, &mut dropped)?;
+        complete = table::round(&cfg, input, &mut ex, &mut known, &mut dropped)?;
         cfg = graph::build(input.entry, input.landing_pads, &ex, &known);
     }
     graph::prune(&mut cfg);
     // Without a fixpoint nothing is proven: an edge may be missing.
-    if settled && !cfg.tables.is_empty() {
+    if complete && !cfg.tables.is_empty() {
         table::prove(&mut cfg, &known);
     }
     stack_check(&cfg, input.rows)?;

@@ -22,6 +22,24 @@ impl BlockId {
     }
 }
 
+/// An instruction of a function, by its index in [`Cfg::insts`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct InstId(pub u32);
+
+impl InstId {
+    /// Returns its index in [`Cfg::insts`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Returns the id that follows.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 /// The destination of a branch or fall-through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dest {
@@ -182,14 +200,14 @@ pub struct JumpTable {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableLoad {
     /// The reading instruction (for `jmp [table+idx*8]` the jump itself).
-    pub inst: u32,
+    pub inst: InstId,
     /// For [`TableForm::Relative4`] and a load through a register: the constant in the base register at the
     /// load. The clone's displacement is `new table - base_value`. `None`: the displacement is the absolute
     /// table address.
     pub base_value: Option<Avma>,
     /// From the load to the jump, registers differ from the original's (they hold a clone address). No thread
-    /// may be moved between the two copies there. Instruction indices, half-open: `inst + 1 ..= jump`.
-    pub differs: (u32, u32),
+    /// may be moved between the two copies there. Half-open: `inst + 1 ..= jump`.
+    pub differs: (InstId, InstId),
 }
 
 /// A function's graph.
@@ -209,7 +227,25 @@ pub struct Cfg {
     pub functions: Vec<Avma>,
 }
 
+impl Block {
+    /// Returns the ids of its instructions.
+    pub fn inst_ids(&self) -> impl DoubleEndedIterator<Item = InstId> + use<> {
+        self.insts.clone().map(InstId)
+    }
+
+    /// Returns the id of its last instruction.
+    #[must_use]
+    pub fn last_inst(&self) -> Option<InstId> {
+        self.insts.end.checked_sub(1).map(InstId)
+    }
+}
+
 impl Cfg {
+    /// Returns all its instructions with their ids.
+    pub fn numbered_insts(&self) -> impl Iterator<Item = (InstId, &Inst)> {
+        (0u32..).map(InstId).zip(&self.insts)
+    }
+
     /// Returns all its blocks, in the order of their numbers.
     pub fn block_ids(&self) -> impl Iterator<Item = BlockId> + use<> {
         (0u32..).take(self.blocks.len()).map(BlockId)

@@ -111,7 +111,7 @@ pub fn merge(input: &MergeInput) -> Extents {
     let mut merger = Merger { input, states: Vec::new(), overlapping: 0, empty: 0 };
     merger.drop_unsound();
     let open = merger.candidates();
-    merger.settle(open);
+    merger.decide(open);
     merger.finish()
 }
 
@@ -229,7 +229,7 @@ impl Merger<'_, '_> {
     /// Finds the parents. Each round decides the fragments whose sources are all decided. Some fragments wait
     /// for each other in a ring. If only one function enters the ring, they belong to this function. Else the
     /// fragments most like functions become functions.
-    fn settle(&mut self, mut open: Vec<Candidate>) {
+    fn decide(&mut self, mut open: Vec<Candidate>) {
         while !open.is_empty() {
             let before = open.len();
             open.retain(|c| match self.parent(c) {

@@ -89,7 +89,7 @@ fn split(order: &[u32], ex: &Explorer<'_>) -> Vec<Vec<u32>> {
     runs
 }
 
-/// Removes unreachable blocks: code to which a guessed table led before the guess was dropped.
+/// Removes unreachable blocks: code that a guessed table reached before the guess was dropped.
 pub(crate) fn prune(cfg: &mut Cfg) {
     let mut keep = vec![false; cfg.blocks.len()];
     let mut work: Vec<usize> =

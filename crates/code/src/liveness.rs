@@ -2,7 +2,7 @@
 //!
 //! Covers general registers and status flags only; vector registers are not needed.
 
-use crate::{BlockId, Cfg, Dest, Term};
+use crate::{BlockId, Cfg, Dest, InstId, Term};
 use addr::Avma;
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
@@ -182,15 +182,15 @@ impl Liveness {
         self.block_in[b.index()]
     }
 
-    /// Returns the live set before an instruction (by its index in [`Cfg::insts`]).
+    /// Returns the live set before an instruction.
     #[must_use]
-    pub fn live_before(&self, inst: u32) -> Live {
-        self.before[inst as usize]
+    pub fn live_before(&self, inst: InstId) -> Live {
+        self.before[inst.index()]
     }
 
     /// Returns the flags that are live before an instruction, as `RflagsBits`.
     #[must_use]
-    pub fn flags_live_before(&self, inst: u32) -> u16 {
+    pub fn flags_live_before(&self, inst: InstId) -> u16 {
         self.live_before(inst).flags
     }
 }

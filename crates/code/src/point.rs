@@ -90,8 +90,8 @@ impl Point {
 /// Returns the best spot of a block, behind at least `from` of its instructions.
 fn in_block(cfg: &Cfg, block: &Block, from: u32, liveness: &Liveness) -> Option<Spot> {
     let mut best: Option<Spot> = None;
-    for (skip, inst) in (0u32..).zip(block.insts.clone()) {
-        let i = &cfg.insts.get(inst as usize)?.decoded;
+    for (skip, inst) in (0u32..).zip(block.inst_ids()) {
+        let i = &cfg.insts.get(inst.index())?.decoded;
         // Direct calls enter behind an `endbr64`.
         let marked = i.code() == Code::Endbr64 && block.insts.len() > 1;
         match unnoticed(liveness.live_before(inst)).filter(|_| !marked && skip >= from) {

@@ -19,7 +19,7 @@
 //! redirect. A path without such an instruction is still right: it runs in the original.
 
 use crate::liveness::Liveness;
-use crate::{BlockId, Cfg, Dest, Point, Spot, Term};
+use crate::{BlockId, Cfg, Dest, InstId, Point, Spot, Term};
 use addr::{Addr, AvmaRange};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -81,12 +81,12 @@ impl SiteForm {
 /// An instruction that can carry a redirect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RedirectSite {
-    /// The instruction, by its index in [`Cfg::insts`].
-    pub inst: u32,
+    /// The instruction.
+    pub inst: InstId,
     /// The way in which it carries the redirect.
     pub form: SiteForm,
-    /// The original instruction to whose clone the redirect leads, by its index in [`Cfg::insts`].
-    pub leads_to: u32,
+    /// The original instruction to whose clone the redirect leads.
+    pub leads_to: InstId,
     /// The bytes that change: none of them is the first of an instruction.
     pub range: AvmaRange,
 }
@@ -175,7 +175,7 @@ struct Search<'a> {
     is_cloned: &'a dyn Fn(BlockId) -> bool,
     is_free: &'a dyn Fn(AvmaRange) -> bool,
     /// The edges whose branch displacement is a site.
-    led: Vec<(BlockId, u32)>,
+    displaced: Vec<(BlockId, u32)>,
     found: RedirectSites,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
         is_cloned: &'a dyn Fn(BlockId) -> bool,
         is_free: &'a dyn Fn(AvmaRange) -> bool,
     ) -> Self {
-        Self { cfg, is_cloned, is_free, led: Vec::new(), found: RedirectSites::default() }
+        Self { cfg, is_cloned, is_free, displaced: Vec::new(), found: RedirectSites::default() }
     }
 
     fn found(mut self) -> RedirectSites {
@@ -211,11 +211,11 @@ impl<'a> Search<'a> {
             if self.jump_in(b) {
                 continue;
             }
-            let led = self.displacement_at(b);
+            let displaced = self.displacement_at(b);
             let (mut index, mut leaves) = (0, false);
             self.cfg.successors(b, |to| {
                 match to {
-                    _ if led == Some(index) => self.led.push((b, index)),
+                    _ if displaced == Some(index) => self.displaced.push((b, index)),
                     Dest::Block(next) => left.push_back(next),
                     Dest::Outside(_) => leaves = true,
                 }
@@ -230,7 +230,7 @@ impl<'a> Search<'a> {
     /// Finds the points from which control continues to a site: the blocks without a site from which a site
     /// can be reached, and their edges on the way.
     fn find_passed(&mut self, seen: &[BlockId]) {
-        let mut goes_on: FxHashSet<BlockId> = self.led.iter().map(|l| l.0).collect();
+        let mut goes_on: FxHashSet<BlockId> = self.displaced.iter().map(|l| l.0).collect();
         let edges: Vec<(BlockId, u32, Dest)> = seen
             .iter()
             .filter(|b| !self.found.skipped.contains_key(b))
@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
             for &(from, index, to) in &edges {
                 let Dest::Block(next) = to else { continue };
                 let reaches = self.found.skipped.contains_key(&next) || goes_on.contains(&next);
-                if reaches || self.led.contains(&(from, index)) {
+                if reaches || self.displaced.contains(&(from, index)) {
                     goes_on.insert(from);
                     self.found.passed.insert(Point::Edge { from, index });
                 }
@@ -263,10 +263,9 @@ impl<'a> Search<'a> {
     /// one.
     fn jump_in(&mut self, b: BlockId) -> bool {
         let cfg = self.cfg;
-        let insts = cfg.blocks[b.index()].insts.clone();
-        let first = insts.start;
-        let site = insts.filter_map(|inst| {
-            let i = cfg.insts.get(inst as usize)?;
+        let block = &cfg.blocks[b.index()];
+        let site = block.inst_ids().filter_map(|inst| {
+            let i = cfg.insts.get(inst.index())?;
             let form = SiteForm::behind(*i.bytes.as_slice().first()?)?;
             let range = AvmaRange::with_len(i.at.add(1), form.changed_bytes());
             // The displacement of a branch is a site of its own, which another generation may change.
@@ -275,7 +274,7 @@ impl<'a> Search<'a> {
             fits.then_some(RedirectSite { inst, form, leads_to: inst, range })
         });
         let Some(site) = { site }.next() else { return false };
-        self.found.skipped.insert(b, site.inst - first);
+        self.found.skipped.insert(b, site.inst.0 - block.insts.start);
         self.found.sites.push(site);
         true
     }
@@ -289,11 +288,11 @@ impl<'a> Search<'a> {
         else {
             return None;
         };
-        let inst = block.insts.end.checked_sub(1)?;
-        let i = cfg.insts.get(inst as usize)?;
+        let inst = block.last_inst()?;
+        let i = cfg.insts.get(inst.index())?;
         let form = SiteForm::Displacement;
         let range = AvmaRange::new(i.end().sub(form.changed_bytes()), i.end());
-        let leads_to = cfg.blocks.get(to.index())?.insts.start;
+        let leads_to = InstId(cfg.blocks.get(to.index())?.insts.start);
         i.branches_to()?;
         if !(self.is_cloned)(to) || self.differs(leads_to) || !(self.is_free)(range) {
             return None;
@@ -304,7 +303,7 @@ impl<'a> Search<'a> {
 
     /// Returns whether a register differs between original and clone at an instruction: see
     /// [`crate::TableLoad::differs`].
-    fn differs(&self, inst: u32) -> bool {
+    fn differs(&self, inst: InstId) -> bool {
         let loads = self.cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.map(|load| load.differs).any(|(from, to)| (from..to).contains(&inst))
     }

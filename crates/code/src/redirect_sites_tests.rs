@@ -23,7 +23,7 @@ fn the_first_instruction_with_a_rex_prefix_and_room_for_a_jump() {
     let found = all(&cfg(PROLOGUE));
     assert_eq!(places(&found), [(SiteForm::Jump, 5, 9)]);
     assert!(found.complete);
-    assert_eq!((found.sites[0].inst, found.sites[0].leads_to), (2, 2));
+    assert_eq!((found.sites[0].inst, found.sites[0].leads_to), (InstId(2), InstId(2)));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_long_conditional_jump_leads_to_the_clone_of_its_destination() {
     let cfg = cfg(FORKS);
     let found = all(&cfg);
     assert_eq!(places(&found), [(SiteForm::Displacement, 4, 7)]);
-    assert_eq!(cfg.insts[found.sites[0].leads_to as usize].at, Avma(0x1009));
+    assert_eq!(cfg.insts[found.sites[0].leads_to.index()].at, Avma(0x1009));
     assert!(!found.complete, "b1 returns in the original");
     // Not to a block that is not cloned.
     let without = redirect_sites(&cfg, &|b| b != BlockId(2), &|_| true);

@@ -324,15 +324,16 @@ impl Verifier<'_> {
             return;
         };
         let insts = &cfg.blocks[reader].insts;
-        let Some(inst) = usize::try_from(load.inst).ok().and_then(|i| cfg.insts.get(i)) else {
-            self.fail(Place::Table(t), Rule::TableLoad, format!("there is no instruction {}", load.inst));
+        let Some(inst) = cfg.insts.get(load.inst.index()) else {
+            self.fail(Place::Table(t), Rule::TableLoad, format!("there is no instruction {}", load.inst.0));
             return;
         };
-        if !insts.contains(&load.inst) {
+        if !insts.contains(&load.inst.0) {
             self.fail(Place::Table(t), Rule::TableLoad, format!("the load is not in b{reader}, the jump is"));
         }
-        if load.differs != (load.inst.saturating_add(1), insts.end) {
-            let message = format!("registers differ in {:?}, the jump ends {insts:?}", load.differs);
+        let (from, to) = load.differs;
+        if (from, to.0) != (load.inst.next(), insts.end) {
+            let message = format!("registers differ in {}..{}, the jump ends {insts:?}", from.0, to.0);
             self.fail(Place::Table(t), Rule::TableLoad, message);
         }
         let decoded = &inst.decoded;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Block, BlockId, Inst, InstBytes, parse};
+use crate::{Block, BlockId, Inst, InstBytes, InstId, parse};
 use iced_x86::ConditionCode;
 
 /// Every kind of block end, a table, a second part, a landing pad.
@@ -193,14 +193,14 @@ fn table_loads() {
     let load =
         |change: fn(&mut crate::TableLoad)| broken(|c| change(c.tables[0].cloneable.as_mut().unwrap()));
     let rule = [(Place::Table(0), Rule::TableLoad)];
-    assert_eq!(load(|l| l.inst = 4), rule);
-    assert_eq!(load(|l| l.inst = 0), rule);
-    assert_eq!(load(|l| l.inst = 2), rule);
-    assert_eq!(load(|l| l.inst = u32::MAX), rule);
+    assert_eq!(load(|l| l.inst = InstId(4)), rule);
+    assert_eq!(load(|l| l.inst = InstId(0)), rule);
+    assert_eq!(load(|l| l.inst = InstId(2)), rule);
+    assert_eq!(load(|l| l.inst = InstId(u32::MAX)), rule);
     assert_eq!(load(|l| l.base_value = None), rule);
     assert_eq!(load(|l| l.base_value = Some(Avma(0x3004))), rule);
-    assert_eq!(load(|l| l.differs.0 = 5), rule);
-    assert_eq!(load(|l| l.differs.1 = 5), rule);
+    assert_eq!(load(|l| l.differs.0 = InstId(5)), rule);
+    assert_eq!(load(|l| l.differs.1 = InstId(5)), rule);
     // A second switch on the same table.
     assert_eq!(broken(|c| c.blocks[7].term = Term::Switch { table: 0 }), rule);
 }
@@ -227,7 +227,7 @@ fn any_graph_gives_violations_not_panics() {
                 4 => c.blocks[b].term = Term::Fall { next: d },
                 5 => c.tables[0].targets.push(d),
                 6 => c.tables[0].at = a,
-                7 => c.tables[0].cloneable.as_mut().unwrap().inst = n,
+                7 => c.tables[0].cloneable.as_mut().unwrap().inst = InstId(n),
                 8 => c.parts.push(AvmaRange::new(a, Avma(u.arbitrary()?))),
                 _ => c.insts[usize::try_from(n).unwrap() % 13].at = a,
             }

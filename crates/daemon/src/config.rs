@@ -5,6 +5,7 @@
 
 use crate::drop_ins;
 use crate::units::{Bytes, Hours, Span};
+use engine::CodeCache;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -79,6 +80,8 @@ pub struct Profiling {
     pub counting: Span,
     /// The address space for all clones of one target. Bytes.
     pub memory_cap: Bytes,
+    /// The memory of clones: `anonymous`, or `file`.
+    pub code_cache: CodeCache,
 }
 
 /// When a target is rebuilt.
@@ -202,7 +205,12 @@ impl Default for Take {
 
 impl Default for Profiling {
     fn default() -> Self {
-        Self { sampling: seconds(6), counting: seconds(1), memory_cap: Bytes(128 << 20) }
+        Self {
+            sampling: seconds(6),
+            counting: seconds(1),
+            memory_cap: Bytes(128 << 20),
+            code_cache: CodeCache::default(),
+        }
     }
 }
 

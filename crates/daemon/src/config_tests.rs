@@ -36,6 +36,7 @@ fn the_shipped_file_equals_the_defaults() {
         "sampling",
         "counting",
         "memory_cap",
+        "code_cache",
         "share_drop_percent",
         "drift_percent",
         "min_interval",
@@ -56,7 +57,7 @@ fn the_shipped_file_equals_the_defaults() {
         "metrics",
         "optimize_once",
     ] {
-        assert!(all.lines().any(|l| l.split(" = ").next() == Some(key)), "{key} is not told of");
+        assert!(all.lines().any(|l| l.split(" = ").next() == Some(key)), "{key} is not documented");
         let man = include_str!("../../../packaging/whet.toml.5");
         let named = |l: &str| l.strip_prefix(".BR ").and_then(|l| l.split(' ').next()) == Some(key);
         assert!(man.lines().any(named), "{key} is not in the man page");

@@ -80,6 +80,7 @@ impl Daemon {
             sampling: profiling.sampling.0,
             counting: profiling.counting.0,
             memory_cap: profiling.memory_cap.0,
+            code_cache: profiling.code_cache,
             judging: self.config.harm.within.0,
             profile: build_id.map(|id| self.store.profile(id)),
             aggregate: build_id.and_then(|id| self.exchange.usable(id)).map(|(path, _)| path),

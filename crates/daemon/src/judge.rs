@@ -36,7 +36,7 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
     };
     let options = Options { rounds, window: WINDOW, interrupt: interrupt.clone(), ..Options::default() };
     match measure::paired(pid, &options, &mut work, &mut |_| {}) {
-        Ok(report) => Ok(told(&report)),
+        Ok(report) => Ok(outcome(&report)),
         // For example, another command undid, redid or optimized the target meanwhile. The other command's
         // change stands.
         Err(measure::Error::Engine(e)) => Err(e),
@@ -50,7 +50,7 @@ pub(crate) fn judge(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<O
 
 /// Returns the outcome of a report. It uses user CPU time if the kernel reports this time, because a layout
 /// can change nothing else.
-fn told(report: &Report) -> Outcome {
+fn outcome(report: &Report) -> Outcome {
     let figure = report.user_cpu_factor.or(report.combined_improvement_factor);
     match figure.filter(|_| report.can_tell) {
         Some(Estimate { value, low, high }) => {

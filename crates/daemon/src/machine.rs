@@ -491,7 +491,7 @@ impl Target {
         self.judged = true;
         self.verdict = verdict;
         let Some(v) = verdict else {
-            self.reason = format!("{}; whether it pays could not be told: {why}", self.reason);
+            self.reason = format!("{}; the gain could not be measured: {why}", self.reason);
             return;
         };
         let text = format!("work per user CPU second x{:.2} ({:.2}-{:.2})", v.factor, v.low, v.high);
@@ -556,7 +556,7 @@ impl Target {
         if job == Job::Judge {
             self.judged = true;
             self.undone_by = Some(By::Whet);
-            self.reason = format!("whether it pays could not be told: {message}");
+            self.reason = format!("the gain could not be measured: {message}");
             return;
         }
         if job == Job::Check {

@@ -116,12 +116,12 @@ pub fn write_lightly(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, bytes, |_| Ok(()))
 }
 
-fn write_beside(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+fn write_beside(path: &Path, bytes: &[u8], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     engine::whole_file::replace(path, Path::new(&beside), 0o666, |file| {
         file.write_all(bytes)?;
-        settle(file)
+        prepare(file)
     })
 }
 

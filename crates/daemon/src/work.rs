@@ -6,7 +6,7 @@ use crate::judge;
 use crate::machine::{Job, Layout, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
-use engine::{Error, ExitCode, Interrupt, OptimizeOptions, Pid, Progress};
+use engine::{CodeCache, Error, ExitCode, Interrupt, OptimizeOptions, Pid, Progress};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -37,6 +37,8 @@ pub struct Order {
     pub counting: Duration,
     /// The most address space for clones. Bytes.
     pub memory_cap: u64,
+    /// The memory of clones.
+    pub code_cache: CodeCache,
     /// The time for a comparison.
     pub judging: Duration,
     /// The file of the profile of the target's build. The worker reads and writes it.
@@ -114,6 +116,7 @@ impl Order {
             sampling: self.sampling,
             counting: Some(self.counting).filter(|c| !c.is_zero()),
             memory_cap: Some(self.memory_cap),
+            code_cache: self.code_cache,
             prefer_earlier: fresh,
             ..OptimizeOptions::default()
         };
@@ -161,6 +164,7 @@ impl Order {
             interrupt: interrupt.clone(),
             profile,
             memory_cap,
+            code_cache: self.code_cache,
             ..OptimizeOptions::default()
         };
         match self.optimize_by(&options) {

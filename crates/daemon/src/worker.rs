@@ -197,6 +197,7 @@ mod tests {
             sampling: Duration::ZERO,
             counting: Duration::ZERO,
             memory_cap: 0,
+            code_cache: engine::CodeCache::default(),
             judging: Duration::ZERO,
             profile: None,
             aggregate: None,

@@ -152,14 +152,19 @@ impl<'a> Job<'a> {
 /// Addresses for all jobs.
 struct Round<'a> {
     request: &'a Request<'a>,
-    /// For each job the ranges of its fragments.
-    fragments: Vec<Vec<AvmaRange>>,
-    /// For each job the addresses of its tables and constants.
-    data: Vec<DataPlaces>,
+    /// For each job its addresses.
+    places: Vec<JobPlaces>,
     /// Bytes of the text, and of tables and constants.
     text_len: usize,
     data_len: usize,
     clones: Clones<'a>,
+}
+
+/// The addresses of one job.
+struct JobPlaces {
+    fragments: Vec<AvmaRange>,
+    /// The addresses of its tables and constants.
+    data: DataPlaces,
 }
 
 /// A clone that fits at its address.
@@ -182,33 +187,34 @@ impl<'a> Round<'a> {
         let (fragments, text_len) = zones::place(request.text_at, &sizes);
         let text_len = usize::try_from(text_len).unwrap_or(usize::MAX);
         let mut data_len = 0;
-        let mut data = Vec::with_capacity(jobs.len());
+        let mut places = Vec::with_capacity(jobs.len());
+        let rests = rests(jobs, &fragments);
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
-        for (job, fragments) in jobs.iter().zip(&fragments) {
+        for (job, fragments) in jobs.iter().zip(fragments) {
             let f = &job.f;
             here.extend(fragments.first().map(|first| (f.cfg.entry, Entrance::of(f, first.start))));
-            let places = job.plan.tables.iter().map(|t| {
+            let tables = job.plan.tables.iter().map(|t| {
                 let at = request.data_at.add(data_len as u64);
                 data_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
                 at
             });
-            let tables = places.collect();
-            data.push(DataPlaces { tables, constants: request.data_at.add(data_len as u64) });
+            let tables = tables.collect();
+            let data = DataPlaces { tables, constants: request.data_at.add(data_len as u64) };
+            places.push(JobPlaces { fragments, data });
             data_len += 8 * job.plan.constants.len();
         }
-        let rests = rests(jobs, &fragments);
         // No table or clone may be out of reach of the first. The unwind tables are checked once they exist.
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
         let Request { known, stubs, constant, .. } = *request;
         let clones = Clones { here, rests, known, stubs, constant };
-        Ok(Self { request, fragments, data, text_len, data_len, clones })
+        Ok(Self { request, places, text_len, data_len, clones })
     }
 
     fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
-        let places = &self.data[i];
-        let fragments = Fragments::new(&self.fragments[i]).ok_or(Refusal::RoundTrip)?;
+        let JobPlaces { fragments, data: places } = &self.places[i];
+        let fragments = Fragments::new(fragments).ok_or(Refusal::RoundTrip)?;
         let clone = encode(&job.f, &job.plan, &job.offsets, fragments, places, &self.clones)?;
         // INVARIANT(one-to-one)
         let map =

@@ -9,7 +9,7 @@ use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
 use crate::{inline, table};
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, Dest, Refusal};
+use code::{BlockId, Cfg, Dest, InstId, Refusal};
 use iced_x86::Code;
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -110,7 +110,7 @@ pub(crate) struct Encoded {
     /// The map's entries, in clone order.
     pub(crate) entries: Vec<Entry>,
     /// For each entry the index of the original instruction that was copied or dropped.
-    pub(crate) insts: Vec<Option<u32>>,
+    pub(crate) insts: Vec<Option<InstId>>,
     /// The bytes of each table of the plan.
     pub(crate) tables: Vec<Vec<u8>>,
     /// [`crate::CloneInfo::entrances`].
@@ -123,7 +123,7 @@ pub(crate) struct Fragment<'a> {
     pub(crate) range: AvmaRange,
     pub(crate) bytes: &'a [u8],
     pub(crate) entries: &'a [Entry],
-    pub(crate) insts: &'a [Option<u32>],
+    pub(crate) insts: &'a [Option<InstId>],
     /// The position of its first byte.
     from: u32,
 }
@@ -211,7 +211,7 @@ pub(crate) fn encode(
     }
     for &(inst, item) in &plan.entrances {
         let at = offsets.get(item as usize).ok_or(Refusal::RoundTrip)?;
-        let original = f.cfg.insts.get(inst as usize).ok_or(Refusal::RoundTrip)?.at;
+        let original = f.cfg.insts.get(inst.index()).ok_or(Refusal::RoundTrip)?.at;
         e.out.entrances.push((original, e.out.fragments.address(*at)));
     }
     Ok(e.out)
@@ -249,7 +249,7 @@ impl Encoder<'_> {
         self.entry(offset, item, link);
         let end = self.out.fragments.address(offset).add(u64::from(item.len));
         let start = self.out.bytes.len();
-        let copied = item.inst.map(|i| &self.f.cfg.insts[i as usize]);
+        let copied = item.inst.map(|i| &self.f.cfg.insts[i.index()]);
         if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip { .. }, Some(i)) =
             (item.kind, copied)
         {

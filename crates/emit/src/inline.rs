@@ -19,7 +19,7 @@ use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_
 use crate::plan::{Builder, disp32_at};
 use crate::request::{Guard, InlineSite};
 use addr::Avma;
-use code::{Inst, Refusal};
+use code::{Inst, InstId, Refusal};
 use iced_x86::{Code, Instruction, Register};
 
 /// Size of a comparison of a register with a word in memory. Bytes.
@@ -44,8 +44,8 @@ pub fn table_call(i: &Instruction) -> Option<(u8, u64)> {
 
 /// Out-of-line code for one call, behind all other code of the clone.
 pub(crate) struct OutOfLine {
-    /// The call, by its index in [`code::Cfg::insts`].
-    call: u32,
+    /// The call.
+    call: InstId,
     what: Aside,
     /// The labels from which this code is entered and to which it returns, by their indices in
     /// [`crate::items::Plan::labels`].
@@ -69,7 +69,7 @@ pub(crate) fn compare(register: u8) -> [u8; 3] {
 impl Builder<'_> {
     /// Plans an inlined or guarded call; returns `false` if the call can be neither.
     pub(crate) fn inline_call(&mut self, s: &InlineSite<'_>) -> Result<bool, Refusal> {
-        let Some(inst) = self.f.cfg.insts.get(s.call as usize) else { return Ok(false) };
+        let Some(inst) = self.f.cfg.insts.get(s.call.index()) else { return Ok(false) };
         let body = s.body.and_then(parts);
         let push = |b: &mut Self, kind, len, inst_index| {
             b.plan.items.push(Item { kind, len, inst: inst_index, original: inst.at });
@@ -99,7 +99,7 @@ impl Builder<'_> {
     }
 
     /// Plans the path through the callee of a call at `original`.
-    fn inlined(&mut self, call: u32, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
+    fn inlined(&mut self, call: InstId, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
         let mut exits: Vec<(u32, Avma)> = Vec::new();
         for part in parts {
             match *part {
@@ -160,7 +160,7 @@ impl Builder<'_> {
         for OutOfLine { call, what, from, back } in out_of_line {
             self.plan.labels[from as usize] =
                 u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
-            let inst = &self.f.cfg.insts[call as usize];
+            let inst = &self.f.cfg.insts[call.index()];
             match what {
                 Aside::Itself => self.copy_as_it_is(call)?,
                 Aside::Rest(to) => {

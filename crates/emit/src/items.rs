@@ -2,7 +2,7 @@
 
 use crate::count::Step;
 use addr::Avma;
-use code::InstBytes;
+use code::{InstBytes, InstId};
 use std::ops::Range;
 
 /// The destination of a branch of the clone.
@@ -69,8 +69,8 @@ pub(crate) struct Item {
     pub(crate) kind: Kind,
     /// Its size. Bytes.
     pub(crate) len: u32,
-    /// Index of the original instruction that is copied.
-    pub(crate) inst: Option<u32>,
+    /// The original instruction that is copied.
+    pub(crate) inst: Option<InstId>,
     /// Address of the original instruction for which it stands.
     pub(crate) original: Avma,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Plan {
     pub(crate) labels: Vec<u32>,
     /// The [`Function::entrances`](crate::Function::entrances) in cloned blocks, each with the item at which
     /// it is entered. This item is never in a further copy of a loop.
-    pub(crate) entrances: Vec<(u32, u32)>,
+    pub(crate) entrances: Vec<(InstId, u32)>,
     /// Words to compare with.
     pub(crate) constants: Vec<u64>,
     pub(crate) borrowed: Vec<Borrowed>,

@@ -34,7 +34,7 @@ use crate::items::{FragmentPlan, Item, Kind, Op, Plan, PlannedTable, Target, Zon
 use crate::request::{Counter, Function, Stub, Stubs};
 use crate::table;
 use addr::Avma;
-use code::{Block, BlockId, Dest, Point, Refusal, Term};
+use code::{Block, BlockId, Dest, InstId, Point, Refusal, Term};
 use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
@@ -83,15 +83,15 @@ impl Builder<'_> {
         }
         for (index, t) in (0u32..).zip(&cfg.tables) {
             let Some(load) = t.cloneable else { continue };
-            let differs = load.differs.0 as usize..load.differs.1 as usize;
-            let all_cloned = cloned.get(load.inst as usize) == Some(&true)
+            let differs = load.differs.0.index()..load.differs.1.index();
+            let all_cloned = cloned.get(load.inst.index()) == Some(&true)
                 && cloned.get(differs.clone()).is_some_and(|c| c.iter().all(|&c| c));
             let pays = t.targets.iter().any(|&d| matches!(self.target(d), Target::Place(_)));
             if !all_cloned || !pays || original_tables.contains(&index) {
                 continue;
             }
             // A reader that cannot have a disp32 reads the original table.
-            if let Some((bytes, disp_at)) = table::with_disp32(&cfg.insts[load.inst as usize]) {
+            if let Some((bytes, disp_at)) = table::with_disp32(&cfg.insts[load.inst.index()]) {
                 self.plan.tables.push(PlannedTable { index, bytes, disp_at });
                 // INVARIANT(movable)
                 self.plan.fixed.extend(cfg.insts[differs].iter().map(|i| i.at));
@@ -162,21 +162,22 @@ impl Builder<'_> {
     /// Plans a block that is followed by `next`.
     fn block(&mut self, id: BlockId, next: Option<BlockId>) -> Result<(), Refusal> {
         let block = &self.f.cfg.blocks[id.index()];
-        let insts = block.insts.clone();
+        let insts = &block.insts;
         let first = self.f.cfg.insts.get(insts.start as usize).ok_or(Refusal::RoundTrip)?;
-        let last = insts.end.checked_sub(1).filter(|&l| l >= insts.start).ok_or(Refusal::RoundTrip)?;
+        let last = block.last_inst().filter(|l| l.0 >= insts.start).ok_or(Refusal::RoundTrip)?;
         // Direct calls enter behind an `endbr64`.
         let marked = first.decoded.code() == Code::Endbr64 && insts.len() > 1;
         let skip = self.counters.get(&Point::Block(id)).map_or(0, |c| c.spot.skip).max(u32::from(marked));
-        let counted = insts.start.checked_add(skip).filter(|&i| i <= last).ok_or(Refusal::RoundTrip)?;
-        for i in insts {
+        let counted = insts.start.checked_add(skip).map(InstId).filter(|&i| i <= last);
+        let counted = counted.ok_or(Refusal::RoundTrip)?;
+        for i in block.inst_ids() {
             let is_new = !self.plan.entrances.iter().any(|e| e.0 == i);
             if is_new && self.f.entrances.contains(&i) {
                 let item = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
                 self.plan.entrances.push((i, item));
             }
             if i == counted {
-                self.count(Point::Block(id), self.f.cfg.insts[i as usize].at);
+                self.count(Point::Block(id), self.f.cfg.insts[i.index()].at);
             }
             if i < last {
                 self.copy(i)?;
@@ -190,26 +191,26 @@ impl Builder<'_> {
     }
 
     /// Plans an instruction that is not a direct jump.
-    fn copy(&mut self, index: u32) -> Result<(), Refusal> {
-        let inst = &self.f.cfg.insts[index as usize];
-        for w in self.f.watches.iter().filter(|w| w.inst == index) {
+    fn copy(&mut self, id: InstId) -> Result<(), Refusal> {
+        let inst = &self.f.cfg.insts[id.index()];
+        for w in self.f.watches.iter().filter(|w| w.inst == id) {
             let step = count::Step::Store(w.register);
             let kind = Kind::Count { step, offset: w.offset };
             self.plan.items.push(Item { kind, len: count::len(step), inst: None, original: inst.at });
         }
-        match self.f.inline_sites.iter().find(|s| s.call == index) {
+        match self.f.inline_sites.iter().find(|s| s.call == id) {
             Some(s) if self.inline_call(s)? => Ok(()),
-            _ => self.copy_as_it_is(index),
+            _ => self.copy_as_it_is(id),
         }
     }
 
     /// Plans an instruction that is not a direct jump and is not an inlined or guarded call.
-    pub(crate) fn copy_as_it_is(&mut self, index: u32) -> Result<(), Refusal> {
-        let inst = &self.f.cfg.insts[index as usize];
+    pub(crate) fn copy_as_it_is(&mut self, id: InstId) -> Result<(), Refusal> {
+        let inst = &self.f.cfg.insts[id.index()];
         let i = &inst.decoded;
         let bytes = inst.bytes.as_slice();
         let mut len = bytes.len();
-        let kind = if let Some(t) = self.table_read_by(index) {
+        let kind = if let Some(t) = self.table_read_by(id) {
             len = self.plan.tables[t as usize].bytes.as_slice().len();
             Kind::TableLoad { table: t }
         } else if let Some(slot) = self.slot(i).filter(|_| i.code() == Code::Call_rel32_64 && len == CALL_LEN)
@@ -217,7 +218,7 @@ impl Builder<'_> {
             len = THROUGH_LEN as usize;
             Kind::Through { slot, call: true }
         } else if i.code() == Code::Call_rel32_64 {
-            let through_redirect = self.f.through_redirects.binary_search(&index).is_ok();
+            let through_redirect = self.f.through_redirects.binary_search(&id).is_ok();
             Kind::Call { to: Avma(i.near_branch_target()), through_redirect }
         } else if has_code_operand(i) {
             // `xbegin` and other instructions relative to their own address; a direct jump inside a block
@@ -229,11 +230,11 @@ impl Builder<'_> {
             Kind::Verbatim
         };
         let len = u32::try_from(len).map_err(|_| Refusal::TooLarge)?;
-        self.plan.items.push(Item { kind, len, inst: Some(index), original: inst.at });
+        self.plan.items.push(Item { kind, len, inst: Some(id), original: inst.at });
         Ok(())
     }
 
-    fn table_read_by(&self, inst: u32) -> Option<u32> {
+    fn table_read_by(&self, inst: InstId) -> Option<u32> {
         let reads = |t: &PlannedTable| {
             self.f.cfg.tables[t.index as usize].cloneable.is_some_and(|load| load.inst == inst)
         };
@@ -242,11 +243,11 @@ impl Builder<'_> {
     }
 
     /// Plans the end of a block: see the table above.
-    fn leave(&mut self, id: BlockId, last: u32, next: Option<BlockId>) -> Result<(), Refusal> {
+    fn leave(&mut self, id: BlockId, last: InstId, next: Option<BlockId>) -> Result<(), Refusal> {
         let block: &Block = &self.f.cfg.blocks[id.index()];
         let is_next = |to| matches!(to, Dest::Block(b) if next == Some(b));
         let way = |index| Point::Edge { from: id, index };
-        let inst = &self.f.cfg.insts[last as usize];
+        let inst = &self.f.cfg.insts[last.index()];
         let i = &inst.decoded;
         match block.term {
             Term::Fall { next } => {
@@ -374,7 +375,7 @@ impl Builder<'_> {
         self.branch(Op::Jump, Target::Original(next), None, next)
     }
 
-    fn branch(&mut self, op: Op, to: Target, inst: Option<u32>, original: Avma) -> Result<(), Refusal> {
+    fn branch(&mut self, op: Op, to: Target, inst: Option<InstId>, original: Avma) -> Result<(), Refusal> {
         // The distance between fragments is not known here.
         let here = self.plan.fragments.last().map(|f| f.zone);
         let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p as usize)));

@@ -2,7 +2,7 @@
 
 use crate::{AddressMap, Body, Fragments, Unroll};
 use addr::{Avma, AvmaRange};
-use code::{BlockId, Cfg, Point, Refusal, Spot};
+use code::{BlockId, Cfg, InstId, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use unwind::{Lsda, Row};
@@ -22,9 +22,9 @@ pub struct Function<'a> {
     /// Blocks of `order` to align, each to a number of bytes (a power of two, at most 4096): the heads of hot
     /// loops.
     pub align_blocks: Vec<(BlockId, u32)>,
-    /// Instructions to whose clones redirects in the original lead, by their indices in [`Cfg::insts`]. A
-    /// counter at such an instruction also counts control that comes from a redirect.
-    pub entrances: Vec<u32>,
+    /// Instructions to whose clones redirects in the original lead. A counter at such an instruction also
+    /// counts control that comes from a redirect.
+    pub entrances: Vec<InstId>,
     /// Whether a redirect leads to the clone on every path from the original's entry.
     pub is_redirected: bool,
     /// Unwind rows of all fragments of the original, rising.
@@ -43,11 +43,11 @@ pub struct Function<'a> {
     pub counters: Vec<Counter>,
     /// Register values to store before instructions.
     pub watches: Vec<Watch>,
-    /// Calls, by their rising indices in [`Cfg::insts`], that go through the redirect at their callee's
-    /// original. While the redirect is in force, they reach its destination, and otherwise the original. If
-    /// the callee [is redirected](Function::is_redirected), they call the original and not its clone. If such
-    /// a call also has an inline site, the inline site applies.
-    pub through_redirects: Vec<u32>,
+    /// Calls, rising, that go through the redirect at their callee's original. While the redirect is in force,
+    /// they reach its destination, and otherwise the original. If the callee [is
+    /// redirected](Function::is_redirected), they call the original and not its clone. If such a call also has
+    /// an inline site, the inline site applies.
+    pub through_redirects: Vec<InstId>,
     /// Calls to inline or guard, at most one site for each call.
     pub inline_sites: Vec<InlineSite<'a>>,
     /// Loops to unroll, as [`crate::loops`] finds them: control jumps back only behind the last copy. Ignored
@@ -73,8 +73,8 @@ pub struct Counter {
 /// flag changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch {
-    /// The instruction, by its index in [`Cfg::insts`]; not a direct jump.
-    pub inst: u32,
+    /// The instruction; not a direct jump.
+    pub inst: InstId,
     /// The general register, by its number.
     pub register: u8,
     /// The offset of the stored value, as for a [`Counter`]. Bytes.
@@ -85,8 +85,8 @@ pub struct Watch {
 /// then a direct call), or by both.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSite<'a> {
-    /// The call, by its index in [`Cfg::insts`]: a direct call, or an indirect call with a guard.
-    pub call: u32,
+    /// The call: a direct call, or an indirect call with a guard.
+    pub call: InstId,
     /// The function that is called if the guard holds, by its entry.
     pub callee: Avma,
     /// The part of the callee to inline, if any; see [`crate::can_inline`].

@@ -3,14 +3,15 @@
 use crate::encode::Fragment;
 use crate::map::{Entry, Link};
 use addr::Avma;
+use code::InstId;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 /// One entry with its decoded instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'a> {
     pub(crate) entry: &'a Entry,
-    /// Index of the original instruction that was copied or dropped.
-    pub(crate) inst: Option<u32>,
+    /// The original instruction that was copied or dropped.
+    pub(crate) inst: Option<InstId>,
     /// The address in the clone.
     pub(crate) at: Avma,
     /// The instruction; an invalid one if the entry has no bytes.
@@ -21,7 +22,7 @@ pub(crate) struct Step<'a> {
 /// Decodes all entries of a fragment; `None` if bytes and entries do not match.
 pub(crate) fn steps<'a>(fragment: &Fragment<'a>) -> Option<Vec<Step<'a>>> {
     let mut decoder = Decoder::with_ip(64, fragment.bytes, fragment.range.start.0, DecoderOptions::NONE);
-    let step = |(entry, &inst): (&'a Entry, &Option<u32>)| {
+    let step = |(entry, &inst): (&'a Entry, &Option<InstId>)| {
         let at = fragment.address(entry);
         if at.0 != decoder.ip() {
             return None;

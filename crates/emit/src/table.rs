@@ -84,6 +84,7 @@ pub(crate) fn destinations(bytes: &[u8], form: TableForm) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use code::InstId;
 
     fn inst(bytes: &[u8]) -> Inst {
         let decoded = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn displacements_reach_or_are_none() {
-        let load = |base_value| TableLoad { inst: 0, base_value, differs: (0, 0) };
+        let load = |base_value| TableLoad { inst: InstId(0), base_value, differs: (InstId(0), InstId(0)) };
         assert_eq!(displacement(&load(Some(Avma(0x1000))), Avma(0xff0)), Some((-16i32).to_le_bytes()));
         assert_eq!(displacement(&load(Some(Avma(0))), Avma(0x8000_0000)), None);
         assert_eq!(displacement(&load(None), Avma(0x7fff_fff8)), Some(0x7fff_fff8u32.to_le_bytes()));

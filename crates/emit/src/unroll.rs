@@ -10,7 +10,7 @@
 
 use crate::plan::has_code_operand;
 use crate::request::Function;
-use code::{BlockId, Cfg, Dest, Term};
+use code::{BlockId, Cfg, Dest, InstId, Term};
 use iced_x86::FlowControl;
 
 /// The largest unroll factor. More copies would only take more space.
@@ -66,12 +66,12 @@ fn goes_on(cfg: &Cfg, id: BlockId, next: BlockId) -> bool {
     };
     // An inlined or guarded call and a table read with its window need one clone address for each original
     // one, so they are excluded.
-    let of_table = |i: u32| {
+    let of_table = |i: InstId| {
         let mut loads = cfg.tables.iter().filter_map(|t| t.cloneable);
         loads.any(|l| l.inst == i || (l.differs.0..l.differs.1).contains(&i))
     };
     plain.iter().all(|i| i.decoded.flow_control() == FlowControl::Next && !has_code_operand(&i.decoded))
-        && !block.insts.clone().any(of_table)
+        && !block.inst_ids().any(of_table)
 }
 
 impl Function<'_> {

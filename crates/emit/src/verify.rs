@@ -43,7 +43,7 @@ use crate::steps::steps;
 use crate::table;
 use crate::verify_inline::OutOfLineCalls;
 use addr::Avma;
-use code::{Cfg, Dest, Inst, Liveness, Question, Refusal};
+use code::{Cfg, Dest, Inst, InstId, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -78,7 +78,7 @@ pub(crate) struct Verifier<'a> {
 struct Counted {
     liveness: Liveness,
     /// Instructions by address.
-    insts: FxHashMap<Avma, u32>,
+    insts: FxHashMap<Avma, InstId>,
     offsets: FxHashSet<u32>,
 }
 
@@ -86,7 +86,7 @@ impl Counted {
     fn new(f: &Function<'_>) -> Self {
         Self {
             liveness: Liveness::compute(f.cfg),
-            insts: f.cfg.insts.iter().map(|i| i.at).zip(0..).collect(),
+            insts: f.cfg.numbered_insts().map(|(id, i)| (i.at, id)).collect(),
             offsets: f.counters.iter().map(|c| c.offset).chain(f.watches.iter().map(|w| w.offset)).collect(),
         }
     }
@@ -126,7 +126,7 @@ impl Verifier<'_> {
     fn fragment(&self, fragment: &Fragment<'_>, calls: &mut OutOfLineCalls) -> Option<()> {
         let mut steps = steps(fragment)?.into_iter();
         while let Some(step) = steps.next() {
-            let original = step.inst.map(|i| self.f.cfg.insts.get(i as usize)).unwrap_or_default();
+            let original = step.inst.map(|i| self.f.cfg.insts.get(i.index())).unwrap_or_default();
             if original.is_some_and(|o| o.at != step.entry.original) {
                 return None;
             }
@@ -212,7 +212,7 @@ impl Verifier<'_> {
         let mut tables = self.plan.tables.iter().zip(&self.places.tables);
         let read = tables.find_map(|(t, &at)| {
             let load = self.f.cfg.tables.get(t.index as usize)?.cloneable?;
-            let reader = self.f.cfg.insts.get(load.inst as usize)?;
+            let reader = self.f.cfg.insts.get(load.inst.index())?;
             (reader.at == inst.at).then_some((load, at))
         });
         let (load, at) = read?;

@@ -70,7 +70,7 @@ impl Verifier<'_> {
     ) -> Option<()> {
         let at = compare.entry.original;
         let inline_site = self.inline_site_of(at)?;
-        let call = self.f.cfg.insts.get(inline_site.call as usize)?;
+        let call = self.f.cfg.insts.get(inline_site.call.index())?;
         let guard = inline_site.guard?;
         let got = &compare.got;
         let offset = Avma(got.ip_rel_memory_address()).since(self.places.constants)?;
@@ -151,7 +151,7 @@ impl Verifier<'_> {
     pub(crate) fn out_of_line(&self, step: &Step<'_>, calls: &mut OutOfLineCalls) -> Option<()> {
         let for_call = step.entry.original;
         let inline_site = self.inline_site_of(for_call)?;
-        let call = self.f.cfg.insts.get(inline_site.call as usize)?;
+        let call = self.f.cfg.insts.get(inline_site.call.index())?;
         let is_call = step.got.code() == Code::Call_rel32_64;
         calls.found.insert(step.at, (for_call, Avma(step.got.near_branch_target())));
         (is_call && self.stands_for(Avma(step.got.next_ip()), call.end())).then_some(())
@@ -165,7 +165,7 @@ impl Verifier<'_> {
     }
 
     fn inline_site_of(&self, call: Avma) -> Option<&InlineSite<'_>> {
-        let at = |s: &&InlineSite<'_>| self.f.cfg.insts.get(s.call as usize).is_some_and(|i| i.at == call);
+        let at = |s: &&InlineSite<'_>| self.f.cfg.insts.get(s.call.index()).is_some_and(|i| i.at == call);
         self.f.inline_sites.iter().find(at)
     }
 }

@@ -10,7 +10,7 @@ use crate::request::{Guard, InlineSite};
 use crate::verify_inline::wrong_rests;
 use crate::{Fragments, Unroll};
 use addr::{Addr, AvmaRange};
-use code::BlockId;
+use code::{BlockId, InstId};
 use iced_x86::Decoder;
 use rng::{Layouts, Rng};
 use rustc_hash::FxHashMap;
@@ -209,7 +209,11 @@ fn every_wrong_table_is_found() {
         at: Avma(0x41_0000),
         form: code::TableForm::Absolute8,
         targets: vec![block(1), block(2)],
-        cloneable: Some(code::TableLoad { inst: 0, base_value: None, differs: (1, 1) }),
+        cloneable: Some(code::TableLoad {
+            inst: InstId(0),
+            base_value: None,
+            differs: (InstId(1), InstId(1)),
+        }),
     });
     let order = (0..3).map(BlockId).collect();
     let f = Function { order, hot: 2, ..function(&cfg, &mut Rng(0)) };
@@ -244,8 +248,8 @@ fn a_wrong_inline_site_is_found() {
     let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
     let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
     let guard = Some(Guard { register: 0, table: TABLE });
-    let guarded = InlineSite { call: 0, callee: LEAF, body: Some(leaf), guard };
-    let direct = InlineSite { call: 1, callee: LEAF, body: Some(leaf), guard: None };
+    let guarded = InlineSite { call: InstId(0), callee: LEAF, body: Some(leaf), guard };
+    let direct = InlineSite { call: InstId(1), callee: LEAF, body: Some(leaf), guard: None };
     let f = Function {
         order: vec![BlockId(0)],
         hot: 1,

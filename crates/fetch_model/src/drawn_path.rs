@@ -13,7 +13,7 @@ mod graph;
 use crate::direction::mix;
 use crate::step::{Flow, Pointer, Step};
 use addr::Avma;
-use code::Cfg;
+use code::{Cfg, InstId};
 use graph::{Away, Block, Graph, Out, To};
 use profile::Counts;
 
@@ -36,8 +36,8 @@ pub struct Routine<'a> {
 /// The destinations of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct Leads {
-    /// The index of the call or jump in [`Cfg::insts`].
-    pub inst: u32,
+    /// The call or jump.
+    pub inst: InstId,
     /// Known destinations, each with how often it was taken.
     pub to: Vec<(Avma, u64)>,
     /// How often control went to unknown destinations.
@@ -90,10 +90,10 @@ impl DrawnPath {
 
     /// Continues the path by at least `instructions` instructions, and passes each to `tell`.
     pub fn go(&mut self, instructions: u64, tell: &mut dyn FnMut(&Step)) {
-        let mut told = 0;
-        while told < instructions {
+        let mut reported = 0;
+        while reported < instructions {
             self.next(&mut |step| {
-                told += 1;
+                reported += 1;
                 tell(&step);
             });
         }

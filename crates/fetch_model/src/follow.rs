@@ -303,7 +303,7 @@ impl<'a> Follower<'a> {
             Flow::IndirectJump(_) if self.setting.switches.contains(&path.at) => {
                 self.clones.get(&path.next).copied().unwrap_or(path.next)
             }
-            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
+            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.redirected(p, path.next),
             Flow::Return => self.returns.pop().unwrap_or(path.next),
         };
         if inst.flow.is_call() {
@@ -321,7 +321,7 @@ impl<'a> Follower<'a> {
                 let to = self.setting.redirects.branches.get(&path.after()).copied();
                 to.filter(|_| path.next != path.after()).unwrap_or(path.next)
             }
-            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.led(p, path.next),
+            Flow::IndirectJump(p) | Flow::IndirectCall(p) => self.redirected(p, path.next),
             Flow::Return => self.returns.pop().unwrap_or(path.next),
         };
         if path.flow.is_call() {
@@ -339,7 +339,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Returns the destination of a pointer with redirects, if `next` is its destination without redirects.
-    fn led(&self, pointer: Pointer, next: Avma) -> Avma {
+    fn redirected(&self, pointer: Pointer, next: Avma) -> Avma {
         let redirects = self.setting.redirects;
         match pointer {
             Pointer::Slot(slot) => {

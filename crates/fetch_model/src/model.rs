@@ -246,7 +246,7 @@ mod tests {
         let back = |from: u64| step(from, 1, Flow::Return, 0x2002);
         let both = |to: u64| [call(to), back(to)];
         assert_eq!(run(&both(0x3000).repeat(50), &[]).target_misses, 1);
-        // The destinations alternate: they are predicted once the path tells them apart.
+        // The destinations alternate: they are predicted once the path distinguishes them.
         let turns: Vec<Step> = [both(0x3000), both(0x4000)].concat().repeat(200);
         let misses = run(&turns, &[]).target_misses;
         assert!((2..100).contains(&misses), "{misses}");

@@ -91,8 +91,8 @@ pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), w
     let (a, b) = (self::caller(), self::callee());
     let way: Vec<BlockId> = way.iter().map(|&b| BlockId(b)).collect();
     let body = Body { cfg: &b, path: &way, lsda: None };
-    let calls = a.insts.iter().zip(0..).filter(|(i, _)| i.decoded.is_call_near());
-    let inline_sites = calls.filter(|_| emit::can_inline(body)).map(|(_, call)| InlineSite {
+    let calls = a.numbered_insts().filter(|(_, i)| i.decoded.is_call_near());
+    let inline_sites = calls.filter(|_| emit::can_inline(body)).map(|(call, _)| InlineSite {
         call,
         callee: b.entry,
         body: Some(body),

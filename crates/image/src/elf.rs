@@ -61,6 +61,12 @@ pub(crate) fn is_elf(b: &[u8]) -> bool {
     b.starts_with(b"\x7fELF")
 }
 
+/// Returns whether this is the ELF header of a code cache: whet's mark is in the bytes that the format leaves
+/// unused (`symbols::CLONES_MARK`).
+pub(crate) fn is_of_clones(b: &[u8]) -> bool {
+    b.get(12..16) == Some(b"whet")
+}
+
 /// Parses the ELF header. `at` is only for the error.
 pub(crate) fn header(b: &[u8], at: Avma) -> Result<Header, Error> {
     let bad = |what| Error::BadElf { at, what };

@@ -50,6 +50,10 @@ pub(crate) fn skeleton<'a>(
     if !first.perms.r || mem.read(first.range.start, &mut ehdr).is_err() || !elf::is_elf(&ehdr) {
         return Ok(None);
     }
+    // A code cache of whet's is no module.
+    if elf::is_of_clones(&ehdr) {
+        return Ok(None);
+    }
     match headers(first, &ehdr, maps, mem) {
         // A file without an executable mapping is only read as data. It is no module.
         Err(_) if !maps.iter().any(|m| m.perms.x && m.same_file(first)) => Ok(None),

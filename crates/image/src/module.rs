@@ -83,7 +83,7 @@ pub struct Module {
     pub bind_now: bool,
     /// Whether it is never unloaded. This holds for modules marked `DF_1_NODELETE`, the program, its loader,
     /// the vDSO, and libraries that the program needs (directly or through others), which glibc always keeps.
-    /// Preloaded libraries stay as well, but nothing in memory tells them from libraries opened later, so
+    /// Preloaded libraries stay as well, but nothing in memory distinguishes them from libraries opened later, so
     /// they count as unloadable.
     pub nodelete: bool,
     /// The errors of parts that could not be read. These parts are empty.

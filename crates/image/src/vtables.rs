@@ -42,7 +42,7 @@ pub struct VtableSlot {
 }
 
 /// Returns the function slots of all virtual tables, by module and address. Modules linked to fixed addresses
-/// have none here, because their pointers cannot be told from other words.
+/// have none here, because their pointers cannot be distinguished from other words.
 #[must_use]
 pub fn vtable_slots(image: &Image, mem: &dyn ReadMemory) -> Vec<VtableSlot> {
     let runtime: BTreeSet<Avma> = image

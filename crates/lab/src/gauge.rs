@@ -84,6 +84,7 @@ impl Reading {
         Window {
             pair,
             side,
+            control: false,
             seconds: (end.at - self.at).as_secs_f64(),
             queries: work.unwrap_or_else(|| end.queries.saturating_sub(self.queries)),
             cpu: (end.cpu - self.cpu).max(0.0),
@@ -93,6 +94,7 @@ impl Reading {
             steal: machine.steal,
             capacity: machine.capacity,
             events: BTreeMap::new(),
+            counted: None,
         }
     }
 }

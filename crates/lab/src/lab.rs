@@ -6,14 +6,14 @@ use crate::command::Commands;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::guard;
-use crate::machine::Machine;
+use crate::machine::{self, Machine, Placement, Topology, Wanted};
 use crate::options::{Common, rows_that_fit};
 use crate::program::Program;
 use crate::progress::Progress;
-use crate::record::{Event, Step};
+use crate::record::{Event, Place, Step};
 use crate::server::{Home, Server, Settings, Source};
 use crate::sysbench::Sysbench;
-use crate::whet::Whet;
+use crate::whet::{Sides, Whet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -24,8 +24,12 @@ pub struct Lab {
     pub folder: Folder,
     /// Starts programs and logs them.
     pub commands: Commands,
-    /// This host.
+    /// The host when the run began.
     pub machine: Machine,
+    /// The CPUs of the host.
+    pub topology: Topology,
+    /// The CPUs of the present server and of its clients.
+    pub placement: Placement,
     /// The seed of everything random.
     pub seed: u64,
     /// The options that all scenarios have.
@@ -37,16 +41,15 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Binds the lab, and so every program that it starts, to the clients' CPUs. Does nothing if server and
-    /// clients share all CPUs.
+    /// Divides the CPUs as a place wants it. Binds the lab, and so every program that it starts, to the
+    /// clients' CPUs.
     ///
     /// # Errors
-    /// The error of `sched_setaffinity`.
-    pub fn keep_apart(&self) -> Result<(), Error> {
-        if self.machine.client_cpus.is_empty() {
-            return Ok(());
-        }
-        let set = guard::set_of(&self.machine.client_cpus);
+    /// [`Error::Usage`] if the host has no such place; the error of `sched_setaffinity`.
+    pub fn settle(&mut self, place: &Place) -> Result<(), Error> {
+        let wanted = Wanted { smt: place.smt, sockets: place.sockets };
+        self.placement = machine::place(&self.topology, wanted).map_err(Error::Usage)?;
+        let set = guard::set_of(&self.placement.clients);
         rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::file("/proc/self")(e.into()))
     }
 
@@ -71,26 +74,24 @@ impl Lab {
         sysbench.prepare(&server.address).map_err(|e| server.explain(e))
     }
 
-    /// Sets up each server in each storage folder, one after the other, and runs `work` on it.
+    /// Sets up each server in each place, one after the other, and runs `work` on it.
     ///
     /// # Errors
     /// The first error of a setup or of `work`.
     pub fn each_home(
         &mut self,
         settings: &Settings,
-        mut work: impl FnMut(&mut Self, &Home, Option<String>) -> Result<(), Error>,
+        mut work: impl FnMut(&mut Self, &Home, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let run = self.folder.path().to_owned();
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Servers change to their data folder, so a relative path would be wrong there.
         let at = |d: &PathBuf| std::path::absolute(d).unwrap_or_else(|_| d.clone());
-        let storages: Vec<_> = match self.common.datadir.as_slice() {
-            [] => vec![(None, run.join("work"))],
-            some => some
-                .iter()
-                .map(|d| (Some(d.display().to_string()), at(d).join(format!("whet-lab-{name}"))))
-                .collect(),
-        };
+        let places = self.common.places();
+        for place in &places {
+            // A place that the host does not have is reported before hours are spent on the others.
+            self.settle(place)?;
+        }
         let sources = self.common.sources();
         // All named servers are fetched first, so that a missing server is reported before hours are spent on
         // the others.
@@ -102,29 +103,51 @@ impl Lab {
         }
         let mut taken: Vec<String> = Vec::new();
         for source in &sources {
-            let mut name = None;
-            for (storage, parent) in &storages {
+            let mut named = None;
+            for place in &places {
+                self.settle(place)?;
+                let folder = match (&place.storage, self.common.datadir.as_slice()) {
+                    (Some(folder), _) => Some(PathBuf::from(folder)),
+                    (None, folders) => folders.first().cloned(),
+                };
+                let parent =
+                    folder.map_or_else(|| run.join("work"), |f| at(&f).join(format!("whet-lab-{name}")));
                 self.progress.doing("setting the server up");
                 let home = match source {
                     Source::Running(url) => Home::running(&self.commands, url, &taken),
                     private => {
-                        let cpus = &self.machine.server_cpus;
+                        let cpus = &self.placement.server;
                         let places = [run.join("servers"), parent.clone()];
                         let [logs, data] = places.each_ref().map(PathBuf::as_path);
                         Home::private(&self.commands, private, &taken, [logs, data], cpus, settings)
                     }
                 };
                 let worked = home.and_then(|home| {
-                    name = Some(home.name.clone());
-                    work(self, &home, storage.clone())
+                    named = Some(home.name.clone());
+                    work(self, &home, place)
                 });
                 // The folder is empty now, if it was created.
-                let _ = fs::remove_dir(parent);
+                let _ = fs::remove_dir(&parent);
                 worked?;
             }
-            taken.extend(name);
+            taken.extend(named);
         }
         Ok(())
+    }
+
+    /// Records the events that whet models for a step, if the hardware counts none.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn model(&mut self, step: &Step, sides: &Sides) -> Result<(), Error> {
+        if self.machine.pmu {
+            return Ok(());
+        }
+        self.progress.doing("modelling events");
+        match sides.modelled()? {
+            Some(answer) => self.folder.add(step, Event::Modelled { answer }),
+            None => Ok(()),
+        }
     }
 
     /// Runs one step, unless an earlier run has finished it. `work` returns how many queries were retried.
@@ -143,8 +166,12 @@ impl Lab {
             return Ok(());
         }
         self.progress.begin(&step.to_string());
-        let begin =
-            Event::Begin { at: clock::now(), server_version: server.version.clone(), exe: server.exe() };
+        let begin = Event::Begin {
+            at: clock::now(),
+            server_version: server.version.clone(),
+            exe: server.exe(),
+            placement: self.placement.clone(),
+        };
         self.folder.add(step, begin)?;
         self.commands.note(&format!("# {step}"))?;
         match work(self, server) {

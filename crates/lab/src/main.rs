@@ -7,9 +7,11 @@
 mod cli;
 mod clock;
 mod command;
+mod control;
 mod db;
 mod driver;
 mod error;
+mod events;
 mod folder;
 mod gauge;
 mod guard;
@@ -17,7 +19,7 @@ mod interrupt;
 mod lab;
 mod machine;
 mod options;
-mod perf_stat;
+mod power;
 mod procfs;
 mod program;
 mod progress;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
             Format::Human => report::write(&run, output.as_deref()).map(|p| p.display().to_string()),
         })),
         Command::Compare { a, b, output } => answer(report::compare(&a, &b, output.as_deref())),
+        Command::Power { run } => answer(Run::read(&run).map(|run| report::power(&run))),
         Command::Guard { parent, cpus, command } => {
             let e = guard::become_child(parent, &cpus, &command);
             let program = command.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();

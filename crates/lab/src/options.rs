@@ -1,5 +1,6 @@
 //! Options that all scenarios share.
 
+use crate::record::Place;
 use crate::server::{Settings, Source, hide};
 use crate::windows::Plan;
 use clap::Args;
@@ -36,6 +37,15 @@ pub struct Common {
     /// The buffer pool of private servers in MiB (default: an eighth of the memory).
     #[arg(long, value_name = "MIB")]
     pub buffer_pool: Option<u64>,
+    /// Whether the server uses both hardware threads of its cores; each value is measured. Default: as the host is.
+    #[arg(long, value_delimiter = ',', value_name = "on,off", value_parser = on_off, action = clap::ArgAction::Append)]
+    #[serde(default)]
+    pub smt: Vec<bool>,
+    /// The numbers of sockets for the server; each is measured. The clients get the other sockets. Of all sockets
+    /// together, server and clients get half of the cores each.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    #[serde(default)]
+    pub sockets: Vec<usize>,
     /// The whet program (default: the one beside the lab, otherwise the one in PATH).
     #[arg(long, value_name = "PATH")]
     pub whet: Option<PathBuf>,
@@ -43,6 +53,11 @@ pub struct Common {
     /// machine.
     #[arg(long)]
     pub null: bool,
+    /// The number of A/A pairs of windows in each step: nothing is changed between their halves (default: a quarter of
+    /// the pairs, at least 1). A run without enough of them, or in which they differ, is not to be published.
+    #[arg(long, value_name = "N")]
+    #[serde(default)]
+    pub control: Option<usize>,
     /// The sysbench program.
     #[arg(long, value_name = "PATH")]
     pub sysbench: Option<PathBuf>,
@@ -73,9 +88,24 @@ impl Common {
         if all.is_empty() { vec![Source::Debian] } else { all }
     }
 
-    /// Returns how many times each point is measured: servers times storage folders.
+    /// Returns all places in which each server is measured. A place names only what the run varies.
+    pub fn places(&self) -> Vec<Place> {
+        let storages: Vec<Option<String>> =
+            each(&self.datadir).into_iter().map(|d| d.map(|d| d.display().to_string())).collect();
+        let mut places = Vec::new();
+        for storage in &storages {
+            for smt in each(&self.smt) {
+                for sockets in each(&self.sockets) {
+                    places.push(Place { storage: storage.clone(), smt, sockets });
+                }
+            }
+        }
+        places
+    }
+
+    /// Returns how many times each point is measured: servers times places.
     pub fn homes(&self) -> usize {
-        self.sources().len() * self.datadir.len().max(1)
+        self.sources().len() * self.places().len()
     }
 
     /// Returns the settings of private servers. `connections` is what the load needs.
@@ -96,12 +126,19 @@ impl Common {
         self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
     }
 
+    /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
+    /// its pairs are.
+    pub fn control_pairs(&self, pairs: usize) -> usize {
+        if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
+    }
+
     /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
     /// seconds after the change of sides. `each_second`: whether the figures of each second are recorded as
     /// well.
     pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
         Plan {
             pairs,
+            control: self.control_pairs(pairs),
             window: Duration::from_secs_f64(window),
             settle: Duration::from_secs_f64(settle),
             each_second,
@@ -114,6 +151,20 @@ impl Common {
     #[must_use]
     pub fn without_passwords(&self) -> Self {
         Self { dsn: self.dsn.iter().map(|d| hide(d)).collect(), ..self.clone() }
+    }
+}
+
+/// Returns each value, or `None` once if there is none.
+fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().cloned().map(Some).collect() }
+}
+
+/// Parses `on` or `off`.
+fn on_off(s: &str) -> Result<bool, String> {
+    match s {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{s:?} is neither on nor off")),
     }
 }
 

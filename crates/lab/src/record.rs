@@ -4,7 +4,7 @@
 //! A change of the meaning of any field here needs a new [`VERSION`]. The lab refuses data of a version that
 //! it does not read.
 
-use crate::machine::Machine;
+use crate::machine::{Machine, Placement};
 use crate::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,6 +64,30 @@ pub struct Record {
     pub event: Event,
 }
 
+/// Where a server runs and keeps its data, as far as a run varies it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The storage folder, if several are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Whether the server uses both threads of its cores, if that is varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smt: Option<bool>,
+    /// How many sockets the server uses, if their number is varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<usize>,
+}
+
+impl Place {
+    /// Returns a description of each thing that is varied.
+    pub fn words(&self) -> Vec<String> {
+        let storage = self.storage.as_ref().map(|s| format!("on {s}"));
+        let smt = self.smt.map(|on| if on { "SMT on" } else { "SMT off" }.to_owned());
+        let sockets = self.sockets.map(|n| format!("{n} socket{}", if n == 1 { "" } else { "s" }));
+        [storage, smt, sockets].into_iter().flatten().collect()
+    }
+}
+
 /// A point of a scenario, measured whole or not at all. Its fields are its identity.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Step {
@@ -71,9 +95,9 @@ pub struct Step {
     pub server: String,
     /// The load's name.
     pub load: String,
-    /// The storage folder, if several are compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storage: Option<String>,
+    /// The server's place, as far as the run varies it.
+    #[serde(flatten)]
+    pub place: Place,
     /// How many CPUs the server may use, if their number is varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<usize>,
@@ -83,17 +107,17 @@ pub struct Step {
 
 impl Step {
     /// Returns a step in which the server's CPUs are not varied.
-    pub fn of(server: &str, load: &str, storage: Option<&str>, threads: usize) -> Self {
-        let storage = storage.map(str::to_owned);
-        Self { server: server.to_owned(), load: load.to_owned(), storage, cpus: None, threads }
+    pub fn of(server: &str, load: &str, place: &Place, threads: usize) -> Self {
+        let place = place.clone();
+        Self { server: server.to_owned(), load: load.to_owned(), place, cpus: None, threads }
     }
 }
 
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.server, self.load)?;
-        if let Some(storage) = &self.storage {
-            write!(f, " on {storage}")?;
+        for (n, words) in self.place.words().iter().enumerate() {
+            write!(f, "{}{words}", if n == 0 && self.place.storage.is_some() { " " } else { ", " })?;
         }
         if let Some(cpus) = self.cpus {
             write!(f, ", {cpus} CPU{}", if cpus == 1 { "" } else { "s" })?;
@@ -114,6 +138,9 @@ pub enum Event {
         server_version: String,
         /// The path of the server's program.
         exe: String,
+        /// The CPUs of server and clients.
+        #[serde(default)]
+        placement: Placement,
     },
     /// The load ran until its rate was steady, or until the time for that was over.
     WarmUp {
@@ -127,6 +154,11 @@ pub enum Event {
     /// The server was optimized.
     Optimize {
         /// The output of `whet optimize --format json`.
+        answer: serde_json::Value,
+    },
+    /// The events that whet models for the clones of this step.
+    Modelled {
+        /// The `modelled` part of the output of `whet measure --format json`.
         answer: serde_json::Value,
     },
     /// The load was set to a fixed rate.
@@ -178,8 +210,11 @@ pub enum Event {
 pub struct Window {
     /// The number of its pair. The two windows of a pair follow each other.
     pub pair: usize,
-    /// The side.
+    /// The side. In an A/A pair the server is the same in both windows, and the sides are names alone.
     pub side: Side,
+    /// Whether it belongs to an A/A pair. These pairs have numbers of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
     /// Its length.
     pub seconds: f64,
     /// Statements that the server answered. With the lab's own loads: requests or transactions; with
@@ -197,9 +232,12 @@ pub struct Window {
     pub steal: f64,
     /// All CPU seconds of the machine: CPUs times time.
     pub capacity: f64,
-    /// Counts of the server's hardware events, by perf's names. Empty without a PMU.
+    /// Counts of the server's hardware events, by the names in `events/table.rs`. Empty without a PMU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub events: BTreeMap<String, f64>,
+    /// The smallest share of the window for which an event was counted. `None` without a PMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<f64>,
 }
 
 /// One second of a load.
@@ -254,5 +292,15 @@ mod tests {
         let Event::Window(w) = &record.event else { panic!("{record:?}") };
         assert_eq!((w.pair, w.side, w.queries), (3, Side::Without, 4321));
         assert_eq!(serde_json::to_string(&record).unwrap(), line);
+    }
+
+    #[test]
+    fn a_step_names_its_place() {
+        let place = Place { storage: Some("/d".into()), smt: Some(false), sockets: Some(1) };
+        let step = Step::of("s", "l", &place, 2);
+        assert_eq!(step.to_string(), "s l on /d, SMT off, 1 socket, 2 threads");
+        let text = serde_json::to_string(&step).unwrap();
+        assert_eq!(serde_json::from_str::<Step>(&text).unwrap(), step);
+        assert_eq!(Step::of("s", "l", &Place::default(), 1).to_string(), "s l, 1 thread");
     }
 }

@@ -7,11 +7,12 @@ use crate::error::Error;
 use crate::folder::{Folder, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::machine::Machine;
+use crate::machine::{Machine, Placement, Topology};
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
 use crate::scenario::Scenario;
+use crate::sysbench::Sysbench;
 use crate::whet::Whet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,8 +75,8 @@ fn create(
     // Missing programs are reported before anything is created.
     let whet =
         if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
-    let _ = crate::sysbench::Sysbench::locate(scenario.common().sysbench.as_deref())
-        .or_else(|e| if scenario.needs_sysbench() { Err(e) } else { Ok(PathBuf::new()) })?;
+    let sysbench = scenario.needs_sysbench().then(|| Sysbench::locate(scenario.common().sysbench.as_deref()));
+    let sysbench = sysbench.transpose()?;
     fs::create_dir_all(path).map_err(Error::file(path))?;
     let path = path.canonicalize().map_err(Error::file(path))?;
     if path.join("run.json").exists() {
@@ -89,6 +90,7 @@ fn create(
         Some(binary) => Whet::new(binary, &commands).version()?,
         None => "none".to_owned(),
     };
+    let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
     let mut kept = scenario.clone();
     *kept.common_mut() = scenario.common().without_passwords();
     kept.common_mut().whet = whet;
@@ -96,6 +98,8 @@ fn create(
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |d| u64::from(d.subsec_nanos()) ^ (d.as_secs() << 20))
     };
+    let mut folders = vec![path.as_path()];
+    folders.extend(scenario.common().datadir.iter().map(PathBuf::as_path));
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),
@@ -103,7 +107,7 @@ fn create(
         begun: clock::now(),
         seed: scenario.common().seed.unwrap_or_else(drawn),
         scenario: kept,
-        machine: Machine::check(interrupt)?,
+        machine: Machine::check(interrupt, &folders, sysbench)?,
     };
     let folder = Folder::create(&path, &head)?;
     Ok((folder, head, commands))
@@ -112,23 +116,29 @@ fn create(
 fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> Outcome {
     let path = folder.path().to_owned();
     let whet = scenario.common().whet.as_ref().or(head.scenario.common().whet.as_ref());
+    let topology = Topology::here();
     let mut lab = Lab {
         folder,
         machine: head.machine.clone(),
+        placement: Placement::default(),
         seed: head.seed,
         common: scenario.common().clone(),
         whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &commands)),
         commands,
-        progress: Progress::new(scenario.steps()),
+        progress: Progress::new(scenario.steps(&topology)),
+        topology,
     };
     lab.progress.say(&format!("raw data goes to {}", path.display()));
     for finding in &head.machine.findings {
         lab.progress.say(&format!("machine: {finding}"));
     }
-    let result = lab.keep_apart().and_then(|()| scenario.run(&mut lab));
+    let result = scenario.run(&mut lab);
     if let Err(e) = &result {
         // The log alone then shows why the run ended.
         let _ = lab.commands.note(&format!("! {e}"));
+    }
+    if let (Ok(()), Ok(run)) = (&result, Run::read(&path)) {
+        lab.progress.say(&report::verdict(&run));
     }
     drop(lab);
     // Remains of a server that was killed with an earlier lab.

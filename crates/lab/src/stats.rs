@@ -90,6 +90,11 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
 /// Returns the median with its 95% interval by the percentile bootstrap. The BCa bootstrap is not used: its
 /// correction needs the jackknife, which is known not to work for medians.
 pub fn bootstrap_median(values: &[f64], seed: u64) -> Option<Estimate> {
+    bootstrap_at(values, 0.95, seed)
+}
+
+/// As [`bootstrap_median`], with an interval of this level, such as 0.99.
+pub fn bootstrap_at(values: &[f64], level: f64, seed: u64) -> Option<Estimate> {
     let value = median(values)?;
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut resample = vec![0.0; values.len()];
@@ -102,7 +107,12 @@ pub fn bootstrap_median(values: &[f64], seed: u64) -> Option<Estimate> {
         medians.push(quantile_sorted(&resample, 0.5)?);
     }
     medians.sort_by(f64::total_cmp);
-    Some(Estimate { value, low: quantile_sorted(&medians, 0.025)?, high: quantile_sorted(&medians, 0.975)? })
+    let tail = (1.0 - level) / 2.0;
+    Some(Estimate {
+        value,
+        low: quantile_sorted(&medians, tail)?,
+        high: quantile_sorted(&medians, 1.0 - tail)?,
+    })
 }
 
 /// Returns the ratio of the medians of two independent sets, each resampled by itself. The percentile

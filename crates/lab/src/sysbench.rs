@@ -51,6 +51,15 @@ impl Sysbench {
         })
     }
 
+    /// Returns the version that sysbench reports.
+    ///
+    /// # Errors
+    /// An error if sysbench cannot be run.
+    pub fn version(binary: &Path, commands: &Commands) -> Result<String, Error> {
+        let spec = Spec::new(binary).arg("--version");
+        Ok(commands.must(&spec, Duration::from_secs(10))?.trim().to_owned())
+    }
+
     /// Describes a load on tables of this size. `folder` is the run's folder.
     pub fn new(binary: &Path, commands: &Commands, folder: &Path, tables: usize, rows: u64) -> Self {
         let (binary, folder) = (binary.to_owned(), folder.to_owned());

@@ -52,10 +52,15 @@ impl Whet {
     /// # Errors
     /// [`Error::Whet`] with whet's message and advice, if the command fails.
     pub fn run(&self, command: &str, arguments: &[String]) -> Result<Value, Error> {
+        self.run_unless(command, arguments, &[])
+    }
+
+    /// As [`Self::run`]. An exit code in `also` is no failure either.
+    fn run_unless(&self, command: &str, arguments: &[String], also: &[i32]) -> Result<Value, Error> {
         let spec = Spec::new(&self.binary).arg(command).args(arguments).args(["--format", "json"]);
         let answer = self.commands.run(&spec, LIMIT)?;
         let value: Value = serde_json::from_str(answer.out.trim()).unwrap_or_default();
-        if answer.status.success() {
+        if answer.status.success() || answer.status.code().is_some_and(|code| also.contains(&code)) {
             return Ok(value);
         }
         let word = |name: &str| value["error"][name].as_str().map(ToOwned::to_owned);
@@ -100,12 +105,12 @@ impl Sides {
     }
 
     /// Rebuilds the server under the present load. Returns `None` without doing so if there is no whet, or if
-    /// the server has clones.
+    /// the server was found with clones: these are measured as they are.
     ///
     /// # Errors
     /// whet's error.
     pub fn optimize(&mut self, seconds: Option<f64>) -> Result<Option<Value>, Error> {
-        let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_none()) else { return Ok(None) };
+        let Some(whet) = self.whet.as_ref().filter(|_| self.found.is_none()) else { return Ok(None) };
         let mut words = vec![self.pid.to_string()];
         if let Some(seconds) = seconds {
             words.extend(["--seconds".to_owned(), seconds.to_string()]);
@@ -113,6 +118,20 @@ impl Sides {
         // This is set before the command, so that an interrupted `whet optimize` is undone at the end.
         self.now = Some(Side::With);
         Ok(Some(whet.run("optimize", &words)?))
+    }
+
+    /// Returns the events that whet models for the clones in the server. `None` without whet, or if whet has
+    /// no model of them. The server must have clones and be under load.
+    ///
+    /// # Errors
+    /// whet's error.
+    pub fn modelled(&self) -> Result<Option<Value>, Error> {
+        let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return Ok(None) };
+        // The model comes with a comparison, here the shortest one. Its own figures say too little, which is
+        // exit code 7, and are not used.
+        let words = [&self.pid.to_string(), "--rounds", "5", "--window", "0.05"].map(str::to_owned);
+        let mut answer = whet.run_unless("measure", &words, &[7])?;
+        Ok(answer.get_mut("modelled").map(Value::take).filter(|m| !m.is_null()))
     }
 
     /// Runs `whet undo` or `whet redo`, unless the server is on the side already. In random order both sides

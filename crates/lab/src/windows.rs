@@ -5,14 +5,15 @@
 //! halves of a pair. So the ratio within a pair is good even if single windows differ by half.
 
 use crate::error::Error;
+use crate::events::{self, Counting};
 use crate::gauge::{Gauge, Reading};
 use crate::lab::Lab;
-use crate::perf_stat::Counting;
 use crate::record::{Event, Second, Side, Step};
 use crate::server::Server;
 use crate::stats;
 use crate::steady;
 use crate::whet::Sides;
+use rand::Rng;
 use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// Pairs of windows.
     pub pairs: usize,
+    /// A/A pairs, spread evenly between the others.
+    pub control: usize,
     /// The length of a window.
     pub window: Duration,
     /// The pause before each window, after the change of sides.
@@ -102,7 +105,7 @@ impl<'a> Measuring<'a> {
         Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
     }
 
-    /// Warms up, optimizes the server unless it has clones, and measures all windows.
+    /// Warms up, optimizes the server unless it was found with clones, and measures all windows.
     ///
     /// # Errors
     /// The errors of the load, the server, whet and the folder.
@@ -113,13 +116,12 @@ impl<'a> Measuring<'a> {
             self.mark("optimized")?;
             self.lab.folder.add(self.step, Event::Optimize { answer })?;
         }
+        self.lab.model(self.step, self.sides)?;
         let mut rng = stats::generator(self.lab.seed, &self.step.to_string());
-        for pair in 0..self.plan.pairs {
-            let mut order = Side::BOTH;
-            order.shuffle(&mut rng);
-            for side in order {
-                self.lab.progress.part(pair, self.plan.pairs);
-                self.window(load, pair, side)?;
+        for pair in schedule(self.plan.pairs, self.plan.control, &mut rng) {
+            for (side, state) in pair.halves {
+                self.lab.progress.part(pair.number, self.plan.pairs);
+                self.window(load, pair, side, state)?;
             }
         }
         load.side(None);
@@ -147,21 +149,27 @@ impl<'a> Measuring<'a> {
             .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
     }
 
-    fn window(&mut self, load: &mut dyn Load, pair: usize, side: Side) -> Result<(), Error> {
+    /// Measures a window that counts for `side`, with the server in `state`. An A/A window leaves no trace in
+    /// latencies, seconds and marks.
+    fn window(&mut self, load: &mut dyn Load, pair: Pair, side: Side, state: Side) -> Result<(), Error> {
         load.side(None);
-        self.sides.go(side)?;
-        if self.plan.each_second {
+        self.sides.go(state)?;
+        let each_second = self.plan.each_second && !pair.control;
+        if each_second {
             self.mark(side.word())?;
         }
         self.lab.commands.interrupt.sleep(self.plan.settle)?;
         load.check()?;
         load.told();
-        if self.plan.each_second {
+        if each_second {
             self.flushed = Some(self.gauge.flushed()?);
         }
-        load.side(Some(side));
+        load.side(Some(side).filter(|_| !pair.control));
         let counting = match self.server.pid.filter(|_| self.lab.machine.pmu) {
-            Some(pid) => Counting::begin(&self.lab.commands, pid, self.plan.window)?,
+            Some(pid) => {
+                let table = events::table(&self.lab.machine.identity);
+                Counting::begin(&self.lab.commands, pid, self.plan.window, table)?
+            }
             None => None,
         };
         let begin = (self.gauge.read()?, load.work());
@@ -169,11 +177,11 @@ impl<'a> Measuring<'a> {
         let until = begin.0.at + self.plan.window;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let slice = if self.plan.each_second { left.min(Duration::from_secs(1)) } else { left };
+            let slice = if each_second { left.min(Duration::from_secs(1)) } else { left };
             self.lab.commands.interrupt.sleep(slice)?;
             let now = (self.gauge.read()?, load.work());
-            if self.plan.each_second {
-                self.second(load, &last.0, &now.0, pair, side)?;
+            if each_second {
+                self.second(load, &last.0, &now.0, pair.number, side)?;
             }
             last = now;
             if Instant::now() >= until {
@@ -181,9 +189,12 @@ impl<'a> Measuring<'a> {
             }
         }
         load.check()?;
-        let mut window = begin.0.until(&last.0, pair, side, done(&begin, &last));
+        let mut window = begin.0.until(&last.0, pair.number, side, done(&begin, &last));
+        window.control = pair.control;
         if let Some(counting) = counting {
-            window.events = counting.finish(&self.lab.commands)?;
+            let counted = counting.finish(&self.lab.commands)?;
+            window.counted = Some(counted.share).filter(|_| !counted.events.is_empty());
+            window.events = counted.events;
         }
         self.lab.folder.add(self.step, Event::Window(window))
     }
@@ -221,7 +232,72 @@ impl<'a> Measuring<'a> {
     }
 }
 
+/// A pair of windows to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// Its number among those of its kind.
+    pub number: usize,
+    /// Whether it is an A/A pair.
+    pub control: bool,
+    /// The side that each window counts for, and the state that the server is in.
+    pub halves: [(Side, Side); 2],
+}
+
+/// Returns all pairs of a step in random order within each pair, with the A/A pairs spread evenly. The state
+/// of an A/A pair is drawn at random, so that both states are controlled.
+pub fn schedule(pairs: usize, control: usize, rng: &mut impl Rng) -> Vec<Pair> {
+    let mut all = Vec::with_capacity(pairs + control);
+    let mut halves = |is_control: bool| {
+        let mut order = Side::BOTH;
+        order.shuffle(rng);
+        let state = if rng.next_u32().is_multiple_of(2) { Side::With } else { Side::Without };
+        order.map(|side| (side, if is_control { state } else { side }))
+    };
+    let mut controls = 0;
+    for number in 0..pairs {
+        all.push(Pair { number, control: false, halves: halves(false) });
+        while controls * pairs < control * (number + 1) && controls < control {
+            all.push(Pair { number: controls, control: true, halves: halves(true) });
+            controls += 1;
+        }
+    }
+    all
+}
+
 /// Returns the requests done between two moments, if the load counts them.
 fn done(from: &(Reading, Option<u64>), to: &(Reading, Option<u64>)) -> Option<u64> {
     Some(to.1?.saturating_sub(from.1?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_pairs_are_spread_and_change_nothing() {
+        let all = schedule(8, 2, &mut stats::generator(1, "x"));
+        let controls: Vec<usize> = (0..all.len()).filter(|i| all[*i].control).collect();
+        assert_eq!((all.len(), controls), (10, vec![1, 6]));
+        let numbers: Vec<usize> = all.iter().filter(|p| !p.control).map(|p| p.number).collect();
+        assert_eq!(numbers, (0..8).collect::<Vec<_>>());
+        for pair in &all {
+            let [(a, of_a), (b, of_b)] = pair.halves;
+            assert!(a != b && if pair.control { of_a == of_b } else { of_a == a && of_b == b }, "{pair:?}");
+        }
+        assert!(schedule(3, 0, &mut stats::generator(1, "x")).iter().all(|p| !p.control));
+    }
+
+    /// Each side comes first about as often as the other, and A/A pairs are in either state.
+    #[test]
+    fn orders_and_states_are_drawn() {
+        let all = schedule(200, 200, &mut stats::generator(5, "x"));
+        let count = |f: &dyn Fn(&Pair) -> bool| all.iter().filter(|p| f(p)).count();
+        for found in [
+            count(&|p| !p.control && p.halves[0].0 == Side::With),
+            count(&|p| p.control && p.halves[0].0 == Side::With),
+            count(&|p| p.control && p.halves[0].1 == Side::With),
+        ] {
+            assert!((70..=130).contains(&found), "{found}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Sampling of all threads of one process.
+//! Sampling of all threads of one process, or of a family of processes.
 //!
 //! There is one event per thread and CPU, inherited by threads created later, and one buffer per CPU. The
 //! kernel refuses buffers for inherited events that follow a thread over CPUs, so there is an event for each
@@ -50,6 +50,8 @@ impl Default for Options {
 pub struct Sample<'a> {
     /// The instruction.
     pub ip: Avma,
+    /// The process.
+    pub pid: i32,
     /// The thread.
     pub tid: i32,
     /// CLOCK_MONOTONIC, nanoseconds. Samples of one CPU are in order, samples of several CPUs are not.
@@ -59,13 +61,14 @@ pub struct Sample<'a> {
     pub branches: Branches<'a>,
 }
 
-/// A running sampling of one process. It ends when dropped.
+/// A running sampling of one process, or of several with the children they fork. It ends when dropped.
 #[derive(Debug)]
 pub struct Sampler {
     // Declared before the events: buffers are unmapped first.
     rings: Vec<CpuRing>,
     events: Vec<OwnedFd>,
-    pid: i32,
+    /// The process whose samples are kept; `None` keeps those of all processes.
+    only: Option<i32>,
     source: Source,
     fields: Fields,
     doubled: Doubled,
@@ -102,6 +105,20 @@ impl Sampler {
     /// # Errors
     /// Any of [`Error`]; no event stays open then.
     pub fn open(pid: i32, options: &Options) -> Result<Self, Error> {
+        Self::open_each(&[pid], Some(pid), options)
+    }
+
+    /// Starts sampling the user code of several processes, and of all children that they fork from now on. A
+    /// child may have executed another program; its samples come as well. A process that has ended is left
+    /// out.
+    ///
+    /// # Errors
+    /// As [`Sampler::open`]; [`Error::Gone`] if all processes have ended.
+    pub fn open_family(pids: &[i32], options: &Options) -> Result<Self, Error> {
+        Self::open_each(pids, None, options)
+    }
+
+    fn open_each(pids: &[i32], only: Option<i32>, options: &Options) -> Result<Self, Error> {
         if !(1..=100_000).contains(&options.hz) {
             return Err(Error::BadRate { hz: options.hz });
         }
@@ -124,7 +141,7 @@ impl Sampler {
         let mut sampler = Self {
             rings: Vec::new(),
             events: Vec::new(),
-            pid,
+            only,
             source,
             fields: Fields::new(attributes.sample_type, false)?,
             doubled: Doubled::default(),
@@ -133,7 +150,15 @@ impl Sampler {
             throttled: 0,
             bytes: Vec::new(),
         };
-        sampler.open_all(pid, &cpus, &attributes, pages, &limit)?;
+        for &pid in pids {
+            match sampler.open_all(pid, &cpus, &attributes, pages, &limit) {
+                Err(Error::Gone { .. }) if only.is_none() => {}
+                outcome => outcome?,
+            }
+        }
+        if sampler.events.is_empty() {
+            return Err(Error::Gone { pid: pids.first().copied().unwrap_or_default() });
+        }
         for event in &sampler.events {
             event::enable(event).map_err(|source| Error::Control { action: "enable", source })?;
         }
@@ -157,7 +182,7 @@ impl Sampler {
                 break;
             }
             for tid in fresh {
-                let needed = known.len().saturating_mul(cpus.len());
+                let needed = (self.threads + known.len()).saturating_mul(cpus.len());
                 self.open_thread(tid, cpus, attr, pages, !first).map_err(|e| match e {
                     Error::Open { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
                         Error::TooManyFiles { needed, limit: limit.hard() }
@@ -166,7 +191,7 @@ impl Sampler {
                 })?;
             }
         }
-        if self.events.is_empty() { Err(Error::Gone { pid }) } else { Ok(()) }
+        Ok(())
     }
 
     /// Opens a thread's events. A thread that has ended meanwhile is no error.
@@ -254,9 +279,9 @@ impl Sampler {
         let mut taken = 0;
         for record in Records::new(bytes, self.fields) {
             match record? {
-                Record::Sample(s) if s.pid != self.pid || self.doubled.is_duplicate(s.tid, s.id) => {}
+                Record::Sample(s) if !self.is_kept(s.pid) || self.doubled.is_duplicate(s.tid, s.id) => {}
                 Record::Sample(s) => {
-                    take(Sample { ip: s.ip, tid: s.tid, time_ns: s.time, branches: s.branches });
+                    take(Sample { ip: s.ip, pid: s.pid, tid: s.tid, time_ns: s.time, branches: s.branches });
                     taken += 1;
                 }
                 Record::Lost(n) | Record::LostSamples(n) => self.lost = self.lost.saturating_add(n),
@@ -265,6 +290,10 @@ impl Sampler {
             }
         }
         Ok(taken)
+    }
+
+    fn is_kept(&self, pid: i32) -> bool {
+        self.only.is_none_or(|only| only == pid)
     }
 
     /// Returns how many samples found no room, as reported so far: the kernel reports them with the next

@@ -202,6 +202,32 @@ fn branches_are_sampled_if_available() {
     assert_eq!(branches > 0, sampler.has_branches());
 }
 
+/// A shell spins in one child after the other. Children are sampled for a family, and only for a family.
+#[test]
+fn children_of_a_family_are_sampled() {
+    let spin = "while :; do (j=0; while [ $j -lt 50000 ]; do j=$((j+1)); done; :); done";
+    let mut parent = Guest(Command::new("sh").args(["-c", spin]).spawn().unwrap());
+    let (pid, options) = (parent.pid(), Options { pages: 16, ..Options::default() });
+    let samples = |sampler: &mut Sampler, enough: usize| {
+        let (mut of_children, begun) = (0, Instant::now());
+        while of_children < enough && begun.elapsed() < Duration::from_secs(30) {
+            sampler.poll(Duration::from_millis(50)).unwrap();
+            sampler.drain(|s| of_children += usize::from(s.pid != pid)).unwrap();
+        }
+        of_children
+    };
+    assert!(samples(&mut Sampler::open_family(&[pid, i32::MAX], &options).unwrap(), 100) >= 100);
+    let mut alone = Sampler::open(pid, &options).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(500) {
+        alone.poll(Duration::from_millis(50)).unwrap();
+        alone.drain(|s| assert_eq!(s.pid, pid)).unwrap();
+    }
+    parent.0.kill().unwrap();
+    parent.0.wait().unwrap();
+    assert!(matches!(Sampler::open_family(&[i32::MAX], &options), Err(perf::Error::Gone { .. })));
+}
+
 #[test]
 fn a_process_that_ends_is_no_error() {
     let mut guest = Guest::start(1);

@@ -37,7 +37,7 @@
 //!   `nop`, its executions, and for each edge the destination and the edge's executions. Blocks and edges
 //!   that never ran are left out.
 //! - `call`: the instruction, the callee (`ADDRESS@BUILD-ID` in another module) and the number of calls.
-//! - `leads`: an indirect call or jump, the number of its observations, and the functions to which it led,
+//! - `leads`: an indirect call or jump, the number of its observations, and the functions that it reached,
 //!   each with the number of observations that saw it.
 //! - `table`: the same with the virtual tables that the call used.
 //! - Blocks and instructions are given as distances in bytes from the function's entry, in hexadecimal.
@@ -161,7 +161,7 @@ pub struct FunctionProfile {
 /// The observed destinations of an indirect call or jump.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SiteProfile {
-    /// The entries of the functions to which it led.
+    /// The entries of the functions that it reached.
     pub callees: Looks,
     /// The virtual tables that it used.
     pub tables: Looks,

@@ -243,7 +243,7 @@ impl FlowGraph {
 
     /// Shares flow evenly among equal arms. The least cost does not decide which of two unmeasured arms of a
     /// branch ran, and the solver picks one arbitrarily. Arms that cost the same and meet again in the same
-    /// block cannot be told apart, so they get equal shares.
+    /// block cannot be distinguished, so they get equal shares.
     fn share_equal_arms(&self, flow: &mut Flow) {
         let n = self.weights.len();
         let mut out = vec![Vec::new(); n];

@@ -71,7 +71,7 @@ fn survey(path: &str) -> Survey {
         ("edges", &s.edges),
         ("edges of tables", &s.table_edges),
         ("cycles", &s.cycles),
-        ("functions not all told", &s.functions),
+        ("functions not all listed", &s.functions),
         ("functions that leave by a table", &s.leaving),
     ] {
         println!("  {what}: {} of {} ({:.3} %)", d.dark, d.all, d.percent());

@@ -145,7 +145,7 @@ impl Anchor {
 
     /// Returns the address of the word for pending recoveries: see `huge`.
     #[must_use]
-    pub fn owed_at(&self) -> Avma {
+    pub fn pending_at(&self) -> Avma {
         self.at.add(OWED)
     }
 
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(got.caches().count(), 0);
         assert_eq!(got.regions[0].text, AvmaRange::with_len(AT.sub(4096), 4096));
         assert_eq!(got.regions[0].eh_frame_hdr, AT.add(FRAMES));
-        assert_eq!((AT, &data[..]).u64(got.owed_at()).unwrap(), 0);
+        assert_eq!((AT, &data[..]).u64(got.pending_at()).unwrap(), 0);
         assert_eq!(got.room(), list::MOST_REGIONS - 1);
         assert!(lookup::routine(AT, 3).len() as u64 <= module_list::AT);
     }

@@ -50,6 +50,9 @@ pub enum Error {
         /// The kernel's error number.
         errno: i32,
     },
+    /// The file of a code cache could not be made.
+    #[error("a file for clones could not be made: {0}")]
+    CodeFile(#[source] std::io::Error),
     /// No room for a code cache near its module.
     #[error(transparent)]
     NoRoom(#[from] crate::NoRoom),

@@ -12,7 +12,7 @@
 //! the moment in which it touches the code cache, and disables them again; the page stays huge. No thread is
 //! stopped in that moment.
 //!
-//! INVARIANT(debt): the setting is recorded in the anchor before it is changed, and the record is cleared
+//! INVARIANT(pending): the setting is recorded in the anchor before it is changed, and the record is cleared
 //! after it is restored. If whet dies in between, the next whet that works on the target restores it.
 
 use crate::{Anchor, CachePlan, Error, fault, install::HUGE, toggle};
@@ -76,10 +76,17 @@ fn switch(remote: &mut Remote<'_>) -> Result<u64, tracee::Error> {
 /// process has disabled them. These caches must be unwritten, as an existing small page stays small. Returns
 /// the longest stop of a thread.
 ///
+/// A cache that is mapped from a file is only read: a write would give the process a copy of a small page.
+///
 /// # Errors
 /// [`Error::Tracee`] if the setting could not be restored; the pending recovery stays on record. Other errors
 /// are ignored: without huge pages everything works as well, only slower.
-pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Result<Duration, Error> {
+pub fn touch(
+    process: &Process,
+    anchor: &Anchor,
+    caches: &[&CachePlan],
+    from_files: bool,
+) -> Result<Duration, Error> {
     fault::point();
     // Without a record of the setting, it is not changed.
     if record(process, anchor, DISABLED).is_err() {
@@ -100,7 +107,7 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
     }
     if turned.is_ok() {
         fault::point();
-        touch_each(process, caches);
+        touch_each(process, caches, from_files);
         fault::point();
     }
     let back = turn_back(process, anchor, DISABLED)?;
@@ -109,22 +116,26 @@ pub fn touch(process: &Process, anchor: &Anchor, caches: &[&CachePlan]) -> Resul
 
 /// Touches the first byte of each huge page. If the kernel has to search for a huge page, the others stay
 /// small.
-fn touch_each(process: &Process, caches: &[&CachePlan]) {
+fn touch_each(process: &Process, caches: &[&CachePlan], from_files: bool) {
     let pages = caches.iter().flat_map(|c| {
         let text = c.text_range();
         (0..text.len() / HUGE).map(move |i| text.start.add(i * HUGE))
     });
     for page in pages {
         let began = Instant::now();
-        if process.write(page, &[0]).is_err() || began.elapsed() > LONG {
+        let touched = match from_files {
+            true => process.read(page, &mut [0]).is_ok(),
+            false => process.write(page, &[0]).is_ok(),
+        };
+        if !touched || began.elapsed() > LONG {
             break;
         }
     }
 }
 
 /// Records the setting to restore.
-fn record(process: &Process, anchor: &Anchor, owed: u64) -> Result<(), Error> {
-    toggle::write_checked(process, anchor.owed_at(), &owed.to_le_bytes())
+fn record(process: &Process, anchor: &Anchor, pending: u64) -> Result<(), Error> {
+    toggle::write_checked(process, anchor.pending_at(), &pending.to_le_bytes())
 }
 
 /// Restores the disabled setting: bit 0 disables; from Linux 6.18 on the other bits are flags
@@ -139,7 +150,7 @@ fn switch_off(remote: &mut Remote<'_>, disabled: u64) -> Result<(), tracee::Erro
 /// # Errors
 /// [`Error::Tracee`]; the pending recovery then stays on record.
 pub fn recover_pending(process: &Process, anchor: &Anchor) -> Result<(), Error> {
-    match process.u64(anchor.owed_at())? {
+    match process.u64(anchor.pending_at())? {
         0 => Ok(()),
         disabled => turn_back(process, anchor, disabled).map(drop),
     }

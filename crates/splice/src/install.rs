@@ -4,8 +4,9 @@ use crate::anchor::PAGE;
 use crate::list::AREAS;
 use crate::toggle::{self, Change, Word};
 use crate::{
-    Anchor, Cache, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS, Policy,
-    Record, Region, State, ToggleReport, counters, fault, finishing, huge, journal, module_list, quiet,
+    Anchor, Cache, CodeFile, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS,
+    Policy, Record, Region, State, ToggleReport, code_file, counters, fault, finishing, huge, journal,
+    module_list, quiet,
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
@@ -31,6 +32,10 @@ pub struct CachePlan {
     pub blob: Vec<u8>,
     /// The `.eh_frame_hdr` in the blob.
     pub eh_frame_hdr: Avma,
+    /// The `.eh_frame` in the blob.
+    pub eh_frame: AvmaRange,
+    /// The rest of the file to map the cache from; `None` for anonymous memory.
+    pub file: Option<CodeFile>,
     /// The redirects that lead into the cache.
     pub records: Vec<Record>,
     /// The serialised address map.
@@ -65,8 +70,15 @@ impl CachePlan {
         self.layout().notes.end.distance(self.data_at).unsigned_abs().next_multiple_of(4096)
     }
 
+    /// Returns the data mapping.
+    #[must_use]
+    pub fn data_range(&self) -> AvmaRange {
+        AvmaRange::with_len(self.data_at, self.data_len())
+    }
+
     /// Returns the `.eh_frame_hdr`: 12 bytes, the last four of which hold the number of its 8-byte entries.
-    fn index(&self) -> AvmaRange {
+    #[must_use]
+    pub fn index(&self) -> AvmaRange {
         let from =
             self.eh_frame_hdr.since(self.data_at.add(BLOB_OFFSET)).and_then(|o| usize::try_from(o).ok());
         let count = from.and_then(|o| self.blob.get(o.checked_add(8)?..)?.first_chunk());
@@ -144,6 +156,9 @@ pub struct InstallReport {
     pub map_stop: Duration,
     /// The memory in which its clones count.
     pub counters: Option<CounterArea>,
+    /// If its caches were to be mapped from files: the reason why they are not, if there is one. The caches
+    /// are in anonymous memory then.
+    pub not_from_files: Option<String>,
 }
 
 /// Installs a generation; redirects of an earlier generation are undone in the same stop.
@@ -187,7 +202,19 @@ pub fn install(
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
-    let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page), plan)?;
+    let (from_files, not_from_files) = match code_file::map(process, plan, policy, &mut first) {
+        Ok(mapped) => (mapped, None),
+        Err(e) if code_file::is_refusal(&e) => (false, Some(e.to_string())),
+        Err(e) => return Err(e),
+    };
+    let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page, from_files), plan)
+        .or_else(|e| {
+            if from_files {
+                // Nothing refers to the new mappings.
+                unmap(process, plan)?;
+            }
+            Err(e)
+        })?;
     let mut anchor = match known {
         Some(anchor) => anchor,
         None => write_anchor(process, plan.anchor_at, plan.lookup)?,
@@ -196,9 +223,15 @@ pub fn install(
         anchor.link_page(process, plan.anchor_at)?;
     }
     let map_stop = match withheld {
-        true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches())?),
+        true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches(), from_files)?),
         false => map_stop,
     };
+    if from_files {
+        code_file::check(process, plan).or_else(|e| {
+            unmap(process, plan)?;
+            Err(e)
+        })?;
+    }
     let counters = match &plan.counters {
         Some(offsets) => Some(counters::provide(process, &anchor, offsets).or_else(|e| {
             // Nothing refers to the new mappings.
@@ -208,7 +241,7 @@ pub fn install(
         None => None,
     };
     for (i, cache) in plan.caches.iter().enumerate() {
-        fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() })?;
+        fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() }, from_files)?;
     }
     finishing::publish(process, &mut anchor)?;
     anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
@@ -245,7 +278,7 @@ pub fn install(
     toggle.stops.extend(first.stops);
     toggle.busy += first.busy;
     toggle.cured += first.cured;
-    Ok(InstallReport { generation, toggle, map_stop, counters })
+    Ok(InstallReport { generation, toggle, map_stop, counters, not_from_files })
 }
 
 /// Makes all mappings in one stop of one thread; on failure none is left. Returns how long the stop took, and
@@ -285,7 +318,12 @@ fn unmap(process: &Process, plan: &Plan) -> Result<(), Error> {
 }
 
 /// Returns the ranges to map, with their protection.
-fn mappings(earlier: Option<&Installed>, plan: &Plan, needs_page: bool) -> Vec<(AvmaRange, u64)> {
+fn mappings(
+    earlier: Option<&Installed>,
+    plan: &Plan,
+    needs_page: bool,
+    from_files: bool,
+) -> Vec<(AvmaRange, u64)> {
     let mut all = Vec::new();
     if needs_page {
         all.push((AvmaRange::with_len(plan.anchor_at, PAGE), prot::READ));
@@ -294,41 +332,50 @@ fn mappings(earlier: Option<&Installed>, plan: &Plan, needs_page: bool) -> Vec<(
         all.push((AvmaRange::with_len(plan.anchor_at, PAGE), prot::READ_EXEC));
         all.push((AvmaRange::with_len(plan.anchor_at.add(PAGE), PAGE), prot::READ));
     }
-    for c in &plan.caches {
+    for c in plan.caches.iter().filter(|_| !from_files) {
         debug_assert_eq!(c.text_range().end, c.data_at);
         all.push((c.text_range(), prot::READ_EXEC));
-        all.push((AvmaRange::with_len(c.data_at, c.data_len()), prot::READ));
+        all.push((c.data_range(), prot::READ));
     }
     all
 }
 
 /// System call numbers and flags of x86-64 Linux.
-mod nr {
+pub(crate) mod nr {
     pub const MMAP: i64 = 9;
     pub const MPROTECT: i64 = 10;
     pub const MUNMAP: i64 = 11;
-    /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE` (Linux 4.17; a hint before, so the result is
-    /// checked).
-    pub const MAP_FLAGS: u64 = 0x02 | 0x20 | 0x10_0000;
+    /// `MAP_PRIVATE | MAP_FIXED_NOREPLACE` (Linux 4.17; a hint before, so the result is checked).
+    pub const MAP_FLAGS: u64 = 0x02 | 0x10_0000;
+    /// `MAP_ANONYMOUS`.
+    pub const ANONYMOUS: u64 = 0x20;
 }
 
 /// Protections. Nothing is ever mapped writable.
-mod prot {
+pub(crate) mod prot {
     pub const READ: u64 = 1;
     pub const READ_EXEC: u64 = 1 | 4;
 }
 
-fn map(
-    call: &mut dyn FnMut(i64, [u64; 6]) -> Result<i64, tracee::Error>,
+pub(crate) type Call<'a> = &'a mut dyn FnMut(i64, [u64; 6]) -> Result<i64, tracee::Error>;
+
+fn map(call: Call<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
+    map_from(call, at, len, protection, (u64::MAX, 0, nr::ANONYMOUS))
+}
+
+/// Maps memory at an address that is free: from a descriptor and an offset, with more flags.
+pub(crate) fn map_from(
+    call: Call<'_>,
     at: Avma,
     len: u64,
     protection: u64,
+    (fd, offset, flags): (u64, u64, u64),
 ) -> Result<(), Error> {
     let failed = |errno: i32| match errno {
         errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
         errno => Error::Map { at, len, errno },
     };
-    match call(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS, u64::MAX, 0]) {
+    match call(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS | flags, fd, offset]) {
         Ok(got) if got == at.0.cast_signed() => Ok(()),
         Ok(elsewhere) => {
             call(nr::MUNMAP, [elsewhere.cast_unsigned(), len, 0, 0, 0, 0])?;
@@ -396,12 +443,14 @@ struct Part {
     of: usize,
 }
 
-/// Fills one cache.
-fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
+/// Fills one cache. If it is mapped from a file, its clones and tables are there already.
+fn fill(process: &Process, c: &CachePlan, part: Part, from_files: bool) -> Result<(), Error> {
     let tables = c.layout();
     fault::point();
-    write(process, c.text_at, &c.text)?;
-    write(process, tables.blob.start, &c.blob)?;
+    if !from_files {
+        write(process, c.text_at, &c.text)?;
+        write(process, tables.blob.start, &c.blob)?;
+    }
     write(process, tables.map.start, &c.map)?;
     write(process, tables.notes.start, &c.notes)?;
     write(process, c.data_at.add(module_list::HEADERS), &module_list::headers(c.text_range(), c.index()))?;
@@ -414,7 +463,7 @@ fn fill(process: &Process, c: &CachePlan, part: Part) -> Result<(), Error> {
         counting: part.counting,
         since_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
         text: c.text_range(),
-        data: AvmaRange::with_len(c.data_at, c.data_len()),
+        data: c.data_range(),
         eh_frame_hdr: c.eh_frame_hdr,
         code_bytes: c.text.len() as u64,
         records: tables.records,

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
+mod code_file;
 mod counter_sites;
 mod counters;
 mod discover;
@@ -38,6 +39,7 @@ mod toggle;
 mod write;
 
 pub use anchor::{Anchor, Hook, MAX_REGIONS, Region};
+pub use code_file::CodeFile;
 pub use counter_sites::CounterSites;
 pub use counters::{CounterArea, counter_words, counters, release_counters};
 pub use discover::{Cache, Installed, discover};

@@ -7,40 +7,41 @@
 use crate::Fragment;
 use addr::AvmaRange;
 
-const HEADER: usize = 64;
-const SECTION: usize = 64;
-const SYMBOL: u64 = 24;
+pub(crate) const HEADER: usize = 64;
+pub(crate) const SECTION: usize = 64;
+pub(crate) const SYMBOL: u64 = 24;
 
-const PROGBITS: u32 = 1;
-const SYMTAB: u32 = 2;
-const STRTAB: u32 = 3;
+pub(crate) const PROGBITS: u32 = 1;
+pub(crate) const SYMTAB: u32 = 2;
+pub(crate) const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
 /// `SHF_ALLOC | SHF_EXECINSTR`.
-const CODE: u64 = 2 | 4;
+pub(crate) const CODE: u64 = 2 | 4;
 /// `STB_LOCAL`, `STT_FUNC`. The symbols are local because clones of several generations have the same name.
-const LOCAL_FUNC: u8 = 2;
+pub(crate) const LOCAL_FUNC: u8 = 2;
 
 /// A section header: the fields in the order of the file. The name is an offset into the table of section
 /// names.
-struct Section {
-    name: u32,
-    kind: u32,
-    flags: u64,
-    at: u64,
-    offset: u64,
-    size: u64,
-    link: u32,
-    info: u32,
-    align: u64,
-    entry: u64,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Section {
+    pub name: u32,
+    pub kind: u32,
+    pub flags: u64,
+    pub at: u64,
+    pub offset: u64,
+    pub size: u64,
+    pub link: u32,
+    pub info: u32,
+    pub align: u64,
+    pub entry: u64,
 }
 
 /// A string table: strings one after another, each ended by a zero byte. The empty string is at offset 0.
 #[derive(Default)]
-struct Strings(Vec<u8>);
+pub(crate) struct Strings(pub Vec<u8>);
 
 impl Strings {
-    fn add(&mut self, s: &str) -> u32 {
+    pub fn add(&mut self, s: &str) -> u32 {
         if self.0.is_empty() {
             self.0.push(0);
         }
@@ -129,7 +130,7 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
 }
 
 impl Section {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.name.to_le_bytes());
         out.extend(self.kind.to_le_bytes());
         for word in [self.flags, self.at, self.offset, self.size] {

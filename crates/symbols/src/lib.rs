@@ -1,15 +1,18 @@
 //! Names and tables of clones for debuggers and profilers.
 //!
 //! The input is the ranges and names of code that no file describes, and the code's frame tables. The output
-//! is the bytes of a symbol file for debuggers, of a perf map and of a jitdump. This crate touches no process
+//! is the bytes of a symbol file for debuggers, of a perf map and of a jitdump, and what makes a code cache an
+//! ELF file. This crate touches no process
 //! and no file.
 #![forbid(unsafe_code)]
 
+mod code_file;
 mod elf;
 mod fragment;
 mod jitdump;
 mod perf_map;
 
+pub use code_file::{CLONES_MARK, CodeFile, HEAD, file_ends};
 pub use elf::symbol_file;
 pub use fragment::{Fragment, Part};
 pub use jitdump::{Loaded, jitdump};

@@ -49,6 +49,12 @@ pub enum Error {
         /// The tracer's name.
         comm: String,
     },
+    /// The target could not take descriptors of files.
+    #[error("the process cannot take a file: {source}")]
+    NotGiven {
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// Another process runs in the same memory (`clone` with `CLONE_VM` and without `CLONE_THREAD`). A stop
     /// of the target's threads would not stop it.
     #[error("process {pid} shares its memory with process {with} ({name}){doubt}")]

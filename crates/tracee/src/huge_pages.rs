@@ -92,6 +92,9 @@ pub fn from_smaps(smaps: &str, range: AvmaRange) -> Vec<AvmaRange> {
     if bytes == 0 { Vec::new() } else { vec![AvmaRange::with_len(range.start, bytes)] }
 }
 
+/// Lines of `smaps` about huge pages: of private memory, and of a file in memory.
+const KINDS: [&str; 2] = ["AnonHugePages:", "ShmemPmdMapped:"];
+
 /// Returns how many bytes of the mappings that overlap `range` are in huge pages.
 fn bytes(smaps: &str, range: AvmaRange) -> u64 {
     let mut inside = false;
@@ -99,7 +102,7 @@ fn bytes(smaps: &str, range: AvmaRange) -> u64 {
     for line in smaps.lines() {
         if let Some(r) = mapping_range(line) {
             inside = r.overlaps(&range);
-        } else if inside && let Some(kb) = line.strip_prefix("AnonHugePages:") {
+        } else if inside && let Some(kb) = KINDS.iter().find_map(|kind| line.strip_prefix(kind)) {
             let kb: u64 = kb.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0);
             sum = sum.saturating_add(kb.saturating_mul(1024));
         }
@@ -158,9 +161,11 @@ mod tests {
     #[test]
     fn smaps_is_summed_over_the_range() {
         let smaps = "1000-3000 r-xp 0 00:00 0\nSize: 8 kB\nAnonHugePages:      2048 kB\n\
-            3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n";
+            3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n\
+            5000-6000 r-xp 0 00:20 9 /c\nAnonHugePages: 0 kB\nShmemPmdMapped: 2048 kB\n";
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x2001))), 2048 * 1024);
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x3001))), 2052 * 1024);
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x4000), Avma(0x5000))), 0);
+        assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x5000), Avma(0x6000))), 2048 * 1024);
     }
 }

@@ -430,6 +430,14 @@ impl Remote<'_> {
     }
 }
 
+/// Searches the target's code for what system calls need, so that a stop need not wait for the search.
+///
+/// # Errors
+/// [`Error::NoSyscallInstruction`], and the errors of reading the process.
+pub fn prepare_syscalls(process: &Process) -> Result<(), Error> {
+    Gadgets::of(process).map(drop).map_err(|e| process.cause(e))
+}
+
 /// How long one thread gets to stop before the next is tried as well.
 const EACH: Duration = Duration::from_millis(20);
 /// How long all of them together get: on an overloaded machine, a thread waits long for its CPU.

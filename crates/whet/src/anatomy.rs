@@ -1,7 +1,7 @@
 //! Formats one function for people: its graph, with original and clone side by side.
 
 use crate::text::{cut, grouped, percent, printable};
-use engine::{Anatomy, Asm, BlockAnatomy, ExplainReport, FunctionReport, Pairing, Stretch, Warmth};
+use engine::{Anatomy, Asm, BlockAnatomy, CodeRange, ExplainReport, FunctionReport, Pairing, Warmth};
 use std::fmt::Write;
 
 /// Widest column of code. Characters.
@@ -29,15 +29,15 @@ fn one(r: &ExplainReport, f: &FunctionReport, a: &Anatomy) -> String {
         s,
         "\n  original   {} {}; stated address {}",
         printable(&a.module),
-        stretches(&a.original),
+        ranges(&a.original),
         a.stated
     );
     if !a.clone.is_empty() {
-        let _ = write!(s, "\n  clone      {}", stretches(&a.clone));
+        let _ = write!(s, "\n  clone      {}", ranges(&a.clone));
     }
     if !a.redirects.is_empty() {
-        let led: Vec<String> = a.redirects.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
-        let _ = write!(s, "\n  led there  {}", led.join(", "));
+        let redirects: Vec<String> = a.redirects.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+        let _ = write!(s, "\n  redirects  {}", redirects.join(", "));
     }
     let _ = write!(s, "\n  standing   {}", a.why);
     match (a.counted, a.entered) {
@@ -69,8 +69,8 @@ fn one(r: &ExplainReport, f: &FunctionReport, a: &Anatomy) -> String {
     s
 }
 
-fn stretches(all: &[Stretch]) -> String {
-    let each = |(i, s): (usize, &Stretch)| {
+fn ranges(all: &[CodeRange]) -> String {
+    let each = |(i, s): (usize, &CodeRange)| {
         let what = ["", "rarely run: "].get(i).copied().unwrap_or("");
         format!("{what}{}, {} bytes", s.at, s.bytes)
     };

@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::{Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
+use engine::{CodeCache, Error, Interrupt, OptimizeOptions, Pass, Passes, ProfileForm};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ Examples:
   whet optimize $(pidof mariadbd)     profile it under its present load and rebuild its hot code
   whet start                          the daemon: keeps CPU-hungry servers optimized
   whet status                         what is optimized on this host
+  whet optimize --family $(head -1 postmaster.pid)
+                                      a server of many processes: PostgreSQL, php-fpm, apache
   whet undo $(pidof mariadbd)         remove all redirects (milliseconds)
   whet verify $(pidof mariadbd)       check that only the journal's changes are in its code
   whet measure $(pidof mariadbd)      what it gains under its present load
@@ -49,7 +51,7 @@ pub enum Format {
 pub enum Command {
     /// Profile and optimize a process now.
     #[command(
-        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize 1234 --profile server.profile     warm start: without sampling and counting\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
+        after_help = "Examples:\n  whet optimize 1234\n  whet optimize 1234 --seconds 20\n  whet optimize --family 1234     the process with its children, such as PostgreSQL\n  whet optimize 1234 --profile server.profile     warm start: without sampling and counting\n  whet optimize 1234 --shuffle 7     stress mode: clone everything, in random order"
     )]
     Optimize {
         /// The process.
@@ -58,11 +60,14 @@ pub enum Command {
         /// Show how long each phase took; `--format json` always does.
         #[arg(short, long)]
         verbose: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
         #[command(flatten)]
         how: How,
     },
     /// Remove all redirects: the process runs its original code.
-    #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --all")]
+    #[command(after_help = "Examples:\n  whet undo 1234\n  whet undo --family 1234\n  whet undo --all")]
     Undo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
@@ -70,9 +75,12 @@ pub enum Command {
         /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, conflicts_with = "all")]
+        family: bool,
     },
     /// Put back the redirects of the newest generation.
-    #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --all")]
+    #[command(after_help = "Examples:\n  whet redo 1234\n  whet redo --family 1234\n  whet redo --all")]
     Redo {
         /// The process.
         #[arg(required_unless_present = "all", allow_negative_numbers = true)]
@@ -80,9 +88,14 @@ pub enum Command {
         /// Every process that holds a journal of whet.
         #[arg(long, conflicts_with = "pid")]
         all: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, conflicts_with = "all")]
+        family: bool,
     },
     /// Show what is optimized on this host, by the journals in the processes.
-    #[command(after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --format json")]
+    #[command(
+        after_help = "Examples:\n  whet status\n  whet status --watch\n  whet status --family 1234\n  whet status --format json"
+    )]
     Status {
         /// Only this process.
         #[arg(allow_negative_numbers = true)]
@@ -90,6 +103,9 @@ pub enum Command {
         /// Repeat every second: a live view on a terminal, otherwise lines or JSON objects.
         #[arg(long)]
         watch: bool,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long, requires = "pid", conflicts_with = "watch")]
+        family: bool,
     },
     /// Show what was rebuilt in a process and why the rest was left alone; or one function's graph with counts, original and
     /// clone side by side.
@@ -102,6 +118,9 @@ pub enum Command {
         pid: i32,
         /// One function: its name, mangled or not, a unique part of the name, or an address in it or its clone.
         function: Option<String>,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
     },
     /// Write a page for the browser about one process: heat maps of its code before and after, hot functions, refusals.
     #[command(
@@ -119,11 +138,16 @@ pub enum Command {
         measure: Option<PathBuf>,
     },
     /// Compare the process's code with its files, and check that it differs only where the journal says so.
-    #[command(after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json")]
+    #[command(
+        after_help = "Examples:\n  whet verify 1234\n  whet verify 1234 --format json\n  whet verify --family 1234"
+    )]
     Verify {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
+        /// The whole family of the process: its parent, and all children of the same program and control group.
+        #[arg(long)]
+        family: bool,
     },
     /// Write a symbol file for gdb, with names and unwind tables of clones, and print the gdb command that uses it.
     #[command(
@@ -370,12 +394,25 @@ pub struct How {
     /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
+    /// The memory of clones. `file`: an ELF file in memory, so that profilers, debuggers and unwinders that know nothing of
+    /// whet find names and frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
+    #[arg(long, value_name = "MEMORY", value_enum, default_value_t = Memory::Anonymous)]
+    code_cache: Memory,
     /// Clone only the first N functions, in a fixed order: for bisecting.
     #[arg(long, value_name = "N")]
     max_functions: Option<usize>,
     /// Use an earlier layout of the process again if it serves the load nearly as well as a new one.
     #[arg(long, conflicts_with_all = ["shuffle", "profile", "only", "max_functions"])]
     reuse: bool,
+}
+
+/// The memory of clones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Memory {
+    /// Anonymous memory.
+    Anonymous,
+    /// An ELF file in memory.
+    File,
 }
 
 impl How {
@@ -399,6 +436,10 @@ impl How {
             only: self.only.clone(),
             max_functions: self.max_functions,
             memory_cap: None,
+            code_cache: match self.code_cache {
+                Memory::Anonymous => CodeCache::Anonymous,
+                Memory::File => CodeCache::File,
+            },
             profile: profile.map(Arc::new),
             perf_map: true,
             prefer_earlier: self.reuse,

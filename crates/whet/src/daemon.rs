@@ -181,7 +181,7 @@ fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<
             return Err(failed(
                 "daemon",
                 complaint(&mut child),
-                "`whet start --foreground` tells more",
+                "`whet start --foreground` prints the reason",
                 ExitCode::Permission,
             ));
         }
@@ -196,7 +196,7 @@ fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<
     Err(failed(
         "daemon",
         "the daemon does not come up",
-        "`whet start --foreground` tells more",
+        "`whet start --foreground` prints the reason",
         ExitCode::Bug,
     ))
 }
@@ -326,16 +326,16 @@ pub fn stand_back(pid: Option<i32>, wish: Wish, out: &Output) -> bool {
     }
 }
 
-/// Changes a process by `act`. If a daemon was informed (`told`), waits up to 30 s until it lets go of the
+/// Changes a process by `act`. If a daemon was `informed`, waits up to 30 s until it lets go of the
 /// process.
 ///
 /// # Errors
 /// Those of `act`.
-pub fn patiently<R>(told: bool, mut act: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+pub fn patiently<R>(informed: bool, mut act: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
         match act() {
-            Err(Error::Locked { .. }) if told && Instant::now() < until => {
+            Err(Error::Locked { .. }) if informed && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             other => return other,

@@ -3,8 +3,8 @@
 use crate::text::{bytes, file_name, many, percent, printable};
 use crate::{anatomy, shares};
 use engine::{
-    DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile, ShownSite,
-    StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
+    CodeFiles, DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile,
+    ShownSite, StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -55,6 +55,10 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
             "\n  not drawn: {} more functions; a shuffle takes on 16 MiB of code at once",
             r.not_drawn
         );
+    }
+    if let Some(CodeFiles { mapped, left_out: Some(why), .. }) = &r.code_files {
+        let what = if *mapped { "tools that open files by path do not find" } else { "no file holds" };
+        let _ = write!(s, "\n  note: {what} the clones: {why}");
     }
     s.push_str(&perf_map(r.perf_map.as_ref()));
     if verbose {
@@ -119,14 +123,20 @@ pub fn unreadable(r: &StatusReport) -> String {
 pub fn status(r: &StatusReport) -> String {
     let mut s = headline(r);
     for t in &r.targets {
-        let _ = write!(s, "\n{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
-        let _ = write!(s, "\n    {}", figures(t));
-        if let Some(t) = &t.user_time {
-            let _ = write!(s, "\n    {}", shares::line(t));
-        }
+        let _ = write!(s, "\n{}", target(t));
     }
     if r.unreadable > 0 {
         let _ = write!(s, "\n{}", unreadable(r));
+    }
+    s
+}
+
+/// Formats the status of one process.
+pub fn target(t: &TargetStatus) -> String {
+    let mut s = format!("{}, pid: {}, {}", printable(file_name(&t.exe)), t.pid, t.state.word());
+    let _ = write!(s, "\n    {}", figures(t));
+    if let Some(t) = &t.user_time {
+        let _ = write!(s, "\n    {}", shares::line(t));
     }
     s
 }

@@ -9,6 +9,7 @@ mod capture;
 mod cli;
 mod config;
 mod daemon;
+mod family;
 mod file;
 mod gdb;
 mod generate;
@@ -36,22 +37,23 @@ use std::process::ExitCode as Status;
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
     let out = Output::new(cli.format);
-    Status::from(out.told(dispatch(&cli, &out)) as u8)
+    Status::from(out.finish(dispatch(&cli, &out)) as u8)
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
     if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
         && let Some(off) = daemon::switched_off(out)
     {
-        return Ok(out.told(Err(off)));
+        return Ok(out.finish(Err(off)));
     }
     match &cli.command {
         Command::Start { foreground, detached, config } => {
-            Ok(out.told(daemon::start(*foreground, *detached, config.as_deref(), out)))
+            Ok(out.finish(daemon::start(*foreground, *detached, config.as_deref(), out)))
         }
-        Command::Stop { config } => Ok(out.told(daemon::stop(config.as_deref(), out))),
+        Command::Stop { config } => Ok(out.finish(daemon::stop(config.as_deref(), out))),
         Command::DaemonWork { order } => Ok(daemon::work(order)),
-        Command::Optimize { pid, verbose, how } => {
+        Command::Optimize { pid, verbose, family: true, how } => family::optimize(*pid, *verbose, how, out),
+        Command::Optimize { pid, verbose, family: false, how } => {
             let progress = progress::Bar::new(out);
             let options = how.options()?;
             interrupt::listen(&options.interrupt);
@@ -60,31 +62,36 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, |r| human::optimize(r, *verbose));
             Ok(ExitCode::Ok)
         }
-        Command::Undo { pid, all } => each(*pid, *all, out, Wish::Undo),
-        Command::Redo { pid, all } => each(*pid, *all, out, Wish::Redo),
-        Command::Status { pid, watch } => watch::run(*pid, *watch, out),
-        Command::Explain { pid, function } => {
-            let report = engine::explain(Pid(*pid), function.as_deref())?;
+        Command::Undo { pid: Some(pid), family: true, .. } => family::undo(*pid, out),
+        Command::Redo { pid: Some(pid), family: true, .. } => family::redo(*pid, out),
+        Command::Undo { pid, all, .. } => each(*pid, *all, out, Wish::Undo),
+        Command::Redo { pid, all, .. } => each(*pid, *all, out, Wish::Redo),
+        Command::Status { pid: Some(pid), family: true, .. } => family::status(*pid, out),
+        Command::Status { pid, watch, .. } => watch::run(*pid, *watch, out),
+        Command::Explain { pid, function, family } => {
+            let pid = if *family { engine::family_parent(Pid(*pid))? } else { Pid(*pid) };
+            let report = engine::explain(pid, function.as_deref())?;
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
         Command::Report { pid, output, measure } => report::run(*pid, output, measure.as_deref(), out),
-        Command::Verify { pid } => {
+        Command::Verify { pid, family: true } => family::verify(*pid, out),
+        Command::Verify { pid, .. } => {
             let report = engine::verify(Pid(*pid))?;
             out.answer(&report, human::verify);
             Ok(if report.identical { ExitCode::Ok } else { ExitCode::VerifyFailed })
         }
         Command::Gdb(wanted) => gdb::run(wanted, out),
         Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
-        Command::Measure { pid, how } => Ok(out.told(measure::run(*pid, how, out))),
+        Command::Measure { pid, how } => Ok(out.finish(measure::run(*pid, how, out))),
         Command::Guard { pid, generation, found } => {
-            Ok(out.told(measure::guard(*pid, *generation, found, out)))
+            Ok(out.finish(measure::guard(*pid, *generation, found, out)))
         }
         Command::Capture(args) => capture::capture(args, out),
         Command::Replay(args) => capture::replay(args, out),
         Command::Profile { what } => profile::run(what, out),
         Command::Config { what: ConfigCommand::Check { file } } => {
-            Ok(out.told(config::check(file.as_deref(), out)))
+            Ok(out.finish(config::check(file.as_deref(), out)))
         }
         Command::Generate { folder } => generate::run(folder, out),
         Command::Doctor => {
@@ -100,9 +107,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
 
 /// Undoes or redoes one target, or every target that has a journal.
 fn each(pid: Option<i32>, all: bool, out: &Output, wish: Wish) -> Result<ExitCode, Error> {
-    let told = daemon::stand_back(pid.filter(|_| !all), wish, out);
+    let informed = daemon::stand_back(pid.filter(|_| !all), wish, out);
     let act = |pid| {
-        daemon::patiently(told, || match wish {
+        daemon::patiently(informed, || match wish {
             Wish::Undo => engine::undo(pid),
             Wish::Redo => engine::redo(pid),
         })

@@ -74,7 +74,7 @@ impl Output {
     }
 
     /// Returns the exit code. Writes the error if there is one.
-    pub fn told<E: Failure>(&self, outcome: Result<ExitCode, E>) -> ExitCode {
+    pub fn finish<E: Failure>(&self, outcome: Result<ExitCode, E>) -> ExitCode {
         outcome.unwrap_or_else(|e| {
             self.error(&e);
             e.exit_code()

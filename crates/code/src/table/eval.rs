@@ -1,6 +1,7 @@
 //! Symbolic evaluation of instructions: their effect on registers and the stack.
 
 use super::value::{V, Values, mask};
+use crate::InstId;
 use crate::liveness::gpr;
 use iced_x86::{
     ConditionCode, FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
@@ -14,7 +15,7 @@ const CALL_CLOBBERED: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 8 | 1 <
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// The reading instruction.
-    pub(super) inst: u32,
+    pub(super) inst: InstId,
     /// The address.
     pub(super) addr: V,
 }
@@ -132,19 +133,19 @@ impl Machine {
     }
 
     /// Returns the destination of an indirect jump.
-    pub(super) fn destination(&mut self, i: &Instruction, inst: u32) -> V {
+    pub(super) fn destination(&mut self, i: &Instruction, inst: InstId) -> V {
         self.operand(i, 0, inst).0
     }
 
     /// Evaluates one instruction (`inst` is its index in the graph). A branch changes nothing.
-    pub(super) fn step(&mut self, i: &Instruction, inst: u32) {
+    pub(super) fn step(&mut self, i: &Instruction, inst: InstId) {
         if !self.known(i, inst) {
             self.unknown(i);
         }
     }
 
     /// Evaluates an instruction whose meaning is followed; returns `false` for all others.
-    fn known(&mut self, i: &Instruction, inst: u32) -> bool {
+    fn known(&mut self, i: &Instruction, inst: InstId) -> bool {
         match i.mnemonic() {
             Mnemonic::Mov if plain(i) => {
                 let (v, bits) = self.operand(i, 1, inst);
@@ -237,7 +238,7 @@ impl Machine {
         true
     }
 
-    fn arithmetic(&mut self, i: &Instruction, inst: u32) -> bool {
+    fn arithmetic(&mut self, i: &Instruction, inst: InstId) -> bool {
         if i.op0_kind() != OpKind::Register {
             return false;
         }
@@ -304,7 +305,7 @@ impl Machine {
     }
 
     /// Returns an operand's value, zero-extended from its width, and the width in bits.
-    fn operand(&mut self, i: &Instruction, op: u32, inst: u32) -> (V, u8) {
+    fn operand(&mut self, i: &Instruction, op: u32, inst: InstId) -> (V, u8) {
         let bits = width(i, op);
         let v = match i.op_kind(op) {
             OpKind::Register => self.register(i.op_register(op)),
@@ -364,7 +365,7 @@ impl Machine {
         if narrow { self.values.zext(v, 32) } else { v }
     }
 
-    fn read(&mut self, i: &Instruction, addr: V, bytes: u8, inst: u32) -> V {
+    fn read(&mut self, i: &Instruction, addr: V, bytes: u8, inst: InstId) -> V {
         if let Some(w) = self.recall(addr, bytes).filter(|w| w.frame || !self.strict) {
             self.trusting |= !w.frame;
             return w.value;

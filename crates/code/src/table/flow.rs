@@ -73,8 +73,8 @@ impl Facts {
             let Some(start) = facts.at[b as usize] else { continue };
             begin(m, &start);
             let block = &cfg.blocks[b as usize];
-            for n in block.insts.clone() {
-                m.step(&cfg.insts[n as usize].decoded, n);
+            for n in block.inst_ids() {
+                m.step(&cfg.insts[n.index()].decoded, n);
             }
             if let Term::Cond { cc, taken, fall } = block.term
                 && taken != fall

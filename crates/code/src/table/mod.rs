@@ -53,7 +53,7 @@ fn entry_size(form: TableForm) -> u64 {
 /// Returns the blocks that end with a jump that may read a table. A jump through a fixed slot does not.
 fn candidates(cfg: &Cfg) -> impl Iterator<Item = BlockId> + '_ {
     cfg.blocks.iter().zip(0u32..).filter_map(|(b, id)| {
-        let last = &cfg.insts.get(b.insts.end.checked_sub(1)? as usize)?.decoded;
+        let last = &cfg.insts.get(b.last_inst()?.index())?.decoded;
         let maybe = match last.op0_kind() {
             OpKind::Register => true,
             OpKind::Memory => !last.is_ip_rel_memory_operand(),
@@ -95,7 +95,7 @@ pub(crate) fn round(
     let mut new: FxHashMap<Avma, Known> = FxHashMap::default();
     let mut guesses = Vec::new();
     for (jump, r) in resolved {
-        let load = cfg.insts[r.shape.load as usize].at;
+        let load = cfg.insts[r.shape.load.index()].at;
         let lost = known.get(&jump).is_some_and(|k| k.lost);
         let full =
             r.bound.filter(|_| !lost).and_then(|max| full_table(input, ex, r.shape, max)).filter(|_| {
@@ -196,7 +196,7 @@ fn explore_all(ex: &mut Explorer<'_>, entries: &[Avma]) -> Result<bool, Refusal>
     Ok(true)
 }
 
-/// Returns whether exploring succeeded; an error if the function must be refused, whatever led there.
+/// Returns whether exploring succeeded; an error if the function must be refused, whatever the reason.
 fn sound(r: Result<(), Refusal>) -> Result<bool, Refusal> {
     match r {
         Ok(()) => Ok(true),
@@ -247,7 +247,7 @@ pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>) {
     for b in 0..cfg.blocks.len() {
         let block = &cfg.blocks[b];
         let Term::Switch { table } = block.term else { continue };
-        let Some(jump) = cfg.insts.get(block.insts.end.wrapping_sub(1) as usize) else { continue };
+        let Some(jump) = block.last_inst().and_then(|n| cfg.insts.get(n.index())) else { continue };
         let Some(k) = known.get(&jump.at).filter(|k| k.proven && k.local) else { continue };
         let q = if k.checked { Question::SwitchTarget } else { Question::LabelValue };
         let live = answers[usize::from(k.checked)].get_or_insert_with(|| Liveness::answer(cfg, q));

@@ -6,7 +6,7 @@
 use super::eval::Machine;
 use super::flow::Facts;
 use super::value::{Node, V};
-use crate::{BlockId, Cfg, Dest, TableForm, Term};
+use crate::{BlockId, Cfg, Dest, InstId, TableForm, Term};
 use addr::{Addr, Avma, AvmaRange};
 
 /// The largest length of a chain, in blocks and in instructions.
@@ -24,7 +24,7 @@ pub(super) struct Shape {
     pub(super) at: Avma,
     pub(super) form: TableForm,
     /// The instruction that reads the table.
-    pub(super) load: u32,
+    pub(super) load: InstId,
 }
 
 /// A resolved jump.
@@ -166,8 +166,8 @@ impl<'a> Search<'a> {
         for pair in chain.windows(2).rev() {
             let (to, from) = (pair[0], pair[1]);
             let block = &self.cfg.blocks[from.index()];
-            for n in block.insts.clone() {
-                self.machine.step(&self.cfg.insts[n as usize].decoded, n);
+            for n in block.inst_ids() {
+                self.machine.step(&self.cfg.insts[n.index()].decoded, n);
             }
             if let Term::Cond { cc, taken, fall } = block.term
                 && taken != fall
@@ -175,12 +175,13 @@ impl<'a> Search<'a> {
                 self.machine.assume(cc, taken == Dest::Block(to));
             }
         }
-        let last = self.cfg.blocks[jump.index()].insts.end.checked_sub(1)?;
+        let block = &self.cfg.blocks[jump.index()];
+        let last = block.last_inst()?;
         let loads_before = self.machine.loads.len();
-        for n in self.cfg.blocks[jump.index()].insts.start..last {
-            self.machine.step(&self.cfg.insts[n as usize].decoded, n);
+        for n in block.inst_ids().take_while(|n| *n < last) {
+            self.machine.step(&self.cfg.insts[n.index()].decoded, n);
         }
-        let v = self.machine.destination(&self.cfg.insts[last as usize].decoded, last);
+        let v = self.machine.destination(&self.cfg.insts[last.index()].decoded, last);
         let (shape, index, load) = shape(self.machine, v, self.shape)?;
         self.trusting |= self.machine.trusting;
         self.local &= load as usize >= loads_before;

@@ -17,17 +17,17 @@ pub(super) fn table_load(
     live: &Liveness,
     q: Question,
 ) -> Option<TableLoad> {
-    let jump = block.insts.end.checked_sub(1)?;
-    let inst = block.insts.clone().find(|&n| cfg.insts[n as usize].at == load)?;
-    let base_value = displaced(&cfg.insts[inst as usize].decoded, at)?;
+    let jump = block.last_inst()?;
+    let inst = block.inst_ids().find(|n| cfg.insts[n.index()].at == load)?;
+    let base_value = displaced(&cfg.insts[inst.index()].decoded, at)?;
     let mut changed = Live::default();
     if inst != jump {
-        changed = written(&cfg.insts[inst as usize].decoded)?;
+        changed = written(&cfg.insts[inst.index()].decoded)?;
         let mut factory = InstructionInfoFactory::new();
-        for n in inst + 1..jump {
-            changed = spread(&cfg.insts[n as usize].decoded, changed, &mut factory)?;
+        for n in block.inst_ids().filter(|n| (inst.next()..jump).contains(n)) {
+            changed = spread(&cfg.insts[n.index()].decoded, changed, &mut factory)?;
         }
-        let by = gpr(cfg.insts[jump as usize].decoded.op0_register())?;
+        let by = gpr(cfg.insts[jump.index()].decoded.op0_register())?;
         if changed.regs() >> by & 1 == 0 {
             return None;
         }
@@ -41,7 +41,7 @@ pub(super) fn table_load(
             return None;
         }
     }
-    Some(TableLoad { inst, base_value, differs: (inst + 1, jump + 1) })
+    Some(TableLoad { inst, base_value, differs: (inst.next(), jump.next()) })
 }
 
 /// Returns the constant to which the load's displacement is added; `Some(None)` if its registers hold only

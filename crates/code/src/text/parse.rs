@@ -1,7 +1,7 @@
 //! Parses the text form of a graph.
 
 use super::CONDITIONS;
-use crate::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, TableLoad, Term};
+use crate::{Block, BlockId, Cfg, Dest, Inst, InstBytes, InstId, JumpTable, TableForm, TableLoad, Term};
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{ConditionCode, Decoder, DecoderOptions};
 
@@ -203,9 +203,10 @@ impl Parser {
             _ => return Err("expected: load I [base A] differs I..I".into()),
         };
         let (from, to) = differs.split_once("..").ok_or("expected: I..I")?;
-        let load = TableLoad { inst: decimal(inst)?, base_value, differs: (decimal(from)?, decimal(to)?) };
-        let last = load.inst.checked_add(1).ok_or("too large")?;
-        for end in [last, load.differs.0, load.differs.1] {
+        let (inst, from, to) = (decimal(inst)?, decimal(from)?, decimal(to)?);
+        let load = TableLoad { inst: InstId(inst), base_value, differs: (InstId(from), InstId(to)) };
+        let last = inst.checked_add(1).ok_or("too large")?;
+        for end in [last, from, to] {
             self.mentions.push((self.line_number, Mention::Inst(end)));
         }
         let table = self.tables.last_mut().ok_or("outside of a table")?;

@@ -103,11 +103,11 @@ fn write_table(f: &mut fmt::Formatter<'_>, i: usize, table: &JumpTable) -> fmt::
         TableForm::Relative4 { base } => writeln!(f, "relative4 {base}")?,
     }
     if let Some(load) = table.cloneable {
-        write!(f, "  load {} ", load.inst)?;
+        write!(f, "  load {} ", load.inst.0)?;
         if let Some(base) = load.base_value {
             write!(f, "base {base} ")?;
         }
-        writeln!(f, "differs {}..{}", load.differs.0, load.differs.1)?;
+        writeln!(f, "differs {}..{}", load.differs.0.0, load.differs.1.0)?;
     }
     // Eight per line: a switch may have hundreds.
     for targets in table.targets.chunks(8) {

@@ -30,7 +30,7 @@ fn run(bytes: &[u8], pads: &[Avma], table: &[u8]) {
         assert!(sound.is_ok(), "{sound:?} {bytes:02x?}");
         let live = Liveness::compute(&cfg);
         assert!(cfg.insts.len() >= cfg.blocks.len());
-        let _ = live.flags_live_before(0);
+        let _ = live.flags_live_before(code::InstId(0));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Small functions, byte by byte: which code is followed, where the graph ends, and what is refused.
 
 use addr::{Avma, AvmaRange};
-use code::{BlockId, CalleeKind, Cfg, Dest, Input, Liveness, Part, Refusal, Term, analyse};
+use code::{BlockId, CalleeKind, Cfg, Dest, Input, InstId, Liveness, Part, Refusal, Term, analyse};
 use unwind::{CfaRule, Reg, Row};
 
 const AT: u64 = 0x1000;
@@ -126,10 +126,10 @@ fn live_registers_and_flags() {
     let live = Liveness::compute(&cfg);
     const ZF: u16 = 4;
     const CF: u16 = 16;
-    assert_eq!(live.flags_live_before(0) & (ZF | CF), 0);
-    assert_eq!(live.flags_live_before(1) & ZF, ZF);
+    assert_eq!(live.flags_live_before(InstId(0)) & (ZF | CF), 0);
+    assert_eq!(live.flags_live_before(InstId(1)) & ZF, ZF);
     // A shift by a register may shift by nothing and leave the flags.
-    assert_eq!(live.flags_live_before(3) & CF, CF);
+    assert_eq!(live.flags_live_before(InstId(3)) & CF, CF);
     // rax is written before it is read; everything else is live to the end.
     assert_eq!(live.live_in(BlockId(0)).regs(), !1);
 }

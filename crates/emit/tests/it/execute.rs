@@ -34,7 +34,7 @@ fn way(f: &Source, rng: &mut Rng) -> Option<Vec<BlockId>> {
 
 /// Returns inline sites for all calls of a function that can be inlined.
 fn inline_sites<'a>(cfg: &Cfg, ways: &'a HashMap<Avma, (&'a Source, Vec<BlockId>)>) -> Vec<InlineSite<'a>> {
-    let calls = (0u32..).zip(&cfg.insts).filter(|(_, i)| i.decoded.is_call_near());
+    let calls = cfg.numbered_insts().filter(|(_, i)| i.decoded.is_call_near());
     calls
         .filter_map(|(call, i)| {
             let callee = Avma(i.decoded.near_branch_target());

@@ -5,7 +5,7 @@ use crate::common::graph::{graph, random_function};
 use crate::common::walk::{Seen, Walker, clones};
 use crate::common::{Layouts, Rng, unwinding};
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, CountBy, Dest, Point, Refusal, Spot, TableForm, TableLoad, Term};
+use code::{BlockId, Cfg, CountBy, Dest, InstId, Point, Refusal, Spot, TableForm, TableLoad, Term};
 use emit::{Body, Counter, Error, Function, Guard, InlineSite, Link, Output, Request, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
@@ -363,12 +363,16 @@ fn switch(form: TableForm) -> Cfg {
     assert_eq!(cfg.blocks[1].range.start.0, cases);
     cfg.blocks[0].term = Term::Switch { table: 0 };
     let b = |n| Dest::Block(BlockId(n));
-    let jump = cfg.blocks[0].insts.end - 1;
+    let jump = cfg.blocks[0].last_inst().unwrap();
     cfg.tables.push(code::JumpTable {
         at: table,
         form,
         targets: vec![b(1), b(3), b(2), b(1), Dest::Outside(Avma(0x42_0000))],
-        cloneable: Some(TableLoad { inst: 1, base_value: Some(table), differs: (2.min(jump + 1), jump + 1) }),
+        cloneable: Some(TableLoad {
+            inst: InstId(1),
+            base_value: Some(table),
+            differs: (InstId(2).min(jump.next()), jump.next()),
+        }),
     });
     cfg
 }
@@ -623,15 +627,15 @@ fn redirects_enter_before_the_block_counter() {
     let counter = |at, offset| Counter { at, spot: Spot { skip: 0, by: CountBy::Inc }, offset };
     let edge = Point::Edge { from: BlockId(0), index: 1 };
     let counters = vec![counter(edge, 8), counter(Point::Block(BlockId(1)), 16)];
-    let add = cfg.blocks[1].insts.start;
-    let f = Function { entrances: vec![0, add], counters, ..function(&cfg, &[0, 1, 2], &rows) };
+    let add = InstId(cfg.blocks[1].insts.start);
+    let f = Function { entrances: vec![InstId(0), add], counters, ..function(&cfg, &[0, 1, 2], &rows) };
     let out = check(vec![f], 13);
-    let (at, counts) = (cfg.insts[add as usize].at, inc(8).len() as u64);
+    let (at, counts) = (cfg.insts[add.index()].at, inc(8).len() as u64);
     let behind = TEXT.add(4 + counts);
     assert_eq!(out.clones[0].entrances, [(cfg.entry, TEXT), (at, behind)]);
     assert_eq!(out.clones[0].map.to_clone(at), Some(behind.add(counts)));
     // A block that is not cloned has no entrance.
-    let f = Function { entrances: vec![0, add], ..function(&cfg, &[0, 2], &rows) };
+    let f = Function { entrances: vec![InstId(0), add], ..function(&cfg, &[0, 2], &rows) };
     assert_eq!(check(vec![f], 14).clones[0].entrances, [(cfg.entry, TEXT)]);
 }
 
@@ -676,8 +680,8 @@ fn calls_are_inlined_and_devirtualized() {
         let functions = vec![caller, function(&f, &[0], &of_f), function(&g, &[0], &of_g)];
         emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
     };
-    let virtual_call = |body| InlineSite { call: 0, callee: f_at, body, guard };
-    let direct_call = InlineSite { call: 1, callee: g_at, body: Some(straight(&g)), guard: None };
+    let virtual_call = |body| InlineSite { call: InstId(0), callee: f_at, body, guard };
+    let direct_call = InlineSite { call: InstId(1), callee: g_at, body: Some(straight(&g)), guard: None };
     let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
 
     let out = emit(vec![virtual_call(Some(straight(&f))), direct_call]);
@@ -752,7 +756,7 @@ fn calls_through_redirects_go_to_redirected_originals() {
         let f = graph(f_at.0, &[mark, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]].concat());
         let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
         let behind = |at: Avma| at.add(mark.len() as u64);
-        let calls = |through_redirects: Vec<u32>| {
+        let calls = |through_redirects: Vec<InstId>| {
             let caller = Function { through_redirects, ..function(&cfg, &[0], &of_cfg) };
             let f = Function { is_redirected: true, ..function(&f, &[0], &of_f) };
             let functions = vec![caller, f, function(&g, &[0], &of_g)];
@@ -766,7 +770,7 @@ fn calls_through_redirects_go_to_redirected_originals() {
         };
         let (to, [f, g]) = calls(Vec::new());
         assert_eq!(to, [f, f, g]);
-        let (to, [_, g]) = calls(vec![0, 1, 2]);
+        let (to, [_, g]) = calls(vec![InstId(0), InstId(1), InstId(2)]);
         assert_eq!(to, [f_at, f_at, g]);
     }
 }
@@ -794,7 +798,7 @@ fn an_exit_of_an_inlined_path_calls_the_rest() {
     let emit = |order: &[u32]| {
         let path = [BlockId(0), BlockId(1)];
         let body = Some(Body { cfg: &g, path: &path, lsda: None });
-        let inline_sites = vec![InlineSite { call: 0, callee: g_at, body, guard: None }];
+        let inline_sites = vec![InlineSite { call: InstId(0), callee: g_at, body, guard: None }];
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
         let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
         emit::emit(&request(vec![caller, function(&g, order, &of_g)])).unwrap()

@@ -6,7 +6,7 @@
 //! `__builtin_return_address(0)` so). A function that jumps to such a function counts as well.
 //!
 //! LIMIT: the analysis of a caller does not see callees through pointers. Return addresses of outer frames
-//! are reached through frame pointers or by unwinding, which no rule tells from other loads.
+//! are reached through frame pointers or by unwinding, which no rule distinguishes from other loads.
 
 use addr::{Avma, AvmaRange};
 use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};

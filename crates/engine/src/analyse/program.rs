@@ -46,7 +46,7 @@ impl std::fmt::Debug for Program<'_> {
 }
 
 /// A function that can be cloned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Analysed {
     /// Its graph.
     pub cfg: Cfg,

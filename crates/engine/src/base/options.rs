@@ -3,6 +3,7 @@
 use crate::Interrupt;
 use crate::base::passes::{Passes, Style};
 use profile::Profile;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,20 @@ pub struct OptimizeOptions {
     /// Address space that clones of all generations may take: [`MEMORY_CAP`] at most, and if this is `None`.
     /// Bytes.
     pub memory_cap: Option<u64>,
+    /// The memory of the clones.
+    pub code_cache: CodeCache,
+}
+
+/// The memory that clones are mapped from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CodeCache {
+    /// Anonymous memory: tools find names and frame tables in whet's own files.
+    #[default]
+    Anonymous,
+    /// A file in memory, which is an ELF file with names and frame tables. Anonymous memory, if the target
+    /// cannot take a file.
+    File,
 }
 
 impl OptimizeOptions {

@@ -14,15 +14,13 @@ use code::Refusal;
 use emit::{Body, Fragments, Function, InlineSite, Output, Request, Stubs};
 use image::{Mapping, ModuleKind};
 use rustc_hash::FxHashMap;
-use splice::{BLOB_OFFSET, CachePlan, Hole};
+use splice::{BLOB_OFFSET, CachePlan, Hole, Record};
 
 /// A generation that is ready to be installed, with facts about it.
 #[derive(Debug, Default)]
 pub struct Built {
     /// Its caches.
-    pub caches: Vec<CachePlan>,
-    /// For each cache, the free range in which it was placed.
-    pub rooms: Vec<AvmaRange>,
+    pub caches: Vec<BuiltCache>,
     /// The functions that were cloned, with their clones.
     pub cloned: Vec<(FuncId, Fragments)>,
     /// Functions that were not cloned after all.
@@ -33,15 +31,24 @@ pub struct Built {
     pub code_bytes: u64,
     /// All mappings, so that the anchor can be placed between them.
     pub holes: Vec<(AvmaRange, Hole)>,
-    /// The index in `caches` of the program's own cache.
-    pub main_cache: Option<usize>,
+}
+
+/// A cache that is ready to be installed.
+#[derive(Debug)]
+pub struct BuiltCache {
+    /// Its bytes and redirects.
+    pub plan: CachePlan,
+    /// The free range in which it was placed.
+    pub room: AvmaRange,
+    /// True if it has the clones of the program itself.
+    pub is_main: bool,
 }
 
 impl Built {
     /// Returns whether each cache, with later additions, still lies in the range that was free.
     #[must_use]
     pub fn fits(&self) -> bool {
-        self.caches.iter().zip(&self.rooms).all(|(cache, room)| fits(cache, 0, *room))
+        self.caches.iter().all(|cache| fits(&cache.plan, 0, cache.room))
     }
 
     /// Returns all reasons: for functions, and for entries alone.
@@ -50,17 +57,13 @@ impl Built {
     }
 
     fn take(&mut self, made: Made, is_main: bool) {
-        if is_main {
-            self.main_cache = Some(self.caches.len());
-        }
         self.code_bytes += made.plan.text.len() as u64;
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
         self.entries_refused.extend(made.entries_refused);
         self.holes.push((made.room, Hole::Plain));
         self.holes.sort_by_key(|(r, _)| r.start);
-        self.rooms.push(made.room);
-        self.caches.push(made.plan);
+        self.caches.push(BuiltCache { plan: made.plan, room: made.room, is_main });
     }
 }
 
@@ -83,6 +86,8 @@ fn fits(cache: &CachePlan, more: u64, room: AvmaRange) -> bool {
 pub struct Bounds<'a> {
     /// Bytes to reserve for notes in the first cache.
     pub notes: u64,
+    /// Bytes to reserve before the clones of each cache.
+    pub head: u64,
     /// Ends the build early.
     pub interrupt: &'a Interrupt,
 }
@@ -98,7 +103,7 @@ pub fn build(
     clones: Clones<'_>,
     maps: &[Mapping],
     style: Style,
-    &Bounds { notes, interrupt }: &Bounds<'_>,
+    &Bounds { notes, head, interrupt }: &Bounds<'_>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
     let images = program.image().modules();
@@ -108,7 +113,7 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, clones, style, holes: &built.holes, interrupt };
+        let work = Work { program, clones, style, holes: &built.holes, head, interrupt };
         let more = if built.caches.is_empty() { notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // The size of the data beside clones and tables is known only once they are built.
@@ -148,6 +153,7 @@ struct Work<'a, 'm> {
     clones: Clones<'a>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
+    head: u64,
     interrupt: &'a Interrupt,
 }
 
@@ -158,7 +164,7 @@ fn one_cache(
     modules: &[usize],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, clones, style, holes, interrupt } = work;
+    let &Work { program, style, holes, head, interrupt, .. } = work;
     let members = function_order(members.to_vec(), style);
     let images = program.image().modules();
     let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
@@ -167,7 +173,13 @@ fn one_cache(
 
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (mut out, text_at, data_at, room) = emit_somewhere(
-        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), interrupt },
+        &Parts {
+            members: &members,
+            stubs: &stubs,
+            constant: &|at| program.constant_function(at),
+            head,
+            interrupt,
+        },
         &near,
         low,
         holes,
@@ -193,17 +205,7 @@ fn one_cache(
         }
     }
     out.data.extend(words.into_bytes());
-    records.sort_by_key(|r| r.at);
-    let taken: Vec<AvmaRange> = records.iter().map(splice::Record::range).collect();
-    if style.passes.has(Pass::Calls) {
-        records.extend(redirects::calls(clones.callers(), &entries, &taken));
-    }
-    if style.passes.has(Pass::Words) {
-        records.extend(redirects::words(program, &entries));
-    }
-
-    let records = redirects::lasting(program, &entries, records);
-
+    let records = with_calls(work, records, &entries);
     let maps = map_store::write(&out.clones);
     let counts =
         |c: &ToClone<'_>| matches!(c, ToClone::ToCount(c) if !c.counters.is_empty() || !c.watches.is_empty());
@@ -213,15 +215,32 @@ fn one_cache(
     };
     let plan = CachePlan {
         text_at,
-        text: out.text,
+        text: std::iter::repeat_n(GAP, usize::try_from(head).unwrap_or(0)).chain(out.text).collect(),
         data_at,
         blob: out.data,
         eh_frame_hdr: out.eh_frame_hdr,
+        eh_frame: out.eh_frame,
+        file: None,
         records,
         map: maps,
         notes,
     };
     Ok(Made { plan, room, cloned, refused, entries_refused })
+}
+
+/// Adds the redirects of calls and words to those of entries, and drops redirects that may outlive their
+/// destinations.
+fn with_calls(work: &Work<'_, '_>, mut records: Vec<Record>, entries: &FxHashMap<Avma, Avma>) -> Vec<Record> {
+    let &Work { program, clones, style, .. } = work;
+    records.sort_by_key(|r| r.at);
+    let taken: Vec<AvmaRange> = records.iter().map(Record::range).collect();
+    if style.passes.has(Pass::Calls) {
+        records.extend(redirects::calls(clones.callers(), entries, &taken));
+    }
+    if style.passes.has(Pass::Words) {
+        records.extend(redirects::words(program, entries));
+    }
+    redirects::lasting(program, entries, records)
 }
 
 /// How often place and size are adjusted to each other.
@@ -247,17 +266,17 @@ fn emit_somewhere(
     let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
     let (mut text_len, mut data_len) = (0, 0);
     for _ in 0..FITTINGS {
-        text_len = text_len.max(CachePlan::text_len(out.text.len() as u64));
+        text_len = text_len.max(CachePlan::text_len(parts.head + out.text.len() as u64));
         data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
         let len = text_len + data_len + parts.members.len() as u64 * 4096;
         let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
             .map_err(splice::Error::from)?;
         let data_at = text_at.add(text_len);
         out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
-        let got = CachePlan::text_len(out.text.len() as u64);
+        let got = CachePlan::text_len(parts.head + out.text.len() as u64);
         if got <= text_len {
             if got < text_len {
-                out.text.resize(usize::try_from(text_len).unwrap_or(usize::MAX), GAP);
+                out.text.resize(usize::try_from(text_len - parts.head).unwrap_or(usize::MAX), GAP);
             }
             return Ok((out, text_at, data_at, AvmaRange::with_len(text_at, len)));
         }
@@ -271,18 +290,21 @@ struct Parts<'a> {
     stubs: &'a Stubs,
     /// The constant destination of a word of memory, if the word can never change.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
+    /// Bytes to leave before the clones.
+    head: u64,
     interrupt: &'a Interrupt,
 }
 
 fn emit_at(
-    &Parts { members, stubs, constant, interrupt }: &Parts<'_>,
+    &Parts { members, stubs, constant, head, interrupt }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
     let bodies: FxHashMap<Avma, Option<Body<'_>>> =
         members.iter().map(|c| (c.measured().analysed.cfg.entry, body(*c))).collect();
     let functions = members.iter().map(|c| function(*c, &bodies)).collect();
-    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    let request =
+        Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
     emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
         (emit::Error::BrokenOff, Err(why)) => why,
         (e, _) => Error::Build(e.to_string()),
@@ -342,6 +364,8 @@ mod tests {
             data_at: Avma(0x20_1000),
             blob: Vec::new(),
             eh_frame_hdr: Avma(0x20_2000),
+            eh_frame: AvmaRange::with_len(Avma(0x20_2000), 0),
+            file: None,
             records: Vec::new(),
             map: vec![0; 0x800],
             notes: Vec::new(),
@@ -349,10 +373,9 @@ mod tests {
         let room = AvmaRange::new(Avma(0x20_0000), Avma(0x20_3000));
         assert_eq!(plan.data_len(), 0x2000);
         assert!(fits(&plan, 0, room) && !fits(&plan, 1, room));
-        let noted = |len| Built {
-            caches: vec![CachePlan { notes: vec![0; len], ..plan.clone() }],
-            rooms: vec![room],
-            ..Built::default()
+        let noted = |len| {
+            let plan = CachePlan { notes: vec![0; len], ..plan.clone() };
+            Built { caches: vec![BuiltCache { plan, room, is_main: true }], ..Built::default() }
         };
         assert!(noted(0x800).fits() && !noted(0x801).fits());
     }

@@ -1,10 +1,11 @@
 //! Installs generations: the program as it was read, and how its clones get into the process.
 
 use crate::analyse::program::Program;
-use crate::base::options::MEMORY_CAP;
+use crate::base::options::{CodeCache, MEMORY_CAP};
 use crate::base::passes::{Pass, Style};
-use crate::build::caches::{self, Bounds, Built};
+use crate::build::caches::{self, Bounds, Built, BuiltCache};
 use crate::build::clones::Clones;
+use crate::build::code_files::{self, CodeFiles};
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
@@ -12,7 +13,7 @@ use crate::build::round::{self, Offsets};
 use crate::build::unwind_hooks;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
-use image::Image;
+use image::{Image, Mapping};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
@@ -28,7 +29,12 @@ pub(crate) struct Installer<'a, 'm> {
     /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
     /// The code in its modules' files, by the module's index in the image.
-    pub(crate) files: FxHashMap<usize, FileText>,
+    pub(crate) files: &'a FxHashMap<usize, FileText>,
+    /// Returns the present mappings of the other members of the target's family, between which the clones are
+    /// placed as well.
+    pub(crate) taken: &'a (dyn Fn() -> Vec<Mapping> + Sync),
+    /// The memory of clones that stay.
+    pub(crate) code_cache: CodeCache,
     /// Ends the work early.
     pub(crate) interrupt: Interrupt,
 }
@@ -46,11 +52,15 @@ pub(crate) struct Wanted<'a> {
 
 /// An installed generation.
 pub(crate) struct Placed {
+    /// The build, without its caches.
     pub(crate) built: Built,
-    pub(crate) caches: Vec<CachePlan>,
+    /// The cache of the program itself.
+    pub(crate) main: Option<CachePlan>,
     /// Bytes of address space it takes.
     pub(crate) mapped: u64,
     pub(crate) report: InstallReport,
+    /// The files of its caches, if it was to have any.
+    pub(crate) files: Option<CodeFiles>,
 }
 
 /// Makes the first stop in a process that no whet has touched. It installs the routines that let calls
@@ -67,6 +77,26 @@ pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -
     let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
     first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
     Ok(())
+}
+
+/// Adds the notes for a later whet. `counters` are the offsets of a round.
+fn add_notes(caches: &mut [BuiltCache], notes: Vec<u8>, counters: Option<Offsets>) {
+    let Some(offsets) = counters else {
+        if let Some(first) = caches.first_mut() {
+            first.plan.notes = notes;
+        }
+        return;
+    };
+    // A cache with counters already has the list by which counting ends; the round's data follow it.
+    for cache in &mut *caches {
+        if cache.plan.notes.is_empty() {
+            cache.plan.notes = splice::CounterSites::default().write();
+        }
+    }
+    if let Some((first, others)) = caches.split_first_mut() {
+        first.plan.notes.extend(notes);
+        others.iter_mut().for_each(|c| c.plan.notes.extend(round::write(offsets, &[])));
+    }
 }
 
 impl Installer<'_, '_> {
@@ -112,29 +142,19 @@ impl Installer<'_, '_> {
         if target.undos() != self.target.undos() {
             return Err(Error::Changed { pid });
         }
-        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut maps = image::maps::parse(&target.process.maps_text()?)?;
+        maps.extend((self.taken)());
+        maps.sort_by_key(|m| m.range.start);
+        // Clones that are soon removed are not worth a file.
+        let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
+        let head = if in_files { symbols::HEAD } else { 0 };
         let build = |notes| {
-            let bounds = Bounds { notes, interrupt: &self.interrupt };
+            let bounds = Bounds { notes, head, interrupt: &self.interrupt };
             caches::build(self.program, clones, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
             let notes = notes(&built);
-            match &counters {
-                // A cache with counters already has the list by which counting ends; the round's data follow
-                // it.
-                Some(offsets) => {
-                    for (i, cache) in built.caches.iter_mut().enumerate() {
-                        if cache.notes.is_empty() {
-                            cache.notes = splice::CounterSites::default().write();
-                        }
-                        match i {
-                            0 => cache.notes.extend(&notes),
-                            _ => cache.notes.extend(round::write(*offsets, &[])),
-                        }
-                    }
-                }
-                None => built.caches.first_mut().into_iter().for_each(|first| first.notes = notes.clone()),
-            }
+            add_notes(&mut built.caches, notes, counters);
             built
         };
         let mut built = noted(build(0)?);
@@ -143,34 +163,41 @@ impl Installer<'_, '_> {
         }
         if !built.fits() {
             // Notes about the new clones may be somewhat longer.
-            let notes = built.caches.first().map_or(0, |first| first.notes.len() as u64);
+            let notes = built.caches.first().map_or(0, |first| first.plan.notes.len() as u64);
             built = noted(build(notes.saturating_mul(2))?);
             if !built.fits() {
                 return Err(Error::Build("the notes about a cache depend on its address".to_owned()));
             }
         }
         progress(Progress::Installing);
-        let mapped: u64 = built.caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
+        let main = built.caches.iter().position(|c| c.is_main);
+        let mut caches: Vec<CachePlan> = built.caches.drain(..).map(|c| c.plan).collect();
+        let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
         let before = installed.map_or(0, splice::Installed::mapped_bytes);
         if before + mapped > MEMORY_CAP {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
         let ready = tracee::preflight(pid)?;
         let counters = counters.map(Offsets::all);
-        memory_limit::check(pid, &built.caches, counters.as_ref(), ready.threads)?;
-        let anchor_at = Self::place_anchor(&built)?;
+        memory_limit::check(pid, &caches, counters.as_ref(), ready.threads)?;
+        let anchor_at = Self::place_anchor(&built, &caches)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
-        let caches = std::mem::take(&mut built.caches);
+        if in_files {
+            let generation = installed.map_or(0, splice::Installed::generation) + 1;
+            code_files::prepare(&mut caches, target, &code_files::names(self.program, &built), generation)?;
+        }
         // Clones that are soon removed are not worth a huge page.
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
         let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
-        Ok(Placed { built, caches: plan.caches, mapped, report })
+        let files = in_files.then(|| code_files::publish(&plan.caches, report.not_from_files.as_deref()));
+        let main = main.and_then(|i| plan.caches.into_iter().nth(i));
+        Ok(Placed { built, main, mapped, report, files })
     }
 
     /// Returns the place of a new anchor: near the first cache.
-    fn place_anchor(built: &Built) -> Result<Avma, Error> {
-        let near = AvmaRange::with_len(built.caches.first().map_or(Avma(0), |c| c.text_at), 1);
+    fn place_anchor(built: &Built, caches: &[CachePlan]) -> Result<Avma, Error> {
+        let near = AvmaRange::with_len(caches.first().map_or(Avma(0), |c| c.text_at), 1);
         let request = splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false };
         Ok(splice::place(&request).map_err(splice::Error::from)?)
     }

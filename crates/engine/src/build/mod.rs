@@ -2,6 +2,7 @@
 
 pub(crate) mod caches;
 pub(crate) mod clones;
+pub(crate) mod code_files;
 pub(crate) mod direct;
 pub(crate) mod file_text;
 pub(crate) mod installer;

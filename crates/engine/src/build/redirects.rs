@@ -68,8 +68,8 @@ pub fn entries(
     words: &mut Words,
 ) -> Result<Vec<Record>, Refusal> {
     let record = |site: &RedirectSite| {
-        let inst = cfg.insts.get(site.inst as usize)?;
-        let mut to = clone.entrance(cfg.insts.get(site.leads_to as usize)?.at)?;
+        let inst = cfg.insts.get(site.inst.index())?;
+        let mut to = clone.entrance(cfg.insts.get(site.leads_to.index())?.at)?;
         if site.form == SiteForm::IndirectJump {
             to = words.hold(to);
         }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use splice::{Anchor, Hook, Record, RedirectKind};
 
 /// Returns the functions that must run as originals. A slot that leads to the clone of a redirected function
-/// could not be told from a redirected slot. The clone of a function that makes a redirected call would not
+/// could not be distinguished from a redirected slot. The clone of a function that makes a redirected call would not
 /// be redirected.
 #[must_use]
 pub fn kept(program: &Program<'_>, lookup: &Lookup) -> FxHashSet<FuncId> {

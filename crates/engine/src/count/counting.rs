@@ -16,6 +16,7 @@ use crate::count::gs_watch::Watch;
 use crate::count::prepare::{Found, with_installer};
 use crate::count::recount::{self, Round};
 use crate::count::rounds::{CountingReport, Look, Rounds, Run};
+use crate::family::kin::Kin;
 use crate::plan::calls;
 use crate::plan::candidate::{Candidate, Certainty, Measured};
 use crate::plan::candidates::{self, Candidates};
@@ -79,22 +80,23 @@ pub fn count_during(
     Claim::overrule(&process);
     restore::end_counting(pid)?;
     let target = Target::open(pid)?;
-    let counted = with_installer(&target, options, progress, |installer, found, samples, progress| {
-        let first = match found {
-            Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
-            Found::Profiled(counted) => counted.map(|all| all.into_iter().map(|c| c.measured).collect()),
-        };
-        let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
-        let counted = measured.chosen.into_iter().filter(|c| c.is_counted());
-        Ok(counted
-            .map(|c| CountedFunction {
-                name: installer.program.name(c.id),
-                exact: c.certainty == Certainty::Exact,
-                cfg: c.candidate.analysed.cfg,
-                counts: c.counts,
-            })
-            .collect())
-    });
+    let counted =
+        with_installer(&target, &Kin::default(), options, progress, |installer, found, samples, progress| {
+            let first = match found {
+                Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
+                Found::Profiled(counted) => counted.map(|all| all.into_iter().map(|c| c.measured).collect()),
+            };
+            let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
+            let counted = measured.chosen.into_iter().filter(|c| c.is_counted());
+            Ok(counted
+                .map(|c| CountedFunction {
+                    name: installer.program.name(c.id),
+                    exact: c.certainty == Certainty::Exact,
+                    cfg: c.candidate.analysed.cfg,
+                    counts: c.counts,
+                })
+                .collect())
+        });
     restore::or_restore(&target, false, counted)
 }
 
@@ -127,30 +129,30 @@ pub(crate) fn count(
     known.extend(unwind_hooks::kept(installer.program, &installer.lookup));
     let sampled: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.id).collect();
     let samples: u64 = candidates.samples.values().sum();
-    let Candidates { chosen: mut todo, mut refused, samples: by_function, not_drawn } = candidates;
-    let mut done: Vec<Measured> = Vec::new();
+    let Candidates { chosen: todo, refused, samples: by_function, not_drawn } = candidates;
+    let mut all = Functions { todo, done: Vec::new(), refused, known };
     let mut rounds = Rounds { installer, style: options.style(), samples, run, watch, report };
     let mut new_rounds = 0;
     for _ in 0..ROUNDS {
-        progress(Progress::Counting { functions: todo.len() });
+        progress(Progress::Counting { functions: all.todo.len() });
         let target = Target::open(installer.target.process.pid())?;
         let is_full = is_full(&target) || new_rounds == NEW_ROUNDS;
-        let again = choose_round(&mut earlier, &todo, &target, is_full)?;
+        let again = choose_round(&mut earlier, &all.todo, &target, is_full)?;
         if again.is_none() && is_full {
             rounds.report.left_out = (rounds.report.rounds == 0).then(|| full.to_owned());
             break;
         }
         new_rounds += usize::from(again.is_none());
         let ended = match &again {
-            Some(again) => rounds.count_again(&target, &todo, again),
-            None => rounds.count_new(&target, &todo, &done),
+            Some(again) => rounds.count_again(&target, &all.todo, again),
+            None => rounds.count_new(&target, &all.todo, &all.done),
         };
         let why = match ended {
             Err(e) if is_reason(&e) => Some(e.to_string()),
             ended => {
                 let ended = ended?;
                 let found = ended.found;
-                todo = ended.apply(todo);
+                all.todo = ended.apply(std::mem::take(&mut all.todo));
                 found.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default())
             }
         };
@@ -160,33 +162,58 @@ pub(crate) fn count(
             break;
         }
         options.interrupt.check()?;
-        known.extend(todo.iter().map(|c| c.id));
-        let is_new = |f| !known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
-        let callees = callees(installer.program, &todo, &is_new, time);
-        known.extend(&callees);
-        todo = match again {
-            Some(again) => left_over(&again, todo, &mut done),
-            None => {
-                done.append(&mut todo);
-                Vec::new()
-            }
-        };
-        for (id, analysed) in callees.iter().zip(parallel::map(&callees, |&id| analyse(installer, id))) {
-            match analysed {
-                Ok(analysed) => todo.push(Measured::unknown(Candidate { id: *id, analysed, samples: 0 })),
-                Err(reason) => refused.push((*id, 0, reason)),
-            }
-        }
-        if todo.is_empty() {
+        all.advance(installer, again.as_ref(), options, time);
+        if all.todo.is_empty() {
             break;
         }
     }
-    done.append(&mut todo);
+    let Functions { todo, mut done, refused, known: _ } = all;
+    done.extend(todo);
     // Functions that only counting added have no samples; keep them only if they were counted.
     done.retain(|c| c.is_counted() || sampled.contains(&c.id));
     // The order of functions must not depend on the profile's order: sort by id.
     done.sort_by_key(|c| c.id);
     Ok((Candidates { chosen: done, refused, samples: by_function, not_drawn }, rounds.report))
+}
+
+/// The functions of a command that counts.
+struct Functions {
+    /// The functions of the next round.
+    todo: Vec<Measured>,
+    /// The functions of earlier rounds.
+    done: Vec<Measured>,
+    refused: Vec<(FuncId, u64, Refusal)>,
+    /// All functions that need not be found again.
+    known: FxHashSet<FuncId>,
+}
+
+impl Functions {
+    /// Ends a round, which ran earlier clones if `again` is one of them. Adds the functions that the counted
+    /// ones call often.
+    fn advance(
+        &mut self,
+        installer: &Installer<'_, '_>,
+        again: Option<&Round>,
+        options: &OptimizeOptions,
+        time: Duration,
+    ) {
+        let mut counted = std::mem::take(&mut self.todo);
+        self.known.extend(counted.iter().map(|c| c.id));
+        let is_new =
+            |f| !self.known.contains(&f) && candidates::may_be_rebuilt(installer.program, f, options);
+        let callees = callees(installer.program, &counted, &is_new, time);
+        match again {
+            Some(again) => self.todo = left_over(again, counted, &mut self.done),
+            None => self.done.append(&mut counted),
+        }
+        for (&id, analysed) in callees.iter().zip(parallel::map(&callees, |&id| analyse(installer, id))) {
+            self.known.insert(id);
+            match analysed {
+                Ok(analysed) => self.todo.push(Measured::unknown(Candidate { id, analysed, samples: 0 })),
+                Err(reason) => self.refused.push((id, 0, reason)),
+            }
+        }
+    }
 }
 
 /// Moves the functions that an earlier round has counted to `done`, and returns the others for the next
@@ -206,7 +233,7 @@ fn left_over(again: &Round, functions: Vec<Measured>, done: &mut Vec<Measured>) 
 /// Analyses a function that no sample fell into.
 fn analyse(installer: &Installer<'_, '_>, id: FuncId) -> Result<Analysed, Refusal> {
     let analysed = installer.program.analyse(id)?;
-    let foreign = file_text::is_foreign(installer.program, &installer.files, id, &analysed);
+    let foreign = file_text::is_foreign(installer.program, installer.files, id, &analysed);
     if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
 }
 

@@ -7,13 +7,6 @@ use splice::Policy;
 use std::fs;
 use tracee::Pid;
 
-/// Returns the current time in the clock ticks of process start times in `/proc/PID/stat`: hundredths of a
-/// second, from the decimals of `/proc/uptime`. Returns `None` if there is no such file.
-pub(crate) fn now() -> Option<u64> {
-    let text = fs::read_to_string("/proc/uptime").ok()?;
-    text.split(' ').next()?.replace('.', "").parse().ok()
-}
-
 /// Ends counting in every process that started since then with a copy of the target's anchor. A process that
 /// cannot be opened, or on which another whet works, is left alone.
 pub(crate) fn end_counting(target: Pid, anchor: Avma, since: u64) {

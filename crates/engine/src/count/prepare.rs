@@ -9,12 +9,13 @@ use crate::build::map_store;
 use crate::build::unloadable;
 use crate::build::unwind_hooks;
 use crate::count::sampling;
+use crate::family::kin::Kin;
 use crate::plan::candidate::{Candidate, Counted};
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::samples::Samples;
 use crate::records::profile_store;
+use crate::session::target::check_program;
 use crate::{Error, OptimizeOptions, Progress, Target};
-use addr::ReadMemory;
 use emit::AddressMap;
 use image::Image;
 use rustc_hash::FxHashMap;
@@ -34,6 +35,7 @@ pub(crate) enum Found {
 /// Returns [`Error`].
 pub(crate) fn with_installer<R>(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
     then: impl FnOnce(&Installer<'_, '_>, Found, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
@@ -53,15 +55,22 @@ pub(crate) fn with_installer<R>(
     let files = file_texts(target, &image);
     let samples = match (options.shuffle, &options.profile) {
         (Some(_), _) | (_, Some(_)) => Samples::default(),
-        (None, None) => sampling::take(&target.process, options, earlier_maps(target), progress)?,
+        (None, None) => sampling::take(&target.process, kin, options, earlier_maps(target), progress)?,
     };
     progress(Progress::Analysing);
     let mut program = Program::new(image, &pristine);
     options.interrupt.check()?;
     program.leave(&unmarked, code::Refusal::ModuleMayUnload);
     program.keep(lookup.places.iter().map(|p| p.at));
-    let interrupt = options.interrupt.clone();
-    let installer = Installer { target, program: &program, lookup, files, interrupt };
+    let installer = Installer {
+        target,
+        program: &program,
+        lookup,
+        files: &files,
+        taken: &|| kin.maps(),
+        code_cache: options.code_cache,
+        interrupt: options.interrupt.clone(),
+    };
     let found = find(&installer, options, &samples, progress)?;
     then(&installer, found, &samples, progress)
 }
@@ -101,7 +110,7 @@ fn usable<F: AsRef<Candidate>>(
     samples: &Samples,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Candidates<F>, Error> {
-    let &Installer { target, program, ref lookup, ref files, .. } = installer;
+    let &Installer { target, program, ref lookup, files, .. } = installer;
     if options.shuffle.is_some() {
         progress(Progress::Shuffling { functions: candidates.chosen.len(), left_out: candidates.not_drawn });
     }
@@ -132,21 +141,6 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// Refuses programs that whet leaves alone as a whole.
-pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
-    if let Some(runtime) = image::runtime::detect(image, memory) {
-        return Err(Error::Unsupported {
-            pid,
-            code: runtime.code(),
-            why: format!(
-                "it holds a runtime ({}) that looks code addresses up in tables of its own",
-                runtime.code()
-            ),
-        });
-    }
-    Ok(())
 }
 
 /// Opens the file of every module that has one.

@@ -11,6 +11,7 @@ use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::instrument::{COUNTER, Instruments, Own, counted_part, instrument, leaves};
 use crate::count::recount::{self, Round};
+use crate::family::facts;
 use crate::plan::candidate::{Certainty, Measured, Others, SiteTargets};
 use crate::plan::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{Error, Interrupt, Target};
@@ -38,6 +39,9 @@ pub struct CountingReport {
     pub inexact: usize,
     /// How long the clones counted.
     pub seconds: f64,
+    /// The member of the target's family in which they counted, if it was another process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_in: Option<i32>,
     /// Why nothing was counted and the counts were inferred from samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
@@ -185,7 +189,7 @@ impl Rounds<'_, '_, '_> {
     fn finish(&mut self, target: &Target, in_force: &InForce<'_>) -> Result<Ended, Error> {
         let InForce { area, offsets, owns, .. } = in_force;
         let begun = Instant::now();
-        let since = forked::now();
+        let since = facts::now();
         let (found, seen) = self.observe(target, in_force)?;
         let target = Target::open(self.installer.target.process.pid())?;
         let pid = target.process.pid();

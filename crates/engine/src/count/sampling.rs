@@ -1,25 +1,33 @@
 //! Takes samples of a live process.
 
+use crate::family::kin::Kin;
 use crate::plan::samples::Samples;
 use crate::{Error, OptimizeOptions, Progress};
 use emit::AddressMap;
 use perf::{Options, Sample, Sampler, Source};
 use profile::Taken;
+use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 use tracee::Process;
 
-/// Samples all threads for as long as the options say.
+/// Samples all threads for as long as the options say, and those of the target's family.
 ///
 /// # Errors
 /// Returns [`Error::Perf`] if sampling is not permitted, [`Error::Tracee`] if the target ends,
 /// [`Error::Interrupted`].
 pub fn take(
     process: &Process,
+    kin: &Kin,
     options: &OptimizeOptions,
     clones: Vec<AddressMap>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Samples, Error> {
-    let mut sampler = Sampler::open(process.pid().0, &Options { branches: true, ..Options::default() })?;
+    let how = Options { branches: true, ..Options::default() };
+    let mut sampler = match kin.sampled() {
+        Some(pids) => Sampler::open_family(&pids, &how)?,
+        None => Sampler::open(process.pid().0, &how)?,
+    };
+    let mut known = FxHashMap::default();
     let mut samples = Samples { source: Some(name(sampler.source())), clones, ..Samples::default() };
     let start = Instant::now();
     loop {
@@ -32,18 +40,21 @@ pub fn take(
             return Err(tracee::Error::Gone(process.pid()).into());
         }
         sampler.poll(left.min(Duration::from_millis(100)))?;
-        sampler.drain(|s| add(&mut samples, &s))?;
+        sampler.drain(|s| add(&mut samples, &s, kin.is_of_family(s.pid, &mut known)))?;
         progress(Progress::Sampling { samples: samples.ips.len(), left });
     }
     sampler.stop()?;
-    sampler.drain(|s| add(&mut samples, &s))?;
+    sampler.drain(|s| add(&mut samples, &s, kin.is_of_family(s.pid, &mut known)))?;
     samples.lost = sampler.lost();
     samples.carry_back();
     Ok(samples)
 }
 
-/// Adds one sample of the kernel.
-fn add(samples: &mut Samples, sample: &Sample<'_>) {
+/// Adds one sample of the kernel, if it is wanted.
+fn add(samples: &mut Samples, sample: &Sample<'_>, is_wanted: bool) {
+    if !is_wanted {
+        return;
+    }
     samples.ips.push(sample.ip);
     // Wrong-path branches never ran. For an aborted transaction, no record shows how far it came.
     let ran = sample.branches.filter(|b| !b.wrong_path);

@@ -1,9 +1,10 @@
 //! Chooses the source of the counts by which clones are laid out, and counts. Only this module decides.
 
 use crate::build::installer::Installer;
-use crate::count::counting;
+use crate::count::member;
 use crate::count::prepare::Found;
-use crate::count::rounds::{self, CountingReport};
+use crate::count::rounds::CountingReport;
+use crate::family::kin::Kin;
 use crate::plan::candidate::Counted;
 use crate::plan::candidates::Candidates;
 use crate::plan::estimate::{self, StacksReport};
@@ -67,9 +68,10 @@ pub(crate) struct Counts {
 /// Counts the functions of a rebuild by the best available source.
 ///
 /// # Errors
-/// Returns the errors of [`counting::count`].
+/// Returns the errors of [`member::count`].
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
+    kin: &Kin,
     found: Found,
     samples: &Samples,
     options: &OptimizeOptions,
@@ -85,11 +87,8 @@ pub(crate) fn count(
             measured
         }
         (Found::Sampled(chosen), CountSource::Counters(time)) => {
-            let mut run = |look: &mut rounds::Look<'_>| {
-                rounds::wait(&installer.target.process, time, &options.interrupt, look);
-            };
             let first = estimate::first(chosen, samples, options.shuffle);
-            let (measured, report) = counting::count(installer, first, time, options, &mut run, progress)?;
+            let (measured, report) = member::count(installer, kin, first, time, options, progress)?;
             counting = Some(report);
             measured
         }

@@ -3,6 +3,7 @@
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::candidate::{Measured, SiteTargets};
 use addr::Avma;
+use code::InstId;
 use iced_x86::{FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
@@ -10,10 +11,10 @@ use rustc_hash::FxHashMap;
 /// slots of the procedure linkage table. For an indirect call, reports the observed callees.
 pub fn of(program: &Program<'_>, c: &Measured, mut tell: impl FnMut(FuncId, u64)) {
     let cfg = &c.analysed.cfg;
-    let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+    let sites: FxHashMap<InstId, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
     for (block, &count) in cfg.blocks.iter().zip(&c.counts.blocks).filter(|(_, n)| **n > 0) {
-        for n in block.insts.clone() {
-            let Some(inst) = cfg.insts.get(n as usize) else { continue };
+        for n in block.inst_ids() {
+            let Some(inst) = cfg.insts.get(n.index()) else { continue };
             if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {
                 tell(callee, count);
             }

@@ -7,11 +7,12 @@
 
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
+use code::InstId;
 use profile::Counts;
 use std::ops::Deref;
 
 /// A function that was chosen, and its analysed code.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Candidate {
     /// Identifies the function.
     pub id: FuncId,
@@ -22,7 +23,7 @@ pub struct Candidate {
 }
 
 /// A candidate with the counts that are known so far. Counting replaces them by better ones.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Measured {
     /// The function.
     pub candidate: Candidate,
@@ -58,8 +59,8 @@ pub struct Counted {
 /// The targets of an indirect call or jump.
 #[derive(Clone, Debug)]
 pub struct SiteTargets {
-    /// The index of the call or jump in [`code::Cfg::insts`].
-    pub inst: u32,
+    /// The call or jump.
+    pub inst: InstId,
     /// The destinations with the number of observations, the most frequent first. Originals, never clones.
     pub callees: Vec<(Avma, u64)>,
     /// If its address comes from one register, the register's values; in the same form.

@@ -19,7 +19,7 @@ pub(crate) const AT_ONCE: usize = 1024;
 const SHUFFLED: u64 = 16 << 20;
 
 /// The result of choosing. The functions to be cloned are in one phase.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Candidates<F> {
     /// The functions to be cloned, sorted by id.
     pub chosen: Vec<F>,

@@ -96,7 +96,7 @@ pub(crate) fn by_stacks(
 
 /// Returns the destinations of a function's indirect calls and jumps, and removes them from `by_site`.
 fn seen_targets(cfg: &Cfg, by_site: &mut FxHashMap<Avma, Vec<(Avma, u64)>>) -> Vec<SiteTargets> {
-    let indirect = (0u32..).zip(&cfg.insts).filter(|(_, i)| {
+    let indirect = cfg.numbered_insts().filter(|(_, i)| {
         matches!(i.decoded.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
     });
     indirect

@@ -56,7 +56,7 @@ fn calls(clone: ToClone<'_>, tell: &mut dyn FnMut(Avma, u64, u64)) {
     let c = clone.measured();
     let insts = &c.analysed.cfg.insts;
     let led: FxHashMap<Avma, &SiteTargets> =
-        c.targets.iter().filter_map(|s| Some((insts.get(s.inst as usize)?.at, s))).collect();
+        c.targets.iter().filter_map(|s| Some((insts.get(s.inst.index())?.at, s))).collect();
     let mut offset = 0;
     for &b in clone.layout().order.first_fragment() {
         let count = c.counts.block(b);

@@ -10,7 +10,7 @@ use crate::base::passes::{Pass, Style};
 use crate::plan::candidate::{Measured, SiteTargets};
 use crate::plan::laid_out::{InlineSite, Inlined, LaidOut, Linked};
 use addr::{Addr, Avma};
-use code::{BlockId, Cfg, Dest, Inst, Term};
+use code::{BlockId, Cfg, Dest, Inst, InstId, Term};
 use emit::{Body, Guard};
 use iced_x86::{Code, OpKind};
 use rustc_hash::FxHashMap;
@@ -41,7 +41,7 @@ pub(crate) fn choose(program: &Program<'_>, linked: Vec<Linked>, style: Style) -
         chosen.iter().map(|c| (c.analysed.cfg.entry, c.way.is_some())).collect();
     let worth = if all { 0 } else { (ran / WORTH).max(1) };
     for c in &mut chosen {
-        let sites: FxHashMap<u32, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
+        let sites: FxHashMap<InstId, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
         let entry = c.analysed.cfg.entry;
         let inline_site = |Call { place: call, inst, count, .. }: Call<'_>| {
             let (callee, guard) = match sites.get(&call) {
@@ -119,7 +119,7 @@ fn branches(cfg: &Cfg, path: &[BlockId]) -> bool {
 pub(crate) fn inlined_runs(chosen: &[LaidOut]) -> FxHashMap<Avma, u64> {
     let mut inlined: FxHashMap<Avma, u64> = FxHashMap::default();
     for c in chosen {
-        let callees: FxHashMap<u32, Avma> =
+        let callees: FxHashMap<InstId, Avma> =
             c.inline_sites.iter().filter(|s| s.inlined).map(|s| (s.call, s.callee)).collect();
         for (callee, n) in calls(c).filter_map(|call| Some((callees.get(&call.place)?, call.count))) {
             let sum = inlined.entry(*callee).or_default();
@@ -133,8 +133,8 @@ pub(crate) fn inlined_runs(chosen: &[LaidOut]) -> FxHashMap<Avma, u64> {
 pub(crate) struct Call<'a> {
     /// The block that contains it.
     pub(crate) block: BlockId,
-    /// Its index in [`Cfg::insts`].
-    pub(crate) place: u32,
+    /// The call itself.
+    pub(crate) place: InstId,
     pub(crate) inst: &'a Inst,
     /// How often it ran.
     pub(crate) count: u64,
@@ -145,7 +145,7 @@ pub(crate) fn calls(c: &Measured) -> impl Iterator<Item = Call<'_>> {
     let cfg: &Cfg = &c.analysed.cfg;
     cfg.block_ids().zip(&cfg.blocks).flat_map(move |(block, b)| {
         let count = c.counts.block(block);
-        let insts = b.insts.clone().filter_map(|i| Some((i, cfg.insts.get(i as usize)?)));
+        let insts = b.inst_ids().filter_map(|i| Some((i, cfg.insts.get(i.index())?)));
         insts
             .filter(|(_, inst)| inst.decoded.is_call_near() || inst.decoded.is_call_near_indirect())
             .map(move |(place, inst)| Call { block, place, inst, count })

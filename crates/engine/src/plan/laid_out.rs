@@ -5,7 +5,7 @@
 
 use crate::plan::candidate::{Candidate, Counted, Measured};
 use addr::Avma;
-use code::{BlockId, RedirectSites};
+use code::{BlockId, InstId, RedirectSites};
 use emit::{Counter, Guard, Unroll, Watch};
 use std::ops::Deref;
 
@@ -32,9 +32,8 @@ pub struct Layout {
     pub order: BlockOrder,
     /// Where redirects in the original lead to the clone.
     pub sites: RedirectSites,
-    /// Its calls through redirects: a redirect that is in force at run time leads them. Indices into
-    /// [`code::Cfg::insts`], ascending.
-    pub through_redirects: Vec<u32>,
+    /// Its calls through redirects, ascending: a redirect that is in force at run time leads them.
+    pub through_redirects: Vec<InstId>,
 }
 
 /// A function whose clone can be entered and left: by redirects, and by calls through them.
@@ -91,8 +90,8 @@ pub enum ToClone<'a> {
 /// A call to replace, by (partial) inlining, by guarded devirtualization, or by both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InlineSite {
-    /// The index of the call in [`code::Cfg::insts`].
-    pub call: u32,
+    /// The call.
+    pub call: InstId,
     /// The entry of the function that it calls.
     pub callee: Avma,
     /// True if the callee's path is inlined.

@@ -29,7 +29,7 @@ impl Originals {
             all.ends.extend(cfg.insts.iter().map(|i| (i.at, i.end())));
             for block in &cfg.blocks {
                 all.starts.entry(block.range.start).or_default();
-                let last = block.insts.end.checked_sub(1).and_then(|i| cfg.insts.get(i as usize));
+                let last = block.last_inst().and_then(|i| cfg.insts.get(i.index()));
                 if let Term::Fall { next }
                 | Term::Cond { fall: next, .. }
                 | Term::CondShort { fall: next, .. } = block.term

@@ -7,7 +7,7 @@
 //! check again at run time.
 
 use addr::{Avma, ReadMemory};
-use code::{Cfg, Inst, Term};
+use code::{Block, Cfg, Inst, InstId, Term};
 use emit::Watch;
 use iced_x86::{FlowControl, Instruction, OpKind, Register};
 use rustc_hash::FxHashMap;
@@ -20,8 +20,8 @@ const MOST_REGISTERS: usize = 2;
 /// A watched indirect call or jump.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
-    /// Its index in [`Cfg::insts`].
-    pub(crate) inst: u32,
+    /// The call or jump.
+    pub(crate) inst: InstId,
     /// The offset of its recorded registers, and how the destination follows from them. Bytes.
     offset: u32,
     form: Form,
@@ -95,19 +95,14 @@ fn register(r: Register) -> Option<u8> {
 
 /// Returns the sites of a function. Their records begin at `offset`, which is advanced.
 pub(crate) fn sites(cfg: &Cfg, offset: &mut u32) -> Vec<Site> {
-    let leaves = cfg
-        .blocks
-        .iter()
-        .filter(|b| matches!(b.term, Term::Indirect))
-        .filter_map(|b| b.insts.end.checked_sub(1));
-    let leaves: Vec<u32> = leaves.collect();
-    let indirect = |(n, inst): &(u32, &Inst)| match inst.decoded.flow_control() {
+    let leaves = cfg.blocks.iter().filter(|b| matches!(b.term, Term::Indirect)).filter_map(Block::last_inst);
+    let leaves: Vec<InstId> = leaves.collect();
+    let indirect = |(n, inst): &(InstId, &Inst)| match inst.decoded.flow_control() {
         FlowControl::IndirectCall => true,
         FlowControl::IndirectBranch => leaves.contains(n),
         _ => false,
     };
-    (0u32..)
-        .zip(&cfg.insts)
+    cfg.numbered_insts()
         .filter(indirect)
         .filter_map(|(n, inst)| {
             let form = Form::of(&inst.decoded)?;

@@ -4,7 +4,7 @@ use crate::analyse::program::{Analysed, FuncId};
 use crate::plan::candidate::{Candidate, Certainty, Counted, Measured};
 use crate::plan::laid_out::{BlockOrder, Inlined, Instrumented, Layout, Linked, Ordered};
 use addr::{Addr, Avma};
-use code::{BlockId, Cfg, RedirectSites};
+use code::{BlockId, Cfg, InstId, RedirectSites};
 use emit::{Body, Function, InlineSite, Output, Request, Unroll};
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
@@ -104,7 +104,7 @@ pub(crate) fn cloned_again(
 }
 
 /// Returns a clone of a whole function whose entry is redirected, with these calls through redirects.
-pub(crate) fn cloned_through_redirects(cfg: &Cfg, through_redirects: Vec<u32>, text_at: Avma) -> Output {
+pub(crate) fn cloned_through_redirects(cfg: &Cfg, through_redirects: Vec<InstId>, text_at: Avma) -> Output {
     let rows = rows(cfg);
     let order = cfg.block_ids().collect();
     emitted(
@@ -160,7 +160,7 @@ pub(crate) fn cloned_inlined(text_at: Avma) -> ([Cfg; 2], Output) {
     let rows = cfgs.each_ref().map(rows);
     let path = [0, 1, 2].map(BlockId);
     let body = Body { cfg: &cfgs[1], path: &path, lsda: None };
-    let inline_site = InlineSite { call: 0, callee: cfgs[1].entry, body: Some(body), guard: None };
+    let inline_site = InlineSite { call: InstId(0), callee: cfgs[1].entry, body: Some(body), guard: None };
     let function = |i: usize, inline_sites| Function {
         inline_sites,
         ..Function::new(&cfgs[i], cfgs[i].block_ids().collect(), &rows[i])

@@ -13,6 +13,7 @@ use crate::base::passes::Style;
 use crate::plan::candidate::Measured;
 use crate::plan::inlining::{calls, made};
 use crate::plan::shuffle::Rng;
+use code::InstId;
 
 /// The smallest average number of executions of such a call per entry of its function.
 const MIN_CALLS_PER_ENTRY: u64 = 32;
@@ -36,7 +37,7 @@ impl Stays {
     }
 
     /// Returns the calls of one of the functions. The random choice depends on the calls of this before.
-    pub(crate) fn calls(&mut self, c: &Measured) -> Vec<u32> {
+    pub(crate) fn calls(&mut self, c: &Measured) -> Vec<InstId> {
         let coin = self.chance.as_mut().map(|rng| rng.below(2) == 0);
         let entered = c.counts.entry;
         in_loops(c, |n| match coin {
@@ -50,19 +51,18 @@ impl Stays {
 
 /// Returns the same for a counting clone, before the counts of its loops are known. A function with hardly
 /// any of `samples` makes few calls.
-pub(crate) fn while_it_counts(c: &Measured, samples: u64) -> Vec<u32> {
+pub(crate) fn while_it_counts(c: &Measured, samples: u64) -> Vec<InstId> {
     if c.samples <= samples / FEW_SAMPLES { in_loops(c, |_| true) } else { Vec::new() }
 }
 
-/// Returns the calls that a function can repeat without being left, if their counts are `wanted`. As indices
-/// into [`code::Cfg::insts`], ascending.
-fn in_loops(c: &Measured, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+/// Returns the calls that a function can repeat without being left, ascending, if their counts are `wanted`.
+fn in_loops(c: &Measured, wanted: impl Fn(u64) -> bool) -> Vec<InstId> {
     let mut wanted = calls(c).filter(|call| wanted(call.count)).peekable();
     if wanted.peek().is_none() {
         return Vec::new();
     }
     let in_cycle = code::in_cycles(&c.analysed.cfg);
-    let mut through: Vec<u32> =
+    let mut through: Vec<InstId> =
         wanted.filter(|call| in_cycle[call.block.index()]).map(|call| call.place).collect();
     through.sort_unstable();
     through
@@ -100,7 +100,7 @@ block b2 0x100f
     }
 
     /// Chooses beside a function with `others` calls.
-    fn chosen(serves: Measured, others: u64) -> Vec<u32> {
+    fn chosen(serves: Measured, others: u64) -> Vec<InstId> {
         let all = [serves, self::serves(others, 0, Certainty::Counted)];
         let mut stays = Stays::new(all.iter(), Style::default());
         let [chosen, none] = all.each_ref().map(|c| stays.calls(c));
@@ -113,15 +113,15 @@ block b2 0x100f
         for certainty in [Certainty::Counted, Certainty::Estimated] {
             let through =
                 |entered, calls_in_loop| chosen(serves(entered, calls_in_loop, certainty), 1_000_000);
-            assert_eq!((through(10, 320), through(10, 319)), (vec![1], vec![]));
-            assert_eq!((through(10, 4000), through(10, 5000)), (vec![1], vec![]));
+            assert_eq!((through(10, 320), through(10, 319)), (vec![InstId(1)], vec![]));
+            assert_eq!((through(10, 4000), through(10, 5000)), (vec![InstId(1)], vec![]));
         }
     }
 
     #[test]
     fn calls_in_loops_entered_before_counting_go_through_redirects() {
-        assert_eq!(chosen(serves(0, 0, Certainty::Counted), 10), [1]);
-        assert_eq!(chosen(serves(0, 1_000_000, Certainty::Counted), 10), [1]);
+        assert_eq!(chosen(serves(0, 0, Certainty::Counted), 10), [InstId(1)]);
+        assert_eq!(chosen(serves(0, 1_000_000, Certainty::Counted), 10), [InstId(1)]);
         assert!(chosen(serves(0, 1_000_000, Certainty::Estimated), 10).is_empty());
     }
 
@@ -132,7 +132,7 @@ block b2 0x100f
             c.candidate.samples = samples;
             while_it_counts(&c, 10_000)
         };
-        assert_eq!((through(5), through(6)), (vec![1], vec![]));
+        assert_eq!((through(5), through(6)), (vec![InstId(1)], vec![]));
     }
 
     #[test]

@@ -16,15 +16,25 @@ use profile::BuildId;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
+/// The facts from which the figures of a build follow.
+pub(super) struct Basis<'a, 'm> {
+    pub(super) program: &'a Program<'m>,
+    pub(super) laid_out: &'a Candidates<LaidOut>,
+    pub(super) samples: &'a Samples,
+    pub(super) options: &'a OptimizeOptions,
+    /// The target before the installation.
+    pub(super) now: &'a Target,
+}
+
 /// The user samples of this optimization, or of the profile that it uses.
-pub(super) struct Totals {
+struct Totals {
     all: u64,
     /// Samples in the program itself.
     main: u64,
 }
 
 impl Totals {
-    pub(super) fn new(program: &Program<'_>, samples: &Samples, options: &OptimizeOptions) -> Self {
+    fn new(program: &Program<'_>, samples: &Samples, options: &OptimizeOptions) -> Self {
         match &options.profile {
             Some(profile) => {
                 let main = program.image().main().build_id.as_deref().and_then(BuildId::new);
@@ -42,18 +52,12 @@ impl Totals {
     }
 }
 
-/// Returns the share of user time in each category, after the build that is installed in `now`.
-fn user_time(
-    program: &Program<'_>,
-    candidates: &Candidates<LaidOut>,
-    built: &Built,
-    samples: &Samples,
-    options: &OptimizeOptions,
-    now: &Target,
-) -> Option<UserTime> {
-    let fates = shares::Fates::new(candidates, built);
+/// Returns the share of user time in each category, after the build.
+fn user_time(basis: &Basis<'_, '_>, built: &Built) -> Option<UserTime> {
+    let &Basis { program, laid_out, samples, options, now } = basis;
+    let fates = shares::Fates::new(laid_out, built);
     UserTime::of(&match &options.profile {
-        Some(p) => shares::of_profile(candidates, &fates, p.samples, |f| program.module(f).refused),
+        Some(p) => shares::of_profile(laid_out, &fates, p.samples, |f| program.module(f).refused),
         None => shares::of_samples(program, &fates, &samples.ips, &own_code(now), &now.maps),
     })
 }
@@ -66,16 +70,10 @@ fn own_code(target: &Target) -> Vec<AvmaRange> {
 }
 
 impl Figures {
-    /// Computes the figures of a build. `now` is the target before its installation.
-    pub(super) fn new(
-        program: &Program<'_>,
-        candidates: &Candidates<LaidOut>,
-        built: &Built,
-        totals: &Totals,
-        samples: &Samples,
-        options: &OptimizeOptions,
-        now: &Target,
-    ) -> Self {
+    /// Computes the figures of a build.
+    pub(super) fn new(basis: &Basis<'_, '_>, built: &Built) -> Self {
+        let &Basis { program, laid_out: candidates, samples, options, .. } = basis;
+        let totals = Totals::new(program, samples, options);
         let cloned: FxHashSet<FuncId> = built.cloned.iter().map(|(f, _)| *f).collect();
         let main = |f: &FuncId| program.module_image(*f).kind == image::ModuleKind::Main;
         let sum = |keep: &dyn Fn(&FuncId) -> bool| -> u64 {
@@ -99,18 +97,13 @@ impl Figures {
             refusals,
             functions,
             dyno: dyno::of_caches(program, &candidates.chosen, &built.caches),
-            user_time: user_time(program, candidates, built, samples, options, now),
+            user_time: user_time(basis, built),
         }
     }
 
     /// Returns the notes for a later whet, without the profile.
-    pub(super) fn notes(
-        &self,
-        program: &Program<'_>,
-        c: &Candidates<LaidOut>,
-        built: &Built,
-        options: &OptimizeOptions,
-    ) -> Notes {
+    pub(super) fn notes(&self, basis: &Basis<'_, '_>, built: &Built) -> Notes {
+        let &Basis { program, laid_out: c, options, .. } = basis;
         let clones: FxHashMap<FuncId, &Fragments> = built.cloned.iter().map(|(f, at)| (*f, at)).collect();
         let fragment = |f: &FuncId, n| {
             let range = clones.get(f).and_then(|fragments| fragments.ranges().nth(n))?;

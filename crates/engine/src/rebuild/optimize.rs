@@ -8,11 +8,9 @@ use crate::build::space;
 use crate::count::prepare::{Found, with_installer};
 use crate::count::source::{self, Counts};
 use crate::debuggers::perf_map;
-use crate::plan::candidates::Candidates;
-use crate::plan::laid_out::LaidOut;
+use crate::family::kin::Kin;
 use crate::plan::lay_out::lay_out;
-use crate::plan::samples::Samples;
-use crate::rebuild::figures::Totals;
+use crate::rebuild::figures::Basis;
 use crate::rebuild::report::{Done, Figures, InForce, OptimizeReport};
 use crate::rebuild::reuse;
 use crate::records::notes::Notes;
@@ -34,6 +32,20 @@ pub fn optimize(
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<OptimizeReport, Error> {
+    optimize_with(pid, &Kin::default(), options, progress)
+}
+
+/// Does the same for a process with its family: all members are sampled, and the clones are placed where each
+/// of them has room.
+///
+/// # Errors
+/// As [`optimize`].
+pub(crate) fn optimize_with(
+    pid: Pid,
+    kin: &Kin,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<OptimizeReport, Error> {
     let mut clock = PhaseClock::start();
     let (process, mut lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
@@ -47,7 +59,7 @@ pub fn optimize(
         lock.tell(&p);
         progress(p);
     };
-    let outcome = rebuild_or_reuse(&target, options, &mut told);
+    let outcome = rebuild_or_reuse(&target, kin, options, &mut told);
     let done = restore::or_restore(&target, was_optimized, outcome)?;
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
@@ -58,6 +70,7 @@ pub fn optimize(
 /// Rebuilds, or uses an earlier generation if there is no room for new clones.
 fn rebuild_or_reuse(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Done, Error> {
@@ -65,15 +78,15 @@ fn rebuild_or_reuse(
     let is_full = target.installed.as_ref().is_some_and(|i| space::is_full(i, options));
     if may_reuse
         && is_full
-        && let Some(done) = reuse::reuse(target, options, progress)?
+        && let Some(done) = reuse::reuse(target, kin, options, progress)?
     {
         return Ok(done);
     }
-    match rebuild(target, options, progress) {
+    match rebuild(target, kin, options, progress) {
         Err(e) if may_reuse && space::no_room(&e) => {
             // Counting clones have changed the target since it was opened.
             let target = Target::open(target.process.pid())?;
-            reuse::reuse(&target, options, progress)?.ok_or(e)
+            reuse::reuse(&target, kin, options, progress)?.ok_or(e)
         }
         outcome => outcome,
     }
@@ -81,11 +94,12 @@ fn rebuild_or_reuse(
 
 fn rebuild(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Done, Error> {
     let begun = Instant::now();
-    with_installer(target, options, progress, |installer, found, samples, progress| {
+    with_installer(target, kin, options, progress, |installer, found, samples, progress| {
         let program = installer.program;
         if options.prefer_earlier
             && reuse::is_possible(options)
@@ -95,7 +109,7 @@ fn rebuild(
             let asked = reuse::Asked { target, samples, options, begun };
             return earlier.put_in_force(&asked, program.image().main().extent, progress);
         }
-        let counts = source::count(installer, found, samples, options, progress)?;
+        let counts = source::count(installer, kin, found, samples, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;
         progress(Progress::LayingOut);
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));
@@ -103,7 +117,10 @@ fn rebuild(
         let profile = profile_store::take_down(program, &candidates.chosen, options, &taken);
         let laid_out = candidates.map(|counted| lay_out(program, counted, options.style()));
         options.interrupt.check()?;
-        let in_force = install(installer, &laid_out, samples, options, &profile, progress)?;
+        progress(Progress::Building);
+        let now = &Target::open(target.process.pid())?;
+        let basis = Basis { program, laid_out: &laid_out, samples, options, now };
+        let in_force = install(installer, &basis, &profile, progress)?;
         Ok(Done {
             took: begun.elapsed(),
             samples: samples.ips.len(),
@@ -121,32 +138,26 @@ fn rebuild(
 /// Builds and installs the clones. `profile` is kept in the target.
 fn install(
     installer: &Installer<'_, '_>,
-    laid_out: &Candidates<LaidOut>,
-    samples: &Samples,
-    options: &OptimizeOptions,
+    basis: &Basis<'_, '_>,
     profile: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<InForce, Error> {
-    progress(Progress::Building);
-    let now = Target::open(installer.target.process.pid())?;
-    let program = installer.program;
-    let totals = Totals::new(program, samples, options);
     // The figures are of the last build, which is the installed one.
     let last = Cell::new(Figures::default());
     let notes = |built: &Built| {
-        let figures = Figures::new(program, laid_out, built, &totals, samples, options, &now);
-        let notes = figures.notes(program, laid_out, built, options);
+        let figures = Figures::new(basis, built);
+        let notes = figures.notes(basis, built);
         last.set(figures);
         Notes { profile: profile.to_owned(), ..notes }.write()
     };
-    let wanted = Wanted { clones: Clones::ToRun(&laid_out.chosen), style: options.style(), notes: &notes };
-    let placed = installer.install(&now, wanted, progress)?;
+    let clones = Clones::ToRun(&basis.laid_out.chosen);
+    let wanted = Wanted { clones, style: basis.options.style(), notes: &notes };
+    let placed = installer.install(basis.now, wanted, progress)?;
     Ok(in_force(installer.target, placed, last.take()))
 }
 
 fn in_force(target: &Target, placed: Placed, figures: Figures) -> InForce {
-    let Placed { built, caches, mapped, report } = placed;
-    let main = built.main_cache.and_then(|i| caches.get(i));
+    let Placed { built, main, mapped, report, files } = placed;
     let huge_page = main.is_some_and(|c| {
         let text = c.text_range();
         splice::huge_wanted(c.text.len() as u64)
@@ -165,5 +176,6 @@ fn in_force(target: &Target, placed: Placed, figures: Figures) -> InForce {
         huge_page,
         toggle: report.toggle,
         map_stop: report.map_stop,
+        code_files: files,
     }
 }

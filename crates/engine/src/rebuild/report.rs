@@ -101,6 +101,9 @@ pub struct OptimizeReport {
     /// The result of writing the perf map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perf_map: Option<crate::PerfMap>,
+    /// The files of the clones, if they were to be in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code_files: Option<crate::CodeFiles>,
     /// How long one thread was stopped to create mappings.
     pub map_stop_ms: f64,
     /// whet's own peak memory, MB.
@@ -130,6 +133,8 @@ pub(crate) struct InForce {
     pub(crate) toggle: ToggleReport,
     /// How long one thread was stopped to create mappings.
     pub(crate) map_stop: Duration,
+    /// The files of its caches, if it was to have any.
+    pub(crate) code_files: Option<crate::CodeFiles>,
 }
 
 /// All facts about an optimization, except those that are known only after the target was let go.
@@ -185,6 +190,7 @@ impl Done {
             profile: self.profile,
             dyno: figures.dyno,
             perf_map,
+            code_files: self.in_force.code_files,
             map_stop_ms: round(self.in_force.map_stop.as_secs_f64() * 1e3),
             whet_peak_rss_mb: peak_rss_mb(),
         }

@@ -12,6 +12,7 @@ use crate::build::map_store;
 use crate::build::space::is_full;
 use crate::count::sampling;
 use crate::count::source::CountSource;
+use crate::family::kin::Kin;
 use crate::plan::candidate::Candidate;
 use crate::plan::candidates::Candidates;
 use crate::plan::samples::Samples;
@@ -67,12 +68,14 @@ pub(crate) struct Earlier {
     has_gone: bool,
 }
 
-/// Samples a target and puts the best-fitting generation in force. Returns `None` if none fits the options.
+/// Samples a target, with its family, and puts the best-fitting generation in force. Returns `None` if none
+/// fits the options.
 ///
 /// # Errors
 /// Returns the errors of sampling and of [`splice::redo`].
 pub(crate) fn reuse(
     target: &Target,
+    kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<Done>, Error> {
@@ -80,7 +83,7 @@ pub(crate) fn reuse(
     let Some(installed) = &target.installed else { return Ok(None) };
     splice::recover_pending(&target.process, &installed.anchor)?;
     let clones = installed.caches.iter().flat_map(|c| maps(target, c)).map(|(_, map)| map).collect();
-    let samples = sampling::take(&target.process, options, clones, progress)?;
+    let samples = sampling::take(&target.process, kin, options, clones, progress)?;
     if samples.ips.is_empty() {
         let why = "it used no CPU time in user mode while it was sampled".to_owned();
         return Err(Error::NothingHot { pid: target.process.pid(), why });
@@ -181,6 +184,7 @@ impl Earlier {
             huge_page: false,
             toggle,
             map_stop: Duration::ZERO,
+            code_files: None,
         };
         Ok(Done {
             took: begun.elapsed(),

@@ -9,7 +9,9 @@
 //! original. A model (`loop_copies`) distributes the iterations of an unrolled loop over its copies.
 
 use crate::analyse::program::Program;
+use crate::build::caches::BuiltCache;
 use crate::build::map_store;
+use crate::plan::candidate::SiteTargets;
 use crate::plan::inlining;
 use crate::plan::laid_out::LaidOut;
 use crate::plan::loop_copies::{Flows, LoopCopies};
@@ -54,7 +56,8 @@ pub struct DynoStats {
     pub plt_calls: u64,
     /// Returns.
     pub returns: u64,
-    /// Jumps that only the clones have, and redirects at entries that calls from clones pass.
+    /// Jumps that only the clones have, and redirects at entries that calls from clones pass. Calls through
+    /// pointers pass the redirects of their observed callees.
     pub inserted_jumps: u64,
     /// Jumps that only the originals have.
     pub dropped_jumps: u64,
@@ -82,7 +85,7 @@ pub struct DynoReport {
 }
 
 /// A function's counts, its clone's address map, and the text that holds the clone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counted<'a> {
     pub(crate) cfg: &'a Cfg,
     pub(crate) counts: &'a Counts,
@@ -92,6 +95,9 @@ pub(crate) struct Counted<'a> {
     pub(crate) text_at: Avma,
     /// How often clones of callers run the function inlined, and the inlined path.
     pub(crate) inlined: (u64, &'a [BlockId]),
+    /// The callees of its calls through pointers, by the call's address: each callee with its share of the
+    /// calls. Thousandths.
+    pub(crate) pointers: FxHashMap<Avma, Vec<(Avma, u64)>>,
 }
 
 impl Counted<'_> {
@@ -108,18 +114,19 @@ impl Counted<'_> {
 pub(crate) fn of_caches(
     program: &Program<'_>,
     chosen: &[LaidOut],
-    caches: &[CachePlan],
+    caches: &[BuiltCache],
 ) -> Option<DynoReport> {
     let counted: FxHashMap<Avma, &LaidOut> =
         chosen.iter().filter(|c| c.is_counted()).map(|c| (c.analysed.cfg.entry, c)).collect();
-    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches
-        .iter()
+    let caches = || caches.iter().map(|c| &c.plan);
+    let clones: Vec<(&CachePlan, &LaidOut, AddressMap)> = caches()
         .flat_map(|cache| {
             map_store::read(&cache.map).into_iter().map(move |(entry, map)| (cache, entry, map))
         })
         .filter_map(|(cache, entry, map)| Some((cache, *counted.get(&entry)?, map)))
         .collect();
     let inlined = inlining::inlined_runs(chosen);
+    let in_tables: FxHashSet<Avma> = program.vtables().iter().map(|v| v.function).collect();
     let functions: Vec<Counted<'_>> = clones
         .iter()
         .map(|(cache, c, map)| Counted {
@@ -132,10 +139,11 @@ pub(crate) fn of_caches(
                 inlined.get(&c.analysed.cfg.entry).copied().unwrap_or(0),
                 c.way.as_deref().unwrap_or_default(),
             ),
+            pointers: pointers(c, &in_tables),
         })
         .collect();
     let mut jumps = Jumps::default();
-    for r in caches.iter().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
+    for r in caches().flat_map(|cache| &cache.records).filter(|r| r.kind == RedirectKind::Entry) {
         let jump = Decoder::with_ip(64, r.new_bytes(), r.at.0, DecoderOptions::NONE).decode();
         let Some(function) = program.find(r.at).filter(|_| jump.is_jmp_near()) else { continue };
         // If there are several, use the jump nearest to the entry.
@@ -145,6 +153,16 @@ pub(crate) fn of_caches(
         }
     }
     (!functions.is_empty()).then(|| dyno(&functions, &jumps, &|at| program.bound(at).is_some()))
+}
+
+/// Returns the callees of a function's calls through pointers that hold the entries of originals. Slots of
+/// virtual tables lead to clones.
+fn pointers(c: &LaidOut, in_tables: &FxHashSet<Avma>) -> FxHashMap<Avma, Vec<(Avma, u64)>> {
+    let of_site = |s: &SiteTargets| {
+        let call = c.analysed.cfg.insts.get(s.inst.index())?;
+        Some((call.at, s.parts(1000).filter(|(callee, _)| !in_tables.contains(callee)).collect()))
+    };
+    c.targets.iter().filter_map(of_site).collect()
 }
 
 /// The jump that leads from an original to its clone, by the original's entry.
@@ -382,6 +400,14 @@ impl Tally {
                 self.executed(jump, jump.ip(), n, n, is_stub);
                 add(&mut self.stats.inserted_jumps, n);
             }
+            let callees =
+                f.pointers.get(&e.original).filter(|_| i.flow_control() == FlowControl::IndirectCall);
+            for (jump, share) in callees.into_iter().flatten().filter_map(|(to, n)| Some((jumps.get(to)?, n)))
+            {
+                let part = u64::try_from(u128::from(n) * u128::from(*share) / 1000).unwrap_or(u64::MAX);
+                self.executed(jump, jump.ip(), part, part, is_stub);
+                add(&mut self.stats.inserted_jumps, part);
+            }
         }
         self.original(f.cfg, f.counts, is_stub, &|b| !cloned.get(b.index()).copied().unwrap_or(true));
     }
@@ -417,7 +443,7 @@ fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &d
         // The jump follows the branch that was not taken.
         Some(Term::Cond { .. }) => through,
         // A short branch may be followed by two jumps, one for each edge. If both lead to one place, they
-        // cannot be told apart.
+        // cannot be distinguished.
         _ => part(flow.to(block, |start| start == to)),
     }
 }

@@ -112,8 +112,15 @@ fn run_less(
 ) -> DynoReport {
     let cfg = code::parse(text).unwrap();
     let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
-    let clone =
-        Counted { cfg: &cfg, counts, map: &out.clones[0].map, text: &out.text, text_at: TEXT, inlined };
+    let clone = Counted {
+        cfg: &cfg,
+        counts,
+        map: &out.clones[0].map,
+        text: &out.text,
+        text_at: TEXT,
+        inlined,
+        pointers: FxHashMap::default(),
+    };
     dyno(&[clone], &Jumps::default(), &|at| at == Avma(0x2000))
 }
 
@@ -161,11 +168,19 @@ fn a_call_through_a_redirect_adds_a_jump() {
     let after = |through_redirects| {
         let out = cloned_through_redirects(&cfg, through_redirects, TEXT);
         let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, inlined: (0, &[]) };
+        let clone = Counted {
+            cfg: &cfg,
+            counts: &counts,
+            map,
+            text,
+            text_at: TEXT,
+            inlined: (0, &[]),
+            pointers: FxHashMap::default(),
+        };
         let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], cfg.entry.0, DecoderOptions::NONE).decode();
         dyno(&[clone], &[(cfg.entry, jump)].into_iter().collect(), &|_| false).after
     };
-    let (to_clone, through_redirect) = (after(Vec::new()), after(vec![0]));
+    let (to_clone, through_redirect) = (after(Vec::new()), after(vec![code::InstId(0)]));
     assert_eq!(
         (to_clone.calls, to_clone.taken_branches, to_clone.instructions, to_clone.lines),
         (10, 0, 20, 1)
@@ -191,7 +206,15 @@ fn unrolling_takes_the_back_edge_less_often() {
         let order = cfg.block_ids().collect();
         let out = cloned_again(&cfg, order, 3, &[Unroll { first: 1, blocks: 1, copies }], TEXT);
         let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted { cfg: &cfg, counts: &counts, map, text, text_at: TEXT, inlined: (0, &[]) };
+        let clone = Counted {
+            cfg: &cfg,
+            counts: &counts,
+            map,
+            text,
+            text_at: TEXT,
+            inlined: (0, &[]),
+            pointers: FxHashMap::default(),
+        };
         dyno(&[clone], &Jumps::default(), &|_| false).after
     };
     let once = stats(1);
@@ -272,8 +295,15 @@ fn inlined_code_counts_in_the_caller_and_other_paths_nowhere() {
     let counts = counts(&[100], &[&[]]);
     let inlined = (0, &[][..]);
     let caller = &out.clones[0].map;
-    let clone =
-        Counted { cfg: &cfgs[0], counts: &counts, map: caller, text: &out.text, text_at: TEXT, inlined };
+    let clone = Counted {
+        cfg: &cfgs[0],
+        counts: &counts,
+        map: caller,
+        text: &out.text,
+        text_at: TEXT,
+        inlined,
+        pointers: FxHashMap::default(),
+    };
     let DynoReport { before, after, .. } = dyno(&[clone], &Jumps::default(), &|_| false);
     assert_eq!((before.instructions, before.calls, before.returns), (200, 100, 100));
     // test, je, add; and the caller's own return.
@@ -285,4 +315,30 @@ fn inlined_code_counts_in_the_caller_and_other_paths_nowhere() {
 fn code_that_never_ran_is_not_counted() {
     let report = run(DIAMOND, &counts(&[0, 0, 0], &[&[0, 0], &[0], &[]]), &[0, 1, 2]);
     assert_eq!((report.before, report.after), (DynoStats::default(), DynoStats::default()));
+}
+
+#[test]
+fn calls_through_pointers_pass_the_redirects_of_their_callees() {
+    // call *%rax; ret
+    let caller = "function 0x1000\npart 0x1000..0x1003\nblock b0 0x1000\n  ff d0\n  c3\n  return\n";
+    let cfg = code::parse(caller).unwrap();
+    let counts = counts(&[1000], &[&[]]);
+    let out = cloned(&cfg, vec![BlockId(0)], 1, TEXT);
+    let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], 0x2000, DecoderOptions::NONE).decode();
+    let after = |callees: &[(u64, u64)]| {
+        let callees = callees.iter().map(|&(at, n)| (Avma(at), n)).collect();
+        let clone = Counted {
+            cfg: &cfg,
+            counts: &counts,
+            map: &out.clones[0].map,
+            text: &out.text,
+            text_at: TEXT,
+            inlined: (0, &[]),
+            pointers: [(cfg.entry, callees)].into_iter().collect(),
+        };
+        let after = dyno(&[clone], &[(Avma(0x2000), jump)].into_iter().collect(), &|_| false).after;
+        (after.indirect_calls, after.inserted_jumps, after.instructions)
+    };
+    assert_eq!(after(&[(0x2000, 950), (0x3000, 50)]), (1000, 950, 2950));
+    assert_eq!(after(&[(0x3000, 1000)]), (1000, 0, 2000), "an original without a redirect");
 }

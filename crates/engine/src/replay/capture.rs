@@ -11,6 +11,7 @@ use crate::build::lookup;
 use crate::build::unwind_hooks;
 use crate::count::prepare;
 use crate::count::sampling;
+use crate::family::kin::Kin;
 use crate::plan::candidates;
 use crate::plan::estimate;
 use crate::records::notes::Notes;
@@ -141,7 +142,7 @@ fn inputs(
             inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
             None
         }
-        None => Some(sampling::take(process, options, Vec::new(), progress)?),
+        None => Some(sampling::take(process, &Kin::default(), options, Vec::new(), progress)?),
     };
     progress(Progress::Analysing);
     let image = target.image()?;

@@ -97,7 +97,7 @@ pub(super) fn report(
             last: None,
         },
         refusals,
-        caches: built.caches.iter().map(cache).collect(),
+        caches: built.caches.iter().map(|c| cache(&c.plan)).collect(),
         layouts: candidates.chosen.iter().filter_map(layout).collect(),
     }
 }

@@ -49,7 +49,11 @@ impl StopMs {
     /// Summarizes durations; zeros for none.
     #[must_use]
     pub fn of(stops: &[std::time::Duration]) -> Self {
-        let mut ms: Vec<f64> = stops.iter().map(|d| d.as_secs_f64() * 1e3).collect();
+        Self::of_ms(stops.iter().map(|d| d.as_secs_f64() * 1e3).collect())
+    }
+
+    /// Summarizes milliseconds; zeros for none.
+    pub(crate) fn of_ms(mut ms: Vec<f64>) -> Self {
         ms.sort_by(f64::total_cmp);
         let round = |v: f64| (v * 1e3).round() / 1e3;
         let median = match ms.len() {

@@ -107,6 +107,21 @@ impl Target {
     }
 }
 
+/// Refuses programs that whet leaves alone as a whole.
+pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) -> Result<(), Error> {
+    if let Some(runtime) = image::runtime::detect(image, memory) {
+        return Err(Error::Unsupported {
+            pid,
+            code: runtime.code(),
+            why: format!(
+                "it holds a runtime ({}) that looks code addresses up in tables of its own",
+                runtime.code()
+            ),
+        });
+    }
+    Ok(())
+}
+
 /// Returns the mappings that may hold an anchor: private, anonymous, and only readable.
 fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
     maps.iter()

@@ -33,9 +33,9 @@ pub struct Anatomy {
     /// SVMA of its entry, as other tools name it in the module's file.
     pub stated: String,
     /// The ranges of its original: the main fragment, then the cold ones.
-    pub original: Vec<Stretch>,
+    pub original: Vec<CodeRange>,
     /// The ranges of its clone: the hot blocks, then the warm ones.
-    pub clone: Vec<Stretch>,
+    pub clone: Vec<CodeRange>,
     /// Its state.
     pub standing: Standing,
     /// The reason for its state, in a sentence.
@@ -52,7 +52,7 @@ pub struct Anatomy {
 
 /// A range of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Stretch {
+pub struct CodeRange {
     /// Process address.
     pub at: String,
     /// How many bytes.

@@ -183,8 +183,8 @@ fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
     cfg.blocks.iter().filter_map(|block| {
         let Term::Switch { table } = block.term else { return None };
         cfg.tables.get(table as usize)?.cloneable.as_ref()?;
-        let last = block.insts.end.checked_sub(1)?;
-        cfg.insts.get(last as usize).map(|i| i.at)
+        let last = block.last_inst()?;
+        cfg.insts.get(last.index()).map(|i| i.at)
     })
 }
 
@@ -199,7 +199,7 @@ fn leads(c: &Measured) -> Vec<Leads> {
 fn mostly(chosen: &[Counted]) -> FxHashMap<Avma, Avma> {
     let sites = chosen.iter().flat_map(|c| c.targets.iter().map(move |s| (c, s)));
     sites
-        .filter_map(|(c, s)| Some((c.analysed.cfg.insts.get(s.inst as usize)?.at, s.callees.first()?.0)))
+        .filter_map(|(c, s)| Some((c.analysed.cfg.insts.get(s.inst.index())?.at, s.callees.first()?.0)))
         .collect()
 }
 

@@ -3,7 +3,7 @@
 use super::{Leads, OUTSIDE, Routine, Surroundings};
 use crate::step::{Flow, Inst, Pointer, Step};
 use addr::{Avma, AvmaRange};
-use code::{Cfg, Dest, Term};
+use code::{Cfg, Dest, InstId, Term};
 use profile::Counts;
 use rustc_hash::FxHashMap;
 
@@ -171,13 +171,13 @@ impl Graph {
 impl Builder<'_> {
     fn routine(&mut self, r: &Routine<'_>) {
         let base = count(self.graph.blocks.len());
-        let leads: FxHashMap<u32, &Leads> = r.leads.iter().map(|l| (l.inst, l)).collect();
+        let leads: FxHashMap<InstId, &Leads> = r.leads.iter().map(|l| (l.inst, l)).collect();
         for (id, block) in r.cfg.block_ids().zip(&r.cfg.blocks) {
             let ran = r.counts.block(id);
             let first = count(self.graph.insts.len());
             // The path never reaches a block that did not run.
-            for n in block.insts.clone().filter(|_| ran > 0) {
-                let Some(inst) = r.cfg.insts.get(n as usize) else { continue };
+            for n in block.inst_ids().filter(|_| ran > 0) {
+                let Some(inst) = r.cfg.insts.get(n.index()) else { continue };
                 let Inst { flow, target, .. } = Inst::of(&inst.decoded);
                 let callees = match flow.is_call() {
                     true => self.callees(flow, target, leads.get(&n).copied(), ran),
@@ -202,13 +202,13 @@ impl Builder<'_> {
                 let to = (self.around.word)(slot).unwrap_or(OUTSIDE);
                 self.calls(to, ran, &mut ways);
             }
-            (None, _, Some(leads)) => self.led(leads, ran, &mut ways),
+            (None, _, Some(leads)) => self.indirect(leads, ran, &mut ways),
             (None, _, None) => self.calls(OUTSIDE, ran, &mut ways),
         }
         self.keep(ways)
     }
 
-    fn led(&mut self, leads: &Leads, ran: u64, ways: &mut Weighed) {
+    fn indirect(&mut self, leads: &Leads, ran: u64, ways: &mut Weighed) {
         let known = leads.to.iter().fold(u128::from(leads.others), |sum, (_, n)| sum + u128::from(*n));
         let part = |n: u64| {
             let part = (u128::from(ran) * u128::from(n)).checked_div(known);
@@ -243,7 +243,13 @@ impl Builder<'_> {
         away
     }
 
-    fn out(&mut self, r: &Routine<'_>, id: code::BlockId, base: u32, leads: &FxHashMap<u32, &Leads>) -> Out {
+    fn out(
+        &mut self,
+        r: &Routine<'_>,
+        id: code::BlockId,
+        base: u32,
+        leads: &FxHashMap<InstId, &Leads>,
+    ) -> Out {
         let Some(block) = r.cfg.blocks.get(id.index()) else { return Out::Ends };
         let mut ways = Weighed::default();
         match &block.term {
@@ -251,10 +257,10 @@ impl Builder<'_> {
             Term::NoReturnCall { .. } | Term::Trap => return Out::Ends,
             Term::Indirect => {
                 let ran = r.counts.block(id);
-                let last = block.insts.end.checked_sub(1);
-                let inst = last.and_then(|n| r.cfg.insts.get(n as usize)).map(|i| Inst::of(&i.decoded));
+                let last = block.last_inst();
+                let inst = last.and_then(|n| r.cfg.insts.get(n.index())).map(|i| Inst::of(&i.decoded));
                 match (last.and_then(|n| leads.get(&n)), inst.map(|i| i.flow)) {
-                    (Some(leads), _) => self.led(leads, ran, &mut ways),
+                    (Some(leads), _) => self.indirect(leads, ran, &mut ways),
                     (None, Some(Flow::IndirectJump(Pointer::Slot(slot)))) => {
                         let to = (self.around.word)(slot).unwrap_or(OUTSIDE);
                         self.calls(to, ran, &mut ways);

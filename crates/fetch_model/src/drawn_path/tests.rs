@@ -125,7 +125,7 @@ fn pointers_lead_to_observed_destinations() {
         Counts { entry: 10, blocks: vec![10], edges: vec![vec![]], inflow: vec![10], outflow: vec![10] };
     let (_, mut b) = self::counts();
     b.entry = 6;
-    let leads = [Leads { inst: 0, to: vec![(callee.entry, 6), (Avma(0x7000), 3)], others: 1 }];
+    let leads = [Leads { inst: InstId(0), to: vec![(callee.entry, 6), (Avma(0x7000), 3)], others: 1 }];
     let routines = [Routine { cfg: &cfg, counts: &counts, leads: &leads }, routine(&callee, &b)];
     let moves = path(&routines, &NOTHING, 5, 200_000);
     assert!(is_connected(&moves));

@@ -5,7 +5,7 @@
 //! the point of a line or on a bar.
 
 use super::figures::{self, Point, SideFigures};
-use super::tables::{modelled_changes, one_of};
+use super::tables::one_of;
 use crate::record::{Second, Side};
 use crate::stats::Estimate;
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub(super) fn category(name: &str, words: &[String]) -> Value {
     json!({ "type": "category", "name": name, "data": words })
 }
 
-fn round(v: f64) -> f64 {
+pub(super) fn round(v: f64) -> f64 {
     let scale = 10_f64.powi(6);
     (v * scale).round() / scale
 }
@@ -100,12 +100,16 @@ pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) ->
 /// throughput of both sides, and a chart of the gains. A load that ran with only one number of threads gets
 /// no chart.
 pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
+    by_threads(points).into_iter().flat_map(|(title, group)| both(&title, &group, unit, names)).collect()
+}
+
+/// Returns the points that differ only in the number of threads, with the title of each group. A load that
+/// ran with only one number of threads is left out.
+pub(super) fn by_threads(points: &[Point]) -> Vec<(String, Vec<&Point>)> {
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
     for p in points.iter().filter(|p| !p.sides.is_empty()) {
-        let mut title = format!("{}, {}", p.step.load, p.step.server);
-        if let Some(storage) = &p.step.storage {
-            title = format!("{title}, {storage}");
-        }
+        let mut title =
+            [vec![p.step.load.clone(), p.step.server.clone()], p.step.place.words()].concat().join(", ");
         if let Some(cpus) = p.step.cpus {
             title = format!("{title}, {cpus} CPUs");
         }
@@ -114,11 +118,8 @@ pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2])
             None => groups.push((title, vec![p])),
         }
     }
+    groups.retain(|(_, group)| group.len() > 1);
     groups
-        .into_iter()
-        .filter(|(_, group)| group.len() > 1)
-        .flat_map(|(title, group)| both(&title, &group, unit, names))
-        .collect()
 }
 
 fn both(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
@@ -214,7 +215,7 @@ fn short_names(points: &[&Point]) -> Vec<String> {
             let words = [
                 server.then(|| p.step.server.clone()),
                 load.then(|| p.step.load.clone()),
-                p.step.storage.clone(),
+                Some(p.step.place.words().join(" ")).filter(|w| !w.is_empty()),
                 p.step.cpus.map(|c| format!("{c} CPUs")),
                 Some(format!("{} thread{}", p.step.threads, if p.step.threads == 1 { "" } else { "s" })),
             ];
@@ -351,36 +352,6 @@ fn marks(seconds: &[Second]) -> Vec<Value> {
         all.push(json!({ "xAxis": round(at), "name": name }));
     }
     all
-}
-
-/// Draws how the modelled events of the CPU's front end change, in percent of before. A chart has as many
-/// loads as there are colours.
-pub fn front_end(points: &[Point]) -> Vec<Chart> {
-    let mut rows: Vec<(String, Vec<(&'static str, f64)>)> = Vec::new();
-    for p in points {
-        let changes: Vec<_> =
-            modelled_changes(p).into_iter().map(|(what, b, a)| (what, (a / b - 1.0) * 100.0)).collect();
-        if !changes.is_empty() {
-            rows.push((format!("{}, {}", p.step.load, p.step.server), changes));
-        }
-    }
-    let chart = |rows: &[(String, Vec<(&'static str, f64)>)]| {
-        let words: Vec<String> = rows.first()?.1.iter().map(|(what, _)| (*what).to_owned()).collect();
-        let series: Vec<Value> = rows
-            .iter()
-            .zip(COLOURS)
-            .map(|((name, changes), colour)| {
-                let data: Vec<f64> = changes.iter().map(|(_, c)| round(*c)).collect();
-                json!({ "type": "bar", "name": name, "color": colour, "barMaxWidth": 28, "data": data })
-            })
-            .collect();
-        Some(Chart {
-            title: "Front end, modelled: change by the new layout".to_owned(),
-            note: "Not measured: by exact counts and the bytes as they lie.".to_owned(),
-            option: json!({ "xAxis": category("", &words), "yAxis": { "type": "value", "name": "%" }, "series": series }),
-        })
-    };
-    rows.chunks(COLOURS.len()).filter_map(chart).collect()
 }
 
 /// Draws the gains of two runs.

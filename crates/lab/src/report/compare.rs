@@ -2,8 +2,9 @@
 
 use super::figures::Point;
 use super::headline::headline;
-use super::page::{Page, names, points, put, render};
+use super::page::{Page, control, names, points, put, render};
 use super::tables::{Table, ratio};
+use crate::control::Control;
 use crate::error::Error;
 use crate::folder::Run;
 use crate::stats::{self, Estimate};
@@ -18,7 +19,7 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
     let runs = [Run::read(a)?, Run::read(b)?];
     let [of_a, of_b] = [points(&runs[0]), points(&runs[1])];
     // Servers may differ, since this also serves to compare servers. A point without a counterpart of the
-    // same server and storage is compared with a point of another server.
+    // same server and place is compared with a point of another server.
     let pairs: Vec<(&Point, &Point)> = of_a
         .iter()
         .filter_map(|p| {
@@ -28,7 +29,7 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
             let same = of_b
                 .iter()
                 .filter(like)
-                .find(|q| q.step.server == p.step.server && q.step.storage == p.step.storage);
+                .find(|q| q.step.server == p.step.server && q.step.place == p.step.place);
             Some((p, same.or_else(|| of_b.iter().find(like))?))
         })
         .collect();
@@ -71,7 +72,10 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
     };
     let text = plain(&table, a, b);
     if let Some(path) = output {
+        let controls = [control(&runs[0].head, &of_a), control(&runs[1].head, &of_b)];
         let page = Page {
+            control: format!("A: {} B: {}", controls[0].words(), controls[1].words()),
+            unfit: !controls.iter().all(Control::may_publish),
             title: "whet-lab compare".to_owned(),
             lead: format!(
                 "A: {} B: {}",

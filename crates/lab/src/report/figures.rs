@@ -1,6 +1,8 @@
 //! The figures of a step, from its windows.
 
+use crate::events::Counts;
 use crate::folder::Measured;
+use crate::machine::Placement;
 use crate::record::{Event, Latency, Second, Side, Step, Window};
 use crate::stats::{self, Estimate};
 use serde::{Serialize, Serializer};
@@ -21,6 +23,8 @@ pub struct Point {
     pub broken: Option<String>,
     /// The result of `SELECT VERSION()`.
     pub server_version: String,
+    /// The CPUs of server and clients, where recorded.
+    pub placement: Option<Placement>,
     /// The figures of each side.
     pub sides: BTreeMap<Side, SideFigures>,
     /// Gain: queries per second with clones over without. Above 1 is better.
@@ -44,10 +48,18 @@ pub struct Point {
     /// The ratios of CPU time per query, likewise.
     #[serde(skip)]
     pub cpu_ratios: Vec<f64>,
+    /// The ratios of throughput in the sound A/A pairs.
+    #[serde(skip)]
+    pub control_ratios: Vec<f64>,
+    /// The ratios of CPU time in these pairs.
+    #[serde(skip)]
+    pub control_cpu_ratios: Vec<f64>,
     /// The output of `whet optimize`, if it ran in this step. Only the modelled events in it (`dyno`) are
     /// written as JSON.
     #[serde(rename = "modelled", serialize_with = "dyno")]
     pub optimize: Option<Value>,
+    /// The events that whet modelled, as it printed them.
+    pub modelled_events: Option<Value>,
     /// Each second, where recorded.
     pub seconds: Vec<Second>,
     /// Latencies.
@@ -83,7 +95,12 @@ pub struct SideFigures {
     /// Queries in all windows.
     pub queries: f64,
     /// Hardware events summed over all windows.
-    pub events: BTreeMap<String, f64>,
+    pub events: Counts,
+    /// The smallest share of a window for which an event was counted, if events were.
+    pub counted: Option<f64>,
+    /// Hardware events of each window.
+    #[serde(skip)]
+    pub each: Vec<Counts>,
 }
 
 impl Point {
@@ -94,6 +111,7 @@ impl Point {
             whole: measured.whole,
             broken: None,
             server_version: String::new(),
+            placement: None,
             sides: BTreeMap::new(),
             throughput: None,
             cpu_per_query: None,
@@ -104,7 +122,10 @@ impl Point {
             outliers: 0,
             ratios: Vec::new(),
             cpu_ratios: Vec::new(),
+            control_ratios: Vec::new(),
+            control_cpu_ratios: Vec::new(),
             optimize: None,
+            modelled_events: None,
             seconds: Vec::new(),
             latencies: Vec::new(),
             marks: Vec::new(),
@@ -113,13 +134,18 @@ impl Point {
             steady: None,
             retried: 0,
         };
-        let mut windows = Vec::new();
+        let (mut windows, mut controls) = (Vec::new(), Vec::new());
         for event in &measured.events {
             match event {
-                Event::Begin { server_version, .. } => point.server_version.clone_from(server_version),
+                Event::Begin { server_version, placement, .. } => {
+                    point.server_version.clone_from(server_version);
+                    point.placement = Some(placement.clone()).filter(|p| !p.server.is_empty());
+                }
                 Event::WarmUp { steady, .. } => point.steady = Some(*steady),
                 Event::Optimize { answer } => point.optimize = Some(answer.clone()),
+                Event::Modelled { answer } => point.modelled_events = Some(answer.clone()),
                 Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
+                Event::Window(w) if w.control => controls.push(w),
                 Event::Window(w) => windows.push(w),
                 Event::Second(s) => point.seconds.push(s.clone()),
                 Event::Latency(l) => point.latencies.push(l.clone()),
@@ -130,16 +156,18 @@ impl Point {
             }
         }
         point.evaluate(&windows, seed);
+        let sound: Vec<_> =
+            pairs(&controls).into_iter().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
+        let all = |f: fn(&Window, &Window) -> f64| {
+            sound.iter().map(|(a, b)| f(a, b)).filter(|r| r.is_finite()).collect()
+        };
+        point.control_ratios = all(|a, b| rate(a) / rate(b));
+        point.control_cpu_ratios = all(|a, b| cost(b) / cost(a));
         point
     }
 
     fn evaluate(&mut self, windows: &[&Window], seed: u64) {
-        let mut pairs: BTreeMap<usize, BTreeMap<Side, &Window>> = BTreeMap::new();
-        for w in windows {
-            pairs.entry(w.pair).or_default().insert(w.side, w);
-        }
-        let whole: Vec<(&Window, &Window)> =
-            pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect();
+        let whole = pairs(windows);
         let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
         self.void = whole.len() - sound.len();
         // One rule gives one set of pairs for all figures. It goes by throughput, which every server has.
@@ -176,7 +204,7 @@ impl Point {
 impl SideFigures {
     fn of(windows: &[&Window], seed: u64) -> Option<Self> {
         let all = |f: fn(&Window) -> f64| windows.iter().map(|w| f(w)).collect::<Vec<f64>>();
-        let mut events: BTreeMap<String, f64> = BTreeMap::new();
+        let mut events = Counts::new();
         for (name, count) in windows.iter().flat_map(|w| &w.events) {
             *events.entry(name.clone()).or_default() += count;
         }
@@ -187,8 +215,19 @@ impl SideFigures {
             idle: stats::median(&all(|w| if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 }))?,
             queries: all(count).iter().sum(),
             events,
+            counted: windows.iter().filter_map(|w| w.counted).reduce(f64::min),
+            each: windows.iter().map(|w| w.events.clone()).filter(|e| !e.is_empty()).collect(),
         })
     }
+}
+
+/// Returns the pairs of which both windows were measured, each with clones first.
+fn pairs<'a>(windows: &[&'a Window]) -> Vec<(&'a Window, &'a Window)> {
+    let mut pairs: BTreeMap<usize, BTreeMap<Side, &Window>> = BTreeMap::new();
+    for w in windows {
+        pairs.entry(w.pair).or_default().insert(w.side, w);
+    }
+    pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect()
 }
 
 /// Returns the seconds in which a load nearly stood still (under 60% of its side's median), with their kind.
@@ -238,11 +277,13 @@ fn cpus(w: &Window) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Place;
 
     fn window(pair: usize, side: Side, queries: u64, cpu: f64) -> Event {
         Event::Window(Window {
             pair,
             side,
+            control: false,
             seconds: 1.0,
             queries,
             cpu,
@@ -252,11 +293,12 @@ mod tests {
             steal: 0.0,
             capacity: 2.0,
             events: BTreeMap::new(),
+            counted: None,
         })
     }
 
     fn step() -> Step {
-        Step { server: "s".into(), load: "l".into(), storage: None, cpus: None, threads: 1 }
+        Step::of("s", "l", &Place::default(), 1)
     }
 
     #[test]

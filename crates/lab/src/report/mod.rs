@@ -3,12 +3,16 @@
 
 mod charts;
 mod compare;
+mod events;
 mod figures;
 mod headline;
+mod layout;
 mod page;
+mod power;
 mod scaling;
 mod side_by_side;
 mod tables;
 
 pub use compare::compare;
-pub use page::{summary, write};
+pub use page::{summary, verdict, write};
+pub use power::power;

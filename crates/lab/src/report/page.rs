@@ -1,14 +1,18 @@
 //! The page: one self-contained HTML file.
 
 use super::charts::{self, Chart};
+use super::events;
 use super::figures::{Point, STEAL_LIMIT};
 use super::headline::headline;
+use super::layout;
 use super::scaling;
 use super::side_by_side;
 use super::tables::{self, Table};
+use crate::control::Control;
 use crate::error::Error;
+use crate::events::table;
 use crate::folder::Run;
-use crate::machine::Machine;
+use crate::machine::{Cache, Disk, Machine};
 use crate::record::Head;
 use crate::stats::{OUTLIER_SCORE, RESAMPLES};
 use minijinja::value::Serde;
@@ -27,9 +31,25 @@ pub fn points(run: &Run) -> Vec<Point> {
     run.steps().iter().map(|s| Point::of(s, run.head.seed)).collect()
 }
 
+/// Judges the A/A control of a run: its A/A pairs, or all pairs of a run that is an A/A control itself.
+pub fn control(head: &Head, points: &[Point]) -> Control {
+    let all = |get: fn(&Point) -> &Vec<f64>| points.iter().flat_map(get).copied().collect::<Vec<f64>>();
+    let (rates, costs) = if head.scenario.common().null {
+        (all(|p| &p.ratios), all(|p| &p.cpu_ratios))
+    } else {
+        (all(|p| &p.control_ratios), all(|p| &p.control_cpu_ratios))
+    };
+    Control::of(&rates, &costs, head.seed)
+}
+
 /// Returns the names of the sides.
 pub fn names(head: &Head) -> [&'static str; 2] {
     if head.scenario.common().null { ["A (nothing)", "B (nothing)"] } else { ["with whet", "without"] }
+}
+
+/// Describes the A/A control of a run in words.
+pub fn verdict(run: &Run) -> String {
+    control(&run.head, &points(run)).words()
 }
 
 /// Writes the report and returns its path.
@@ -50,7 +70,11 @@ pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
 pub fn summary(run: &Run) -> Result<String, Error> {
     let mut head = run.head.clone();
     head.scenario.common_mut().whet = None;
-    let summary = serde_json::json!({ "head": head, "points": points(run) });
+    let points = points(run);
+    let control = control(&run.head, &points);
+    let may_publish = control.may_publish();
+    let summary =
+        serde_json::json!({ "head": head, "control": control, "may_publish": may_publish, "points": points });
     serde_json::to_string_pretty(&summary).map_err(|e| Error::Bug(e.to_string()))
 }
 
@@ -76,12 +100,14 @@ fn html(run: &Run) -> Result<String, Error> {
     drawn.extend(charts::cpu_use(&points, names));
     drawn.extend(charts::percentiles(&points, names));
     drawn.extend(charts::over_time(&points, names));
-    drawn.extend(charts::front_end(&points));
+    drawn.extend(events::charts(&points, names, run.head.seed));
+    drawn.extend(layout::charts(&points));
     let mut all = vec![tables::gains(&points, unit, names)];
     all.extend(scaling::table(&points, names));
     all.extend(tables::seconds(&points, names));
     all.extend(tables::latencies(&points, names));
-    all.extend(tables::front_end(&points, names));
+    all.extend(events::tables(&points, names, table(&run.head.machine.identity)));
+    all.extend(layout::table(&points));
     all.extend(tables::whet(&points));
     all.extend(tables::checks(&points));
     let broken: Vec<String> = points
@@ -94,7 +120,10 @@ fn html(run: &Run) -> Result<String, Error> {
     let unsteady: Vec<String> =
         points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
     let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
+    let control = control(&run.head, &points);
     let page = Page {
+        control: control.words(),
+        unfit: !control.may_publish(),
         title: format!("whet-lab {}", run.head.scenario.name()),
         lead: headline(&points, unit, names),
         facts: facts(&run.head, &points),
@@ -116,6 +145,10 @@ pub struct Page {
     pub title: String,
     /// One sentence with the result.
     pub lead: String,
+    /// What the A/A control says.
+    pub control: String,
+    /// Whether the page is not to be published.
+    pub unfit: bool,
     /// Names and values.
     pub facts: Vec<(String, String)>,
     /// What makes the figures doubtful.
@@ -171,19 +204,29 @@ fn inert(json: &str) -> String {
 
 fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
-    let apart = if head.machine.server_cpus.is_empty() {
-        "server and clients share all CPUs".to_owned()
-    } else {
-        format!("server on CPUs {:?}, clients on {:?}", head.machine.server_cpus, head.machine.client_cpus)
-    };
+    let machine = &head.machine;
+    let mut placements: Vec<String> =
+        points.iter().filter_map(|p| Some(p.placement.as_ref()?.words())).collect();
+    placements.dedup();
+    let caches: Vec<String> = machine.caches.iter().map(Cache::words).collect();
+    let disks: Vec<String> = machine.disks.iter().map(Disk::words).collect();
+    let or = |words: String| if words.is_empty() { "not recorded".to_owned() } else { words };
     let mut servers: Vec<(&str, &str)> =
         points.iter().map(|p| (p.step.server.as_str(), p.server_version.as_str())).collect();
     servers.dedup();
     let servers: Vec<String> = servers.iter().map(|(name, version)| format!("{name}: {version}")).collect();
     [
         ("Servers", servers.join("; ")),
-        ("Machine", format!("{cpu}, {cpus} CPUs, {} GiB, Linux {kernel}", memory_mib / 1024)),
-        ("Placement", apart),
+        ("Machine", format!("{cpu} ({}), {cpus} CPUs, {} GiB", machine.identity.words(), memory_mib / 1024)),
+        ("Topology", machine.topology.words()),
+        ("Caches", or(caches.join(", "))),
+        (
+            "System",
+            format!("{}, Linux {kernel}", machine.distribution.as_deref().unwrap_or("unknown distribution")),
+        ),
+        ("Disks", or(disks.join("; "))),
+        ("Load", machine.sysbench.clone().unwrap_or_else(|| "the lab's own".to_owned())),
+        ("Placement", or(placements.join("; "))),
         (
             "Noise before the run",
             format!(
@@ -215,6 +258,9 @@ fn method(head: &Head) -> Vec<String> {
              ratio is above {OUTLIER_SCORE} (Iglewicz and Hoaglin); both kinds are left out of all figures, counted in the table, and kept in the raw data.",
             STEAL_LIMIT * 100.0
         ),
+        "In A/A pairs nothing is changed between the halves. The control of the run is the median ratio of all of them; it fails where \
+         its 99% interval excludes 1."
+            .to_owned(),
         "CPU time is the server's alone, from the kernel's exact accounting; its split into user and system is by sampling ticks and therefore pooled.".to_owned(),
         format!("Options: {options}. Every command with what it printed is in commands.log, all raw data in data.jsonl, beside this file."),
     ]

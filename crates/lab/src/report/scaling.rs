@@ -19,7 +19,7 @@ pub fn table(points: &[Point], names: [&str; 2]) -> Option<Table> {
                 .filter(|q| {
                     q.step.server == p.step.server
                         && q.step.load == p.step.load
-                        && q.step.storage == p.step.storage
+                        && q.step.place == p.step.place
                 })
                 .filter(|q| q.step.cpus.is_some_and(|c| c < cpus))
                 .filter_map(|q| Some((q, q.sides.get(&side)?.rate)))
@@ -74,17 +74,18 @@ fn efficiency(rate: f64, cpus: usize, base: f64, base_cpus: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::folder::Measured;
-    use crate::record::{Event, Step, Window};
+    use crate::record::{Event, Place, Step, Window};
     use std::collections::BTreeMap;
 
     fn point(cpus: usize, threads: usize, queries: u64) -> Point {
-        let step = Step { server: "s".into(), load: "l".into(), storage: None, cpus: Some(cpus), threads };
+        let step = Step { cpus: Some(cpus), ..Step::of("s", "l", &Place::default(), threads) };
         let events: Vec<Event> = (0..9)
             .flat_map(|pair| Side::BOTH.map(|side| (pair, side)))
             .map(|(pair, side)| {
                 Event::Window(Window {
                     pair,
                     side,
+                    control: false,
                     seconds: 1.0,
                     queries: queries + (pair % 3) as u64,
                     cpu: 1.0,
@@ -94,6 +95,7 @@ mod tests {
                     steal: 0.0,
                     capacity: 2.0,
                     events: BTreeMap::new(),
+                    counted: None,
                 })
             })
             .collect();

@@ -16,10 +16,8 @@ pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     let points: Vec<&Point> = points.iter().filter(compared).collect();
     let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
     for p in points {
-        let title = match &p.step.storage {
-            Some(storage) => format!("{}, {storage}", p.step.load),
-            None => p.step.load.clone(),
-        };
+        let title =
+            std::iter::once(p.step.load.clone()).chain(p.step.place.words()).collect::<Vec<_>>().join(", ");
         match groups.iter_mut().find(|g| g.0 == title) {
             Some(group) => group.1.push(p),
             None => groups.push((title, vec![p])),

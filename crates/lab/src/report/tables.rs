@@ -52,7 +52,7 @@ fn percent(v: f64) -> String {
     format!("{:.1}%", v * 100.0)
 }
 
-fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
+pub(super) fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
@@ -168,92 +168,6 @@ pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let note = "Counted from the moment a request was meant for, so that waiting behind a slow one is in it."
         .to_owned();
     (!rows.is_empty()).then_some(Table { title: "Response times".to_owned(), note, columns, rows })
-}
-
-/// Returns the events of the CPU's front end: by hardware counters where there are any, and as modelled by
-/// whet from exact counts.
-pub fn front_end(points: &[Point], names: [&str; 2]) -> Vec<Table> {
-    let mut tables = Vec::new();
-    let measured: Vec<Vec<String>> = points.iter().flat_map(|p| hardware(p, names)).collect();
-    if !measured.is_empty() {
-        tables.push(Table {
-            title: "Front end, by hardware counters".to_owned(),
-            note: "User mode, summed over all windows of a side. Misses per 1000 instructions.".to_owned(),
-            columns: strings([
-                "point",
-                "side",
-                "IPC",
-                "queries per million cycles",
-                "I-cache misses",
-                "I-TLB misses",
-                "branch misses",
-                "miss ratio of branches",
-            ]),
-            rows: measured,
-        });
-    }
-    let modelled: Vec<Vec<String>> = points.iter().flat_map(model).collect();
-    if !modelled.is_empty() {
-        tables.push(Table {
-            title: "Front end, modelled".to_owned(),
-            note: "Not measured: from exact counts of every edge of the rebuilt functions and the bytes as they lie, before and after. \
-                   Hot lines and pages hold 99% of the executed bytes."
-                .to_owned(),
-            columns: strings(["point", "what", "before", "after", "change"]),
-            rows: modelled,
-        });
-    }
-    tables
-}
-
-fn hardware(p: &Point, names: [&str; 2]) -> Vec<Vec<String>> {
-    let line = |side: Side, name: &str| {
-        let f = p.sides.get(&side)?;
-        let get = |e: &str| f.events.get(e).copied();
-        let (instructions, cycles) = (get("instructions")?, get("cycles")?);
-        let per_1000 = |e: &str| get(e).map_or_else(|| "–".to_owned(), |v| number(v * 1e3 / instructions));
-        Some(vec![
-            p.step.to_string(),
-            name.to_owned(),
-            number(instructions / cycles),
-            number(f.queries * 1e6 / cycles),
-            per_1000("L1-icache-load-misses"),
-            per_1000("iTLB-load-misses"),
-            per_1000("branch-misses"),
-            get("branches").zip(get("branch-misses")).map_or_else(|| "–".to_owned(), |(b, m)| percent(m / b)),
-        ])
-    };
-    [line(Side::Without, names[1]), line(Side::With, names[0])].into_iter().flatten().collect()
-}
-
-/// Returns the modelled figures of a step before and after the rebuild, with the name of each.
-pub fn modelled_changes(p: &Point) -> Vec<(&'static str, f64, f64)> {
-    const KINDS: [(&str, &str); 7] = [
-        ("taken_branches", "taken branches"),
-        ("instructions", "executed instructions"),
-        ("calls", "calls"),
-        ("hot_lines", "hot cache lines"),
-        ("hot_pages", "hot pages"),
-        ("lines", "cache lines touched"),
-        ("pages", "pages touched"),
-    ];
-    let Some(dyno) = p.optimize.as_ref().and_then(|o| o.get("dyno")) else { return Vec::new() };
-    let get = |when: &str, what: &str| dyno.get(when).and_then(|d| d.get(what)).and_then(Value::as_f64);
-    KINDS
-        .iter()
-        .filter_map(|(key, words)| Some((*words, get("before", key)?, get("after", key)?)))
-        .filter(|(_, before, _)| *before > 0.0)
-        .collect()
-}
-
-fn model(p: &Point) -> Vec<Vec<String>> {
-    modelled_changes(p)
-        .into_iter()
-        .map(|(what, before, after)| {
-            let change = format!("{:+.1}%", (after / before - 1.0) * 100.0);
-            vec![p.step.to_string(), what.to_owned(), number(before), number(after), change]
-        })
-        .collect()
 }
 
 /// Returns the conditions of the data. Each has the number of points that checked it, and what was found

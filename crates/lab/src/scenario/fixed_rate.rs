@@ -85,11 +85,11 @@ impl FixedRate {
         let memory = lab.machine.memory_mib;
         let sysbench = lab.sysbench(self.tables, self.rows)?;
         let settings = self.common.settings(memory, self.threads, false);
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
-            let step = Step::of(&home.name, "point_select", storage.as_deref(), self.threads);
+            let step = Step::of(&home.name, "point_select", place, self.threads);
             lab.step(&step, &mut server, |lab, server| {
                 self.measure(lab, &step, server, &mut sides, sysbench.rows)
             })?;

@@ -7,6 +7,7 @@ use super::stalls::Stalls;
 use super::tpcc::Tpcc;
 use crate::error::Error;
 use crate::lab::Lab;
+use crate::machine::{Topology, Wanted, place};
 use crate::options::Common;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -91,12 +92,13 @@ impl Scenario {
         }
     }
 
-    /// Returns the number of steps.
-    pub fn steps(&self) -> usize {
+    /// Returns the number of steps on a host.
+    pub fn steps(&self, topology: &Topology) -> usize {
+        let server = place(topology, Wanted::default()).map_or(1, |p| p.server.len());
         self.common().homes()
             * match self {
                 Self::Stalls(s) => s.tests.len() * s.threads.len(),
-                Self::Scaling(s) => s.steps(),
+                Self::Scaling(s) => s.steps(server),
                 Self::OltpRw(s) => s.threads.len(),
                 Self::FixedRate(_) => 1,
                 Self::Tpcc(s) => s.threads.len(),

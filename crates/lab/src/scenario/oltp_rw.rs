@@ -36,7 +36,7 @@ pub struct OltpRw {
 }
 
 impl OltpRw {
-    /// Measures each number of threads on each server and storage folder.
+    /// Measures each number of threads on each server in each place.
     ///
     /// # Errors
     /// Returns the first error.
@@ -46,12 +46,12 @@ impl OltpRw {
         let sysbench = lab.sysbench(self.tables, self.rows)?;
         let settings = self.common.settings(memory, most, true);
         let plan = self.common.plan(self.pairs, self.window, self.settle, true);
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
-                let step = Step::of(&home.name, "oltp_read_write", storage.as_deref(), threads);
+                let step = Step::of(&home.name, "oltp_read_write", place, threads);
                 let sides = &mut sides;
                 lab.step(&step, &mut server, |lab, server| {
                     let mut load = sysbench.start(&step.load, &server.address, threads, lab.seed)?;

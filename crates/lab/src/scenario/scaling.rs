@@ -8,11 +8,12 @@ use crate::gauge::Gauge;
 use crate::guard;
 use crate::lab::Lab;
 use crate::options::{Common, some};
-use crate::record::{Event, Side, Step};
+use crate::record::{Event, Step, Window};
 use crate::server::Server;
 use crate::stats;
 use crate::tpch;
 use crate::whet::Sides;
+use crate::windows::schedule;
 use clap::Args;
 use mysql::prelude::Queryable;
 use rand::seq::SliceRandom;
@@ -61,9 +62,8 @@ impl Scaling {
     }
 
     /// Returns the number of steps for one server.
-    pub fn steps(&self) -> usize {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let server = if all >= 4 { all / 2 } else { all };
+    /// `server` is how many CPUs it may use.
+    pub fn steps(&self, server: usize) -> usize {
         self.cpus(server).iter().map(|c| self.threads(*c).len()).sum()
     }
 
@@ -82,21 +82,18 @@ impl Scaling {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
         let settings = self.common.settings(memory, most, false);
-        let may_use: Vec<usize> = match lab.machine.server_cpus.as_slice() {
-            [] => (0..lab.machine.cpus).collect(),
-            some => some.to_vec(),
-        };
         let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
         if self.data.is_none() && !data.join("lineitem.tbl").exists() {
             lab.progress.doing("making TPC-H's data");
             tpch::generate(&lab.commands, self.factor, &data)?;
         }
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.progress.doing("filling tables");
             let interrupt = lab.commands.interrupt.clone();
             tpch::fill(&server.address, &data, &interrupt).map_err(|e| server.explain(e))?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let may_use = lab.placement.server.clone();
             for cpus in self.cpus(may_use.len()) {
                 let set = may_use.get(..cpus).ok_or_else(|| {
                     Error::Usage(format!("the server may use {} CPUs here, not {cpus}", may_use.len()))
@@ -104,8 +101,7 @@ impl Scaling {
                 confine(&server, set)?;
                 for threads in self.threads(cpus) {
                     let load = format!("tpch-{}", queries.len());
-                    let step =
-                        Step { cpus: Some(cpus), ..Step::of(&home.name, &load, storage.as_deref(), threads) };
+                    let step = Step { cpus: Some(cpus), ..Step::of(&home.name, &load, place, threads) };
                     lab.step(&step, &mut server, |lab, server| {
                         self.measure(lab, &step, server, &mut sides, &queries)
                     })?;
@@ -151,27 +147,33 @@ impl Scaling {
                 }
                 Ok(())
             });
-            let answer = sides.optimize(self.common.sampling);
+            let answer = sides.optimize(self.common.sampling).and_then(|answer| {
+                let modelled = if lab.machine.pmu { None } else { sides.modelled()? };
+                Ok((answer, modelled))
+            });
             stop.store(true, Ordering::Relaxed);
             let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
             loaded.and(answer)
         })?;
+        let (answer, modelled) = answer;
         if let Some(answer) = answer {
             lab.folder.add(step, Event::Optimize { answer })?;
         }
+        if let Some(answer) = modelled {
+            lab.folder.add(step, Event::Modelled { answer })?;
+        }
         let mut rng = stats::generator(lab.seed, &step.to_string());
-        for pair in 0..self.pairs {
-            let mut order = Side::BOTH;
-            order.shuffle(&mut rng);
-            for side in order {
-                lab.progress.part(pair, self.pairs);
-                sides.go(side)?;
+        for pair in schedule(self.pairs, self.common.control_pairs(self.pairs), &mut rng) {
+            for (side, state) in pair.halves {
+                lab.progress.part(pair.number, self.pairs);
+                sides.go(state)?;
                 let before = gauge.read()?;
                 // Both sides of a pair run the queries in the same orders.
-                round(1000 + pair as u64, &AtomicBool::new(false), lab)?;
+                round(1000 + pair.number as u64, &AtomicBool::new(false), lab)?;
                 let after = gauge.read()?;
                 let done = queries.len() as u64 * step.threads as u64;
-                lab.folder.add(step, Event::Window(before.until(&after, pair, side, Some(done))))?;
+                let window = before.until(&after, pair.number, side, Some(done));
+                lab.folder.add(step, Event::Window(Window { control: pair.control, ..window }))?;
             }
         }
         Ok(0)

@@ -53,7 +53,7 @@ impl Stalls {
         let sysbench = lab.sysbench(self.tables, self.rows)?;
         let settings = self.common.settings(memory, most, false);
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut filled = false;
             for test in &self.tests {
                 // Each load gets a new server process, so clones are made for this load alone.
@@ -64,7 +64,7 @@ impl Stalls {
                 }
                 let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
                 for &threads in &self.threads {
-                    let step = Step::of(&home.name, test, storage.as_deref(), threads);
+                    let step = Step::of(&home.name, test, place, threads);
                     let sides = &mut sides;
                     lab.step(&step, &mut server, |lab, server| {
                         let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;

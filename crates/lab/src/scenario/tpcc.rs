@@ -42,7 +42,7 @@ pub struct Tpcc {
 }
 
 impl Tpcc {
-    /// Measures each number of terminals on each server and storage folder.
+    /// Measures each number of terminals on each server in each place.
     ///
     /// # Errors
     /// Returns the first error.
@@ -52,7 +52,7 @@ impl Tpcc {
         let scale = Scale::new(self.warehouses.unwrap_or(fit).max(1), self.shrink);
         let most = self.threads.iter().copied().max().unwrap_or(1);
         let settings = self.common.settings(memory, most, true);
-        lab.each_home(&settings, |lab, home, storage| {
+        lab.each_home(&settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.progress.doing("filling warehouses");
             let made = server.address.enter().and_then(|mut db| create(&mut db));
@@ -62,7 +62,7 @@ impl Tpcc {
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
                 let load = format!("tpcc-{}w", scale.warehouses);
-                let step = Step::of(&home.name, &load, storage.as_deref(), threads);
+                let step = Step::of(&home.name, &load, place, threads);
                 lab.step(&step, &mut server, |lab, server| {
                     self.measure(lab, &step, server, &mut sides, scale)
                 })?;

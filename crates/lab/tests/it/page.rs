@@ -120,6 +120,61 @@ fn servers_are_drawn_side_by_side() {
     assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
 }
 
+/// Modelled events have charts of their own over all numbers of threads, which say that they are modelled.
+/// Counted events have charts with intervals.
+#[test]
+fn events_are_drawn_at_every_number_of_threads() {
+    let Some(browser) = browser() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let data = dir.path().join("data.jsonl");
+    let text = fs::read_to_string(&data).unwrap();
+    let mut lines = String::new();
+    for line in text.lines() {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        let threads = record["step"]["threads"].as_u64().unwrap();
+        if record["kind"] == "done" {
+            let side = |misses: u64| {
+                serde_json::json!({ "instructions": 1000, "taken_branches": 100, "icache_misses": misses * threads, "itlb_misses": 3,
+                    "itlb_walks": 1, "btb_misses": 2, "direction_misses": 4, "target_misses": 1, "return_misses": 0 })
+            };
+            let answer = serde_json::json!({ "cpu": "some CPU", "coverage": 0.9, "with": side(10), "without": side(20) });
+            let step = record["step"].clone();
+            lines +=
+                &format!("{}\n", serde_json::json!({ "step": step, "kind": "modelled", "answer": answer }));
+        }
+        if record["kind"] == "window" {
+            let misses = if record["side"] == "with" { 1 } else { 3 };
+            record["events"] = serde_json::json!({ "instructions": 1000, "branch-misses": misses * threads });
+            record["counted"] = 0.5.into();
+        }
+        lines += &format!("{record}\n");
+    }
+    fs::write(&data, lines).unwrap();
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let (html, _) = dom(browser, &dir.path().join("report.html"), 1280, false);
+    assert_eq!(attributes(&html, "data-errors"), [""], "the script failed");
+    let titles: Vec<String> = html
+        .split("<figcaption><h2>")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once("</h2>")?.0.to_owned()))
+        .collect();
+    let charts = attributes(&html, "data-series");
+    let drawn = |title: &str| -> Vec<Value> {
+        let at = titles.iter().position(|t| t == title).unwrap_or_else(|| panic!("{titles:?}"));
+        let series: Vec<Value> = serde_json::from_str(&charts[at]).unwrap();
+        series.into_iter().filter(|s| s["type"] == "line").map(|s| s["data"].clone()).collect()
+    };
+    let of = "oltp_read_only, mariadb-1.2.3";
+    let modelled = drawn(&format!("{of}: instruction cache misses (modelled)"));
+    assert_eq!(modelled, [serde_json::json!([10, 20, 40]), serde_json::json!([20, 40, 80])]);
+    let counted = drawn(&format!("{of}: branch mispredictions"));
+    assert_eq!(counted, [serde_json::json!([1, 2, 4]), serde_json::json!([3, 6, 12])]);
+    assert!(!titles.contains(&format!("{of}: instruction cache misses")), "no counter counted these");
+    assert!(html.contains("MODELLED, not measured") && html.contains("Events, by hardware counters"));
+    assert!(html.contains(">50%<"), "multiplexing is shown");
+}
+
 #[test]
 fn the_page_is_self_contained_and_escapes_text() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,6 +186,66 @@ fn the_page_is_self_contained_and_escapes_text() {
     }
     assert!(html.contains("Some &lt;CPU&gt; &amp; more"));
     assert!(html.contains("Too few &lt;&#x2f;script&gt; CPUs."));
+}
+
+/// Changes the made-up run by one function for each of its files' texts, and returns its page and its JSON.
+fn reported(head: impl Fn(&str) -> String, data: impl Fn(&str) -> String) -> (String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    for (name, change) in [("run.json", &head as &dyn Fn(&str) -> String), ("data.jsonl", &data)] {
+        let path = dir.path().join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, change(&text)).unwrap();
+    }
+    assert_eq!(run(lab().arg("report").arg(dir.path())).0, Some(0));
+    let (_, out, _) = run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));
+    let html = fs::read_to_string(dir.path().join("report.html")).unwrap().replace("&#x2f;", "/");
+    (html, serde_json::from_str(&out).unwrap())
+}
+
+#[test]
+fn a_run_whose_control_fails_or_is_missing_says_so_at_its_head() {
+    let same = |text: &str| text.to_owned();
+    let (html, json) = reported(same, same);
+    assert!(html.contains("Not to be published") && html.contains("There is no A/A control"));
+    assert_eq!((&json["may_publish"], &json["control"]["verdict"]), (&false.into(), &"missing".into()));
+    // As an A/A control, the same windows differ by 10% and more.
+    let (html, json) = reported(|text| text.replace("\"null\":false", "\"null\":true"), same);
+    let (head, body) = html.split_once("data-chart").unwrap();
+    assert!(head.contains("Not to be published") && head.contains("A/A control FAILED"), "{head}");
+    assert!(!body.contains("Not to be published"));
+    assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&false.into(), &27.into()));
+    // The windows without clones once more, as A/A pairs: both halves are the same.
+    let with_controls = |text: &str| {
+        let mut lines = String::new();
+        for line in text.lines() {
+            lines += &format!("{line}\n");
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            if record["side"] == "without" {
+                record["control"] = true.into();
+                for side in ["with", "without"] {
+                    record["side"] = side.into();
+                    lines += &format!("{record}\n");
+                }
+            }
+        }
+        lines
+    };
+    let (html, json) = reported(same, with_controls);
+    assert!(!html.contains("Not to be published") && html.contains("The A/A control passed"));
+    assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&true.into(), &27.into()));
+    assert_eq!(json["points"][0]["pairs"], 9, "A/A pairs are in no figure");
+}
+
+#[test]
+fn power_tells_how_many_pairs_are_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let (code, out, err) = run(lab().arg("power").arg(dir.path()));
+    assert_eq!(code, Some(0), "{err}");
+    let row = out.lines().find(|l| l.contains("1 thread | CPU time")).unwrap();
+    // These pairs differ by less than 0.2%, so the fewest pairs find each gain.
+    assert!(row.contains("| 9 | 0.1% | 5 | 5 | 5 |"), "{out}");
 }
 
 #[test]

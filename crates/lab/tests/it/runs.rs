@@ -70,7 +70,9 @@ fn stalls_with_whet() {
             "--window=0.3",
         ],
     );
-    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 4, 1));
+    // Each step has one pair, one A/A pair, and a rebuild of its own.
+    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 8, 2));
+    assert_eq!(records.iter().filter(|r| r["control"] == true).count(), 4);
     let answer = records.iter().find(|r| r["kind"] == "optimize").unwrap();
     assert_eq!(answer["answer"]["state"], "optimized");
     for window in records.iter().filter(|r| r["kind"] == "window") {

@@ -200,12 +200,12 @@ fn a_path_through_originals_is_followed_through_clones() {
         undo(pid).unwrap();
         let without = record();
         redo(pid).unwrap();
-        let mut led = Vec::new();
-        let lost = engine::follow_path(pid, &without, &mut |s| led.push(s)).unwrap();
-        for (i, (led, real)) in led.iter().zip(&with).enumerate() {
-            assert_eq!(led, real, "{compiler}, instruction {i}");
+        let mut followed = Vec::new();
+        let lost = engine::follow_path(pid, &without, &mut |s| followed.push(s)).unwrap();
+        for (i, (followed, real)) in followed.iter().zip(&with).enumerate() {
+            assert_eq!(followed, real, "{compiler}, instruction {i}");
         }
-        assert_eq!((lost, led.len()), (Some(0), with.len()), "{compiler}");
+        assert_eq!((lost, followed.len()), (Some(0), with.len()), "{compiler}");
         assert!(with.iter().any(|s| s.at.since(entry).is_none_or(|n| n > 1 << 20)), "none in clones");
 
         // Drawn from counts, without those behind tables that cannot be cloned: on both sides, about as many

@@ -10,6 +10,7 @@ mod branch_stacks;
 mod counts;
 mod fetch_model;
 mod guests;
+mod seen;
 mod server;
 mod support;
 mod wrong;

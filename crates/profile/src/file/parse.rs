@@ -156,7 +156,7 @@ impl Parser {
         let id = token.build_id()?;
         let module = ModuleProfile { name: tokens.rest(), functions: BTreeMap::new() };
         if self.profile.modules.insert(id.clone(), module).is_some() {
-            return Err(token.fault("a module is told of once"));
+            return Err(token.fault("a module is listed once"));
         }
         self.module = Some(id);
         self.function = None;
@@ -199,7 +199,7 @@ impl Parser {
         let module = self.module.as_ref().and_then(|id| self.profile.modules.get_mut(id));
         let module = module.ok_or_else(|| token.fault("expected a module first"))?;
         if module.functions.insert(key, f).is_some() {
-            return Err(token.fault("a function is told of once"));
+            return Err(token.fault("a function is listed once"));
         }
         self.function = Some(key);
         Ok(())
@@ -218,11 +218,11 @@ impl Parser {
         while !tokens.is_done() {
             let to = tokens.next("a distance")?;
             if block.edges.insert(to.distance()?, tokens.number()?).is_some() {
-                return Err(to.fault("an edge is told of once"));
+                return Err(to.fault("an edge is listed once"));
             }
         }
         if self.current(first)?.blocks.insert(start, block).is_some() {
-            return Err(first.fault("a block is told of once"));
+            return Err(first.fault("a block is listed once"));
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Parser {
         let whom = tokens.next("an address")?;
         let (place, count) = (whom.place()?, tokens.number()?);
         if self.current(first)?.calls.insert((from, place), count).is_some() {
-            return Err(whom.fault("a call is told of once"));
+            return Err(whom.fault("a call is listed once"));
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Parser {
         while !tokens.is_done() {
             let at = tokens.next("a distance")?;
             if hits.insert(at.distance()?, tokens.number()?).is_some() {
-                return Err(at.fault("a block is told of once"));
+                return Err(at.fault("a block is listed once"));
             }
         }
         let own = &mut self.current(first)?.hits;
@@ -267,7 +267,7 @@ impl Parser {
         while !tokens.is_done() {
             let place = tokens.next("an address")?;
             if looks.saw.insert(place.place()?, tokens.number()?).is_some() {
-                return Err(place.fault("a place is told of once"));
+                return Err(place.fault("a place is listed once"));
             }
         }
         let site = self.current(first)?.sites.entry(at).or_default();

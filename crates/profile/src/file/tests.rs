@@ -66,7 +66,7 @@ fn errors_name_line_and_column() {
     assert_eq!(fault("of 101 0x1100", "101 0x1100"), at(20, 11, "expected `of`, not \"101\""));
     assert_eq!(fault("+10 990", "+10 x990"), at(16, 18, "expected a number below 2^64, not \"x990\""));
     assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(16, 25, "expected a number"));
-    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(16, 22, "an edge is told of once, not \"+10\""));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(16, 22, "an edge is listed once, not \"+10\""));
     assert_eq!(fault("runs 2", "runs 2 3"), at(6, 8, "expected the end of the line"));
     assert_eq!(
         fault("runs 2", "runs 2\nruns 2"),
@@ -78,7 +78,7 @@ fn errors_name_line_and_column() {
     assert_eq!(fault("end\n", ""), at(26, 1, "the text is cut off: it ends with the line `end`"));
     assert_eq!(fault("end\n", "end\nend\n"), at(27, 1, "expected nothing after `end`, not \"end\""));
     assert_eq!(fault("module aa", "module 0123456789abcdef"), {
-        at(25, 8, "a module is told of once, not \"0123456789abcdef\"")
+        at(25, 8, "a module is listed once, not \"0123456789abcdef\"")
     });
     let e = Profile::read(b"whet-profile 1\nexe \xc3\xa4\xff").unwrap_err();
     assert_eq!((e.line, e.column), (2, 6));
@@ -99,9 +99,9 @@ fn the_first_version_is_read() {
     assert_eq!(old.parse(), Ok(now));
     let stayed = |text: &str| text.replacen("counted entered", "stayed entered", 1).parse::<Profile>();
     assert!(stayed(GOLDEN).is_ok() && stayed(&old).is_err());
-    let led =
+    let line =
         old.replacen("call +14", "leads +18 of 1 0x1100 1\ncall +14", 1).parse::<Profile>().unwrap_err();
-    assert_eq!(led.message, "version 1 has no such line, not \"leads\"");
+    assert_eq!(line.message, "version 1 has no such line, not \"leads\"");
 }
 
 /// A one-second form of the fuzz target: any bytes are parsed without a panic, and a profile that was read is

@@ -83,8 +83,8 @@ fn parse(text: &str, pid: i32) -> io::Result<Gain> {
             (Some(f), _, Some(high)) if high < 1.0 && f <= 1.0 - least => {
                 "less work per CPU second with whet's code"
             }
-            (_, Some(_), Some(_)) => "no difference that could be told from chance",
-            _ => "nothing that could be told",
+            (_, Some(_), Some(_)) => "no difference beyond chance",
+            _ => "no result",
         },
         factor,
         rows: rows.into_iter().flatten().collect(),

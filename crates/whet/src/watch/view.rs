@@ -153,8 +153,8 @@ fn minute(since: &str) -> String {
 fn why(t: &TargetStatus) -> Option<String> {
     let mut reasons: Vec<(&String, &usize)> = t.refusals.iter().collect();
     reasons.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
-    let told: Vec<String> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
-    let left = (!told.is_empty()).then(|| format!("left alone: {}", told.join(", ")));
+    let listed: Vec<String> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    let left = (!listed.is_empty()).then(|| format!("left alone: {}", listed.join(", ")));
     let by = t.worked_on_by.map(|by| format!("worked on by whet, pid {by}"));
     let both: Vec<String> = by.into_iter().chain(left).collect();
     (!both.is_empty()).then(|| both.join("; "))

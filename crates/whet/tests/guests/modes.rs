@@ -113,18 +113,18 @@ impl Subject {
         std::fs::write(&stop, "").map_err(|e| format!("{}: {e}", stop.display()))?;
         // The end of the guest is reported even if whet failed.
         let ended = live.running.finish();
-        let told = same(plain, ended.as_ref());
-        match (worked, told) {
+        let compared = same(plain, ended.as_ref());
+        match (worked, compared) {
             (Ok(()), Ok(())) => {
                 drop(std::fs::remove_dir_all(&folder));
                 Ok(())
             }
-            (worked, told) => {
-                let lines: Vec<String> = [worked.err(), told.err()].into_iter().flatten().collect();
-                let told = format!("{}\n(seed {seed}; kept in {})", lines.join("\n"), folder.display());
+            (worked, compared) => {
+                let lines: Vec<String> = [worked.err(), compared.err()].into_iter().flatten().collect();
+                let failure = format!("{}\n(seed {seed}; kept in {})", lines.join("\n"), folder.display());
                 // Kept there too, for a run of all trials that is cut short.
-                drop(std::fs::write(folder.join("failure"), &told));
-                Err(told)
+                drop(std::fs::write(folder.join("failure"), &failure));
+                Err(failure)
             }
         }
     }

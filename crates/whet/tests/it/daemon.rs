@@ -191,7 +191,7 @@ fn harm_is_undone_within_a_minute() {
     let mut last = (String::new(), String::new());
     wait_until("a verdict", || {
         last = daemon.state(guest.pid());
-        last.0 == "undone" || last.1.contains("could not be told")
+        last.0 == "undone" || last.1.contains("could not be measured")
     });
     if last.0 == "undone" {
         assert!(last.1.contains("does not pay"), "{last:?}");
@@ -216,7 +216,7 @@ fn a_changed_load_is_rebuilt_for() {
     daemon.comes_to(guest.pid(), "optimized");
     wait_until("a look at what fits", || daemon.target(guest.pid())["hot_share"].is_number());
     guest.go();
-    wait_until("a look that tells of it", || daemon.log().contains("again, as the load has changed"));
+    wait_until("a look that reports it", || daemon.log().contains("again, as the load has changed"));
     wait_until("a second rebuild", || {
         let metrics = fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
         metrics.contains("whet_rebuilds_total 2")

@@ -52,6 +52,11 @@ fn optimize_arguments(guest: &Guest) -> Vec<String> {
     how.into_iter().chain(ONLY).map(str::to_owned).collect()
 }
 
+/// As [`optimize_arguments`], with the clones in files.
+fn in_files(guest: &Guest) -> Vec<String> {
+    [optimize_arguments(guest), vec!["--code-cache".to_owned(), "file".to_owned()]].concat()
+}
+
 fn optimize(guest: &Guest) -> Answer {
     whet(&optimize_arguments(guest))
 }
@@ -100,7 +105,7 @@ fn the_first_installation() {
     let started = Instant::now();
     for point in points(1) {
         let guest = start();
-        let survived = dying_at(point, &optimize_arguments(&guest));
+        let survived = dying_at(point, &in_files(&guest));
         let live = is_intact(&guest);
         if let Some(answer) = survived {
             answer.exits(0);
@@ -331,8 +336,7 @@ fn at_any_instant() {
     let whole = begun.elapsed();
     let times = if stress() { 300 } else { 12 };
     for i in 0..times {
-        let mut child =
-            whet_command(&optimize_arguments(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut child = whet_command(&in_files(&guest)).stdout(std::process::Stdio::null()).spawn().unwrap();
         // Most of the time passes before anything is changed, so more deaths fall into the later half.
         let until = whole.mul_f64(0.4 + 0.7 * f64::from(i) / f64::from(times));
         let started = Instant::now();

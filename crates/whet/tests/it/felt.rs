@@ -25,14 +25,14 @@ fn toggles_are_not_felt() {
     alone.env("GUEST_SECONDS", "0.1");
     let alone = run(alone).exits(0).stdout;
 
-    let (stop, told, said) = (scratch("stop"), scratch("rounds"), scratch("said"));
+    let (stop, reports, said) = (scratch("stop"), scratch("rounds"), scratch("said"));
     let mut command = Command::new(&program);
     command.env("GUEST_SECONDS", "3600").env("GUEST_STOP", &stop);
     command.env("GUEST_TELLS", "1").env("GUEST_WAIT_MS", "1000");
-    command.stderr(File::create(&told).unwrap()).stdout(File::create(&said).unwrap());
+    command.stderr(File::create(&reports).unwrap()).stdout(File::create(&said).unwrap());
     let mut guest = command.spawn().unwrap();
     let pid = guest.id().to_string();
-    let rounds = || fs::read_to_string(&told).unwrap().lines().filter(|l| *l == "round").count();
+    let rounds = || fs::read_to_string(&reports).unwrap().lines().filter(|l| *l == "round").count();
     wait_until("a round", || rounds() >= 1);
     whet(&["optimize", &pid, "--shuffle", "5", "--max-functions", "500"]).exits(0);
     let (mut made, before) = (0, rounds());
@@ -42,7 +42,7 @@ fn toggles_are_not_felt() {
         whet(&[if made % 2 == 0 { "undo" } else { "redo" }, &pid]).exits(0);
         made += 1;
     }
-    let last = fs::read_to_string(&told).unwrap();
+    let last = fs::read_to_string(&reports).unwrap();
     eprintln!("{made} toggles, {} rounds, {}", rounds() - before, last.lines().last().unwrap());
     whet(&["undo", &pid]).exits(0);
     whet(&["verify", &pid]).exits(0);

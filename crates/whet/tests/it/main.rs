@@ -4,6 +4,7 @@
 mod cli;
 mod daemon;
 mod debuggers;
+mod family;
 mod faults;
 mod felt;
 mod gs;
@@ -18,6 +19,7 @@ mod refusals;
 mod replay;
 mod report;
 mod sandboxes;
+mod seen;
 mod shares;
 mod starved;
 mod stays;

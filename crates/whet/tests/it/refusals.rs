@@ -111,7 +111,7 @@ fn no_such_process() {
 fn a_thread() {
     let guest = cases("threads", 2);
     let message = refused(guest.second_thread(), &OPTIMIZE, 3, "not_a_process");
-    assert!(message.contains(&guest.arg()), "the right id is told: {message}");
+    assert!(message.contains(&guest.arg()), "the right id is named: {message}");
     guest.progresses(2);
     is_untouched(guest.pid());
 }

@@ -11,6 +11,8 @@ use std::process::Command;
 
 /// Quick, and without a profile.
 const QUICK: [&str; 5] = ["--shuffle", "1", "--only", "mix_some", "sum_up"];
+/// As [`QUICK`], with the clones in files.
+const IN_FILES: [&str; 7] = ["--code-cache", "file", "--shuffle", "1", "--only", "mix_some", "sum_up"];
 /// With counting, which needs memory for counters.
 const COUNTED: [&str; 4] = ["--seconds", "0.3", "--count", "0.3"];
 
@@ -126,6 +128,9 @@ fn a_container() {
     assert_eq!(answer["perf_map"]["left_out"], Value::Null, "{answer}");
     let root = PathBuf::from(format!("/proc/{inner}/root/tmp"));
     assert!(root.join("perf-1.map").is_file(), "{answer}");
+    // The container has no path that leads to the file of the clones.
+    let answer = goes_through(&plainly, &guest, inner, &IN_FILES);
+    assert_eq!(answer["code_files"]["mapped"], true, "{answer}");
     ends_well(guest);
 }
 
@@ -137,6 +142,7 @@ fn memory_deny_write_execute() {
             is_refused(&plainly, &guest, guest.pid(), 5, "seccomp_filter");
         } else {
             goes_through(&plainly, &guest, guest.pid(), &COUNTED);
+            goes_through(&plainly, &guest, guest.pid(), &IN_FILES);
         }
         assert_eq!(status(guest.pid(), "NoNewPrivs"), "1");
         ends_well(guest);
@@ -149,6 +155,8 @@ fn a_system_call_filter() {
     let Some(guest) = in_box(&["wx", "service"]) else { return };
     if is_root() {
         goes_through(&plainly, &guest, guest.pid(), &QUICK);
+        let answer = goes_through(&plainly, &guest, guest.pid(), &IN_FILES);
+        assert_eq!(answer["code_files"]["mapped"], true, "{answer}");
     } else {
         is_refused(&plainly, &guest, guest.pid(), 5, "seccomp_filter");
     }
@@ -242,6 +250,7 @@ fn a_memory_limit() {
     let all = ask(&plainly, "optimize", guest.pid(), &["--shuffle", "1"]).exits(5).json();
     assert_eq!(all["error"]["code"], "memory_limit", "{all}");
     goes_through(&plainly, &guest, guest.pid(), &QUICK);
+    goes_through(&plainly, &guest, guest.pid(), &IN_FILES);
     group.limit(64 << 20);
     goes_through(&plainly, &guest, guest.pid(), &["--shuffle", "1"]);
     assert_eq!(group.kills(), 0);
@@ -318,6 +327,10 @@ fn capabilities_instead_of_root() {
         is_refused(&|| open.whet(&less), &plain, plain.pid(), 4, "not_permitted");
     }
     goes_through(&|| open.whet(&most), &plain, plain.pid(), &COUNTED);
+    // Files take one more capability: without it, clones are in anonymous memory.
+    let answer = goes_through(&|| open.whet(&most), &plain, plain.pid(), &IN_FILES);
+    assert_eq!(answer["code_files"]["mapped"], false, "{answer}");
+    assert!(answer["code_files"]["left_out"].as_str().unwrap().contains("not permitted"), "{answer}");
     ends_well(plain);
     // A service under a filter takes one more capability.
     let filtered = open.guest(&["wx"]);
@@ -367,5 +380,7 @@ fn as_its_unit_has_it() {
     let guest = open.guest(&["wx", "service"]);
     let answer = goes_through(&whet, &guest, guest.pid(), &COUNTED);
     assert_eq!(answer["perf_map"]["left_out"], Value::Null, "{answer}");
+    let answer = goes_through(&whet, &guest, guest.pid(), &IN_FILES);
+    assert_eq!(answer["code_files"]["mapped"], true, "{answer}");
     ends_well(guest);
 }

@@ -87,7 +87,7 @@ struct Life {
     /// True if it has a thread that descends on request.
     stays: bool,
     /// How many places by which unwinders call must be redirected to the anchor.
-    led: u64,
+    words: u64,
 }
 
 /// Runs a guest untouched, then through everything that whet does. Both runs must give the same output.
@@ -112,7 +112,7 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
         act("redo", &guest, &[]);
         guest.progresses(life.counters);
     }
-    if life.led > 0 || stress() {
+    if life.words > 0 || stress() {
         // A later generation finds the unwinders' redirect in place and still in force.
         shuffle(&guest, "2");
         guest.progresses(life.counters);
@@ -122,7 +122,7 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
     let verified = act("verify", &guest, &[]);
     assert_eq!(verified["identical"], true, "{verified}");
     assert_eq!(verified["live_redirects"], 0, "{verified}");
-    assert_eq!(verified["kept_redirects"], life.led, "{verified}");
+    assert_eq!(verified["kept_redirects"], life.words, "{verified}");
     assert_eq!(changed_libc(&guest), 0, "no code of the C library is changed");
     // Clones are on the stack of the thread that throws last.
     if !life.stays {
@@ -135,9 +135,9 @@ fn through_all(program: &Path, seen: &Path, life: &Life) {
 /// modules of whet's, and none unless the program's own calls are redirected, as those of an unwinder in it.
 /// These modules are the anchor and, for two generations, the caches of the program and, if there are any, of
 /// the libraries.
-fn throws(program: &Path, led: u64, shown: u64) {
+fn throws(program: &Path, words: u64, shown: u64) {
     let seen = scratch("seen");
-    through_all(program, &seen, &Life { counters: THREADS, stays: true, led });
+    through_all(program, &seen, &Life { counters: THREADS, stays: true, words });
     let said = std::fs::read_to_string(&seen).unwrap();
     let words: Vec<&str> = said.split_whitespace().collect();
     assert_eq!(words[..4], ["0", "42", "1", "1"], "{said}");
@@ -288,7 +288,7 @@ const NONGNU: &str = "/usr/lib/x86_64-linux-gnu/libunwind.so.8";
 fn nongnu_libunwind() {
     let how = ["-O2", "-Wall", "-pthread", "-l:libunwind.so.8"];
     let Some(program) = compile("gcc", "walks.c", &how, &[NONGNU]) else { return };
-    through_all(&program, &scratch("seen"), &Life { counters: THREADS, stays: true, led: 1 });
+    through_all(&program, &scratch("seen"), &Life { counters: THREADS, stays: true, words: 1 });
 }
 
 /// libunwind as Debian builds it since 1.8, without the names of C++'s unwinders. A program that walks by it
@@ -418,7 +418,7 @@ fn musl_without_an_unwinder() {
 #[test]
 fn rust() {
     let Some(program) = compile("rustc", "panics.rs", &["-O", "--edition", "2021"], &[]) else { return };
-    through_all(&program, &scratch("seen"), &Life { counters: 1, stays: false, led: 0 });
+    through_all(&program, &scratch("seen"), &Life { counters: 1, stays: false, words: 0 });
 }
 
 /// whet is killed while it installs for the first time, in the long form at every point. The program runs on,

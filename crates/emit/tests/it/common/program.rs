@@ -3,8 +3,8 @@
 use super::rng::{Layouts, Rng};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use code::{
-    CalleeKind, Cfg, Input, MergeInput, Part, Piece, RedirectSite, Refusal, analyse, merge, redirect_sites,
-    sweep,
+    CalleeKind, Cfg, Input, InstId, MergeInput, Part, Piece, RedirectSite, Refusal, analyse, merge,
+    redirect_sites, sweep,
 };
 use emit::Function;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind};
@@ -26,8 +26,8 @@ pub struct Source {
 
 impl Source {
     /// Returns the address of an instruction.
-    pub fn at(&self, inst: u32) -> Avma {
-        self.cfg.insts[inst as usize].at
+    pub fn at(&self, inst: InstId) -> Avma {
+        self.cfg.insts[inst.index()].at
     }
 
     /// Returns a clone of some of its blocks in a random order (sometimes their own), in one or two

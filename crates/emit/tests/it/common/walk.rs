@@ -220,7 +220,7 @@ impl<'a> Walker<'a> {
     /// Returns the table that a clone's instruction reads, if the original's reads another.
     fn reads_cloned_table(&self, i: &Instruction, was: &Instruction) -> Option<u64> {
         let load = self.cfg.tables.iter().filter_map(|t| t.cloneable);
-        let load = load.into_iter().find(|l| self.cfg.insts[l.inst as usize].at.0 == was.ip())?;
+        let load = load.into_iter().find(|l| self.cfg.insts[l.inst.index()].at.0 == was.ip())?;
         if i.memory_displacement64() == was.memory_displacement64() {
             return None;
         }

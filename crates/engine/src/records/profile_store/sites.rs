@@ -20,7 +20,7 @@ pub(super) fn take_down(program: &Program<'_>, c: &Measured) -> BTreeMap<i64, Si
     let table = |at: Avma| program.image().is_readonly_data(AvmaRange::with_len(at, 8));
     let mut sites = BTreeMap::new();
     for s in &c.targets {
-        let Some(inst) = c.analysed.cfg.insts.get(s.inst as usize) else { continue };
+        let Some(inst) = c.analysed.cfg.insts.get(s.inst.index()) else { continue };
         let site = SiteProfile {
             callees: looks(program, own, &s.callees, s.others.callees, &function),
             tables: looks(program, own, &s.bases, s.others.bases, &table),
@@ -70,7 +70,7 @@ pub(super) fn of(
         let others = looks.all.saturating_sub(known.values().sum());
         (targets::ranked(known), others)
     };
-    let insts = (0u32..).zip(&cfg.insts).filter(|_| !f.sites.is_empty());
+    let insts = cfg.numbered_insts().filter(|_| !f.sites.is_empty());
     let of_inst = insts.filter_map(|(n, inst)| Some((n, f.sites.get(&inst.at.distance(cfg.entry))?)));
     of_inst
         .map(|(inst, site)| {

@@ -1,7 +1,7 @@
 //! Finds the requested function, and collects the facts about it.
 
 use super::listing::{self, Clone, Subject};
-use super::{Anatomy, Standing, Stretch};
+use super::{Anatomy, CodeRange, Standing};
 use crate::analyse::program::{FuncId, Program};
 use crate::base::names::{self, Fit};
 use crate::build::map_store;
@@ -121,7 +121,7 @@ fn anatomy(
         profile.modules.get(&build)?.functions.get(&key)
     });
     let counts: Option<Counts> = kept.zip(analysed.as_ref().ok()).map(|(f, a)| f.counts(&a.cfg));
-    let stretch = |r: AvmaRange| Stretch { at: r.start.to_string(), bytes: r.len() };
+    let range = |r: AvmaRange| CodeRange { at: r.start.to_string(), bytes: r.len() };
     let clone_of = |map| Clone { map, bytes: bytes(&q.target.process, map) };
     let name = |at: Avma| name_of(program, id, maps, at);
     let blocks = match &analysed {
@@ -142,8 +142,8 @@ fn anatomy(
         demangled: names::demangled(&program.name(id)),
         module: module.file_name().unwrap_or("?").to_owned(),
         stated: module.bias.svma(extent.entry).to_string(),
-        original: extent.parts.iter().copied().map(stretch).collect(),
-        clone: map.iter().flat_map(|m| m.fragments().ranges()).map(stretch).collect(),
+        original: extent.parts.iter().copied().map(range).collect(),
+        clone: map.iter().flat_map(|m| m.fragments().ranges()).map(range).collect(),
         standing,
         why: why(q.notes, standing, noted, analysed.as_ref().err().copied(), kept),
         counted: kept.map(|f| f.origin == profile::Origin::Counted),

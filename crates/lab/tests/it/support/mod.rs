@@ -69,7 +69,7 @@ pub fn made_up(folder: &Path, rates: &[(usize, u64, u64)], whole: bool) {
                 "whet": null, "null": false, "sysbench": null, "warm_up": 1.0, "sampling": null },
             "tests": ["oltp_read_only"], "threads": [1], "tables": 1, "rows": null, "pairs": 9, "window": 0.2, "settle": 0.03 } },
         "machine": { "cpu": "Some <CPU> & more", "cpus": 2, "memory_mib": 1024, "kernel": "6", "virtual_machine": true,
-            "governor": null, "steal": 0.0, "busy": 0.0, "noise": 0.01, "pmu": false, "server_cpus": [], "client_cpus": [],
+            "governor": null, "steal": 0.0, "busy": 0.0, "noise": 0.01, "pmu": false,
             "findings": ["Too few </script> CPUs."] }
     });
     fs::write(folder.join("run.json"), head.to_string()).unwrap();

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod paths;
+pub mod server;
+pub mod stranger;
 
 use engine::{OptimizeOptions, Pid, optimize};
 use std::fs::File;

@@ -137,6 +137,11 @@ impl Guest {
         (code, signal, self.said())
     }
 
+    /// Requests the end of processes that outlive it.
+    pub fn stop(&self) {
+        self.set(STOP, 1);
+    }
+
     /// Ends it at once.
     pub fn kill(&mut self) {
         self.child.as_mut().unwrap().kill().unwrap();

@@ -1,12 +1,22 @@
 //! The host of a run, and what makes figures taken on it doubtful. It is checked before the first step, and
 //! the report shows the findings.
 
+mod identity;
+mod placement;
+mod topology;
+mod tree;
+
+pub use identity::{Cache, Cpu, Disk};
+pub use placement::{Placement, Wanted, place};
+pub use topology::Topology;
+
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, CpuTimes};
 use crate::stats;
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A host.
@@ -20,6 +30,24 @@ pub struct Machine {
     pub memory_mib: u64,
     /// The kernel's release.
     pub kernel: String,
+    /// The CPU's vendor and numbers.
+    #[serde(default)]
+    pub identity: Cpu,
+    /// The caches of the first CPU.
+    #[serde(default)]
+    pub caches: Vec<Cache>,
+    /// The cores that the lab may use.
+    #[serde(default)]
+    pub topology: Topology,
+    /// The distribution, `None` if /etc/os-release does not name it.
+    #[serde(default)]
+    pub distribution: Option<String>,
+    /// The disks that hold the run and the data of private servers.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+    /// The version that sysbench reports. `None` if the scenario does not use it.
+    #[serde(default)]
+    pub sysbench: Option<String>,
     /// Whether the host is the guest of a hypervisor.
     pub virtual_machine: bool,
     /// The CPU frequency governor: `performance`, `powersave`…; `None` if the host does not report it.
@@ -32,31 +60,25 @@ pub struct Machine {
     pub noise: f64,
     /// Whether the kernel has a PMU, so hardware events can be counted.
     pub pmu: bool,
-    /// CPUs of the server. Empty if server and clients share all CPUs.
-    pub server_cpus: Vec<usize>,
-    /// CPUs of everything else. Empty likewise.
-    pub client_cpus: Vec<usize>,
     /// What makes figures doubtful, with advice.
     pub findings: Vec<String>,
 }
 
 impl Machine {
-    /// Examines the host, for about two seconds.
+    /// Examines the host, for about two seconds. `folders` are those that the run writes to, `sysbench` is the
+    /// version of sysbench.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
-    pub fn check(interrupt: &Interrupt) -> Result<Self, Error> {
+    pub fn check(interrupt: &Interrupt, folders: &[&Path], sysbench: Option<String>) -> Result<Self, Error> {
         let before = procfs::cpu_times();
         interrupt.sleep(Duration::from_secs(1))?;
         let spent = procfs::cpu_times().since(&before);
         let noise = noise(interrupt)?;
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            let line = cpuinfo.lines().find(|l| l.starts_with(name));
-            line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned())
-        };
+        let field = |name: &str| identity::cpuinfo(&cpuinfo, name);
         let cpus = allowed_cpus();
-        let (server_cpus, client_cpus) = apart(&cpus);
+        let disks = folders.iter().filter_map(|f| identity::disk(&tree::live, &f.canonicalize().ok()?));
         let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
         let mut machine = Self {
             cpu: field("model name").unwrap_or_else(|| "unknown CPU".to_owned()),
@@ -64,14 +86,18 @@ impl Machine {
             memory_mib: procfs::memory_kib() / 1024,
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|w| w == "hypervisor")),
+            identity: Cpu::parse(&cpuinfo),
+            caches: identity::caches(&tree::live, cpus.first().copied().unwrap_or(0)),
+            topology: Topology::here(),
+            distribution: tree::live("/etc/os-release").and_then(|text| identity::distribution(&text)),
+            disks: disks.collect(),
+            sysbench,
             governor: governor.ok().map(|g| g.trim().to_owned()),
             steal: share(spent.steal, &spent),
             busy: share(spent.capacity - spent.idle - spent.steal, &spent),
             noise,
             pmu: fs::exists("/sys/bus/event_source/devices/cpu").unwrap_or(false)
                 || fs::exists("/sys/bus/event_source/devices/cpu_core").unwrap_or(false),
-            server_cpus,
-            client_cpus,
             findings: Vec::new(),
         };
         machine.findings = machine.judge();
@@ -101,7 +127,7 @@ impl Machine {
                 percent(self.noise)
             ));
         }
-        if self.server_cpus.is_empty() {
+        if place(&self.topology, Wanted::default()).is_ok_and(|p| !p.is_apart()) {
             found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
         }
         if !self.pmu {
@@ -125,15 +151,6 @@ fn allowed_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
 }
 
-/// Divides the CPUs between server and clients, half and half. Fewer than four CPUs are not divided.
-fn apart(cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
-    if cpus.len() < 4 {
-        return (Vec::new(), Vec::new());
-    }
-    let (server, clients) = cpus.split_at(cpus.len() / 2);
-    (server.to_vec(), clients.to_vec())
-}
-
 /// Measures the spread of the times that the same arithmetic takes (see [`Machine::noise`]): 60 rounds of
 /// about 10 ms. After one second the measurement ends, but not before 20 rounds.
 fn noise(interrupt: &Interrupt) -> Result<f64, Error> {
@@ -151,15 +168,4 @@ fn noise(interrupt: &Interrupt) -> Result<f64, Error> {
     }
     let q = |share| stats::quantile(&times, share).unwrap_or(0.0);
     Ok((q(0.75) - q(0.25)) / q(0.5).max(1e-9))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::apart;
-
-    #[test]
-    fn client_and_server_get_separate_cpus_from_four_cpus_on() {
-        assert_eq!(apart(&[0, 1, 2]), (vec![], vec![]));
-        assert_eq!(apart(&[0, 1, 2, 3, 4]), (vec![0, 1], vec![2, 3, 4]));
-    }
 }

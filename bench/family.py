@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Measures what a family gains: PostgreSQL under pgbench, with clones and without in turns, by `whet redo
+--family` and `whet undo --family`.
+
+A window lasts from one report of pgbench to another, and counts transactions and the CPU time of all processes
+of the server. The order of the two windows of a pair is random. Prints the median ratio of the pairs with its 95% bootstrap interval.
+
+    bench/family.py [--pairs N] [--seconds N] [--clients N] [--whet PATH] [--json FILE] [-- PGBENCH OPTION...]
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+from postgres import Load, PostgresError, Server  # noqa: E402
+from whet_cli import Whet, WhetError  # noqa: E402
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Window:
+    """One window: transactions, and CPU seconds of the server."""
+
+    transactions: int
+    user: float
+    system: float
+
+    def user_us(self) -> float:
+        """Returns user CPU per transaction, in microseconds."""
+        return self.user * 1e6 / self.transactions
+
+    def cpu_us(self) -> float:
+        """Returns CPU per transaction, in microseconds."""
+        return (self.user + self.system) * 1e6 / self.transactions
+
+
+def cpu(parent: int) -> tuple[float, float]:
+    """Returns user and system CPU seconds of a process, its living children, and the children it waited for."""
+    user = system = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        pid, above = int(stat.parent.name), int(fields[1])
+        if parent in (pid, above):
+            user += int(fields[11])
+            system += int(fields[12])
+        if pid == parent:
+            user += int(fields[13])
+            system += int(fields[14])
+    return user / TICK, system / TICK
+
+
+def next_report(load: Load, known: int) -> int:
+    """Waits for a further report of pgbench. Returns how many there are."""
+    limit = time.monotonic() + 10
+    while (now := len(load.seconds())) <= known:
+        if not load.is_running() or time.monotonic() > limit:
+            raise PostgresError(f"pgbench reports nothing: {load.trouble()}")
+        time.sleep(0.005)
+    return now
+
+
+def window(parent: int, load: Load, seconds: int) -> Window:
+    """Observes some seconds, from one report of pgbench to another."""
+    first = last = next_report(load, len(load.seconds()))
+    before = cpu(parent)
+    while last < first + seconds:
+        last = next_report(load, last)
+    after, reports = cpu(parent), load.seconds()
+    done = sum(tps * (at - reports[i][0]) for i, (at, tps) in enumerate(reports[first:last], first - 1))
+    return Window(round(done), after[0] - before[0], after[1] - before[1])
+
+
+def interval(ratios: list[float], chance: random.Random) -> tuple[float, float]:
+    """Returns the 95% bootstrap interval of the median."""
+    medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
+    return medians[100], medians[-101]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--seconds", type=int, default=4, help="seconds of a window")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--whet", help="the binary; default: $WHET, else the release build")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument("pgbench", nargs="*", default=["-S"], help="options of pgbench; default: -S")
+    args = parser.parse_args()
+    whet, chance, pairs = Whet(args.whet), random.Random(1), []
+    try:
+        with Server() as server:
+            how = ["-c", str(args.clients), "-j", "1", "-T", "3600", "-P", "1", "--progress-timestamp"]
+            load = server.load(*how, *args.pgbench)
+            time.sleep(3)
+            optimized = whet.run("optimize", "--family", server.pid, "--seconds", 3)
+            for _ in range(args.pairs):
+                pair = {}
+                for side in chance.sample(["redo", "undo"], 2):
+                    whet.run(side, "--family", server.pid)
+                    pair[side] = window(server.pid, load, args.seconds)
+                pairs.append(pair)
+    except (PostgresError, WhetError) as e:
+        print(e, file=sys.stderr)
+        return 1
+    figures = {}
+    for name, value in {
+        "user CPU per transaction": Window.user_us,
+        "CPU per transaction": Window.cpu_us,
+        "transactions": lambda w: w.transactions,
+    }.items():
+        with_, without = ([value(p[side]) for p in pairs] for side in ("redo", "undo"))
+        ratios = [a / b for a, b in zip(with_, without)]
+        low, high = interval(ratios, chance)
+        figures[name] = {"without": median(without), "with": median(with_), "ratio": median(ratios), "interval": [low, high]}
+        print(f"{name}: {median(without):.1f} without, {median(with_):.1f} with, x{median(ratios):.3f} ({low:.3f}-{high:.3f})")
+    members = optimized["members"]
+    print(f"members: {members['installed']} got the clones, {len(members['left_alone'])} left alone, {members['seconds']} s")
+    if args.json:
+        args.json.write_text(json.dumps({"figures": figures, "pairs": len(pairs), "optimized": optimized}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+//! Counts in a member of the target's family. The parent of a family often does little itself, and counters
+//! lie in the memory of the process in which they count. So counts are taken in one busy member.
+
+use crate::build::installer::Installer;
+use crate::count::counting;
+use crate::count::rounds::{self, CountingReport};
+use crate::family::fit::{Fitting, Head};
+use crate::family::kin::Kin;
+use crate::plan::candidate::Measured;
+use crate::plan::candidates::Candidates;
+use crate::session::restore;
+use crate::{Error, OptimizeOptions, Progress};
+use std::time::Duration;
+use tracee::Pid;
+
+/// How many members are tried: they may end while they count.
+const TRIES: usize = 4;
+
+/// The functions, with counts as far as they are known, and what was done.
+type Outcome = Result<(Candidates<Measured>, CountingReport), Error>;
+
+/// Counts functions in rounds of `time`: in the busiest process of the family, or in the target if it is
+/// optimized alone.
+///
+/// # Errors
+/// Returns the errors of [`counting::count`] in the target itself, and [`Error::Changed`] if another command
+/// changes the member meanwhile. If no other member can be counted in, the report says why.
+pub(crate) fn count(
+    installer: &Installer<'_, '_>,
+    kin: &Kin,
+    candidates: Candidates<Measured>,
+    time: Duration,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Outcome {
+    let own = installer.target.process.pid();
+    if kin.sampled().is_none() {
+        return count_in(installer, candidates, time, options, progress);
+    }
+    let mut why = "no process of the family was busy".to_owned();
+    for pid in kin.busiest().into_iter().take(TRIES) {
+        if pid == own {
+            return count_in(installer, candidates, time, options, progress);
+        }
+        let counted = fitting(installer, pid)
+            .and_then(|member| in_member(installer, &member, candidates.clone(), time, options, progress));
+        match counted {
+            Ok((counted, report)) => {
+                return Ok((counted, CountingReport { counted_in: Some(pid.0), ..report }));
+            }
+            Err(e @ (Error::Changed { .. } | Error::Interrupted { .. })) => return Err(e),
+            Err(e) => why = crate::with_causes(&e),
+        }
+    }
+    Ok((candidates, CountingReport { left_out: Some(why), ..CountingReport::default() }))
+}
+
+/// Counts in the installer's process.
+fn count_in(
+    installer: &Installer<'_, '_>,
+    candidates: Candidates<Measured>,
+    time: Duration,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Outcome {
+    let mut run = |look: &mut rounds::Look<'_>| {
+        rounds::wait(&installer.target.process, time, &options.interrupt, look);
+    };
+    counting::count(installer, candidates, time, options, &mut run, progress)
+}
+
+/// Opens a member and checks that the clones fit it.
+fn fitting(installer: &Installer<'_, '_>, pid: Pid) -> Result<Fitting, Error> {
+    let image = installer.program.image();
+    let unloadable = image.modules().iter().filter(|m| !m.nodelete);
+    let marks = unloadable.map(|m| m.extent.start).collect();
+    Head::new(installer.target, image, &installer.lookup, marks)?.join(pid)
+}
+
+/// Counts in a member, and restores it to its state before.
+fn in_member(
+    installer: &Installer<'_, '_>,
+    member: &Fitting,
+    candidates: Candidates<Measured>,
+    time: Duration,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Outcome {
+    let process = &member.target.process;
+    let was_optimized = restore::is_optimized(&member.target);
+    let options = &OptimizeOptions { interrupt: options.interrupt.watching(process), ..options.clone() };
+    let inside = Installer {
+        target: &member.target,
+        program: installer.program,
+        lookup: member.lookup.clone(),
+        files: installer.files,
+        taken: &Vec::new,
+        code_cache: installer.code_cache,
+        interrupt: options.interrupt.clone(),
+    };
+    let counted = count_in(&inside, candidates, time, options, progress);
+    let counted = restore::or_restore(&member.target, was_optimized, counted)?;
+    match restore::restore(process.pid(), was_optimized) {
+        Err(e) if process.is_alive() => Err(e),
+        _ => Ok(counted),
+    }
+}

@@ -1,0 +1,157 @@
+//! Brings the members of a family into the state of their parent.
+//!
+//! The parent comes first: a child that is forked later inherits what is in force in the parent. A child that
+//! was forked in the midst of a change has a part of it, and a journal that lists that part. So members are
+//! listed again until a listing shows no new one.
+//!
+//! INVARIANT(overruled): an operator's undo of the family first announces itself in the parent, then takes
+//! each member's lock. Here the parent is checked under the member's lock, right before the member is
+//! changed. So either the undo finds the change, or the change is not made.
+
+use crate::build::lookup;
+use crate::family::copy::{Done, Generation};
+use crate::family::facts;
+use crate::family::fit::Head;
+use crate::session::lock::TargetLock;
+use crate::session::state::StopMs;
+use crate::{Error, Interrupt, Target};
+use addr::ReadMemory;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use tracee::{Pid, Process, Raised};
+
+/// The most stops of members in a second, all members together.
+const STOPS_PER_SECOND: u32 = 400;
+/// How often the members are listed.
+const LISTINGS: usize = 10;
+
+/// What was done with the members of a family.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MembersReport {
+    /// Members that were found, the parent excluded.
+    pub found: usize,
+    /// Members that had the parent's clones in force already, because they inherited them.
+    pub in_force: usize,
+    /// Members that had the parent's clones and got them in force.
+    pub redone: usize,
+    /// Members in which the parent's clones were installed.
+    pub installed: usize,
+    /// Members that ended meanwhile.
+    pub ended: usize,
+    /// Members that were left alone.
+    pub left_alone: Vec<LeftAlone>,
+    /// Stops of all members.
+    pub stops: usize,
+    /// How long a member was stopped.
+    pub stop_ms: StopMs,
+    /// How long all of it took.
+    pub seconds: f64,
+}
+
+/// A member that was left alone. It runs its originals, or the clones of an earlier generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftAlone {
+    /// The member.
+    pub pid: i32,
+    /// A stable name of the reason.
+    pub code: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Puts the newest generation of a parent in force in all members that fit.
+///
+/// # Errors
+/// Returns [`Error::NotInstalled`] if the parent has no clones in force, [`Error::Changed`] if another
+/// command undid the parent's meanwhile, [`Error::Tracee`] if the parent ended or executed another program.
+/// Members that were changed until then are in order. After an interrupt, the other members are left alone.
+pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport, Error> {
+    let begun = Instant::now();
+    let _favoured = Raised::favoured();
+    let (process, _lock) = TargetLock::open(parent)?;
+    let interrupt = interrupt.watching(&process);
+    let target = Target::open(parent)?;
+    let outcome = align_members(&target, &interrupt, begun);
+    outcome.map_err(|e| target.cause(e))
+}
+
+fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Result<MembersReport, Error> {
+    let pid = parent.process.pid();
+    let generation = Generation::newest(parent)?;
+    let image = parent.image()?;
+    let lookup = lookup::find(parent, &image)?;
+    let head = Head::new(parent, &image, &lookup, generation.marks())?;
+    let (mut report, mut stops) = (MembersReport::default(), Vec::new());
+    let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
+    let tick = facts::now().unwrap_or(u64::MAX);
+    for _ in 0..LISTINGS {
+        let members = facts::family_of(pid)?.unlike_parent(tick);
+        let new: Vec<Pid> = members.filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
+        if new.is_empty() {
+            break;
+        }
+        for member in new {
+            report.found += 1;
+            match interrupt.check() {
+                Err(e @ Error::Interrupted { .. }) => {
+                    report.left_alone.extend(left_alone(member, &e));
+                    continue;
+                }
+                outcome => outcome?,
+            }
+            let outcome = head.join(member).and_then(|member| {
+                still_stands(parent)?;
+                generation.put_in(&member)
+            });
+            match outcome {
+                Ok(Done::Nothing) => report.in_force += 1,
+                Ok(Done::Redone(toggle)) => {
+                    report.redone += 1;
+                    stops.extend(toggle.stops);
+                }
+                Ok(Done::Installed(toggle)) => {
+                    report.installed += 1;
+                    stops.extend(toggle.stops);
+                }
+                Err(e) => {
+                    still_stands(parent)?;
+                    match left_alone(member, &e) {
+                        Some(left) => report.left_alone.push(left),
+                        None => report.ended += 1,
+                    }
+                }
+            }
+            pause(stops.len(), begun);
+        }
+    }
+    report.stops = stops.len();
+    report.stop_ms = StopMs::of(&stops);
+    report.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+    Ok(report)
+}
+
+/// Checks that the parent lives, runs the same program, and was not undone meanwhile.
+fn still_stands(parent: &Target) -> Result<(), Error> {
+    let pid = parent.process.pid();
+    let anchor = parent.installed.as_ref().map(|i| &i.anchor).ok_or(Error::NotInstalled { pid })?;
+    if !parent.process.is_alive() {
+        return Err(tracee::Error::Gone(pid).into());
+    }
+    let undos =
+        parent.process.u64(anchor.undos_at()).map_err(|e| parent.cause(tracee::Error::from(e).into()))?;
+    if undos == anchor.undos { Ok(()) } else { Err(Error::Changed { pid }) }
+}
+
+/// Returns why a member was left alone; `None` if the member has ended.
+pub(crate) fn left_alone(member: Pid, e: &Error) -> Option<LeftAlone> {
+    let has_ended = Process::open(member).map_or(true, |process| process.is_ending());
+    let (code, why) = (e.code().to_owned(), crate::with_causes(e));
+    (!has_ended).then_some(LeftAlone { pid: member.0, code, why })
+}
+
+/// Waits until so many stops are allowed.
+fn pause(stops: usize, begun: Instant) {
+    let allowed = Duration::from_secs(1) / STOPS_PER_SECOND * u32::try_from(stops).unwrap_or(u32::MAX);
+    std::thread::sleep(allowed.saturating_sub(begun.elapsed()));
+}

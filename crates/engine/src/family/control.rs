@@ -1,0 +1,127 @@
+//! `undo` and `redo` of a family.
+
+use crate::family::align::{self, LeftAlone, MembersReport};
+use crate::family::facts;
+use crate::family::members::Fact;
+use crate::operate::control::{self, ToggleAnswer};
+use crate::session::state::StopMs;
+use crate::{Error, Interrupt};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::time::Instant;
+use tracee::Pid;
+
+/// How often the members are listed until none is left to undo.
+const LISTINGS: usize = 20;
+
+/// The answer of `undo` for a family.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FamilyUndone {
+    /// The parent.
+    pub parent: i32,
+    /// Its answer; absent if it held no clones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_answer: Option<ToggleAnswer>,
+    /// Members that were found, the parent excluded.
+    pub found: usize,
+    /// Members from which redirects were removed.
+    pub undone: usize,
+    /// Members in which redirects remain, with the reason.
+    pub left: Vec<LeftAlone>,
+    /// How long a process was stopped.
+    pub stop_ms: StopMs,
+    /// How long all of it took.
+    pub seconds: f64,
+}
+
+/// The answer of `redo` for a family.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FamilyRedone {
+    /// The parent's answer.
+    pub parent: ToggleAnswer,
+    /// What was done with the members.
+    pub members: MembersReport,
+}
+
+/// Removes every redirect from all processes of the family to which a process belongs. The parent comes
+/// first, so that later children inherit none.
+///
+/// # Errors
+/// Returns [`Error::NotInstalled`] if no process of the family holds clones, and the parent's errors of
+/// [`control::undo`] after all members were undone.
+pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
+    let begun = Instant::now();
+    let parent = facts::family_of(pid)?.parent.pid;
+    // Even if the parent cannot be undone, its members can.
+    let of_parent = control::undo(parent);
+    let tick = match of_parent {
+        Ok(_) => facts::now().unwrap_or(u64::MAX),
+        Err(_) => u64::MAX,
+    };
+    let mut answer = FamilyUndone {
+        parent: parent.0,
+        parent_answer: None,
+        found: 0,
+        undone: 0,
+        left: Vec::new(),
+        stop_ms: StopMs::default(),
+        seconds: 0.0,
+    };
+    let (mut found, mut settled) = (BTreeSet::new(), BTreeSet::new());
+    let (mut busy, mut stops) = (Vec::new(), Vec::new());
+    for _ in 0..LISTINGS {
+        // The parent may have ended; then it forks no more.
+        let Ok(family) = facts::family_of(parent) else { break };
+        busy.clear();
+        let unsettled: Vec<Fact> =
+            family.unlike_parent(tick).filter(|m| !settled.contains(&(m.pid, m.start))).collect();
+        if unsettled.is_empty() {
+            break;
+        }
+        for member in unsettled {
+            let id = (member.pid, member.start);
+            found.insert(id);
+            match control::undo(member.pid) {
+                Ok(toggled) => {
+                    answer.undone += 1;
+                    stops.push(toggled.stop_ms.max);
+                }
+                Err(Error::NotInstalled { .. }) => {}
+                Err(e) => {
+                    let left = align::left_alone(member.pid, &e);
+                    // Another whet may be in the midst of an installation in it.
+                    if matches!(e, Error::Locked { .. } | Error::Changed { .. }) {
+                        busy.extend(left);
+                        continue;
+                    }
+                    answer.left.extend(left);
+                }
+            }
+            settled.insert(id);
+        }
+    }
+    answer.found = found.len();
+    answer.left.extend(busy);
+    answer.parent_answer = match of_parent {
+        Ok(toggled) => {
+            stops.push(toggled.stop_ms.max);
+            Some(toggled)
+        }
+        Err(Error::NotInstalled { .. }) if answer.undone > 0 => None,
+        Err(e) => return Err(e),
+    };
+    answer.stop_ms = StopMs::of_ms(stops);
+    answer.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+    Ok(answer)
+}
+
+/// Puts the newest generation of a family's parent in force, in the parent and in all members that fit.
+///
+/// # Errors
+/// Returns the errors of [`control::redo`] and [`align::align`].
+pub fn redo_family(pid: Pid) -> Result<FamilyRedone, Error> {
+    let parent = facts::family_of(pid)?.parent.pid;
+    let answer = control::redo(parent)?;
+    let members = align::align(parent, &Interrupt::default())?;
+    Ok(FamilyRedone { parent: answer, members })
+}

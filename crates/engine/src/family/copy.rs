@@ -1,0 +1,199 @@
+//! Makes a member like its parent: the parent's newest generation, copied from the parent's memory.
+
+use crate::base::options::MEMORY_CAP;
+use crate::build::caches::holes;
+use crate::build::memory_limit;
+use crate::build::unwind_hooks;
+use crate::family::fit::{Fitting, unfit};
+use crate::session::restore;
+use crate::{Error, Target};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
+use std::collections::BTreeSet;
+
+/// A generation of a parent, as it can be installed in a member.
+pub(crate) struct Generation {
+    caches: Vec<CachePlan>,
+    /// Redirects that are in force in the parent: address and length.
+    in_force: BTreeSet<(Avma, u8)>,
+    /// Whether its code lies on huge pages.
+    huge: bool,
+}
+
+/// What was done with a member.
+#[derive(Clone, Debug)]
+pub(crate) enum Done {
+    /// It has the parent's clones in force already.
+    Nothing,
+    /// It had the parent's clones, and they were put in force.
+    Redone(ToggleReport),
+    /// The parent's clones were installed.
+    Installed(ToggleReport),
+}
+
+impl Generation {
+    /// Reads the newest generation of a parent.
+    ///
+    /// # Errors
+    /// Returns [`Error::NotInstalled`] if the newest generation is not complete and in force.
+    pub(crate) fn newest(parent: &Target) -> Result<Self, Error> {
+        let pid = parent.process.pid();
+        let installed = parent.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
+        let (_, mut caches) = installed.whole_generations().pop().ok_or(Error::NotInstalled { pid })?;
+        if installed.is_counting() || caches.iter().any(|c| c.header.state != State::Applied) {
+            return Err(Error::NotInstalled { pid });
+        }
+        caches.sort_by_key(|c| c.header.index);
+        let plans = caches.iter().map(|c| plan(&parent.process, c)).collect::<Result<Vec<_>, Error>>()?;
+        let in_force = places_with(parent, plans.iter().flat_map(|c| &c.records), Record::new_bytes)?;
+        let huge = caches
+            .iter()
+            .any(|c| parent.process.huge_pages(c.header.text).is_ok_and(|huge| !huge.is_empty()));
+        Ok(Self { caches: plans, in_force, huge })
+    }
+
+    /// Returns the first pages of the modules that may be unloaded.
+    pub(crate) fn marks(&self) -> Vec<Avma> {
+        let marks: BTreeSet<Avma> = self.records().filter_map(|r| r.mark).collect();
+        marks.into_iter().collect()
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.caches.iter().flat_map(|c| &c.records)
+    }
+
+    /// Puts the generation in force in a member that fits: by the clones that the member inherited, or by new
+    /// ones at the same addresses.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if something else lies at these addresses, and the errors of
+    /// [`splice::install`]; the member is then as it was before.
+    pub(crate) fn put_in(&self, member: &Fitting) -> Result<Done, Error> {
+        let target = &member.target;
+        if let Some(installed) = &target.installed {
+            splice::recover_pending(&target.process, &installed.anchor)?;
+        }
+        match self.inherited(target)? {
+            Some(number) if self.is_in_force(target, number)? => Ok(Done::Nothing),
+            Some(number) => self.reinstate(target, number).map(Done::Redone),
+            None => {
+                let was_optimized = restore::is_optimized(target);
+                let outcome = self.install(member);
+                restore::or_restore(target, was_optimized, outcome).map(Done::Installed)
+            }
+        }
+    }
+
+    /// Returns the number under which a member has the same clones.
+    fn inherited(&self, member: &Target) -> Result<Option<u32>, Error> {
+        let Some(installed) = &member.installed else { return Ok(None) };
+        for (number, mut caches) in installed.whole_generations() {
+            caches.sort_by_key(|c| c.header.index);
+            let is_there = |(plan, cache): (&CachePlan, &&Cache)| {
+                let header = &cache.header;
+                let same = header.text == plan.text_range() && cache.records == plan.records;
+                Ok(same && member.process.bytes(code(header.text.start, plan))? == plan.text)
+            };
+            let same: Result<Vec<bool>, tracee::Error> =
+                self.caches.iter().zip(&caches).map(is_there).collect();
+            if caches.len() == self.caches.len() && same?.into_iter().all(|same| same) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether a generation of a member is in force, as in the parent. A child that was forked in the
+    /// midst of an undo or redo has only some of the redirects, whatever its journal says.
+    fn is_in_force(&self, member: &Target, number: u32) -> Result<bool, Error> {
+        let Some(installed) = &member.installed else { return Ok(false) };
+        let is_marked =
+            installed.of_use().all(|c| (c.header.state == State::Applied) == (c.header.generation == number));
+        let undone = places_with(member, self.records(), Record::old_bytes)?;
+        Ok(is_marked && undone.is_disjoint(&self.in_force))
+    }
+
+    fn reinstate(&self, member: &Target, number: u32) -> Result<ToggleReport, Error> {
+        let policy = Policy::default();
+        let Some(installed) = &member.installed else { return Ok(ToggleReport::default()) };
+        let report = match installed.generation() == number {
+            true => splice::redo(&member.process, installed, &policy),
+            false => splice::reinstate(&member.process, installed, number, &policy).map(|(_, r)| r),
+        };
+        report.map_err(|e| member.cause(e.into()))
+    }
+
+    fn install(&self, member: &Fitting) -> Result<ToggleReport, Error> {
+        let Fitting { target, lookup, .. } = member;
+        let pid = target.process.pid();
+        let ranges: Vec<AvmaRange> =
+            self.caches.iter().map(|c| AvmaRange::new(c.text_at, c.data_at.add(c.data_len()))).collect();
+        if target.maps.iter().any(|m| ranges.iter().any(|r| m.range.overlaps(r))) {
+            return Err(unfit(pid, "place_taken", "something else lies at the addresses of the clones"));
+        }
+        let mapped: u64 = ranges.iter().map(AvmaRange::len).sum();
+        let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
+        if before + mapped > MEMORY_CAP {
+            return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
+        }
+        memory_limit::check(pid, &self.caches, None, tracee::preflight(pid)?.threads)?;
+        let mut taken = holes(&target.maps);
+        taken.extend(ranges.iter().map(|r| (*r, Hole::Plain)));
+        taken.sort_by_key(|(r, _)| r.start);
+        let near = [AvmaRange::with_len(ranges.first().map_or(Avma(0), |r| r.start), 1)];
+        let request = splice::Request { mappings: &taken, near: &near, len: 2 << 20, low: false };
+        let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+        let plan = Plan {
+            caches: self.caches.clone(),
+            lookup: lookup.find_object,
+            hook: unwind_hooks::hook(target, lookup, anchor_at)?,
+            anchor_at,
+            counters: None,
+            huge: self.huge,
+        };
+        match splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default()) {
+            Ok(report) => Ok(report.toggle),
+            // The member has mapped something there meanwhile.
+            Err(splice::Error::Map { errno: splice::EEXIST, .. }) => {
+                Err(unfit(pid, "place_taken", "something else lies at the addresses of the clones"))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Returns the plan by which a cache was installed.
+fn plan(memory: &dyn ReadMemory, cache: &Cache) -> Result<CachePlan, Error> {
+    let read = |range: AvmaRange| memory.bytes(range).map_err(tracee::Error::from);
+    let header = &cache.header;
+    Ok(CachePlan {
+        text_at: header.text.start,
+        text: read(AvmaRange::with_len(header.text.start, header.code_bytes))?,
+        data_at: header.data.start,
+        blob: read(AvmaRange::new(header.data.start.add(BLOB_OFFSET), header.records.start))?,
+        eh_frame_hdr: header.eh_frame_hdr,
+        // A member's caches are copies in anonymous memory, also if the parent's lie in files.
+        eh_frame: AvmaRange::default(),
+        file: None,
+        records: cache.records.clone(),
+        map: read(header.map)?,
+        notes: read(header.notes)?,
+    })
+}
+
+fn code(start: Avma, plan: &CachePlan) -> AvmaRange {
+    AvmaRange::with_len(start, plan.text.len() as u64)
+}
+
+/// Returns the places that hold certain bytes of their records.
+fn places_with<'a>(
+    target: &Target,
+    records: impl Iterator<Item = &'a Record>,
+    bytes: impl Fn(&Record) -> &[u8],
+) -> Result<BTreeSet<(Avma, u8)>, Error> {
+    let records: Vec<&Record> = records.collect();
+    let ranges: Vec<AvmaRange> = records.iter().map(|r| r.range()).collect();
+    let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
+    let holds = records.into_iter().zip(found).filter(|(r, now)| now == bytes(r));
+    Ok(holds.map(|(r, _)| (r.at, r.len)).collect())
+}

@@ -1,0 +1,166 @@
+//! Whether the clones of a parent fit a member, or those of a member its parent.
+//!
+//! Clones hold addresses, and facts about memory that cannot change: code, tables, words that are read-only
+//! after relocation. So a member fits if it maps the parent's code at the same addresses from the same files,
+//! and if all read-only memory of these modules has the same bytes. The same bytes are proven page by page: a
+//! page of which neither process has its own copy is the file's in both, and all other pages are compared.
+//! The member may have loaded more modules.
+
+use crate::build::installer;
+use crate::build::lookup::{self, Lookup};
+use crate::session::claim::Claim;
+use crate::session::lock::TargetLock;
+use crate::session::restore;
+use crate::session::target::check_program;
+use crate::{Error, Target};
+use addr::{Addr, Avma, AvmaRange, ReadMemory};
+use image::{Image, Mapping};
+use std::collections::BTreeSet;
+use tracee::Pid;
+
+const PAGE: u64 = 4096;
+
+/// The process with which others are compared.
+pub(crate) struct Head<'a> {
+    target: &'a Target,
+    image: &'a Image,
+    lookup: &'a Lookup,
+    /// The first pages of modules that may be unloaded and hold clones' originals.
+    marks: Vec<Avma>,
+    /// The read-only pages of its modules.
+    pages: Vec<Avma>,
+    /// The pages among them of which it has its own copy.
+    own: BTreeSet<Avma>,
+}
+
+/// A member that fits, held by its lock.
+pub(crate) struct Fitting {
+    pub(crate) target: Target,
+    /// How its unwinders are redirected.
+    pub(crate) lookup: Lookup,
+    _lock: TargetLock,
+}
+
+impl<'a> Head<'a> {
+    /// Reads what members are compared with.
+    ///
+    /// # Errors
+    /// Returns [`Error::Tracee`] if the kernel does not show which pages are the process's own.
+    pub(crate) fn new(
+        target: &'a Target,
+        image: &'a Image,
+        lookup: &'a Lookup,
+        marks: Vec<Avma>,
+    ) -> Result<Self, Error> {
+        let pages = pages(&constant(target, image));
+        let own = own(target, &pages)?;
+        Ok(Self { target, image, lookup, marks, pages, own })
+    }
+
+    /// Opens a member and checks that it fits. Counting that a whet left behind in it is ended first. A
+    /// member in which modules have to be marked gets its first stop.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] for a member that does not fit, and the errors of [`TargetLock::open`].
+    pub(crate) fn join(&self, pid: Pid) -> Result<Fitting, Error> {
+        let (process, lock) = TargetLock::open(pid)?;
+        Claim::overrule(&process);
+        restore::end_counting(pid)?;
+        let target = Target::open(pid)?;
+        let lookup = self.lookup_in(&target).map_err(|e| target.cause(e))?;
+        self.mark(&target, &lookup).map_err(|e| target.cause(e))?;
+        // Marking may have made an anchor.
+        let target = if self.marks.is_empty() { target } else { Target::open(pid)? };
+        self.compare(&target).map_err(|e| target.cause(e))?;
+        Ok(Fitting { target, lookup, _lock: lock })
+    }
+
+    /// Checks the modules of a member. Returns how its unwinders are redirected.
+    fn lookup_in(&self, member: &Target) -> Result<Lookup, Error> {
+        let pid = member.process.pid();
+        let is_there = |m: &&Mapping| member.maps.iter().any(|other| is_same(m, other));
+        if !constant(self.target, self.image).iter().all(is_there) {
+            let why = "it does not map the code of its family's parent at the same addresses";
+            return Err(unfit(pid, "other_modules", why));
+        }
+        let code = member.maps.iter().filter(|m| m.perms.x && m.inode != 0);
+        let mut more = code.filter(|m| !self.target.maps.iter().any(|own| is_same(m, own)));
+        if more.next().is_none() {
+            return Ok(self.lookup.clone());
+        }
+        // A module of its own may have an unwinder, or be a runtime that whet leaves alone.
+        let image = member.image()?;
+        check_program(pid, &image, &member.pristine())?;
+        lookup::find(member, &image)
+    }
+
+    fn mark(&self, member: &Target, lookup: &Lookup) -> Result<(), Error> {
+        if self.marks.is_empty() {
+            return Ok(());
+        }
+        if member.installed.is_none() {
+            installer::make_first_stop(member, self.image, lookup)?;
+        }
+        let anchor = Target::open(member.process.pid())?.installed.map(|i| i.anchor.at);
+        let marked = splice::mark_modules(&member.process, &self.marks, anchor)?;
+        match marked.iter().all(|marked| *marked) {
+            true => Ok(()),
+            false => {
+                let why = "a module of its family's parent that may be unloaded cannot be marked in it";
+                Err(unfit(member.process.pid(), "module_may_unload", why))
+            }
+        }
+    }
+
+    fn compare(&self, member: &Target) -> Result<(), Error> {
+        let theirs = own(member, &self.pages)?;
+        for &page in self.own.union(&theirs) {
+            let here = original(self.target, page).map_err(|e| self.target.cause(e))?;
+            if here != original(member, page)? {
+                let why = "its code or its constants differ from those of its family's parent";
+                return Err(unfit(member.process.pid(), "other_bytes", why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the bytes of a page without changes by whet.
+fn original(target: &Target, page: Avma) -> Result<Vec<u8>, Error> {
+    let mut bytes = target.pristine().bytes(AvmaRange::with_len(page, PAGE)).map_err(tracee::Error::from)?;
+    // The pointer by which unwinders are led to the anchor is in no journal.
+    let anchor = target.installed.as_ref().map(|i| &i.anchor);
+    let slot = anchor.and_then(|a| usize::try_from(a.slot?.since(page)?).ok());
+    if let (Some(anchor), Some(own)) = (anchor, slot.and_then(|at| bytes.get_mut(at..at.checked_add(8)?))) {
+        own.copy_from_slice(&anchor.original.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Returns the error for a member that is left alone.
+pub(crate) fn unfit(pid: Pid, code: &'static str, why: &str) -> Error {
+    Error::Unsupported { pid, code, why: why.to_owned() }
+}
+
+/// Returns the mappings of modules that clones rely on: code, and memory that cannot be written.
+fn constant<'a>(target: &'a Target, image: &Image) -> Vec<&'a Mapping> {
+    let is_constant = |m: &&Mapping| m.perms.r && (m.perms.x || !m.perms.w);
+    let is_of_module = |m: &&Mapping| image.module_of(m.range.start).is_some();
+    // The kernel's own mappings are not the process's to change.
+    let is_of_kernel = |m: &&Mapping| m.path.as_deref().is_some_and(|p| p.starts_with('['));
+    target.maps.iter().filter(is_constant).filter(is_of_module).filter(|m| !is_of_kernel(m)).collect()
+}
+
+fn is_same(a: &Mapping, b: &Mapping) -> bool {
+    (a.range, a.perms, a.offset) == (b.range, b.perms, b.offset) && a.same_file(b)
+}
+
+fn pages(mappings: &[&Mapping]) -> Vec<Avma> {
+    let of = |m: &&Mapping| (m.range.start.0..m.range.end.0).step_by(4096).map(Avma);
+    mappings.iter().flat_map(of).collect()
+}
+
+fn own(target: &Target, pages: &[Avma]) -> Result<BTreeSet<Avma>, Error> {
+    let own = target.process.own_copies(pages)?;
+    Ok(pages.iter().zip(own).filter(|(_, own)| *own).map(|(page, _)| *page).collect())
+}

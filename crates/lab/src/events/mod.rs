@@ -1,0 +1,11 @@
+//! Events of a CPU's front end: counted by the hardware where it has counters, else modelled by whet.
+
+mod counts;
+mod model;
+mod perf_stat;
+mod table;
+
+pub use counts::{Counts, METRICS, Metric};
+pub use model::{Modelled, PENALTIES};
+pub use perf_stat::Counting;
+pub use table::{Table, table};

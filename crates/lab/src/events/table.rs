@@ -1,0 +1,205 @@
+//! The events of each kind of CPU, in perf's spelling, under the names of this lab.
+//!
+//! Codes are those of Linux's event lists (`tools/perf/pmu-events/arch/x86`). Two events of different CPUs
+//! under one name count nearly the same; [`Table::notes`] says where they differ.
+
+use crate::machine::Cpu;
+
+/// The events of a kind of CPU.
+#[derive(Debug)]
+pub struct Table {
+    /// The kind of CPU.
+    pub cpu: &'static str,
+    /// Events that are counted at the same time, group by group. The kernel takes turns between the groups if
+    /// there are fewer counters.
+    pub groups: &'static [&'static [&'static str]],
+    /// Slots per cycle in which an operation may enter the back end, if `frontend-stalls` counts lost slots;
+    /// 1 if it counts cycles.
+    pub slots: f64,
+    /// What readers must know of these events.
+    pub notes: &'static str,
+}
+
+const SKYLAKE: Table = Table {
+    cpu: "Intel Skylake",
+    groups: &[
+        &[
+            "instructions:u",
+            "cycles:u",
+            "cpu/event=0xc4,umask=0x00,name=branches/u",
+            "cpu/event=0xc5,umask=0x00,name=branch-misses/u",
+            "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
+        ],
+        &[
+            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
+            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
+            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+        ],
+    ],
+    slots: 4.0,
+    notes: "Instruction cache misses are of 64-byte lines (ICACHE_64B.IFTAG_MISS); front-end stalls are lost slots (IDQ_UOPS_NOT_DELIVERED.CORE).",
+};
+
+/// Ice Lake has the codes of Skylake, and more slots.
+const ICE_LAKE: Table = Table { cpu: "Intel Ice Lake", slots: 5.0, ..SKYLAKE };
+
+const SAPPHIRE_RAPIDS: Table = Table {
+    cpu: "Intel Sapphire Rapids",
+    groups: &[
+        &[
+            "instructions:u",
+            "cycles:u",
+            "cpu/event=0xc4,umask=0x00,name=branches/u",
+            "cpu/event=0xc5,umask=0x00,name=branch-misses/u",
+            "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
+        ],
+        &[
+            "cpu/event=0x24,umask=0xe4,name=L1-icache-load-misses/u",
+            "cpu/event=0x11,umask=0x20,name=iTLB-second-level-hits/u",
+            "cpu/event=0x11,umask=0x0e,name=iTLB-load-misses/u",
+            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+        ],
+    ],
+    slots: 6.0,
+    notes: "Instruction cache misses are requests for code to the second level (L2_RQSTS.ALL_CODE_RD), prefetches included; front-end stalls are lost slots (IDQ_BUBBLES.CORE).",
+};
+
+const ZEN_2: Table = Table {
+    cpu: "AMD Zen 2",
+    groups: &[
+        &[
+            "instructions:u",
+            "cycles:u",
+            "cpu/event=0xc2,name=branches/u",
+            "cpu/event=0xc3,name=branch-misses/u",
+            "cpu/event=0xc4,name=taken-branches/u",
+        ],
+        &[
+            "cpu/event=0x81,name=L1-icache-load-misses/u",
+            "cpu/event=0x84,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x07,name=iTLB-load-misses/u",
+            "cpu/event=0xa9,name=frontend-stalls/u",
+        ],
+    ],
+    slots: 1.0,
+    notes: "Instruction cache misses are of 32-byte fetch windows (ic_fw32_miss); front-end stalls are cycles with an empty queue of operations (de_dis_uop_queue_empty_di0).",
+};
+
+const ZEN_3: Table = Table {
+    cpu: "AMD Zen 3",
+    groups: &[
+        &[
+            "instructions:u",
+            "cycles:u",
+            "cpu/event=0xc2,name=branches/u",
+            "cpu/event=0xc3,name=branch-misses/u",
+            "cpu/event=0xc4,name=taken-branches/u",
+        ],
+        &[
+            "cpu/event=0x18e,umask=0x18,name=L1-icache-load-misses/u",
+            "cpu/event=0x84,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x0f,name=iTLB-load-misses/u",
+            "cpu/event=0xa9,name=frontend-stalls/u",
+        ],
+    ],
+    slots: 1.0,
+    notes: "Front-end stalls are cycles with an empty queue of operations (de_dis_uop_queue_empty_di0).",
+};
+
+const ZEN_4: Table = Table {
+    cpu: "AMD Zen 4",
+    groups: &[
+        &[
+            "instructions:u",
+            "cycles:u",
+            "cpu/event=0xc2,name=branches/u",
+            "cpu/event=0xc3,name=branch-misses/u",
+            "cpu/event=0xc4,name=taken-branches/u",
+        ],
+        &[
+            "cpu/event=0x18e,umask=0x18,name=L1-icache-load-misses/u",
+            "cpu/event=0x84,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x0f,name=iTLB-load-misses/u",
+            "cpu/event=0x1a0,umask=0x01,name=frontend-stalls/u",
+        ],
+    ],
+    slots: 6.0,
+    notes: "Front-end stalls are lost slots (de_no_dispatch_per_slot.no_ops_from_frontend).",
+};
+
+/// perf's own names, for all other CPUs. Each is a group of its own, as a CPU may lack some of them.
+const OTHER: Table = Table {
+    cpu: "a CPU without a table of its own",
+    groups: &[
+        &["instructions:u"],
+        &["cycles:u"],
+        &["branches:u"],
+        &["branch-misses:u"],
+        &["L1-icache-load-misses:u"],
+        &["iTLB-load-misses:u"],
+    ],
+    slots: 1.0,
+    notes: "By perf's general names, whose meaning depends on the CPU.",
+};
+
+/// Returns the events of a CPU.
+pub fn table(cpu: &Cpu) -> &'static Table {
+    match (cpu.vendor.as_str(), cpu.family, cpu.model) {
+        ("GenuineIntel", 6, 0x4e | 0x5e | 0x8e | 0x9e | 0x55 | 0xa5 | 0xa6) => &SKYLAKE,
+        ("GenuineIntel", 6, 0x6a | 0x6c | 0x7d | 0x7e) => &ICE_LAKE,
+        ("GenuineIntel", 6, 0x8f | 0xcf) => &SAPPHIRE_RAPIDS,
+        ("AuthenticAMD", 0x17, 0x30..=0xff) => &ZEN_2,
+        ("AuthenticAMD", 0x19, 0x00..=0x0f | 0x20..=0x5f) => &ZEN_3,
+        ("AuthenticAMD", 0x19, 0x10..=0x1f | 0x60..=0xaf) => &ZEN_4,
+        _ => &OTHER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(vendor: &str, family: u32, model: u32) -> Cpu {
+        Cpu { vendor: vendor.to_owned(), family, model, stepping: 0 }
+    }
+
+    #[test]
+    fn cpus_have_their_tables() {
+        let known = [
+            ("GenuineIntel", 6, 0x55, "Intel Skylake"),
+            ("GenuineIntel", 6, 0x6a, "Intel Ice Lake"),
+            ("GenuineIntel", 6, 0x8f, "Intel Sapphire Rapids"),
+            ("AuthenticAMD", 0x17, 0x31, "AMD Zen 2"),
+            ("AuthenticAMD", 0x19, 0x01, "AMD Zen 3"),
+            ("AuthenticAMD", 0x19, 0x11, "AMD Zen 4"),
+            ("AuthenticAMD", 0x17, 0x01, "a CPU without a table of its own"),
+            ("GenuineIntel", 0x19, 0x11, "a CPU without a table of its own"),
+        ];
+        for (vendor, family, model, name) in known {
+            assert_eq!(table(&cpu(vendor, family, model)).cpu, name);
+        }
+    }
+
+    /// Every table gives all figures that the report has for hardware. A group fits the counters of each
+    /// kind: four for any event with both threads of an Intel core in use and two fixed ones, six on AMD.
+    #[test]
+    fn every_table_counts_what_the_figures_need_in_groups_that_fit() {
+        for table in [&SKYLAKE, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4] {
+            let mut counts = super::super::Counts::new();
+            for group in table.groups {
+                let general = group.iter().filter(|e| e.starts_with("cpu/")).count();
+                assert!(general <= 4 && group.len() <= 6, "{}: {group:?}", table.cpu);
+                for event in *group {
+                    let name =
+                        event.split("name=").last().unwrap().trim_end_matches("/u").trim_end_matches(":u");
+                    assert!(counts.insert(name.to_owned(), 1.0).is_none(), "{name} twice");
+                }
+            }
+            counts.insert("frontend-slots".to_owned(), 1.0);
+            let missing: Vec<&str> =
+                super::super::METRICS.iter().filter(|m| (m.of)(&counts).is_none()).map(|m| m.name).collect();
+            assert_eq!(missing, ["branch target buffer misses"], "{}", table.cpu);
+        }
+    }
+}

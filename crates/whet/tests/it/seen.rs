@@ -1,0 +1,193 @@
+//! Tools that know nothing of whet, on clones in files: whole stacks and names, without a perf map and without
+//! a symbol file.
+
+use crate::support::{Guest, build, have, run, scratch, skip, whet};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const THREADS: u64 = 5;
+const HOW: [&str; 9] = [
+    "--shuffle",
+    "2",
+    "--code-cache",
+    "file",
+    "--only",
+    "at_the_bottom",
+    "dive_plain",
+    "dive_saving",
+    "dive_alloca",
+];
+
+/// Starts a program whose threads are deep in clones, which lie in files. Returns also the paths of the files'
+/// copies. `None` if this host has no such files.
+fn deep() -> Option<(Guest, Vec<PathBuf>)> {
+    let guest = Guest::working(&build("deep.c"), &[], THREADS);
+    let report = whet(&[&["optimize", &guest.arg(), "--format", "json"], &HOW[..]].concat()).exits(0).json();
+    let files = &report["code_files"];
+    if files["mapped"] == false {
+        skip(&format!("no files for clones here: {files}"));
+        return None;
+    }
+    assert_eq!(files["left_out"], Value::Null, "{files}");
+    // Without the perf map, tools have the files alone.
+    fs::remove_file(format!("/tmp/perf-{}.map", guest.pid())).unwrap();
+    guest.progresses(THREADS);
+    let paths: Vec<_> =
+        files["copies"].as_array().unwrap().iter().map(|p| p.as_str().unwrap().into()).collect();
+    assert!(!paths.is_empty());
+    Some((guest, paths))
+}
+
+fn output(program: &str, words: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(words).env_remove("DEBUGINFOD_URLS");
+    run(command).exits(0).stdout
+}
+
+/// Checks the stacks that eu-stack prints: each thread's reaches the thread's start, through clones with names.
+#[track_caller]
+fn are_whole(text: &str) {
+    let stacks: Vec<&str> = text.split("TID ").skip(1).collect();
+    assert_eq!(stacks.len() as u64, THREADS, "{text}");
+    for stack in stacks {
+        let frames: Vec<&str> = stack.lines().filter(|l| l.starts_with('#')).collect();
+        let last = frames.last().unwrap_or(&"no frame");
+        assert!(
+            [" _start", " __clone3", " clone3"].iter().any(|end| last.contains(end)),
+            "{last:?}: {stack}"
+        );
+        let clones = frames.iter().filter(|f| f.contains(".whet")).count();
+        assert!(clones >= 3, "{clones} clones: {stack}");
+    }
+}
+
+#[test]
+fn elfutils_sees_stacks_live_and_in_cores() {
+    if !have("eu-stack") || !have("gcore") {
+        return skip("no eu-stack or gcore");
+    }
+    let Some((guest, _)) = deep() else { return };
+    let pid = guest.arg();
+    are_whole(&output("eu-stack", &["-p", &pid]));
+    guest.progresses(THREADS);
+    let prefix = scratch("core");
+    output("gcore", &["-o", prefix.to_str().unwrap(), &pid]);
+    let core = prefix.with_file_name(format!("{}.{pid}", prefix.file_name().unwrap().to_str().unwrap()));
+    let exe = build("deep.c");
+    are_whole(&output("eu-stack", &["--core", core.to_str().unwrap(), "-e", exe.to_str().unwrap()]));
+    fs::remove_file(core).unwrap();
+    // Clones that were undone stay on stacks.
+    whet(&["undo", &pid]).exits(0);
+    fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap_or_default();
+    are_whole(&output("eu-stack", &["-p", &pid]));
+}
+
+#[test]
+fn perf_sees_names_and_stacks() {
+    if !have("perf") {
+        return skip("no perf");
+    }
+    let Some((guest, paths)) = deep() else { return };
+    let data = scratch("perf.data");
+    let file = data.to_str().unwrap();
+    let mut record = Command::new("perf");
+    record.args([
+        "record",
+        "-q",
+        "-e",
+        "cpu-clock",
+        "-F",
+        "199",
+        "--call-graph",
+        "dwarf",
+        "-p",
+        &guest.arg(),
+    ]);
+    record.args(["-o", file, "--", "sleep", "1"]);
+    let answer = run(record);
+    if answer.code != Some(0) {
+        return skip(&format!("perf record does not work here: {}", answer.stderr));
+    }
+    let text = output("perf", &["script", "-F", "ip,sym,dso", "-i", file]);
+    fs::remove_file(data).unwrap();
+    let file = paths.iter().map(|p| format!("({})", p.display())).find(|p| text.contains(p.as_str()));
+    let file = file.unwrap_or_else(|| panic!("no clone of {paths:?} in {text}"));
+    let clones = text.lines().filter(|l| l.contains(&file));
+    assert!(clones.clone().count() > 100 && !clones.clone().any(|l| l.contains("[unknown]")), "{text}");
+    // Every stack with clones goes on to the start of its thread.
+    let stacks = text.split("\n\n").filter(|s| s.contains(&file));
+    let (whole, cut): (Vec<&str>, Vec<&str>) =
+        stacks.partition(|s| ["_start ", "clone3 "].iter().any(|end| s.contains(end)));
+    assert!(whole.len() > 20 && cut.len() * 100 <= whole.len(), "{} whole; {cut:?}", whole.len());
+}
+
+#[test]
+fn gdb_takes_the_file_as_it_is() {
+    if !have("gdb") {
+        return skip("no gdb");
+    }
+    let Some((guest, paths)) = deep() else { return };
+    let maps = fs::read_to_string(format!("/proc/{}/maps", guest.pid())).unwrap();
+    let start = |path: &Path| {
+        let line =
+            maps.lines().find(|l| l.ends_with(path.to_str().unwrap()) && l.contains(" r-xp ")).unwrap();
+        line.split('-').next().unwrap().to_owned()
+    };
+    let mut words = vec!["--batch".to_owned(), "-nx".to_owned(), "-p".to_owned(), guest.arg()];
+    for path in &paths {
+        words.push("-ex".to_owned());
+        words.push(format!("add-symbol-file {} -o 0x{}", path.display(), start(path)));
+    }
+    words.extend(["-ex".to_owned(), "thread apply all bt".to_owned()]);
+    let text = output("gdb", &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let stacks: Vec<&str> = text.split("\nThread ").skip(1).collect();
+    assert_eq!(stacks.len() as u64, THREADS, "{text}");
+    for stack in stacks {
+        assert!(!stack.contains("?? ()") && stack.contains("whet"), "{stack}");
+        assert!([" main", "clone3 ("].iter().any(|end| stack.contains(end)), "{stack}");
+    }
+}
+
+/// Nobody can write to the file, the target keeps no descriptor, and forks and later generations stand.
+#[test]
+fn the_file_is_sealed() {
+    let Some((guest, paths)) = deep() else { return };
+    let files = |pid: i32| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let ours = maps.lines().filter(|l| l.contains(".whet")).map(str::to_owned);
+        ours.collect::<Vec<_>>()
+    };
+    let mapped = files(guest.pid());
+    assert!(mapped.len() == 2 * paths.len() && !mapped.iter().any(|l| l.contains(" rw") || l.contains("wx")));
+    for line in &mapped {
+        let link = format!("/proc/{}/map_files/{}", guest.pid(), line.split(' ').next().unwrap());
+        let error = fs::OpenOptions::new().write(true).open(&link).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{link}");
+    }
+    let open = fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap().flatten();
+    let targets: Vec<_> = open.filter_map(|e| fs::read_link(e.path()).ok()).collect();
+    let odd = targets.iter().find(|t| t.to_string_lossy().contains("socket:") || t.ends_with(".whet"));
+    assert_eq!(odd, None, "{targets:?}");
+    // Another generation has files of its own; the first one's stay.
+    let again = whet(&[&["optimize", &guest.arg(), "--format", "json"], &HOW[..]].concat()).exits(0).json();
+    assert_eq!(again["code_files"]["mapped"], true, "{again}");
+    assert_eq!(files(guest.pid()).len(), 4 * paths.len());
+    assert_eq!(whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json()["identical"], true);
+    whet(&["undo", &guest.arg()]).exits(0);
+    guest.progresses(THREADS);
+    // A copy that is gone harms nothing, and the copies of ended processes are removed with the next.
+    fs::remove_file(&paths[0]).unwrap();
+    let copies: Vec<PathBuf> = again["code_files"]["copies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p.as_str().unwrap().into())
+        .collect();
+    drop(guest);
+    assert!(copies.iter().all(|c| c.exists()));
+    let Some((other, _)) = deep() else { return };
+    assert!(!copies.iter().any(|c| c.exists()), "{copies:?}");
+    drop(other);
+}
