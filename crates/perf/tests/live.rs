@@ -101,7 +101,7 @@ impl Drop for Guest {
 
 /// Returns a sample without branches, which outlives the kernel's buffer.
 fn kept(s: Sample<'_>) -> Sample<'static> {
-    Sample { ip: s.ip, tid: s.tid, time_ns: s.time_ns, branches: Default::default() }
+    Sample { ip: s.ip, pid: s.pid, tid: s.tid, time_ns: s.time_ns, branches: Default::default() }
 }
 
 fn collect(sampler: &mut Sampler, time: Duration) -> Vec<Sample<'static>> {
