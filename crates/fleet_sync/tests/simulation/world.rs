@@ -285,23 +285,26 @@ async fn run(plan: Plan) -> Outcome {
     for task in tasks {
         task.await.unwrap();
     }
-    let taken = taken.lock().unwrap();
-    let honest = (0..plan.hosts).filter(|h| !is_hostile(*h));
-    let waits: Vec<Option<u64>> = honest.map(|h| taken[h]).collect();
-    let harmful = harmful.lock().unwrap();
-    let counts = counts.lock().unwrap();
-    let mut out = Outcome {
-        traffic: *weather.traffic.lock().unwrap(),
+    let bad = harmful.lock().unwrap().digest;
+    let mut out = figures(&plan, &taken.lock().unwrap(), &harmful.lock().unwrap(), *counts.lock().unwrap());
+    out.traffic = *weather.traffic.lock().unwrap();
+    examine(&remote, &keys, bad, &mut out).await;
+    out
+}
+
+/// Counts what became of the honest hosts. `counts`: mergers that were late, and objects that they refused.
+fn figures(plan: &Plan, taken: &[Option<u64>], harmful: &Harmful, counts: (usize, usize)) -> Outcome {
+    let honest = |host: usize| host % 100 >= plan.hostile_percent;
+    let waits: Vec<Option<u64>> = (0..plan.hosts).filter(|h| honest(*h)).map(|h| taken[h]).collect();
+    Outcome {
         never: waits.iter().filter(|w| w.is_none()).count(),
         waits: waits.into_iter().flatten().collect(),
-        harmed: harmful.had.iter().filter(|h| !is_hostile(**h)).count(),
-        still_harmed: harmful.has.iter().filter(|h| !is_hostile(**h)).count(),
+        harmed: harmful.had.iter().filter(|h| honest(**h)).count(),
+        still_harmed: harmful.has.iter().filter(|h| honest(**h)).count(),
         late_mergers: counts.0,
         refused_by_mergers: counts.1,
         ..Outcome::default()
-    };
-    examine(&remote, &keys, harmful.digest, &mut out).await;
-    out
+    }
 }
 
 fn weather_now(begin: Instant) -> impl Fn() -> u64 {
