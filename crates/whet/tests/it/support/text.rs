@@ -9,10 +9,13 @@ pub fn changed_text(pid: i32) -> Vec<String> {
     let mut changed = Vec::new();
     for line in executable(pid) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let Some(path) = words.get(5).filter(|p| p.starts_with('/')) else { continue };
+        if !words.get(5).is_some_and(|p| p.starts_with('/')) {
+            continue;
+        }
         let (start, end) = range(words[0]);
         let offset = u64::from_str_radix(words[2], 16).unwrap();
-        let file = fs::read(path).unwrap();
+        // A file of clones has no path outside its own file system.
+        let file = fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).unwrap();
         // In the last page, the bytes behind the end of the file are zero.
         let wanted = file.into_iter().skip(usize::try_from(offset).unwrap()).chain(std::iter::repeat(0));
         let mut live = vec![0; usize::try_from(end - start).unwrap()];
