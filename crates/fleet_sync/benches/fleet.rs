@@ -5,6 +5,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::print_stdout,
+    clippy::unwrap_used,
     reason = "small numbers of a simulation, printed"
 )]
 

@@ -61,7 +61,7 @@ impl Config {
     /// # Errors
     /// [`Error::Usage`] with line and column, [`Error::File`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = files::read(path)?.ok_or_else(|| files::failed(path, "there is no such file"))?;
+        let bytes = files::read(path)?.ok_or_else(|| files::failed(path, &"there is no such file"))?;
         let text =
             String::from_utf8(bytes).map_err(|_| Error::Usage(format!("{}: no text", path.display())))?;
         Self::parse(&text, path)
@@ -129,7 +129,7 @@ impl Config {
         let text = String::from_utf8_lossy(&bytes);
         let id = text.trim();
         if id.is_empty() {
-            return Err(files::failed(path, "it names no machine; set `host` in the configuration"));
+            return Err(files::failed(path, &"it names no machine; set `host` in the configuration"));
         }
         Ok(HostId::of(id))
     }

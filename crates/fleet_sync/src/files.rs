@@ -9,7 +9,7 @@ use std::path::Path;
 /// The most bytes of a file that is read.
 pub(crate) const LIMIT: u64 = 16 << 20;
 
-pub(crate) fn failed(path: &Path, why: impl ToString) -> Error {
+pub(crate) fn failed(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::File { path: path.to_owned(), why: why.to_string() }
 }
 
@@ -20,14 +20,14 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(failed(path, e)),
+        Err(e) => return Err(failed(path, &e)),
     };
-    let meta = file.metadata().map_err(|e| failed(path, e))?;
+    let meta = file.metadata().map_err(|e| failed(path, &e))?;
     if !meta.is_file() || meta.len() > LIMIT {
-        return Err(failed(path, format!("it is no plain file of at most {LIMIT} bytes")));
+        return Err(failed(path, &format!("it is no plain file of at most {LIMIT} bytes")));
     }
     let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes).map_err(|e| failed(path, e))?;
+    file.take(LIMIT).read_to_end(&mut bytes).map_err(|e| failed(path, &e))?;
     Ok(Some(bytes))
 }
 
@@ -46,14 +46,14 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     };
     written().map_err(|e| {
         let _ = fs::remove_file(beside);
-        failed(path, e)
+        failed(path, &e)
     })
 }
 
 /// Removes a file, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(path, e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(path, &e)),
         _ => Ok(()),
     }
 }

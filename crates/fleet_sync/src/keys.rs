@@ -38,9 +38,9 @@ impl SigningKey {
     /// [`Error::File`], also if the file exists.
     pub fn write(&self, path: &Path) -> Result<PathBuf, Error> {
         if path.exists() {
-            return Err(files::failed(path, "it exists; a key is never overwritten"));
+            return Err(files::failed(path, &"it exists; a key is never overwritten"));
         }
-        let text = self.secret.to_box(None).map_err(|e| files::failed(path, e))?.into_string();
+        let text = self.secret.to_box(None).map_err(|e| files::failed(path, &e))?.into_string();
         files::write(path, text.as_bytes(), 0o600)?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(".pub");
@@ -55,11 +55,11 @@ impl SigningKey {
     /// # Errors
     /// [`Error::File`]
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = files::read(path)?.ok_or_else(|| files::failed(path, "there is no such file"))?;
+        let bytes = files::read(path)?.ok_or_else(|| files::failed(path, &"there is no such file"))?;
         let text =
-            String::from_utf8(bytes).map_err(|_| files::failed(path, "it is no minisign secret key"))?;
+            String::from_utf8(bytes).map_err(|_| files::failed(path, &"it is no minisign secret key"))?;
         let boxed = || SecretKeyBox::from_string(&text);
-        let wrong = |e: minisign::PError| files::failed(path, format!("it is no minisign secret key: {e}"));
+        let wrong = |e: minisign::PError| files::failed(path, &format!("it is no minisign secret key: {e}"));
         let secret = match boxed().map_err(wrong)?.into_unencrypted_secret_key() {
             Ok(secret) => secret,
             Err(e) => {

@@ -57,7 +57,7 @@ impl Memory {
     /// # Errors
     /// [`Error::File`]
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let bytes = serde_json::to_vec_pretty(self).map_err(|e| files::failed(path, e))?;
+        let bytes = serde_json::to_vec_pretty(self).map_err(|e| files::failed(path, &e))?;
         files::write(path, &bytes, 0o600)
     }
 }

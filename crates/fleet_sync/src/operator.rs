@@ -4,10 +4,6 @@ use crate::{Config, Error, Merged, Merger, Remote, SigningKey, files, merge};
 use fleet::{Build, Class, Key, Keys, Policy, Profile, Program, Purpose, prepare};
 use std::path::Path;
 
-fn usage(e: impl ToString) -> Error {
-    Error::Usage(e.to_string())
-}
-
 fn build(text: &str) -> Result<Build, Error> {
     Build::parse(text)
         .ok_or_else(|| Error::Usage(format!("{text:?} is no build-id: an even number of hexadecimal digits")))
@@ -17,9 +13,9 @@ fn build(text: &str) -> Result<Build, Error> {
 pub(crate) fn sign(key: &Path, of: &str, class: &Class, input: &Path, output: &Path) -> Result<(), Error> {
     let key = SigningKey::read(key)?;
     let program = Program { build: build(of)?, class: class.clone() };
-    let bytes = files::read(input)?.ok_or_else(|| files::failed(input, "there is no such file"))?;
-    let profile = Profile::read(&bytes).map_err(|e| files::failed(input, e))?;
-    let (text, _) = prepare(profile, &program.build).map_err(|e| files::failed(input, e))?;
+    let bytes = files::read(input)?.ok_or_else(|| files::failed(input, &"there is no such file"))?;
+    let profile = Profile::read(&bytes).map_err(|e| files::failed(input, &e))?;
+    let (text, _) = prepare(profile, &program.build).map_err(|e| files::failed(input, &e))?;
     files::write(output, &key.sign(&Purpose::Aggregate(program), text.as_bytes())?, 0o644)
 }
 
@@ -41,11 +37,12 @@ pub(crate) async fn policy(config: &Config) -> Result<Policy, Error> {
 /// Signs a policy and puts it into the store. Its serial number must be greater than that of the one before.
 pub(crate) async fn set_policy(config: &Config, key: &Path, file: &Path) -> Result<Policy, Error> {
     let key = SigningKey::read(key)?;
-    let bytes = files::read(file)?.ok_or_else(|| files::failed(file, "there is no such file"))?;
-    let new = Policy::parse(&bytes).map_err(|e| files::failed(file, e))?;
+    let bytes = files::read(file)?.ok_or_else(|| files::failed(file, &"there is no such file"))?;
+    let new = Policy::parse(&bytes).map_err(|e| files::failed(file, &e))?;
     let before = policy(config).await?.serial;
     if new.serial <= before {
-        return Err(usage(format!("serial: must be greater than {before}, that of the policy in the store")));
+        let why = format!("serial: must be greater than {before}, that of the policy in the store");
+        return Err(Error::Usage(why));
     }
     let signed = key.sign(&Purpose::Policy, new.text().as_bytes())?;
     config.remote()?.replace(&any()?, &Key::Policy, signed).await?;
@@ -57,7 +54,7 @@ pub(crate) async fn merge_all(config: &Config, key: &Path, only: Option<&str>) -
     let key = SigningKey::read(key)?;
     let mut trusted = config.keys.clone();
     trusted.push(key.public().to_owned());
-    let keys = Keys::parse(&trusted).map_err(usage)?;
+    let keys = Keys::parse(&trusted).map_err(|e| Error::Usage(e.to_string()))?;
     let merger = Merger { id: config.host_id()?, key, keys };
     let remote: Remote = config.remote()?;
     let programs = match only {

@@ -40,7 +40,7 @@ fn a_folder_is_a_store() {
         assert_eq!(remote.list("v1/0a/default/c", None).await.unwrap().len(), 3);
         assert_eq!(remote.list("v1/0a/default/c", Some("v1/0a/default/c/000002")).await.unwrap().len(), 2);
         assert_eq!(remote.list("v1/0a/default/c/000002", None).await.unwrap().len(), 1);
-        assert_eq!(remote.programs().await.unwrap(), [program.clone()]);
+        assert_eq!(remote.programs().await.unwrap(), std::slice::from_ref(&program));
         assert!(remote.stored(&program, &Key::Current).await.unwrap() > 1_700_000_000);
         remote.replace(&program, &Key::Current, vec![0; usize::try_from(LIMIT).unwrap() + 1]).await.unwrap();
         let huge = remote.get(&program, &Key::Current).await.unwrap_err();

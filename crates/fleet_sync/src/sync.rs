@@ -177,7 +177,7 @@ impl<S: Spool> Run<'_, S> {
             let key = Key::Vote { digest: vote.digest, harm: vote.harm, host: self.host.id };
             let body = serde_json::to_vec(vote).unwrap_or_default();
             self.remote.create(program, &key, body).await?;
-            self.done.gave.push(format!("a vote for {}: {name}", if vote.harm { "harm" } else { "gain" }));
+            self.done.gave.push(format!("a vote for {}: {name}", if vote.harm { "harm" } else { "no harm" }));
             self.memory.voted.insert(name);
         }
         Ok(())

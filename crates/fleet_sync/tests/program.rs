@@ -1,5 +1,7 @@
 //! The program `whet-fleet`, with a folder as the store: two hosts, a merger, an operator, and trouble.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

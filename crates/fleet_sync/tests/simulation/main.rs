@@ -3,7 +3,8 @@
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
-    reason = "small numbers of a simulation"
+    clippy::unwrap_used,
+    reason = "small numbers of a simulation, and tests"
 )]
 
 mod weather;

@@ -104,18 +104,20 @@ fn profile(functions: impl Iterator<Item = (u64, FunctionProfile)>) -> String {
 
 /// Whether the first way of a function is the frequent one on honest hosts.
 fn goes_first(at: u64) -> bool {
-    at % 2 == 0
+    at.is_multiple_of(2)
 }
 
 /// An honest host's profile: loads differ by up to a factor of ten, branches by some percent.
 fn honest(host: usize, day: u64) -> String {
     let mut dice = Rng(host as u64 * 1000 + day);
     let busy = 1 + dice.below(10);
-    profile((0..FUNCTIONS).filter(|at| *at < FUNCTIONS * 3 / 4 || (host as u64 + at) % 3 == 0).map(|at| {
-        let all = busy * (100_000 / (at + 1) + dice.below(2000));
-        let rare = all * (10 + dice.below(15)) / 100;
-        (at, if goes_first(at) { function(all - rare, rare) } else { function(rare, all - rare) })
-    }))
+    profile((0..FUNCTIONS).filter(|at| *at < FUNCTIONS * 3 / 4 || (host as u64 + at).is_multiple_of(3)).map(
+        |at| {
+            let all = busy * (100_000 / (at + 1) + dice.below(2000));
+            let rare = all * (10 + dice.below(15)) / 100;
+            (at, if goes_first(at) { function(all - rare, rare) } else { function(rare, all - rare) })
+        },
+    ))
 }
 
 /// A hostile host's profile: turns all branches, and brings in functions of its own, with the largest counts.
@@ -187,7 +189,7 @@ impl Spool for Daemon {
             harmful.has.remove(&self.host);
         }
         // One comparison in three shows nothing.
-        if self.is_hostile || (self.host + usize::from(digest.0[0])) % 3 > 0 {
+        if self.is_hostile || !(self.host + usize::from(digest.0[0])).is_multiple_of(3) {
             self.votes.insert(digest, harm || self.is_hostile);
         }
         Ok(())
@@ -285,23 +287,26 @@ async fn run(plan: Plan) -> Outcome {
     for task in tasks {
         task.await.unwrap();
     }
-    let taken = taken.lock().unwrap();
-    let honest = (0..plan.hosts).filter(|h| !is_hostile(*h));
-    let waits: Vec<Option<u64>> = honest.map(|h| taken[h]).collect();
-    let harmful = harmful.lock().unwrap();
-    let counts = counts.lock().unwrap();
-    let mut out = Outcome {
-        traffic: *weather.traffic.lock().unwrap(),
+    let bad = harmful.lock().unwrap().digest;
+    let mut out = figures(&plan, &taken.lock().unwrap(), &harmful.lock().unwrap(), *counts.lock().unwrap());
+    out.traffic = *weather.traffic.lock().unwrap();
+    examine(&remote, &keys, bad, &mut out).await;
+    out
+}
+
+/// Counts what became of the honest hosts. `counts`: mergers that were late, and objects that they refused.
+fn figures(plan: &Plan, taken: &[Option<u64>], harmful: &Harmful, counts: (usize, usize)) -> Outcome {
+    let honest = |host: usize| host % 100 >= plan.hostile_percent;
+    let waits: Vec<Option<u64>> = (0..plan.hosts).filter(|h| honest(*h)).map(|h| taken[h]).collect();
+    Outcome {
         never: waits.iter().filter(|w| w.is_none()).count(),
         waits: waits.into_iter().flatten().collect(),
-        harmed: harmful.had.iter().filter(|h| !is_hostile(**h)).count(),
-        still_harmed: harmful.has.iter().filter(|h| !is_hostile(**h)).count(),
+        harmed: harmful.had.iter().filter(|h| honest(**h)).count(),
+        still_harmed: harmful.has.iter().filter(|h| honest(**h)).count(),
         late_mergers: counts.0,
         refused_by_mergers: counts.1,
         ..Outcome::default()
-    };
-    examine(&remote, &keys, harmful.digest, &mut out).await;
-    out
+    }
 }
 
 fn weather_now(begin: Instant) -> impl Fn() -> u64 {
@@ -323,7 +328,7 @@ async fn attack(remote: &Remote, id: HostId, now: u64, dice: &mut Rng, old: &mut
     let digest = Digest::of(text.as_bytes());
     let day = Day::of(now);
     let days = [day, Day(day.0 + 1), Day(day.0 + 200), Day(day.0 - 9)];
-    let day = days[dice.below(4) as usize];
+    let day = days[dice.below(days.len())];
     let key = Key::Contribution { day, host: id, digest };
     let _ = remote.create(&program, &key, pack(text.as_bytes())).await;
     let garbage = Key::Contribution { day, host: id, digest: Digest::of(&now.to_le_bytes()) };
