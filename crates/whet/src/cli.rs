@@ -13,7 +13,7 @@ Examples:
   whet start                          the daemon: keeps CPU-hungry servers optimized
   whet status                         what is optimized on this host
   whet optimize --family $(head -1 postmaster.pid)
-                                      a server of many processes: PostgreSQL, php-fpm, apache
+                                      a server that forks its processes, such as PostgreSQL
   whet undo $(pidof mariadbd)         remove all redirects (milliseconds)
   whet verify $(pidof mariadbd)       check that only the journal's changes are in its code
   whet measure $(pidof mariadbd)      what it gains under its present load
