@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Benchmarks of MySQL-family servers with and without whet: tables, plots, raw data.
+/// Benchmarks of servers and interpreters with and without whet: tables, plots, raw data.
 #[derive(Parser, Debug)]
 #[command(
     name = "whet-lab",

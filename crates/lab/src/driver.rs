@@ -18,13 +18,38 @@ use std::time::{Duration, Instant};
 /// Percentiles that are recorded.
 const KEPT: [f64; 12] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.99, 100.0];
 
+/// Why a request failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// For reasons of the data: the worker goes on with a new request.
+    Data,
+    /// For any other reason, which ends the load.
+    Broken(String),
+}
+
+impl From<mysql::Error> for Failure {
+    /// Deadlock, lock wait timeout and a record changed since the snapshot come from the data.
+    fn from(e: mysql::Error) -> Self {
+        match e {
+            mysql::Error::MySqlError(m) if [1213, 1205, 1020].contains(&m.code) => Self::Data,
+            e => Self::Broken(e.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Self {
+        Self::Broken(e.to_string())
+    }
+}
+
 /// One client of the load.
 pub trait Worker: Send + 'static {
     /// Does one request and returns the index of its kind.
     ///
     /// # Errors
     /// The server's error.
-    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, mysql::Error>;
+    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, Failure>;
 }
 
 /// Latencies in microseconds: by side and kind, and of the time since the last report (`fresh`).
@@ -90,7 +115,7 @@ impl Driver {
         Self { shared, times, kinds, threads, last_told: Instant::now() }
     }
 
-    /// Returns how many requests failed for the reasons of [`is_retried`]. None of them is sent again: the
+    /// Returns how many requests failed for reasons of the data. None of them is sent again: the
     /// worker goes on with a new request.
     pub fn retried(&self) -> u64 {
         self.shared.retried.load(Ordering::Relaxed)
@@ -162,22 +187,16 @@ fn work<W: Worker>(
                     let _ = h.record(micros);
                 }
             }
-            Err(e) if is_retried(&e) => {
+            Err(Failure::Data) => {
                 shared.retried.fetch_add(1, Ordering::Relaxed);
             }
-            Err(e) => {
+            Err(Failure::Broken(why)) => {
                 let mut failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert_with(|| e.to_string());
+                failed.get_or_insert(why);
                 return;
             }
         }
     }
-}
-
-/// Returns whether an error comes from the data, not from the server: deadlock, lock wait timeout, record
-/// changed since the snapshot.
-fn is_retried(e: &mysql::Error) -> bool {
-    matches!(e, mysql::Error::MySqlError(m) if [1213, 1205, 1020].contains(&m.code))
 }
 
 /// Waits until `moment`. Returns false if the driver stops first.
@@ -255,7 +274,7 @@ mod tests {
 
     struct Slow(bool);
     impl Worker for Slow {
-        fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+        fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, Failure> {
             // The first request stalls for 200 ms.
             if std::mem::take(&mut self.0) {
                 std::thread::sleep(Duration::from_millis(200));
@@ -266,7 +285,7 @@ mod tests {
 
     struct Panics;
     impl Worker for Panics {
-        fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+        fn request(&mut self, _: &mut Pcg64Mcg) -> Result<usize, Failure> {
             panic!("on purpose");
         }
     }

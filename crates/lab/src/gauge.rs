@@ -4,14 +4,15 @@ use crate::db::Db;
 use crate::error::Error;
 use crate::procfs::{self, CpuTimes};
 use crate::record::{Side, Window};
-use crate::server::Server;
+use crate::target::Target;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// A session that reads the counters of one server.
 #[derive(Debug)]
 pub struct Gauge {
-    db: Db,
+    /// `None` for a server whose load counts its work.
+    db: Option<Db>,
     pid: Option<i32>,
     /// Statements of this session so far. The server counts them as well.
     own: u64,
@@ -35,8 +36,8 @@ impl Gauge {
     ///
     /// # Errors
     /// An error if the server refuses the session.
-    pub fn new(server: &Server) -> Result<Self, Error> {
-        Ok(Self { db: server.address.connect()?, pid: server.pid, own: 0 })
+    pub fn new(server: &dyn Target) -> Result<Self, Error> {
+        Ok(Self { db: server.counters()?, pid: server.pid(), own: 0 })
     }
 
     /// Reads all counters, as close to one moment as possible.
@@ -49,7 +50,7 @@ impl Gauge {
         let (before, cpu_before) = (Instant::now(), self.cpu());
         // The server counts this statement before it answers it.
         self.own += 1;
-        let queries = self.db.status("Questions")?.saturating_sub(self.own);
+        let queries = self.count("Questions")?.saturating_sub(self.own);
         let (after, cpu_after) = (Instant::now(), self.cpu());
         // The answer belongs to a moment between the two.
         Ok(Reading {
@@ -72,7 +73,11 @@ impl Gauge {
     /// An error if the server does not answer.
     pub fn flushed(&mut self) -> Result<u64, Error> {
         self.own += 1;
-        self.db.status("Innodb_buffer_pool_pages_flushed")
+        self.count("Innodb_buffer_pool_pages_flushed")
+    }
+
+    fn count(&mut self, name: &str) -> Result<u64, Error> {
+        self.db.as_mut().map_or(Ok(0), |db| db.status(name))
     }
 }
 

@@ -7,12 +7,14 @@ use crate::error::Error;
 use crate::folder::Folder;
 use crate::guard;
 use crate::machine::{self, Machine, Placement, Topology, Wanted};
-use crate::options::{Common, rows_that_fit};
+use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::record::{Event, Place, Step};
 use crate::server::{Home, Server, Settings, Source};
+use crate::service::{Recipe, Service};
 use crate::sysbench::Sysbench;
+use crate::target::Target;
 use crate::whet::{Sides, Whet};
 use std::fs;
 use std::path::PathBuf;
@@ -32,8 +34,6 @@ pub struct Lab {
     pub placement: Placement,
     /// The seed of everything random.
     pub seed: u64,
-    /// The options that all scenarios have.
-    pub common: Common,
     /// whet, or `None` for an A/A control.
     pub whet: Option<Whet>,
     /// Shows progress to the user.
@@ -58,9 +58,9 @@ impl Lab {
     ///
     /// # Errors
     /// [`Error::Missing`] if sysbench is not installed.
-    pub fn sysbench(&self, tables: usize, rows: Option<u64>) -> Result<Sysbench, Error> {
-        let binary = Sysbench::locate(self.common.sysbench.as_deref())?;
-        let pool = self.common.buffer_pool_mib(self.machine.memory_mib);
+    pub fn sysbench(&self, database: &Database, tables: usize, rows: Option<u64>) -> Result<Sysbench, Error> {
+        let binary = Sysbench::locate(database.sysbench.as_deref())?;
+        let pool = database.buffer_pool_mib(self.machine.memory_mib);
         let rows = rows.unwrap_or_else(|| rows_that_fit(pool, tables));
         Ok(Sysbench::new(&binary, &self.commands, self.folder.path(), tables, rows))
     }
@@ -80,6 +80,7 @@ impl Lab {
     /// The first error of a setup or of `work`.
     pub fn each_home(
         &mut self,
+        database: &Database,
         settings: &Settings,
         mut work: impl FnMut(&mut Self, &Home, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -87,12 +88,12 @@ impl Lab {
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Servers change to their data folder, so a relative path would be wrong there.
         let at = |d: &PathBuf| std::path::absolute(d).unwrap_or_else(|_| d.clone());
-        let places = self.common.places();
+        let places = database.places();
         for place in &places {
             // A place that the host does not have is reported before hours are spent on the others.
             self.settle(place)?;
         }
-        let sources = self.common.sources();
+        let sources = database.sources();
         // All named servers are fetched first, so that a missing server is reported before hours are spent on
         // the others.
         for source in &sources {
@@ -106,7 +107,7 @@ impl Lab {
             let mut named = None;
             for place in &places {
                 self.settle(place)?;
-                let folder = match (&place.storage, self.common.datadir.as_slice()) {
+                let folder = match (&place.storage, database.datadir.as_slice()) {
                     (Some(folder), _) => Some(PathBuf::from(folder)),
                     (None, folders) => folders.first().cloned(),
                 };
@@ -150,16 +151,36 @@ impl Lab {
         }
     }
 
+    /// Starts a program in each place, on the server's CPUs, and runs `work` on it.
+    ///
+    /// # Errors
+    /// The first error of a start or of `work`.
+    pub fn each_service(
+        &mut self,
+        common: &Common,
+        recipe: &Recipe,
+        mut work: impl FnMut(&mut Self, &mut Service, &Place) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for place in common.places() {
+            self.settle(&place)?;
+            self.progress.doing("starting the server");
+            let folder = self.folder.path().to_owned();
+            let mut service = Service::start(&self.commands, recipe, &folder, &self.placement.server)?;
+            work(self, &mut service, &place)?;
+        }
+        Ok(())
+    }
+
     /// Runs one step, unless an earlier run has finished it. `work` returns how many queries were retried.
     ///
     /// # Errors
     /// The error of `work`, or [`Error::ServerGone`] if the server has ended. Errors of the folder and the
     /// log.
-    pub fn step(
+    pub fn step<T: Target>(
         &mut self,
         step: &Step,
-        server: &mut Server,
-        work: impl FnOnce(&mut Self, &Server) -> Result<u64, Error>,
+        server: &mut T,
+        work: impl FnOnce(&mut Self, &T) -> Result<u64, Error>,
     ) -> Result<(), Error> {
         if self.folder.has(step) {
             self.progress.end(true);
@@ -168,7 +189,7 @@ impl Lab {
         self.progress.begin(&step.to_string());
         let begin = Event::Begin {
             at: clock::now(),
-            server_version: server.version.clone(),
+            server_version: server.version().to_owned(),
             exe: server.exe(),
             placement: self.placement.clone(),
         };

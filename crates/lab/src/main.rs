@@ -1,4 +1,4 @@
-//! whet-lab: benchmarks of MySQL-family servers, with and without whet.
+//! whet-lab: benchmarks of servers and interpreters, with and without whet.
 //!
 //! The lab uses whet through its command line alone. Standard error carries progress and errors. Standard
 //! output carries the result: the path of a report, or a comparison. `whet-lab --help` lists the exit codes.
@@ -27,10 +27,12 @@ mod record;
 mod report;
 mod scenario;
 mod server;
+mod service;
 mod start;
 mod stats;
 mod steady;
 mod sysbench;
+mod target;
 mod tpcc;
 mod tpch;
 mod whet;

@@ -11,6 +11,46 @@ use std::time::Duration;
 /// Options of every scenario.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Common {
+    /// The whet program (default: the one beside the lab, otherwise the one in PATH).
+    #[arg(long, value_name = "PATH")]
+    pub whet: Option<PathBuf>,
+    /// A/A control: both sides are the unchanged server. The difference found is the error of the method on this
+    /// machine.
+    #[arg(long)]
+    pub null: bool,
+    /// The number of A/A pairs of windows in each step: nothing is changed between their halves (default: a quarter of
+    /// the pairs, at least 1). A run without enough of them, or in which they differ, is not to be published.
+    #[arg(long, value_name = "N")]
+    #[serde(default)]
+    pub control: Option<usize>,
+    /// The run's folder (default: lab-runs/SCENARIO-TIME).
+    #[arg(long, value_name = "FOLDER")]
+    #[serde(skip)]
+    pub out: Option<PathBuf>,
+    /// The seed of the windows' order, the loads and the bootstrap (default: random, recorded with the data).
+    #[arg(long)]
+    #[serde(skip)]
+    pub seed: Option<u64>,
+    /// The longest wait for a steady load. Seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    pub warm_up: f64,
+    /// How long whet samples. Seconds (default: that of whet).
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub sampling: Option<f64>,
+    /// Whether the server uses both hardware threads of its cores; each value is measured. Default: as the host is.
+    #[arg(long, value_delimiter = ',', value_name = "on,off", value_parser = on_off, action = clap::ArgAction::Append)]
+    #[serde(default)]
+    pub smt: Vec<bool>,
+    /// The numbers of sockets for the server; each is measured. The clients get the other sockets. Of all sockets
+    /// together, server and clients get half of the cores each.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
+    #[serde(default)]
+    pub sockets: Vec<usize>,
+}
+
+/// Options of the scenarios that measure a database of the MySQL family.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Database {
     /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It
     /// is downloaded if it is missing. Several servers, by any of the options, are measured one after the
     /// other and shown side by side. Default: Debian's mariadbd.
@@ -37,47 +77,45 @@ pub struct Common {
     /// The buffer pool of private servers in MiB (default: an eighth of the memory).
     #[arg(long, value_name = "MIB")]
     pub buffer_pool: Option<u64>,
-    /// Whether the server uses both hardware threads of its cores; each value is measured. Default: as the host is.
-    #[arg(long, value_delimiter = ',', value_name = "on,off", value_parser = on_off, action = clap::ArgAction::Append)]
-    #[serde(default)]
-    pub smt: Vec<bool>,
-    /// The numbers of sockets for the server; each is measured. The clients get the other sockets. Of all sockets
-    /// together, server and clients get half of the cores each.
-    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
-    #[serde(default)]
-    pub sockets: Vec<usize>,
-    /// The whet program (default: the one beside the lab, otherwise the one in PATH).
-    #[arg(long, value_name = "PATH")]
-    pub whet: Option<PathBuf>,
-    /// A/A control: both sides are the unchanged server. The difference found is the error of the method on this
-    /// machine.
-    #[arg(long)]
-    pub null: bool,
-    /// The number of A/A pairs of windows in each step: nothing is changed between their halves (default: a quarter of
-    /// the pairs, at least 1). A run without enough of them, or in which they differ, is not to be published.
-    #[arg(long, value_name = "N")]
-    #[serde(default)]
-    pub control: Option<usize>,
     /// The sysbench program.
     #[arg(long, value_name = "PATH")]
     pub sysbench: Option<PathBuf>,
-    /// The run's folder (default: lab-runs/SCENARIO-TIME).
-    #[arg(long, value_name = "FOLDER")]
-    #[serde(skip)]
-    pub out: Option<PathBuf>,
-    /// The seed of the windows' order, the loads and the bootstrap (default: random, recorded with the data).
-    #[arg(long)]
-    #[serde(skip)]
-    pub seed: Option<u64>,
-    /// The longest wait for a steady load. Seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
-    pub warm_up: f64,
-    /// How long whet samples. Seconds (default: that of whet).
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub sampling: Option<f64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: Common,
 }
 
 impl Common {
+    /// Returns the CPUs that are compared, as places.
+    pub fn places(&self) -> Vec<Place> {
+        let of =
+            |smt| each(&self.sockets).into_iter().map(move |sockets| Place { storage: None, smt, sockets });
+        each(&self.smt).into_iter().flat_map(of).collect()
+    }
+
+    /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
+    /// its pairs are.
+    pub fn control_pairs(&self, pairs: usize) -> usize {
+        if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
+    }
+
+    /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
+    /// seconds after the change of sides. `each_second`: whether the figures of each second are recorded as
+    /// well.
+    pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
+        Plan {
+            pairs,
+            control: self.control_pairs(pairs),
+            window: Duration::from_secs_f64(window),
+            settle: Duration::from_secs_f64(settle),
+            each_second,
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            sampling: self.sampling,
+        }
+    }
+}
+
+impl Database {
     /// Returns the servers to measure, in order: by name, by program, running ones. Debian's if none is
     /// given.
     pub fn sources(&self) -> Vec<Source> {
@@ -92,15 +130,11 @@ impl Common {
     pub fn places(&self) -> Vec<Place> {
         let storages: Vec<Option<String>> =
             each(&self.datadir).into_iter().map(|d| d.map(|d| d.display().to_string())).collect();
-        let mut places = Vec::new();
-        for storage in &storages {
-            for smt in each(&self.smt) {
-                for sockets in each(&self.sockets) {
-                    places.push(Place { storage: storage.clone(), smt, sockets });
-                }
-            }
-        }
-        places
+        let on = |storage: &Option<String>| {
+            let storage = storage.clone();
+            self.common.places().into_iter().map(move |p| Place { storage: storage.clone(), ..p })
+        };
+        storages.iter().flat_map(on).collect()
     }
 
     /// Returns how many times each point is measured: servers times places.
@@ -124,27 +158,6 @@ impl Common {
     /// MiB.
     pub fn buffer_pool_mib(&self, memory_mib: u64) -> u64 {
         self.buffer_pool.unwrap_or((memory_mib / 8).clamp(128, 16_384))
-    }
-
-    /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
-    /// its pairs are.
-    pub fn control_pairs(&self, pairs: usize) -> usize {
-        if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
-    }
-
-    /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
-    /// seconds after the change of sides. `each_second`: whether the figures of each second are recorded as
-    /// well.
-    pub fn plan(&self, pairs: usize, window: f64, settle: f64, each_second: bool) -> Plan {
-        Plan {
-            pairs,
-            control: self.control_pairs(pairs),
-            window: Duration::from_secs_f64(window),
-            settle: Duration::from_secs_f64(settle),
-            each_second,
-            warm_up: Duration::from_secs_f64(self.warm_up),
-            sampling: self.sampling,
-        }
     }
 
     /// Returns the options without passwords, as the run's folder may record them.

@@ -294,12 +294,6 @@ impl Server {
         }
         e
     }
-
-    /// Returns the path of its program.
-    pub fn exe(&self) -> String {
-        let link = self.pid.and_then(|p| fs::read_link(format!("/proc/{p}/exe")).ok());
-        link.map_or_else(|| "on another host".to_owned(), |p| p.display().to_string())
-    }
 }
 
 impl Drop for Server {

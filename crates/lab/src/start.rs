@@ -47,14 +47,16 @@ pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
         let run = Run::read(path)?;
         let mut scenario = run.head.scenario.clone();
         if !dsn.is_empty() {
-            if dsn.len() != scenario.common().dsn.len() {
+            let recorded = scenario.database().map_or(0, |d| d.dsn.len());
+            if dsn.len() != recorded {
                 return Err(Error::Usage(format!(
-                    "the run has {} addresses, given are {}",
-                    scenario.common().dsn.len(),
+                    "the run has {recorded} addresses, given are {}",
                     dsn.len()
                 )));
             }
-            scenario.common_mut().dsn = dsn.to_vec();
+            if let Some(database) = scenario.database_mut() {
+                database.dsn = dsn.to_vec();
+            }
         }
         let folder = Folder::reopen(&run)?;
         let commands = Commands::new(path, interrupt.clone())?;
@@ -75,8 +77,12 @@ fn create(
     // Missing programs are reported before anything is created.
     let whet =
         if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
-    let sysbench = scenario.needs_sysbench().then(|| Sysbench::locate(scenario.common().sysbench.as_deref()));
-    let sysbench = sysbench.transpose()?;
+    for recipe in scenario.recipes()? {
+        recipe.locate()?;
+    }
+    let database = scenario.database();
+    let sysbench = database.filter(|_| scenario.needs_sysbench());
+    let sysbench = sysbench.map(|d| Sysbench::locate(d.sysbench.as_deref())).transpose()?;
     fs::create_dir_all(path).map_err(Error::file(path))?;
     let path = path.canonicalize().map_err(Error::file(path))?;
     if path.join("run.json").exists() {
@@ -92,14 +98,16 @@ fn create(
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
     let mut kept = scenario.clone();
-    *kept.common_mut() = scenario.common().without_passwords();
+    if let Some(database) = kept.database_mut() {
+        *database = database.without_passwords();
+    }
     kept.common_mut().whet = whet;
     let drawn = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |d| u64::from(d.subsec_nanos()) ^ (d.as_secs() << 20))
     };
     let mut folders = vec![path.as_path()];
-    folders.extend(scenario.common().datadir.iter().map(PathBuf::as_path));
+    folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),
@@ -122,7 +130,6 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
         machine: head.machine.clone(),
         placement: Placement::default(),
         seed: head.seed,
-        common: scenario.common().clone(),
         whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &commands)),
         commands,
         progress: Progress::new(scenario.steps(&topology)),

@@ -9,9 +9,9 @@ use crate::events::{self, Counting};
 use crate::gauge::{Gauge, Reading};
 use crate::lab::Lab;
 use crate::record::{Event, Second, Side, Step};
-use crate::server::Server;
 use crate::stats;
 use crate::steady;
+use crate::target::Target;
 use crate::whet::Sides;
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -78,7 +78,7 @@ pub struct Measuring<'a> {
     /// The step.
     pub step: &'a Step,
     /// The server.
-    pub server: &'a Server,
+    pub server: &'a dyn Target,
     /// The side that the server is on, and how to change it.
     pub sides: &'a mut Sides,
     /// How long and how often to measure.
@@ -97,7 +97,7 @@ impl<'a> Measuring<'a> {
     pub fn new(
         lab: &'a mut Lab,
         step: &'a Step,
-        server: &'a Server,
+        server: &'a dyn Target,
         sides: &'a mut Sides,
         plan: Plan,
     ) -> Result<Self, Error> {
@@ -165,7 +165,7 @@ impl<'a> Measuring<'a> {
             self.flushed = Some(self.gauge.flushed()?);
         }
         load.side(Some(side).filter(|_| !pair.control));
-        let counting = match self.server.pid.filter(|_| self.lab.machine.pmu) {
+        let counting = match self.server.pid().filter(|_| self.lab.machine.pmu) {
             Some(pid) => {
                 let table = events::table(&self.lab.machine.identity);
                 Counting::begin(&self.lab.commands, pid, self.plan.window, table)?

@@ -2,10 +2,10 @@
 //! clones.
 
 use crate::db::Address;
-use crate::driver::{Driver, Worker};
+use crate::driver::{Driver, Failure, Worker};
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, seconds, some};
+use crate::options::{Database, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::whet::Sides;
@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct FixedRate {
     #[command(flatten)]
-    pub common: Common,
+    #[serde(rename = "common")]
+    pub database: Database,
     /// The rate of requests per second (default: half the server's rate at full speed).
     #[arg(long)]
     pub rate: Option<f64>,
@@ -66,7 +67,7 @@ impl PointSelect {
 }
 
 impl Worker for PointSelect {
-    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, Failure> {
         let table = rng.random_range(0..self.statements.len());
         let key = rng.random_range(1..=self.rows);
         if let Some(statement) = self.statements.get(table) {
@@ -83,9 +84,9 @@ impl FixedRate {
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
-        let sysbench = lab.sysbench(self.tables, self.rows)?;
-        let settings = self.common.settings(memory, self.threads, false);
-        lab.each_home(&settings, |lab, home, place| {
+        let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
+        let settings = self.database.settings(memory, self.threads, false);
+        lab.each_home(&self.database, &settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
@@ -120,7 +121,7 @@ impl FixedRate {
             }
         };
         lab.folder.add(step, Event::Rate { per_second: rate, of })?;
-        let plan = self.common.plan(self.pairs, self.window, self.settle, false);
+        let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
         let mut load = drive(lab.seed, Some(rate))?;
         Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
         for latency in load.latencies() {
@@ -134,7 +135,7 @@ impl FixedRate {
     fn full_rate(&self, lab: &Lab, load: &mut Driver) -> Result<f64, Error> {
         lab.commands.interrupt.sleep(Duration::from_secs(1))?;
         let (begin, before) = (Instant::now(), load.work().unwrap_or(0));
-        let time = Duration::from_secs_f64(self.common.warm_up.min(3.0));
+        let time = Duration::from_secs_f64(self.database.common.warm_up.min(3.0));
         lab.commands.interrupt.sleep(time)?;
         load.check()?;
         let done = load.work().unwrap_or(0).saturating_sub(before);

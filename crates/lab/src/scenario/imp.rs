@@ -1,14 +1,18 @@
 //! The list of scenarios, and what they have in common.
 
 use super::fixed_rate::FixedRate;
+use super::interpreters::Interpreters;
+use super::key_value::KeyValue;
 use super::oltp_rw::OltpRw;
 use super::scaling::Scaling;
 use super::stalls::Stalls;
 use super::tpcc::Tpcc;
+use super::web::Web;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::machine::{Topology, Wanted, place};
-use crate::options::Common;
+use crate::options::{Common, Database};
+use crate::service::{Protocol, Recipe, interpreter, key_value, nginx};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +46,20 @@ pub enum Scenario {
         after_help = "No keying and thinking times, so results are not tpmC.\n\nExamples:\n  whet-lab tpcc\n  whet-lab tpcc --server mariadb-10.1 --server mariadb-10.2\n  whet-lab tpcc --warehouses 20 --threads 32 --server-binary /opt/a/bin/mysqld --server-binary /opt/b/bin/mysqld"
     )]
     Tpcc(Tpcc),
+    /// Redis: reads and writes of random keys.
+    #[command(after_help = "Examples:\n  whet-lab redis\n  whet-lab redis --threads 1,8,32 --writes 50")]
+    Redis(KeyValue),
+    /// memcached: reads and writes of random keys.
+    #[command(after_help = "Examples:\n  whet-lab memcached\n  whet-lab memcached --threads 8 --bytes 1000")]
+    Memcached(KeyValue),
+    /// nginx: small files over kept connections.
+    #[command(after_help = "Examples:\n  whet-lab web\n  whet-lab web --threads 1,8,32 --bytes 4000")]
+    Web(Web),
+    /// CPython, Ruby and PHP: fixed units of work, one after the other.
+    #[command(
+        after_help = "Examples:\n  whet-lab interpreters\n  whet-lab interpreters --languages ruby --pairs 40"
+    )]
+    Interpreters(Interpreters),
 }
 
 impl Scenario {
@@ -53,28 +71,80 @@ impl Scenario {
             Self::OltpRw(_) => "oltp-rw",
             Self::FixedRate(_) => "fixed-rate",
             Self::Tpcc(_) => "tpcc",
+            Self::Redis(_) => "redis",
+            Self::Memcached(_) => "memcached",
+            Self::Web(_) => "web",
+            Self::Interpreters(_) => "interpreters",
         }
     }
 
     /// Returns the options that all scenarios share.
     pub fn common(&self) -> &Common {
         match self {
-            Self::Stalls(s) => &s.common,
-            Self::Scaling(s) => &s.common,
-            Self::OltpRw(s) => &s.common,
-            Self::FixedRate(s) => &s.common,
-            Self::Tpcc(s) => &s.common,
+            Self::Stalls(s) => &s.database.common,
+            Self::Scaling(s) => &s.database.common,
+            Self::OltpRw(s) => &s.database.common,
+            Self::FixedRate(s) => &s.database.common,
+            Self::Tpcc(s) => &s.database.common,
+            Self::Redis(s) | Self::Memcached(s) => &s.common,
+            Self::Web(s) => &s.common,
+            Self::Interpreters(s) => &s.common,
         }
     }
 
     /// Same as [`Self::common`], mutable.
     pub fn common_mut(&mut self) -> &mut Common {
         match self {
-            Self::Stalls(s) => &mut s.common,
-            Self::Scaling(s) => &mut s.common,
-            Self::OltpRw(s) => &mut s.common,
-            Self::FixedRate(s) => &mut s.common,
-            Self::Tpcc(s) => &mut s.common,
+            Self::Stalls(s) => &mut s.database.common,
+            Self::Scaling(s) => &mut s.database.common,
+            Self::OltpRw(s) => &mut s.database.common,
+            Self::FixedRate(s) => &mut s.database.common,
+            Self::Tpcc(s) => &mut s.database.common,
+            Self::Redis(s) | Self::Memcached(s) => &mut s.common,
+            Self::Web(s) => &mut s.common,
+            Self::Interpreters(s) => &mut s.common,
+        }
+    }
+
+    /// Returns the options of a database. `None` if the scenario measures none.
+    pub fn database(&self) -> Option<&Database> {
+        match self {
+            Self::Stalls(s) => Some(&s.database),
+            Self::Scaling(s) => Some(&s.database),
+            Self::OltpRw(s) => Some(&s.database),
+            Self::FixedRate(s) => Some(&s.database),
+            Self::Tpcc(s) => Some(&s.database),
+            Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => None,
+        }
+    }
+
+    /// Same as [`Self::database`], mutable.
+    pub fn database_mut(&mut self) -> Option<&mut Database> {
+        match self {
+            Self::Stalls(s) => Some(&mut s.database),
+            Self::Scaling(s) => Some(&mut s.database),
+            Self::OltpRw(s) => Some(&mut s.database),
+            Self::FixedRate(s) => Some(&mut s.database),
+            Self::Tpcc(s) => Some(&mut s.database),
+            Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => None,
+        }
+    }
+
+    /// Returns the recipes of the programs that a scenario without a database starts.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a language has no interpreter.
+    pub fn recipes(&self) -> Result<Vec<Recipe>, Error> {
+        match self {
+            Self::Redis(_) => Ok(vec![key_value(Protocol::Redis)]),
+            Self::Memcached(_) => Ok(vec![key_value(Protocol::Memcached)]),
+            Self::Web(_) => Ok(vec![nginx()]),
+            Self::Interpreters(s) => {
+                s.languages.iter().map(|l| interpreter(l).map_err(Error::Usage)).collect()
+            }
+            Self::Stalls(_) | Self::Scaling(_) | Self::OltpRw(_) | Self::FixedRate(_) | Self::Tpcc(_) => {
+                Ok(Vec::new())
+            }
         }
     }
 
@@ -87,7 +157,8 @@ impl Scenario {
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Stalls(_) | Self::OltpRw(_) | Self::Scaling(_) => "queries",
-            Self::FixedRate(_) => "requests",
+            Self::FixedRate(_) | Self::Redis(_) | Self::Memcached(_) | Self::Web(_) => "requests",
+            Self::Interpreters(_) => "units",
             Self::Tpcc(_) => "transactions",
         }
     }
@@ -95,13 +166,17 @@ impl Scenario {
     /// Returns the number of steps on a host.
     pub fn steps(&self, topology: &Topology) -> usize {
         let server = place(topology, Wanted::default()).map_or(1, |p| p.server.len());
-        self.common().homes()
+        let homes = self.database().map_or_else(|| self.common().places().len(), Database::homes);
+        homes
             * match self {
                 Self::Stalls(s) => s.tests.len() * s.threads.len(),
                 Self::Scaling(s) => s.steps(server),
                 Self::OltpRw(s) => s.threads.len(),
                 Self::FixedRate(_) => 1,
                 Self::Tpcc(s) => s.threads.len(),
+                Self::Redis(s) | Self::Memcached(s) => s.threads.len(),
+                Self::Web(s) => s.threads.len(),
+                Self::Interpreters(s) => s.languages.len(),
             }
     }
 
@@ -116,6 +191,10 @@ impl Scenario {
             Self::OltpRw(s) => s.run(lab),
             Self::FixedRate(s) => s.run(lab),
             Self::Tpcc(s) => s.run(lab),
+            Self::Redis(s) => s.run(lab, Protocol::Redis),
+            Self::Memcached(s) => s.run(lab, Protocol::Memcached),
+            Self::Web(s) => s.run(lab),
+            Self::Interpreters(s) => s.run(lab),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The scenarios, one in each file.
 
 pub mod fixed_rate;
+pub mod interpreters;
+pub mod key_value;
 pub mod oltp_rw;
 pub mod scaling;
 pub mod stalls;
 pub mod tpcc;
+pub mod web;
 
 mod imp;
 pub use imp::Scenario;

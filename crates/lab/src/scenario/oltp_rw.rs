@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, seconds, some};
+use crate::options::{Database, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
 use crate::windows::Measuring;
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct OltpRw {
     #[command(flatten)]
-    pub common: Common,
+    #[serde(rename = "common")]
+    pub database: Database,
     /// The numbers of connections; each is one step.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64", value_parser = some)]
     pub threads: Vec<usize>,
@@ -43,10 +44,10 @@ impl OltpRw {
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let sysbench = lab.sysbench(self.tables, self.rows)?;
-        let settings = self.common.settings(memory, most, true);
-        let plan = self.common.plan(self.pairs, self.window, self.settle, true);
-        lab.each_home(&settings, |lab, home, place| {
+        let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
+        let settings = self.database.settings(memory, most, true);
+        let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
+        lab.each_home(&self.database, &settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::gauge::Gauge;
 use crate::guard;
 use crate::lab::Lab;
-use crate::options::{Common, some};
+use crate::options::{Database, some};
 use crate::record::{Event, Step, Window};
 use crate::server::Server;
 use crate::stats;
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Scaling {
     #[command(flatten)]
-    pub common: Common,
+    #[serde(rename = "common")]
+    pub database: Database,
     /// The scale factor of the data: 1 is about 1 GB; 0.01 is the smallest.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1, value_parser = factor)]
     pub factor: f64,
@@ -81,13 +82,13 @@ impl Scaling {
             .collect::<Result<_, _>>()?;
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
-        let settings = self.common.settings(memory, most, false);
+        let settings = self.database.settings(memory, most, false);
         let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
         if self.data.is_none() && !data.join("lineitem.tbl").exists() {
             lab.progress.doing("making TPC-H's data");
             tpch::generate(&lab.commands, self.factor, &data)?;
         }
-        lab.each_home(&settings, |lab, home, place| {
+        lab.each_home(&self.database, &settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.progress.doing("filling tables");
             let interrupt = lab.commands.interrupt.clone();
@@ -147,7 +148,7 @@ impl Scaling {
                 }
                 Ok(())
             });
-            let answer = sides.optimize(self.common.sampling).and_then(|answer| {
+            let answer = sides.optimize(self.database.common.sampling).and_then(|answer| {
                 let modelled = if lab.machine.pmu { None } else { sides.modelled()? };
                 Ok((answer, modelled))
             });
@@ -163,7 +164,7 @@ impl Scaling {
             lab.folder.add(step, Event::Modelled { answer })?;
         }
         let mut rng = stats::generator(lab.seed, &step.to_string());
-        for pair in schedule(self.pairs, self.common.control_pairs(self.pairs), &mut rng) {
+        for pair in schedule(self.pairs, self.database.common.control_pairs(self.pairs), &mut rng) {
             for (side, state) in pair.halves {
                 lab.progress.part(pair.number, self.pairs);
                 sides.go(state)?;

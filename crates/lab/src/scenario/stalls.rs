@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, seconds, some};
+use crate::options::{Database, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
 use crate::windows::Measuring;
@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Stalls {
     #[command(flatten)]
-    pub common: Common,
+    #[serde(rename = "common")]
+    pub database: Database,
     /// The loads, by their names in sysbench.
     #[arg(
         long,
@@ -50,10 +51,10 @@ impl Stalls {
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let sysbench = lab.sysbench(self.tables, self.rows)?;
-        let settings = self.common.settings(memory, most, false);
-        let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_home(&settings, |lab, home, place| {
+        let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
+        let settings = self.database.settings(memory, most, false);
+        let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
+        lab.each_home(&self.database, &settings, |lab, home, place| {
             let mut filled = false;
             for test in &self.tests {
                 // Each load gets a new server process, so clones are made for this load alone.

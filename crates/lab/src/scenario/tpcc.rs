@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
-use crate::options::{Common, seconds, some};
+use crate::options::{Database, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::tpcc::{CONDITIONS, KINDS, Scale, Terminal, create, fill};
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Tpcc {
     #[command(flatten)]
-    pub common: Common,
+    #[serde(rename = "common")]
+    pub database: Database,
     /// The number of warehouses, about 100 MB each (default: as many as fit into half the buffer pool, at most 10).
     #[arg(long)]
     pub warehouses: Option<u32>,
@@ -48,11 +49,11 @@ impl Tpcc {
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let memory = lab.machine.memory_mib;
-        let fit = u32::try_from(self.common.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
+        let fit = u32::try_from(self.database.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
         let scale = Scale::new(self.warehouses.unwrap_or(fit).max(1), self.shrink);
         let most = self.threads.iter().copied().max().unwrap_or(1);
-        let settings = self.common.settings(memory, most, true);
-        lab.each_home(&settings, |lab, home, place| {
+        let settings = self.database.settings(memory, most, true);
+        lab.each_home(&self.database, &settings, |lab, home, place| {
             let mut server = home.start()?;
             lab.progress.doing("filling warehouses");
             let made = server.address.enter().and_then(|mut db| create(&mut db));
@@ -89,7 +90,7 @@ impl Tpcc {
             lab.folder.add(step, Event::Rate { per_second, of: None })?;
         }
         let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
-        let plan = self.common.plan(self.pairs, self.window, self.settle, true);
+        let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
         Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
         for latency in load.latencies() {
             lab.folder.add(step, Event::Latency(latency))?;

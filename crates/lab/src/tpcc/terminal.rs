@@ -3,7 +3,7 @@
 use super::random::{customer, item, money, some_name};
 use super::{DISTRICTS, Scale};
 use crate::db::Address;
-use crate::driver::Worker;
+use crate::driver::{Failure, Worker};
 use crate::error::Error;
 use mysql::prelude::{FromRow, Queryable};
 use mysql::{Conn, Params, Row, Value, from_row_opt};
@@ -268,7 +268,7 @@ impl Terminal {
 }
 
 impl Worker for Terminal {
-    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, mysql::Error> {
+    fn request(&mut self, rng: &mut Pcg64Mcg) -> Result<usize, Failure> {
         let mut drawn = rng.random_range(0..100);
         let mut kind = 0;
         for (n, (_, share)) in MIX.iter().enumerate() {
@@ -290,7 +290,8 @@ impl Worker for Terminal {
             // the session is gone, the first error reports it.
             let _ = self.conn.query_drop("ROLLBACK");
         }
-        done.map(|()| kind)
+        done?;
+        Ok(kind)
     }
 }
 

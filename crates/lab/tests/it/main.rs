@@ -3,4 +3,5 @@
 
 mod page;
 mod runs;
+mod services;
 mod support;

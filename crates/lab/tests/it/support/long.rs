@@ -1,6 +1,7 @@
 //! A long run that tests disturb.
 
 use super::{count, lab, left_behind, prepared, records};
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,23 +17,22 @@ pub struct Long {
 }
 
 impl Long {
-    /// Starts the lab.
+    /// Starts the lab on the prepared database.
     pub fn begin() -> Self {
+        let of =
+            ["--tests=oltp_point_select", "--threads=1,2", "--tables=1", "--rows=1000", "--buffer-pool=64"];
+        let prepared = prepared::options();
+        Self::of("stalls", of.into_iter().map(OsString::from).chain(prepared.into_iter().map(Into::into)))
+    }
+
+    /// Starts the lab with a scenario's own options.
+    pub fn of(scenario: &str, more: impl IntoIterator<Item = OsString>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().canonicalize().unwrap().join("run");
         let mut command = lab();
-        command.args([
-            "stalls",
-            "--null",
-            "--tests=oltp_point_select",
-            "--threads=1,2",
-            "--tables=1",
-            "--rows=1000",
-            "--seed=1",
-        ]);
-        command.args(["--pairs=5", "--window=0.1", "--warm-up=0.5", "--buffer-pool=64", "--out"]);
-        command.arg(&out).args(prepared::options());
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.args([scenario, "--null", "--seed=1", "--pairs=5", "--window=0.1", "--warm-up=0.5", "--out"]);
+        let child =
+            command.arg(&out).args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         Self { child, out, _dir: dir }
     }
 
@@ -57,6 +57,14 @@ impl Long {
     pub fn server(&self) -> i32 {
         let text = fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path();
         fs::read_to_string(text.join("server.pid")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Returns the pids of the lab's children.
+    pub fn children(&self) -> Vec<i32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let all: Vec<String> = tasks.map(of).collect();
+        all.iter().flat_map(|pids| pids.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
     }
 
     /// Sends a signal to a process.

@@ -1,0 +1,72 @@
+//! nginx: small files over kept connections, in one worker process.
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::lab::Lab;
+use crate::options::{Common, seconds, some};
+use crate::record::{Event, Step};
+use crate::service::{Client, nginx};
+use crate::target::Target;
+use crate::whet::Sides;
+use crate::windows::Measuring;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// Options of `web`.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Web {
+    #[command(flatten)]
+    pub common: Common,
+    /// The numbers of connections; each is one step.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "4,16", value_parser = some)]
+    pub threads: Vec<usize>,
+    /// The number of files.
+    #[arg(long, default_value_t = 100, value_parser = some)]
+    pub files: usize,
+    /// The size of a file. Bytes.
+    #[arg(long, default_value_t = 1000, value_parser = some)]
+    pub bytes: usize,
+    /// The number of pairs of windows in a step.
+    #[arg(long, default_value_t = 40, value_parser = some)]
+    pub pairs: usize,
+    /// The length of a window. Seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = seconds)]
+    pub window: f64,
+    /// The wait between the change of sides and the window. Seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.03, value_parser = seconds)]
+    pub settle: f64,
+}
+
+impl Web {
+    /// Measures each number of connections in each place.
+    ///
+    /// # Errors
+    /// Returns the first error.
+    pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
+        let plan = self.common.plan(self.pairs, self.window, self.settle, false);
+        lab.each_service(&self.common, &nginx(), |lab, service, place| {
+            let www = service.folder().join("www");
+            fs::create_dir_all(&www).map_err(Error::file(&www))?;
+            for file in 0..self.files {
+                let path = www.join(file.to_string());
+                fs::write(&path, "x".repeat(self.bytes)).map_err(Error::file(&path))?;
+            }
+            let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            for &threads in &self.threads {
+                let step = Step::of(&service.name, &format!("files of {} bytes", self.bytes), place, threads);
+                lab.step(&step, service, |lab, service| {
+                    let client = |_| Client::of_files(&service.socket, self.files);
+                    let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
+                    let mut load = Driver::start(clients, &["get"], lab.seed, None);
+                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
+                    for latency in load.latencies() {
+                        lab.folder.add(&step, Event::Latency(latency))?;
+                    }
+                    Ok(load.retried())
+                })?;
+            }
+            sides.restore()
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Recipes: how each program is started. It runs as one process in the foreground, so the lab measures the
+//! process that it starts.
+
+use super::client::Protocol;
+use crate::command::find;
+use crate::error::Error;
+use std::path::{Path, PathBuf};
+
+/// The way to start a program. The functions take its folder and its socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe {
+    /// Its name in the report.
+    pub name: &'static str,
+    /// Names of the program. The first name that exists is used.
+    pub programs: &'static [&'static str],
+    /// Debian's package.
+    pub package: &'static str,
+    /// The option that prints the version.
+    pub version: &'static str,
+    /// The arguments.
+    pub arguments: fn(&Path, &Path) -> Vec<String>,
+    /// Files in its folder, by name.
+    pub files: fn(&Path, &Path) -> Vec<(&'static str, String)>,
+    /// Whether it serves at the socket.
+    pub serves: bool,
+}
+
+impl Recipe {
+    /// Returns the path of the program.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the program is not installed.
+    pub fn locate(&self) -> Result<PathBuf, Error> {
+        self.programs.iter().find_map(|p| find(p)).ok_or_else(|| Error::Missing {
+            program: self.programs.join(" or "),
+            get: format!("apt-get install {}", self.package),
+        })
+    }
+}
+
+fn no_files(_: &Path, _: &Path) -> Vec<(&'static str, String)> {
+    Vec::new()
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// Returns the recipe of a key-value server.
+pub fn key_value(protocol: Protocol) -> Recipe {
+    match protocol {
+        Protocol::Redis => Recipe {
+            name: "redis",
+            programs: &["redis-server"],
+            package: "redis-server",
+            version: "--version",
+            arguments: |folder, socket| {
+                let (folder, socket) = (folder.display().to_string(), socket.display().to_string());
+                words([
+                    "--port",
+                    "0",
+                    "--unixsocket",
+                    &socket,
+                    "--dir",
+                    &folder,
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                ])
+            },
+            files: no_files,
+            serves: true,
+        },
+        Protocol::Memcached => Recipe {
+            name: "memcached",
+            programs: &["memcached"],
+            package: "memcached",
+            version: "--version",
+            // memcached refuses to run as root without `-u`. The server is private and has no network.
+            arguments: |_, socket| words(["-s", &socket.display().to_string(), "-m", "256", "-u", "root"]),
+            files: no_files,
+            serves: true,
+        },
+    }
+}
+
+/// Returns the recipe of nginx, which serves the files in `www` of its folder.
+pub fn nginx() -> Recipe {
+    Recipe {
+        name: "nginx",
+        programs: &["nginx"],
+        package: "nginx-light",
+        version: "-v",
+        arguments: |folder, _| {
+            let folder = folder.display().to_string();
+            words(["-p", &folder, "-c", &format!("{folder}/nginx.conf"), "-e", "stderr"])
+        },
+        files: |folder, socket| {
+            let (folder, socket) = (folder.display(), socket.display());
+            let mut lines = vec![
+                "daemon off;".to_owned(),
+                "master_process off;".to_owned(),
+                format!("pid \"{folder}/nginx.pid\";"),
+                "error_log stderr;".to_owned(),
+                "events { worker_connections 4096; }".to_owned(),
+                "http {".to_owned(),
+                "access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;".to_owned(),
+                "open_file_cache max=10000;".to_owned(),
+            ];
+            for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+                lines.push(format!("{kind}_temp_path \"{folder}/{kind}\";"));
+            }
+            lines.push(format!("server {{ listen \"unix:{socket}\"; root \"{folder}/www\"; }}"));
+            lines.push("}\n".to_owned());
+            vec![("nginx.conf", lines.join("\n"))]
+        },
+        serves: true,
+    }
+}
+
+/// The interpreters, by the names of their languages.
+const INTERPRETERS: [(&str, Recipe); 3] = [
+    (
+        "python",
+        Recipe {
+            name: "python",
+            // The first python3 in PATH may be a version manager's script.
+            programs: &["/usr/bin/python3", "python3"],
+            package: "python3",
+            version: "--version",
+            arguments: |folder, _| vec![folder.join("work.py").display().to_string()],
+            files: |_, _| vec![("work.py", include_str!("../../assets/interpreters/work.py").to_owned())],
+            serves: false,
+        },
+    ),
+    (
+        "ruby",
+        Recipe {
+            name: "ruby",
+            programs: &["ruby"],
+            package: "ruby",
+            version: "--version",
+            arguments: |folder, _| vec![folder.join("work.rb").display().to_string()],
+            files: |_, _| vec![("work.rb", include_str!("../../assets/interpreters/work.rb").to_owned())],
+            serves: false,
+        },
+    ),
+    (
+        "php",
+        Recipe {
+            name: "php",
+            programs: &["php"],
+            package: "php-cli",
+            version: "--version",
+            arguments: |folder, _| vec![folder.join("work.php").display().to_string()],
+            files: |_, _| vec![("work.php", include_str!("../../assets/interpreters/work.php").to_owned())],
+            serves: false,
+        },
+    ),
+];
+
+/// Returns the recipe of an interpreter. The error lists the languages.
+pub fn interpreter(language: &str) -> Result<Recipe, String> {
+    let found = INTERPRETERS.iter().find(|(name, _)| *name == language);
+    let names: Vec<&str> = INTERPRETERS.iter().map(|(name, _)| *name).collect();
+    found.map(|(_, recipe)| *recipe).ok_or_else(|| format!("{language:?} is none of {}", names.join(", ")))
+}
