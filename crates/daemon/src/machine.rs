@@ -69,7 +69,7 @@ pub struct Target {
     pub verdict: Option<Verdict>,
     /// A profile of its build is kept.
     pub has_profile: bool,
-    /// Its place among all targets, for shares and jitter: a number below [`LOTS`].
+    /// Its place among all targets, for shares and jitter: a number below `LOTS`.
     pub lot: u16,
     undone_by: Option<By>,
     age: Duration,

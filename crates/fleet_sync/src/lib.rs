@@ -2,8 +2,8 @@
 //!
 //! The daemon has no network; this program has no capabilities and no access to other processes. They share
 //! the spool folder alone. All rules are in the crate `fleet`; this crate reads and writes:
-//! - [`sync`] is the host's part: it gives the host's profiles and votes, and takes aggregates.
-//! - [`merge`] is the merger's part: it folds, signs, and advances the waves.
+//! - [`sync()`] is the host's part: it gives the host's profiles and votes, and takes aggregates.
+//! - [`merge()`] is the merger's part: it folds, signs, and advances the waves.
 //! - [`Remote`] is the object store, [`Spool`] the spool folder, [`Memory`] what a host remembers.
 //!
 //! Whatever fails, files of earlier runs stay as they are: an outage changes nothing.

@@ -118,7 +118,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
 /// Puts the newest generation of a family's parent in force, in the parent and in all members that fit.
 ///
 /// # Errors
-/// Returns the errors of [`control::redo`] and [`align::align`].
+/// Returns the errors of [`control::redo`] and `align::align`.
 pub fn redo_family(pid: Pid) -> Result<FamilyRedone, Error> {
     let parent = facts::family_of(pid)?.parent.pid;
     let answer = control::redo(parent)?;

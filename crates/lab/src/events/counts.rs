@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Counts by the names in [`super::table`].
+/// Counts by the names in [`mod@super::table`].
 pub type Counts = BTreeMap<String, f64>;
 
 /// A figure of a front end.

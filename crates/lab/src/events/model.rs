@@ -53,7 +53,7 @@ pub const PENALTIES: [Penalty; 7] = [
     Penalty { event: "return_misses", cycles: 17.0, source: "as for directions" },
 ];
 
-/// Modelled events of one step, by the names of [`super::table`].
+/// Modelled events of one step, by the names of [`mod@super::table`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Modelled {
     /// The CPU that is modelled.
