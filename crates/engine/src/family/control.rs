@@ -5,7 +5,7 @@ use crate::family::facts;
 use crate::family::members::Fact;
 use crate::operate::control::{self, ToggleAnswer};
 use crate::session::state::StopMs;
-use crate::{Error, Interrupt};
+use crate::{Error, Interrupt, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -94,7 +94,9 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
                         busy.extend(left);
                         continue;
                     }
-                    answer.left.extend(left);
+                    if !holds_nothing(member.pid) {
+                        answer.left.extend(left);
+                    }
                 }
             }
             settled.insert(id);
@@ -113,6 +115,11 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
     answer.stop_ms = StopMs::of_ms(stops);
     answer.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
     Ok(answer)
+}
+
+/// Returns whether a process has no journal. It need not be in a state in which it can be worked on.
+fn holds_nothing(pid: Pid) -> bool {
+    Target::open(pid).is_ok_and(|target| target.installed.is_none())
 }
 
 /// Puts the newest generation of a family's parent in force, in the parent and in all members that fit.

@@ -8,7 +8,7 @@ use crate::family::fit::{Fitting, unfit};
 use crate::session::restore;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
+use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, RedirectKind, State, ToggleReport};
 use std::collections::BTreeSet;
 
 /// A generation of a parent, as it can be installed in a member.
@@ -91,7 +91,7 @@ impl Generation {
             caches.sort_by_key(|c| c.header.index);
             let is_there = |(plan, cache): (&CachePlan, &&Cache)| {
                 let header = &cache.header;
-                let same = header.text == plan.text_range() && cache.records == plan.records;
+                let same = header.text == plan.text_range() && are_among(&cache.records, &plan.records);
                 Ok(same && member.process.bytes(code(header.text.start, plan))? == plan.text)
             };
             let same: Result<Vec<bool>, tracee::Error> =
@@ -109,8 +109,25 @@ impl Generation {
         let Some(installed) = &member.installed else { return Ok(false) };
         let is_marked =
             installed.of_use().all(|c| (c.header.state == State::Applied) == (c.header.generation == number));
-        let undone = places_with(member, self.records(), Record::old_bytes)?;
+        let own = installed.caches.iter().filter(|c| c.header.generation == number);
+        let undone = places_with(member, own.flat_map(|c| &c.records), Record::old_bytes)?;
         Ok(is_marked && undone.is_disjoint(&self.in_force))
+    }
+
+    /// Returns the caches for a member, without the redirects of slots that the member has not bound yet. A
+    /// journal lists two values of a slot; an unbound slot holds a third one, by which undo would not be
+    /// complete. Once it is bound, it leads to the original.
+    fn caches_for(&self, member: &Target) -> Result<Vec<CachePlan>, Error> {
+        let caches = member.installed.iter().flat_map(|i| &i.caches);
+        let known: BTreeSet<(Avma, u8)> = caches.flat_map(|c| &c.records).map(|r| (r.at, r.len)).collect();
+        let bound = places_with(member, self.records(), Record::old_bytes)?;
+        let fits = |r: &Record| {
+            let place = (r.at, r.len);
+            r.kind != RedirectKind::Slot || bound.contains(&place) || known.contains(&place)
+        };
+        let mut caches = self.caches.clone();
+        caches.iter_mut().for_each(|c| c.records.retain(fits));
+        Ok(caches)
     }
 
     fn reinstate(&self, member: &Target, number: u32) -> Result<ToggleReport, Error> {
@@ -144,7 +161,7 @@ impl Generation {
         let request = splice::Request { mappings: &taken, near: &near, len: 2 << 20, low: false };
         let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
         let plan = Plan {
-            caches: self.caches.clone(),
+            caches: self.caches_for(target)?,
             lookup: lookup.find_object,
             hook: unwind_hooks::hook(target, lookup, anchor_at)?,
             anchor_at,
@@ -179,6 +196,12 @@ fn plan(memory: &dyn ReadMemory, cache: &Cache) -> Result<CachePlan, Error> {
         map: read(header.map)?,
         notes: read(header.notes)?,
     })
+}
+
+/// Returns whether records are some of others, in the same order.
+fn are_among(records: &[Record], all: &[Record]) -> bool {
+    let mut all = all.iter();
+    records.iter().all(|r| all.any(|other| other == r))
 }
 
 fn code(start: Avma, plan: &CachePlan) -> AvmaRange {

@@ -1,7 +1,7 @@
 //! Families: a parent with workers that it forks, short-lived ones among them.
 
 use crate::support::{
-    Answer, Guest, build, changed_text, run, stress, tracers, wait_until, whet, whet_command,
+    Answer, Guest, build, build_with, changed_text, run, stress, tracers, wait_until, whet, whet_command,
 };
 use serde_json::Value;
 use std::fs::File;
@@ -168,6 +168,56 @@ fn a_member_that_does_not_fit_is_left_alone() {
     let redone = on_family("redo", &guest.arg(), &[]).exits(0).json();
     assert_eq!(redone["members"]["installed"], 1, "{redone}");
     is_intact(&guest, false);
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// A slot that the parent has bound and a worker has not: the worker's journal leaves it out.
+#[test]
+fn slots_that_a_member_has_not_bound_yet() {
+    let guest = Guest::start(&build_with("lazy.c", &["-Wl,-z,lazy"]).unwrap(), &[]);
+    guest.progresses(2);
+    let shuffled = ["--shuffle", "1", "--only", "swab", "round_of", "alone"];
+    let answer = on_family("optimize", &guest.arg(), &shuffled).exits(0).json();
+    assert_eq!(answer["members"]["installed"], 1, "{answer}");
+    let redirects = answer["parent"]["redirects"].clone();
+    assert!(redirects["slot"].as_u64() >= Some(1), "the guest must have such a slot: {redirects}");
+    let verified = |how: &str| {
+        let verified = on_family("verify", &guest.arg(), &[]).exits(0).json();
+        assert_eq!(verified["identical"], true, "{how}: {verified}");
+    };
+    verified("not bound");
+    let again = on_family("redo", &guest.arg(), &[]).exits(0).json();
+    assert_eq!(again["members"]["in_force"], 1, "{again}");
+    // Now the worker binds it.
+    guest.go_to(2);
+    guest.progresses(2);
+    verified("bound");
+    let again = on_family("redo", &guest.arg(), &[]).exits(0).json();
+    assert_eq!(again["members"]["in_force"], 1, "{again}");
+    let undone = on_family("undo", &guest.arg(), &[]).exits(0).json();
+    assert_eq!((&undone["undone"], &undone["left"]), (&1.into(), &serde_json::json!([])), "{undone}");
+    verified("undone");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// A worker that is stopped by job control holds no clones: undo of the family is complete without it.
+#[test]
+fn undo_is_complete_without_members_that_hold_nothing() {
+    let guest = start(2, false);
+    let worker = members(&guest)[0];
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &worker.to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
+    let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+    let answer = on_family("optimize", &guest.arg(), &shuffled).exits(0).json();
+    assert_eq!(answer["members"]["left_alone"][0]["pid"], worker, "{answer}");
+    let undone = on_family("undo", &guest.arg(), &[]).exits(0).json();
+    assert_eq!((&undone["undone"], &undone["left"]), (&1.into(), &serde_json::json!([])), "{undone}");
+    signal("-CONT");
     take_out(&guest);
     ends_well(guest);
 }
