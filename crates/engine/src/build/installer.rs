@@ -10,6 +10,7 @@ use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
 use crate::build::round::{self, Offsets};
+use crate::build::unbound;
 use crate::build::unwind_hooks;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
@@ -172,6 +173,7 @@ impl Installer<'_, '_> {
         progress(Progress::Installing);
         let main = built.caches.iter().position(|c| c.is_main);
         let mut caches: Vec<CachePlan> = built.caches.drain(..).map(|c| c.plan).collect();
+        unbound::remove(target, &mut caches)?;
         let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
         let before = installed.map_or(0, splice::Installed::mapped_bytes);
         if before + mapped > MEMORY_CAP {

@@ -3,12 +3,13 @@
 use crate::base::options::MEMORY_CAP;
 use crate::build::caches::holes;
 use crate::build::memory_limit;
+use crate::build::unbound;
 use crate::build::unwind_hooks;
 use crate::family::fit::{Fitting, unfit};
 use crate::session::restore;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, RedirectKind, State, ToggleReport};
+use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
 
 /// A generation of a parent, as it can be installed in a member.
@@ -114,22 +115,6 @@ impl Generation {
         Ok(is_marked && undone.is_disjoint(&self.in_force))
     }
 
-    /// Returns the caches for a member, without the redirects of slots that the member has not bound yet. A
-    /// journal lists two values of a slot; an unbound slot holds a third one, by which undo would not be
-    /// complete. Once it is bound, it leads to the original.
-    fn caches_for(&self, member: &Target) -> Result<Vec<CachePlan>, Error> {
-        let caches = member.installed.iter().flat_map(|i| &i.caches);
-        let known: BTreeSet<(Avma, u8)> = caches.flat_map(|c| &c.records).map(|r| (r.at, r.len)).collect();
-        let bound = places_with(member, self.records(), Record::old_bytes)?;
-        let fits = |r: &Record| {
-            let place = (r.at, r.len);
-            r.kind != RedirectKind::Slot || bound.contains(&place) || known.contains(&place)
-        };
-        let mut caches = self.caches.clone();
-        caches.iter_mut().for_each(|c| c.records.retain(fits));
-        Ok(caches)
-    }
-
     fn reinstate(&self, member: &Target, number: u32) -> Result<ToggleReport, Error> {
         let policy = Policy::default();
         let Some(installed) = &member.installed else { return Ok(ToggleReport::default()) };
@@ -160,8 +145,10 @@ impl Generation {
         let near = [AvmaRange::with_len(ranges.first().map_or(Avma(0), |r| r.start), 1)];
         let request = splice::Request { mappings: &taken, near: &near, len: 2 << 20, low: false };
         let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+        let mut caches = self.caches.clone();
+        unbound::remove(target, &mut caches)?;
         let plan = Plan {
-            caches: self.caches_for(target)?,
+            caches,
             lookup: lookup.find_object,
             hook: unwind_hooks::hook(target, lookup, anchor_at)?,
             anchor_at,
