@@ -1,7 +1,7 @@
 //! The head of a program: which aggregate is in force, and which is on its way to all hosts.
 //!
-//! A merger replaces a head by one with the next serial number, which it writes only if nobody else has. So of
-//! two mergers at once one succeeds, and the other begins again. All times are the store's.
+//! A merger writes a head with the next serial number, unless the store has a head of this number. So of two
+//! mergers at once one succeeds, and the other begins again. All times are the store's.
 
 use crate::{Digest, HostId, Policy, Program, Rank, Refused, Verdict, Votes};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Which hosts contribute: those with the lowest ranks of a day.
 //!
-//! A rank is a hash of host, program and day. So the hosts differ each day, and nobody gains by being early
-//! or by contributing often. No host needs the number of hosts: it compares its rank with those of the day's
+//! A rank is a hash of host, program and day. So the hosts differ each day, and a host gains nothing by being
+//! early or by contributing often. No host needs the number of hosts: it compares its rank with those of the day's
 //! contributions that are there.
 
 use crate::{Day, HostId, Program};

@@ -184,7 +184,7 @@ fn trouble_has_its_message_and_exit_code_and_changes_nothing() {
     assert!(!fleet.store().exists(), "nothing is written in its place");
     same("gone");
     fs::rename(&away, fleet.store()).unwrap();
-    // A head that nobody signed, an old one, a damaged aggregate.
+    // A head without a signature, an old head, a damaged aggregate.
     let head = files(&fleet.store()).into_iter().find(|f| f.ends_with("head")).unwrap();
     let good = fs::read(&head).unwrap();
     fs::write(&head, b"untrusted comment: x\nnonsense\n").unwrap();

@@ -1,7 +1,7 @@
 //! Code caches that are mapped from files.
 //!
 //! Profilers that know nothing of whet look at the file behind a mapping. So the cache lies in a file that is
-//! an ELF file, which whet writes and nobody can change afterwards (`tracee::SealedFile`). Clones and tables
+//! an ELF file that is read-only for good once whet has written it (`tracee::SealedFile`). Clones and tables
 //! are in it when it is mapped; what belongs to the process alone (journal, records, notes) is written to the
 //! process's private copies of its pages, as into anonymous memory.
 //!

@@ -1,4 +1,4 @@
-//! Files that nobody can change: the only file of a file system in memory that is read-only for good.
+//! Sealed files: each is the only file of a file system in memory that is read-only for good.
 //!
 //! The file system (`tmpfs`) is attached to no folder. It lives as long as a descriptor or a mapping of its
 //! file, so nothing is left behind, and no disk can be full. A mount of one's own is never `noexec`. After
@@ -31,7 +31,7 @@ struct MountAttr {
     user_namespace: u64,
 }
 
-/// A file that nobody can change. It is open for reading.
+/// A file that no process can change. It is open for reading.
 #[derive(Debug)]
 pub struct SealedFile(File);
 

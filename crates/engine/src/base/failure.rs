@@ -25,7 +25,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the same command may succeed in a moment, though nobody changes anything.
+    /// Returns whether the same command may succeed in a moment without any change by the user.
     #[must_use]
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Gone | Self::Busy | Self::Interrupted | Self::NothingHot)

@@ -40,21 +40,26 @@ pub fn take(
             return Err(tracee::Error::Gone(process.pid()).into());
         }
         sampler.poll(left.min(Duration::from_millis(100)))?;
-        sampler.drain(|s| add(&mut samples, &s, kin.is_of_family(s.pid, &mut known)))?;
+        sampler.drain(|s| {
+            if kin.is_of_family(s.pid, &mut known) {
+                add(&mut samples, &s);
+            }
+        })?;
         progress(Progress::Sampling { samples: samples.ips.len(), left });
     }
     sampler.stop()?;
-    sampler.drain(|s| add(&mut samples, &s, kin.is_of_family(s.pid, &mut known)))?;
+    sampler.drain(|s| {
+        if kin.is_of_family(s.pid, &mut known) {
+            add(&mut samples, &s);
+        }
+    })?;
     samples.lost = sampler.lost();
     samples.carry_back();
     Ok(samples)
 }
 
-/// Adds one sample of the kernel, if it is wanted.
-fn add(samples: &mut Samples, sample: &Sample<'_>, is_wanted: bool) {
-    if !is_wanted {
-        return;
-    }
+/// Adds one sample of the kernel.
+fn add(samples: &mut Samples, sample: &Sample<'_>) {
     samples.ips.push(sample.ip);
     // Wrong-path branches never ran. For an aborted transaction, no record shows how far it came.
     let ran = sample.branches.filter(|b| !b.wrong_path);

@@ -65,16 +65,19 @@ const SAPPHIRE_RAPIDS: Table = Table {
     notes: "Instruction cache misses are requests for code to the second level (L2_RQSTS.ALL_CODE_RD), prefetches included; front-end stalls are lost slots (IDQ_BUBBLES.CORE).",
 };
 
+/// Instructions, cycles and branches of all Zen CPUs.
+const ZEN_BRANCHES: &[&str] = &[
+    "instructions:u",
+    "cycles:u",
+    "cpu/event=0xc2,name=branches/u",
+    "cpu/event=0xc3,name=branch-misses/u",
+    "cpu/event=0xc4,name=taken-branches/u",
+];
+
 const ZEN_2: Table = Table {
     cpu: "AMD Zen 2",
     groups: &[
-        &[
-            "instructions:u",
-            "cycles:u",
-            "cpu/event=0xc2,name=branches/u",
-            "cpu/event=0xc3,name=branch-misses/u",
-            "cpu/event=0xc4,name=taken-branches/u",
-        ],
+        ZEN_BRANCHES,
         &[
             "cpu/event=0x81,name=L1-icache-load-misses/u",
             "cpu/event=0x84,name=iTLB-second-level-hits/u",
@@ -89,13 +92,7 @@ const ZEN_2: Table = Table {
 const ZEN_3: Table = Table {
     cpu: "AMD Zen 3",
     groups: &[
-        &[
-            "instructions:u",
-            "cycles:u",
-            "cpu/event=0xc2,name=branches/u",
-            "cpu/event=0xc3,name=branch-misses/u",
-            "cpu/event=0xc4,name=taken-branches/u",
-        ],
+        ZEN_BRANCHES,
         &[
             "cpu/event=0x18e,umask=0x18,name=L1-icache-load-misses/u",
             "cpu/event=0x84,name=iTLB-second-level-hits/u",
@@ -110,13 +107,7 @@ const ZEN_3: Table = Table {
 const ZEN_4: Table = Table {
     cpu: "AMD Zen 4",
     groups: &[
-        &[
-            "instructions:u",
-            "cycles:u",
-            "cpu/event=0xc2,name=branches/u",
-            "cpu/event=0xc3,name=branch-misses/u",
-            "cpu/event=0xc4,name=taken-branches/u",
-        ],
+        ZEN_BRANCHES,
         &[
             "cpu/event=0x18e,umask=0x18,name=L1-icache-load-misses/u",
             "cpu/event=0x84,name=iTLB-second-level-hits/u",

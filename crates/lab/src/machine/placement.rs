@@ -25,7 +25,7 @@ pub struct Wanted {
     pub sockets: Option<usize>,
 }
 
-/// Divides the cores. Returns a message for the user if the host cannot have what is wanted.
+/// Divides the cores. Returns a message for the user if the host has no such cores.
 ///
 /// The server gets half of the cores. The cut lies between sockets, else between nodes, else between
 /// last-level caches, if one of these is close to the middle. With `sockets`, the server gets this many

@@ -80,7 +80,7 @@ fn missing_programs_and_languages_are_named_before_anything_is_made() {
     }
 }
 
-/// A server, since an interpreter ends anyway once nobody reads its lines.
+/// The test uses a server: an interpreter ends by itself when its output has no reader.
 #[test]
 fn the_program_ends_with_a_killed_lab() {
     if !is_here("redis-server") {
