@@ -1,4 +1,7 @@
 //! Makes a member like its parent: the parent's newest generation, copied from the parent's memory.
+//!
+//! Each process numbers its generations itself. So the same clones are recognised in another process by their
+//! addresses, bytes and records.
 
 use crate::base::options::MEMORY_CAP;
 use crate::build::caches::holes;
