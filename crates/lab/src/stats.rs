@@ -134,7 +134,8 @@ pub fn bootstrap_ratio(over: &[f64], under: &[f64], seed: u64) -> Option<Estimat
 }
 
 /// Returns for each of these positive ratios whether it is an outlier: the modified z-score of its logarithm
-/// is above [`OUTLIER_SCORE`]. Of fewer than eight ratios, or if more than half are equal, none is.
+/// is above [`OUTLIER_SCORE`]. With fewer than eight ratios, or if more than half are equal, no ratio is an
+/// outlier.
 pub fn outliers(ratios: &[f64]) -> Vec<bool> {
     let none = vec![false; ratios.len()];
     if ratios.len() < 8 {
@@ -169,8 +170,8 @@ mod tests {
         assert_eq!(summary(&[3.0]).unwrap().deviation, 0.0);
     }
 
-    /// Of many experiments whose true value is 1, about 95% must have 1 in their interval. A method with too
-    /// narrow intervals (the most common mistake) falls well below.
+    /// Of many experiments whose true value is 1, about 95% must have 1 in their interval. A method whose
+    /// intervals are too narrow, the most common mistake, stays well below 95%.
     #[test]
     fn about_95_percent_of_intervals_hold_the_true_value() {
         let mut rng = generator(7, "coverage");

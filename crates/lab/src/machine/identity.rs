@@ -1,4 +1,4 @@
-//! What a host is made of: its CPU, caches, distribution and disks.
+//! The parts of a host: its CPU, caches, distribution and disks.
 
 use super::tree::{Read, list};
 use serde::{Deserialize, Serialize};
@@ -37,11 +37,11 @@ pub struct Disk {
     pub folder: String,
     /// Its type: `ext4`, `tmpfs`…
     pub file_system: String,
-    /// The device, or what stands in its place.
+    /// The device, or the name that the kernel shows instead of one.
     pub device: String,
     /// The device's model, if it reports one.
     pub model: Option<String>,
-    /// Whether the kernel treats it as a disk that rotates; the default of many virtual disks.
+    /// Whether the kernel reports a rotating disk. Many virtual disks report one by default.
     pub rotational: Option<bool>,
 }
 
