@@ -128,8 +128,9 @@ impl Head {
         self.withdrawn.drain(..more);
     }
 
-    /// Returns whether a new aggregate of this set of contributions is worth its waves: the set is another one,
-    /// and it has twice as many hosts, or the last aggregate is older than the policy's interval.
+    /// Returns whether a new aggregate of this set of contributions is worth its waves. The set must have
+    /// changed. Also, it must have twice as many hosts, or the last aggregate must be older than the policy's
+    /// interval.
     #[must_use]
     pub fn is_due(&self, set: Digest, hosts: usize, policy: &Policy, now: u64) -> bool {
         let aged = now >= self.folded_at.saturating_add(policy.every);

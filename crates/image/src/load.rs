@@ -133,7 +133,7 @@ fn loads(phdrs: &[Phdr]) -> impl Iterator<Item = &Phdr> {
 }
 
 /// Returns the bias of a module whose ELF header is mapped at `at`. The bias comes from the PT_LOAD whose
-/// first page has file offset 0, because the address of this mapping is known: the stated address of offset 0
+/// first page has file offset 0, because the address of this mapping is known. The stated address of offset 0
 /// is p_vaddr - p_offset. The lowest PT_LOAD need not be the same one, because linker scripts may order
 /// segments otherwise.
 fn bias(phdrs: &[Phdr], at: Avma) -> Option<Bias> {

@@ -86,8 +86,8 @@ pub(crate) struct Cause {
     pub(crate) inputs: Inputs,
     /// Flags that the instruction may have changed.
     pub(crate) flags: u64,
-    /// True if a new difference is dead: the clone is now between the read of a cloned jump table and its
-    /// jump, or a dead value was pushed or popped.
+    /// True if a new difference is dead. Either the clone is now between the read of a cloned jump table and
+    /// its jump, or a dead value was pushed or popped.
     pub(crate) dead: bool,
 }
 

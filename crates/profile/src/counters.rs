@@ -1,7 +1,7 @@
 //! Exact counts from few counters.
 //!
 //! After Knuth and Stevenson, "Optimal measurement of points for program frequency counts" (BIT 1973), and
-//! Ball and Larus, "Optimally profiling and tracing programs" (TOPLAS 1994): in a circulation, the flows
+//! Ball and Larus, "Optimally profiling and tracing programs" (TOPLAS 1994). In a circulation, the flows
 //! outside a spanning tree determine those on the tree. With a spanning tree of the greatest weight, the
 //! counters are incremented as rarely as possible.
 

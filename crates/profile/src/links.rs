@@ -1,9 +1,9 @@
 //! A function as a closed circulation of control.
 //!
 //! Each block is a link from the node where it begins to the node where it ends. Each edge of the function is
-//! a link between blocks. One more node, the world, closes the circulation: a link leads from it to each
-//! block that is entered from outside, and to it from each place where control leaves. The flow into each
-//! node equals the flow out of it.
+//! a link between blocks. One more node, the world, closes the circulation. From it, a link leads to each
+//! block that is entered from outside. To it, a link leads from each place where control leaves. The flow
+//! into each node equals the flow out of it.
 
 use crate::counts::{Counts, graph_of};
 use code::{BlockId, Cfg, Point};

@@ -1,9 +1,9 @@
 //! Code caches that are mapped from files.
 //!
-//! Profilers that know nothing of whet look at the file behind a mapping. So the cache lies in a file that is
-//! an ELF file that is read-only for good once whet has written it (`tracee::SealedFile`). Clones and tables
-//! are in it when it is mapped; what belongs to the process alone (journal, records, notes) is written to the
-//! process's private copies of its pages, as into anonymous memory.
+//! Unmodified profilers read the file behind a mapping. So the cache lies in an ELF file, which is read-only
+//! for good once whet has written it (`tracee::SealedFile`). The file has clones and tables before it is
+//! mapped. The journal, records and notes belong to the process alone. They are written to the process's
+//! private copies of pages, as into anonymous memory.
 //!
 //! If the process cannot take a file, the cache goes to anonymous memory.
 

@@ -11,10 +11,11 @@
 //! wake it out of the call. During that time an ignored signal would end the call as well. So threads are
 //! followed only if their process has handlers, or may get a handler of its C library at any time.
 //!
-//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits (musl,
-//! and glibc from 2.41). Between the restart of the call and its `syscall` instruction the handler of the
-//! cancellation would see a program counter in the slot, take the thread for one that does not wait, and the
-//! call would begin. A followed thread's call ends with `EINTR` instead, by which these libraries cancel too.
+//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits
+//! (musl, and glibc from 2.41). Between the restart of the call and its `syscall` instruction, the
+//! cancellation's handler would find a program counter in the slot. It would treat the thread as not waiting,
+//! and the call would begin. A followed thread's call ends with `EINTR` instead, by which these libraries
+//! cancel too.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};

@@ -75,8 +75,8 @@ const LATE: Duration = Duration::from_millis(2);
 /// far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
 /// How long an interrupted thread that is no longer needed gets to be resumed before anything else happens.
-/// The first limit is for a thread that waits for its CPU, the second for a thread in an uninterruptible
-/// wait, which most often waits for a page of memory.
+/// The first limit is for a thread that waits for its CPU. The second is for a thread in an uninterruptible
+/// wait, most often for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
 /// How long, and how often, the background thread looks at threads that were interrupted in vain.
@@ -578,9 +578,9 @@ impl Group {
         self.pump().is_ok()
     }
 
-    /// Resumes first the threads in the middle of a transfer. The others follow when these are in the kernel
-    /// again, which then holds their files: a thread that ran before them could close a file and open another
-    /// by the same number.
+    /// Resumes first the threads in the middle of a transfer. The others follow when these are in their calls
+    /// again, so that the kernel holds their files. A thread that ran before them could close a file and open
+    /// another by the same number.
     fn finish_transfers(&mut self) {
         let in_transfer = |regs: &Regs| {
             regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())

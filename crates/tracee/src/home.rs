@@ -138,8 +138,8 @@ fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRan
 /// belongs to that stack. A stack of the program's own making (of a coroutine, or for signals) may be a few
 /// kilobytes amid other data, so its end is unknown. Two kinds are certain:
 /// - the stack of the first thread, made by the kernel;
-/// - a stack made by the C library, which keeps the thread's descriptor (`thread`, the FS base) at its top
-///   and a guard below it: a mapping without access, or a page marked as guard, which `last_guard` finds.
+/// - a stack made by the C library. The thread's descriptor (`thread`, the FS base) is at its top, and a
+///   guard is below it: a mapping without access, or a page marked as guard, which `last_guard` finds.
 ///
 /// On both a program can lay a smaller stack inside a frame. Such a stack overflows only if it is nearly
 /// full, and then any signal handler would overflow it as well.

@@ -10,8 +10,8 @@
 //! - a task that stays. It cannot be stopped with the target, so the target is refused.
 //!
 //! Memory is shared from the start of a process or never, so the age of the younger process is how long they
-//! have shared it. Once all threads are at rest and no task shares the memory, no task can begin to: only a
-//! task that runs in a memory can create one that shares it.
+//! have shared it. Once all threads are at rest and no task shares the memory, no task can begin to share it:
+//! only a task that runs in the memory can create such a task.
 //!
 //! The kernel answers by `kcmp`. If it refuses to compare a process with a target that whet may trace, the
 //! process has other rights. A sharer has the target's own memory, program and "dumpable" state, and a change
