@@ -72,8 +72,8 @@ pub enum Question {
     /// this graph can read it. A clone that reads a table of its own has another destination in such a
     /// register. This is allowed because no other code can read it.
     SwitchTarget,
-    /// A value that may be a label's address in the source (`&&label` of GNU C): it may be passed and
-    /// returned, in the registers for that.
+    /// A value that may be a label's address in the source (`&&label` of GNU C). It may be passed as an
+    /// argument and returned as a result.
     LabelValue,
 }
 

@@ -227,8 +227,8 @@ impl<'a> Search<'a> {
         self.find_passed(&seen);
     }
 
-    /// Finds the points from which control continues to a site: the blocks without a site from which a site
-    /// can be reached, and their edges on the way.
+    /// Finds the points from which control continues to a site. These are the blocks without a site from
+    /// which a site can be reached, and their edges on the way.
     fn find_passed(&mut self, seen: &[BlockId]) {
         let mut goes_on: FxHashSet<BlockId> = self.displaced.iter().map(|l| l.0).collect();
         let edges: Vec<(BlockId, u32, Dest)> = seen

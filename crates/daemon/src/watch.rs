@@ -1,8 +1,8 @@
 //! Looks at all processes at low cost: of most processes, only the id is listed.
 //!
-//! A process's program is read when the process is new, in the two looks after (a forked process soon becomes
-//! another program), and then now and again. CPU time is read only for processes on the list. Most looks list
-//! new processes alone ([`Roster`]).
+//! A process's program is read when the process is new, in the next two looks, since a forked process soon
+//! becomes another program, and rarely later. CPU time is read only for processes on the list. Most looks
+//! list new processes alone ([`Roster`]).
 
 use crate::config::Rule;
 use crate::machine::Moment;

@@ -1,4 +1,4 @@
-//! Detection of language runtimes that know code by its address.
+//! Detects language runtimes that look up code by its address.
 //!
 //! Such a runtime looks up program counters or return addresses in tables of its own. It does so to find the
 //! references on a stack, to turn a fault into an exception, or to shadow memory. A clone's addresses are in

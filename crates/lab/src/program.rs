@@ -156,8 +156,8 @@ fn at(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Returns the options for data and temporary files. The temporary files get a folder of their own: a server
-/// that starts deletes files there that look like its own, and others use /tmp.
+/// Returns the options for data and temporary files. The temporary files get a folder of their own. A
+/// starting server deletes files there that look like its own, and other servers use /tmp.
 fn places(dir: &Path) -> [String; 2] {
     [at("datadir", &dir.join("data")), at("tmpdir", dir)]
 }

@@ -85,8 +85,8 @@ impl Sysbench {
             .arg(format!("--rand-seed={}", seed & 0x7fff_ffff)))
     }
 
-    /// Writes the password to a file that only its owner can read: on the command line it would show in `ps`
-    /// and in the log.
+    /// Writes the password to a file that only its owner can read. On the command line, `ps` and the log
+    /// would show it.
     fn password_file(&self, password: &str) -> Result<PathBuf, Error> {
         if !password.chars().all(|c| c.is_ascii_graphic() && !"#\"'\\".contains(c)) {
             let why = "sysbench reads the password from a file, which takes no blanks, quotes, backslashes and # in it";

@@ -65,9 +65,9 @@ pub struct Solved {
 impl CounterPlan {
     /// Places the counters where, in sum, they are incremented least often.
     ///
-    /// `estimate` holds consistent counts known so far, up to a factor; it may be empty. Where it has no
-    /// count, or the same count for two places, a guess from the shape of the graph decides, and then the
-    /// cost of a counter there. `countable` returns how a counter can be placed at a point, or `None` if it
+    /// `estimate` holds consistent counts known so far, up to a factor; it may be empty. Two places may have
+    /// no count, or the same. Then a guess from the shape of the graph decides, and after it the cost of a
+    /// counter at each place. `countable` returns how a counter can be placed at a point, or `None` if it
     /// cannot.
     #[must_use]
     pub fn new(cfg: &Cfg, estimate: &Counts, countable: &dyn Fn(Point) -> Option<Spot>) -> Self {

@@ -88,8 +88,8 @@ fn map_each(stopped: &mut Stopped<'_>, caches: &[CachePlan], fds: &[u64]) -> Res
     Ok(())
 }
 
-/// Returns whether an error says that the process, or this host, does not do with files: rules of a security
-/// module, limits, an old kernel, missing capabilities.
+/// Returns whether an error means that files are not possible in this process or on this host. Causes are a
+/// security module, limits, an old kernel, missing capabilities.
 pub(crate) fn is_refusal(e: &Error) -> bool {
     use tracee::Error as T;
     matches!(

@@ -19,8 +19,8 @@ pub fn point() {
     }
 }
 
-/// Changes a journal and its records to the form that a whet of version `WHET_JOURNAL_VERSION` might write,
-/// if that variable is set: all parts that are not frozen differ.
+/// If `WHET_JOURNAL_VERSION` is set, changes a journal and its records to a form that a whet of that version
+/// might write. All parts that are not frozen differ.
 pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
     let version = std::env::var("WHET_JOURNAL_VERSION").ok().and_then(|n| n.parse::<u32>().ok());
     let Some(version) = version.filter(|v| *v > VERSION) else { return };

@@ -14,8 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// The most files that one stop gives. The kernel passes 253 at a time.
 const MOST_FILES: usize = 64;
 const PAGE: u64 = 4096;
-/// Where the message lies in the page that the target lends: the header, the vector with its one byte, and
-/// the descriptors, with a head of 16 bytes.
+/// The layout of the message in a page of the target: the header, the vector with its one byte, and the
+/// descriptors behind a head of 16 bytes.
 const MESSAGE: u64 = 64;
 const VECTOR: u64 = 128;
 const BYTE: u64 = 160;

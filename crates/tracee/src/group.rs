@@ -253,8 +253,8 @@ impl Group {
         }
     }
 
-    /// Returns the threads to try to stop, the last first. The flag is true if there are others that cannot
-    /// be stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
+    /// Returns the threads to try to stop, the last first. The flag is true if some other threads cannot be
+    /// stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
     /// the kernel itself restarts come first: a stop of such a thread delays nobody. Threads whose call a
     /// stop may end early come last.
     fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {

@@ -73,8 +73,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Returns the place for a thread at rest; it stays right as long as the thread is at rest. Returns
-    /// `None` if the thread has a shadow stack, which a return by a frame would not match, or is on no stack
-    /// with room that is certain.
+    /// `None` if the thread has a shadow stack, because a return by a frame would not match it. Also returns
+    /// `None` if no room on a stack is certain.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         if ptrace::has_shadow_stack(tid) {
             return None;

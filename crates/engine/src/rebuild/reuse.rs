@@ -2,7 +2,7 @@
 //!
 //! No clone is ever unmapped, so the address space for clones, or the list of code caches, is used up at some
 //! time. Each generation was laid out for the load of its time. The share of samples in the hot fragments of
-//! its clones tells how well it fits; the daemon judges a layout by the same share. Without room for new
+//! its clones shows how well it fits. The daemon judges a layout by the same share. Without room for new
 //! clones, the best generation is used, whatever its share. With room, and if the caller requests it, an
 //! earlier generation is used on two conditions. It holds nearly as many samples as a new layout would, and
 //! its profile was much the same. So a load that alternates takes room once for each of its kinds.

@@ -1,5 +1,5 @@
-//! An object store in memory with the weather of a real one: latency, failures, writes that arrive although
-//! they failed, writes that arrive late, outages. Time is tokio's paused clock.
+//! An object store in memory with the faults of a real one: latency, failures, outages, late writes, and
+//! writes that arrive although the store reported a failure. Time is tokio's paused clock.
 
 #![allow(dead_code, reason = "the test and the bench read different figures")]
 

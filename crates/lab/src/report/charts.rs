@@ -96,9 +96,8 @@ pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) ->
     series
 }
 
-/// Draws points that differ only in the number of threads, as lines over that number: a chart of the
-/// throughput of both sides, and a chart of the gains. A load that ran with only one number of threads gets
-/// no chart.
+/// Draws points that differ only in the number of threads as lines over that number. One chart has the
+/// throughput of both sides, one the gains. A load that ran with only one number of threads gets no chart.
 pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     by_threads(points).into_iter().flat_map(|(title, group)| both(&title, &group, unit, names)).collect()
 }
@@ -194,8 +193,8 @@ fn mark_one(series: &mut [Value]) {
     }
 }
 
-/// Returns the name and look of a side's line among the lines of several servers: each server has a colour,
-/// and the side without clones is dashed.
+/// Returns the name and look of a side's line in a chart of several servers. Each server has a colour, and
+/// the side without clones is dashed.
 pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, look: Look) -> (String, Look) {
     if servers == 1 {
         return (side.to_owned(), look);

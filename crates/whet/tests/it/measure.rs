@@ -1,5 +1,5 @@
-//! `whet measure` on a program that makes its own steady load: its answer, and the state of the program
-//! afterwards, which is the state before.
+//! `whet measure` on a program that makes its own steady load. Checks the answer, and that the program is
+//! left in the state before.
 
 use crate::support::{Answer, Guest, build, changed_text, pid_of, run, wait_until, whet, whet_command};
 use serde_json::Value;

@@ -3,8 +3,8 @@
 //!
 //! LLVM's and the nongnu libunwind walk the list of modules. So the words by which they call
 //! `dl_iterate_phdr` are redirected, permanently, to a routine that also shows the code caches. Other
-//! modules' words are left alone, and so is all code of the C library: the guests report what dl_iterate_phdr
-//! shows them, and memory shows the code.
+//! modules' words are not changed, nor any code of the C library. The guests report the modules that
+//! dl_iterate_phdr shows them; the code is read from memory.
 
 use crate::support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
 use std::path::{Path, PathBuf};
