@@ -155,7 +155,7 @@ impl Order {
         let changed = engine::changed_originals(pid)?;
         let Some(first) = changed.first() else { return Ok(None) };
         say(&Line::Warning(format!(
-            "the originals of {} rebuilt functions were changed by somebody else, {first} among them: it is rebuilt without them",
+            "the originals of {} rebuilt functions were changed by another program, {first} among them: the target is rebuilt without them",
             changed.len()
         )));
         let profile = Some(Arc::new(engine::export_profile(pid)?));

@@ -174,7 +174,7 @@ async fn new_offer(
     }
     if profiles.len() < policy.min_hosts {
         return Ok(Err(format!(
-            "{} of the contributions can be used; the policy wants more",
+            "{} of the contributions can be used; the policy requires more",
             profiles.len()
         )));
     }

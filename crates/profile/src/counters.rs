@@ -156,7 +156,7 @@ impl CounterPlan {
     /// Returns how many more counters would be needed to determine all counts, on links that cannot have a
     /// counter.
     #[must_use]
-    pub fn untold(&self) -> usize {
+    pub fn missing_counters(&self) -> usize {
         self.roles.iter().filter(|r| matches!(r, Role::Open { .. })).count()
     }
 
@@ -166,7 +166,7 @@ impl CounterPlan {
     #[must_use]
     pub fn solve(&self, values: &[u64]) -> Solved {
         let flows = self.flows(values);
-        let open = self.untold() > 0;
+        let open = self.missing_counters() > 0;
         match flows.iter().map(|&f| u64::try_from(f)).collect::<Result<Vec<u64>, _>>() {
             Ok(whole) => Solved {
                 counts: counts_of(self.blocks, &self.links, &whole),

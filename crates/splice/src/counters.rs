@@ -161,7 +161,10 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<
 ///
 /// # Errors
 /// [`Error::Tracee`].
-pub(crate) fn take_back(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<Option<(i32, u64)>, Error> {
+pub(crate) fn reset_bases(
+    stopped: &mut Stopped<'_>,
+    area: &CounterArea,
+) -> Result<Option<(i32, u64)>, Error> {
     let mut own = None;
     for tid in stopped.threads() {
         let mut regs = stopped.regs(tid)?;

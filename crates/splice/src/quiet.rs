@@ -11,7 +11,7 @@
 //! count have their own memory.
 
 use crate::counter_sites::{CounterSites, HEAD};
-use crate::counters::{release_counters, take_back};
+use crate::counters::{release_counters, reset_bases};
 use crate::write::{self, Write};
 use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -89,7 +89,7 @@ pub(crate) fn silence(
             change.put(process)?;
         }
         fault::point();
-        area.map_or(Ok(None), |area| take_back(&mut stopped, &area))
+        area.map_or(Ok(None), |area| reset_bases(&mut stopped, &area))
     };
     let outcome = quiet();
     let released = stopped.release()?;

@@ -7,13 +7,13 @@
 //! thread itself finishes an interrupted call: see `finish`.
 
 use crate::finish::Entering;
-use crate::home::Place;
 use crate::lend;
 use crate::linger::{is_there, make_way};
 use crate::patience::{Patience, Starvation};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::Rest;
 use crate::restart::cure;
+use crate::return_frame::Place;
 use crate::shared::Survey;
 use crate::slots::Slot;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
@@ -33,7 +33,7 @@ pub(crate) struct Group {
     exec: bool,
     /// Whether slots of ended threads have been searched for.
     pub(crate) reclaimed: bool,
-    /// The place for the signal frame of a thread at rest that has run a system call.
+    /// The place for the return frame of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
 }
 

@@ -237,7 +237,7 @@ fn with_calls(work: &Work<'_, '_>, mut records: Vec<Record>, entries: &FxHashMap
     if style.passes.has(Pass::Calls) {
         records.extend(redirects::calls(clones.callers(), entries, &taken));
     }
-    if style.passes.has(Pass::Words) {
+    if style.passes.has(Pass::Tables) {
         records.extend(redirects::words(program, entries));
     }
     redirects::lasting(program, entries, records)

@@ -205,14 +205,16 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
 
 /// Finds both lookup functions in a static program that contains an unwinder.
 fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
-    let asked = direct::asked(image, &target.pristine())?;
-    let find_object = asked.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
+    let lookup_calls = direct::lookup_calls(image, &target.pristine())?;
+    let find_object =
+        lookup_calls.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
     // The anchor's routine continues to the function that was found when the anchor was created.
     let leads_on = target.installed.as_ref().map(|i| i.anchor.original);
     if leads_on.is_some_and(|original| original != find_object.map_or(0, |f| f.value)) {
         return Err("it was optimized before its unwinder was found".to_owned());
     }
-    let ways = [(asked.find_object, Routine::FindObject), (asked.iterate_phdr, Routine::IteratePhdr)];
+    let ways =
+        [(lookup_calls.find_object, Routine::FindObject), (lookup_calls.iterate_phdr, Routine::IteratePhdr)];
     let mut lookup = Lookup { find_object, functions: Vec::new(), places: Vec::new() };
     for (DirectCalls { function, displacements }, routine) in
         ways.into_iter().filter_map(|(calls, routine)| Some((calls?, routine)))

@@ -99,7 +99,7 @@ fn started(ticks: u64) -> io::Result<i64> {
     const TICKS: u64 = 100;
     let text = fs::read_to_string("/proc/stat")?;
     let boot = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-    let boot = boot.ok_or_else(|| io::Error::other("/proc/stat does not tell when the host was started"))?;
+    let boot = boot.ok_or_else(|| io::Error::other("/proc/stat does not show when the host was started"))?;
     Ok(boot.saturating_add_unsigned(ticks / TICKS))
 }
 
