@@ -1,9 +1,10 @@
-//! Descriptors for the target: the target gets descriptors of whet's files for the time of one stop.
+//! Gives the target descriptors of whet's files for the time of one stop.
 //!
-//! A path would have to lead there in the target's view of the file systems, and so no path is used. The
-//! target makes a pair of sockets; whet gets one of them by `pidfd_getfd` and sends the descriptors through
-//! it. All threads are stopped, so that none of them can close a descriptor or get its number. If whet dies
-//! meanwhile, the target keeps a page of memory and descriptors that it does not use; they close on `exec`.
+//! No path is used, because it would have to lead to the file in the target's view of the file systems.
+//! Instead the target makes a pair of sockets. whet gets one of them by `pidfd_getfd` and sends the
+//! descriptors through it. All threads are stopped, so that none of them can close a descriptor or get its
+//! number. If whet dies meanwhile, the target keeps a page of memory and descriptors that it does not use;
+//! they close on `exec`.
 
 use crate::{Error, Process, SealedFile, Stopped};
 use addr::{Addr, Avma, ReadMemory};

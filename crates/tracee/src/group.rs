@@ -61,7 +61,7 @@ impl Thread {
     }
 }
 
-/// The pause between two looks at threads that have not stopped yet. A thread is late only if it waits for a
+/// The pause between two checks of threads that have not stopped yet. A thread is late only if it waits for a
 /// CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
 /// From this many late threads on, they stop sooner if left alone. A thread needs some microseconds of CPU
@@ -69,7 +69,7 @@ pub(crate) const NAP: Duration = Duration::from_micros(20);
 const MANY: usize = 64;
 const FOR_EACH: Duration = Duration::from_micros(2);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
-/// How often the state letter of a late thread is looked at.
+/// How often the state letter of a late thread is read.
 const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped. The kernel needs
 /// far less from a vfork parent's release to the child's end or new program.
@@ -79,7 +79,7 @@ const LEAVING: Duration = Duration::from_millis(5);
 /// wait, most often for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long, and how often, the background thread looks at threads that were interrupted in vain.
+/// How long, and how often, the background thread checks threads that were interrupted in vain.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
 /// How long a background tracer gets to detach.
@@ -223,7 +223,7 @@ impl Group {
             {
                 return Err(StopError::Busy { stuck: self.stuck(), waited });
             }
-            // Where many come to rest by themselves, loans would only take their time.
+            // If many threads are late, loans would only use CPU time that the threads need.
             let lends = waited >= LATE / 4 && running > before / 4 * 3;
             before = running;
             self.nap(lends);
@@ -289,7 +289,7 @@ impl Group {
         let mut next = Duration::ZERO;
         let mut dispatching = false;
         // If no thread is on its own stack, one may be later: all are tried again after a pause that grows.
-        // If they merely cannot be stopped, they are looked at often, which disturbs nothing.
+        // If they merely cannot be stopped, they are checked often, which disturbs nothing.
         let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, Duration::ZERO);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())

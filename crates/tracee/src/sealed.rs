@@ -42,7 +42,7 @@ pub struct Content<'a> {
     pub parts: &'a [(u64, &'a [u8])],
     /// The size of the file. Bytes.
     pub len: u64,
-    /// Whether its whole huge pages lie on huge pages, if the kernel gives any.
+    /// Whether the file lies on huge pages, as far as it fills whole ones and the kernel gives any.
     pub huge: bool,
 }
 

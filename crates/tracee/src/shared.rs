@@ -13,9 +13,9 @@
 //! younger one. Once all threads are at rest and no task shares the memory, no task can begin to share it:
 //! only a task that runs in the memory can create such a task.
 //!
-//! The kernel answers by `kcmp`. If it refuses to compare a process with a target that whet may trace, the
-//! process has other rights. A sharer has the target's own memory, program and "dumpable" state, and a change
-//! of its rights clears that state for both. So such a process counts as a stranger.
+//! `kcmp` compares the memory of two processes. If the kernel refuses to compare a process with a target that
+//! whet may trace, the process has other rights. A sharer has the target's own memory, program and "dumpable"
+//! state, and a change of its rights clears that state for both. So such a process counts as a stranger.
 //!
 //! Without `kcmp` (an old kernel, or a sandbox that forbids it), a process with the same program and exactly
 //! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
@@ -155,7 +155,7 @@ fn others(process: &Process) -> Result<Vec<i32>, Error> {
 /// Returns whether a process shares the memory of a thread; `None` if the process has ended.
 fn relation(tid: Tid, pid: i32) -> Option<bool> {
     match same_memory(tid, Tid(pid)) {
-        // The kernel's own threads borrow a memory at times, but run none of its code.
+        // Threads of the kernel use a process's memory at times, but run none of its code.
         Ok(true) => Some(!is_kernel_worker(&proc_text(pid, "stat"))),
         Ok(false) => Some(lives_on_in_another(tid, pid)),
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => Some(false),
