@@ -56,7 +56,7 @@ impl fmt::Debug for MergeInput<'_> {
 pub struct Extent {
     /// The address at which it is entered.
     pub entry: Avma,
-    /// Its fragments: the one with the entry first, then cold parts by address.
+    /// Its parts: the part with the entry first, then cold parts by address.
     pub parts: Vec<AvmaRange>,
     /// The FDE of each part, by index in the input.
     pub fdes: Vec<usize>,

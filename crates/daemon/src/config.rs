@@ -113,7 +113,8 @@ pub struct Harm {
     pub min_gain_percent: f64,
 }
 
-/// How carefully this host begins. What is optimized stays optimized, and undo works, whatever stands here.
+/// How carefully this host begins. Optimized targets stay optimized, and undo works, with any of these
+/// settings.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rollout {

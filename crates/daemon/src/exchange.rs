@@ -1,4 +1,4 @@
-//! The daemon's side of the spool folder: exports what it has, takes what is signed and fits.
+//! The daemon's side of the spool folder: exports its profiles, and accepts signed aggregates that fit.
 //!
 //! The daemon has no network. `whet-fleet`, another user without rights, moves files between this folder and
 //! the fleet's store. So everything in `in` is foreign. A file is used on three conditions: it is a plain

@@ -146,8 +146,8 @@ impl Head {
     }
 }
 
-/// Decides how a head goes on. `now` is the store's time in seconds; the votes are on the offer and on the
-/// aggregate in force.
+/// Decides the next step of a head. `now` is the store's time in seconds; the votes are on the offer and on
+/// the aggregate in force.
 #[must_use]
 pub fn advance(head: &Head, policy: &Policy, now: u64, offered: Votes, current: Votes) -> Step {
     if let Some(digest) = head.current.filter(|_| current.verdict() == Verdict::Harmful) {

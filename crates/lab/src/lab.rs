@@ -41,7 +41,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Divides the CPUs as a place wants it. Binds the lab, and so every program that it starts, to the
+    /// Divides the CPUs as a place requires. Binds the lab, and so every program that it starts, to the
     /// clients' CPUs.
     ///
     /// # Errors

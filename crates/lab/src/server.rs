@@ -52,7 +52,7 @@ pub struct Settings {
     pub writes: bool,
 }
 
-/// A server's place: data that is created once, and used by several server processes in turn.
+/// An installation of a server. Its data is created once, and used by several server processes in turn.
 #[derive(Debug)]
 pub struct Installation {
     /// The name in the report.

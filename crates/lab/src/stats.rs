@@ -47,7 +47,7 @@ pub fn generator(seed: u64, purpose: &str) -> Pcg64Mcg {
 }
 
 /// Returns the value below which `share` of the sorted values lie, interpolated linearly between neighbours.
-/// `None` of an empty slice.
+/// `None` for an empty slice.
 pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
@@ -63,19 +63,19 @@ pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// As [`quantile_sorted`], of values in any order.
+/// As [`quantile_sorted`], for values in any order.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     quantile_sorted(&sorted, share)
 }
 
-/// Returns the median. `None` of an empty slice.
+/// Returns the median. `None` for an empty slice.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// Summarizes samples. `None` of an empty slice.
+/// Summarizes samples. `None` for an empty slice.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
     let n = values.len() as f64;

@@ -149,7 +149,7 @@ impl<'a> Measuring<'a> {
             .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
     }
 
-    /// Measures a window that counts for `side`, with the server in `state`. An A/A window leaves no trace in
+    /// Measures a window that counts for `side`, with the server in `state`. An A/A window is left out of
     /// latencies, seconds and marks.
     fn window(&mut self, load: &mut dyn Load, pair: Pair, side: Side, state: Side) -> Result<(), Error> {
         load.side(None);

@@ -49,7 +49,7 @@ impl Lockstep<'_> {
         }
         let table = self.b.memory().u64(Avma(compare.inst.ip_rel_memory_address()))?;
         let is_table = self.b.now.gprs.get(compare.inst.op0_register().number()) == Some(&table);
-        // In the originals' world the table is as it was before any redirect.
+        // In the originals' world the table has no redirect.
         let slot = Avma(table.wrapping_add(called.inst.memory_displacement64()));
         let Some(callee) = self.a.memory().u64(slot).ok().map(Avma).filter(|&f| self.atlas.is_entry(f))
         else {

@@ -1,5 +1,5 @@
-//! Faults that tests request: die at numbered points, write as a later version may, or fill pages and lists
-//! sooner.
+//! Faults that tests request: death at numbered points, journals of a later version, and pages and lists that
+//! are full sooner.
 //!
 //! Every step that changes the target passes a point. With `WHET_FAULT=n` in the environment the n-th passed
 //! point kills whet as `kill -9` would. So a test can try all points and check the remaining state.

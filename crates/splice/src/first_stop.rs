@@ -20,7 +20,7 @@ pub struct FirstStop<'a> {
     pub anchor_at: Avma,
     /// The pointer by which the unwinder looks code up, if there is one.
     pub lookup: Option<FindObject>,
-    /// The redirects for unwinders that walk the list of modules, if there are any.
+    /// The redirects for unwinders that iterate over modules, if there are any.
     pub hook: Option<&'a Hook>,
 }
 

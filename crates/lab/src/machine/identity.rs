@@ -106,7 +106,7 @@ pub fn distribution(text: &str) -> Option<String> {
 /// Returns the file system that holds `folder`, an absolute path without symbolic links.
 pub fn disk(read: Read<'_>, folder: &Path) -> Option<Disk> {
     let mounts = read("/proc/self/mountinfo")?;
-    // Of two mounts on one folder, the later one is in force.
+    // Of two mounts on one folder, the later one hides the earlier one.
     let mounted = mounts.lines().filter_map(mount).filter(|m| folder.starts_with(&m.at));
     let found = mounted.max_by_key(|m| m.at.len())?;
     let block = format!("/sys/dev/block/{}", found.number);
