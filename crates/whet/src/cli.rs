@@ -176,7 +176,7 @@ pub enum Command {
         #[command(subcommand)]
         what: ProfileCommand,
     },
-    /// Write all that a rebuild reads of a process to a file: for bug reports, and to look at one run again.
+    /// Write all that a rebuild reads of a process to a file: for bug reports, and to repeat one rebuild.
     #[command(
         after_help = "The process is not stopped and not changed. Its profile is that of its clones; a process without clones is sampled.\nThe file holds code, read-only tables, names and counts. Of memory that the process may write, it holds addresses of code and tables alone.\n\nExamples:\n  whet capture 1234 -o server.capture\n  whet replay server.capture"
     )]
