@@ -155,7 +155,7 @@ pub fn redirect_sites(
     Search::of(cfg, is_cloned, is_free).found()
 }
 
-/// Works like [`redirect_sites`], but keeps only sites for which counters can tell how control reached them.
+/// Works like [`redirect_sites`], but keeps only sites for which counters determine how control reached them.
 /// At most one path leads from the entry to any block on the way to a site.
 #[must_use]
 pub fn countable_sites(cfg: &Cfg, is_free: &dyn Fn(AvmaRange) -> bool) -> RedirectSites {

@@ -11,7 +11,7 @@ use unwind::FrameTable;
 
 /// The page size of x86-64 Linux. Bytes.
 const PAGE: u64 = 4096;
-/// The end of user addresses with four-level paging, and with five-level paging unless a program asks for
+/// The end of user addresses with four-level paging, and with five-level paging unless a program requests
 /// more.
 const USER_END: u64 = 1 << 47;
 /// The largest interpreter path, note segment or dynamic section that is read, in bytes. No sound module has
