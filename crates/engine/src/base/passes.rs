@@ -82,7 +82,7 @@ impl FromStr for Pass {
     fn from_str(word: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|p| p.word() == word).ok_or_else(|| {
             let all = Self::ALL.map(Pass::word).join(", ");
-            format!("there is no pass {word:?}; these there are: {all}")
+            format!("there is no pass {word:?}; the passes are: {all}")
         })
     }
 }

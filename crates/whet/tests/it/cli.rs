@@ -306,7 +306,7 @@ fn without_some_passes() {
     };
     let all = ask(&guest, "optimize", &shuffled);
     assert!(kinds(&all).iter().any(|k| k == "call"), "{all}");
-    let entries = optimize(&["calls,words"]);
+    let entries = optimize(&["calls,tables"]);
     assert_eq!(kinds(&entries), ["entry"], "{entries}");
     let own = optimize(&["libraries,huge-pages"]);
     assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
