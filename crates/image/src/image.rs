@@ -15,6 +15,18 @@ pub struct Skipped {
     pub why: Error,
 }
 
+/// A module of an image, by its index in [`Image::modules`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ModuleId(pub u32);
+
+impl ModuleId {
+    /// Returns its index in [`Image::modules`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The memory map of a process, and the modules loaded in it.
 #[derive(Debug)]
 pub struct Image {
@@ -105,6 +117,20 @@ impl Image {
     #[must_use]
     pub fn modules(&self) -> &[Module] {
         &self.modules
+    }
+
+    /// Returns the modules by rising address, with their ids.
+    pub fn numbered_modules(&self) -> impl Iterator<Item = (ModuleId, &Module)> {
+        (0u32..).map(ModuleId).zip(&self.modules)
+    }
+
+    /// Returns a module.
+    ///
+    /// # Panics
+    /// If the id is not of this image.
+    #[must_use]
+    pub fn module(&self, id: ModuleId) -> &Module {
+        &self.modules[id.index()]
     }
 
     /// Returns the main program.

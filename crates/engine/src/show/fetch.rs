@@ -182,7 +182,7 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
 fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
     cfg.blocks.iter().filter_map(|block| {
         let Term::Switch { table } = block.term else { return None };
-        cfg.tables.get(table as usize)?.cloneable.as_ref()?;
+        cfg.tables.get(table.index())?.cloneable.as_ref()?;
         let last = block.last_inst()?;
         cfg.insts.get(last.index()).map(|i| i.at)
     })

@@ -106,7 +106,7 @@ fn each<'a>(
 ) -> impl Iterator<Item = (FunctionKey, &'a FunctionProfile, Option<FuncId>)> {
     let loaded = loaded(program);
     profile.modules.iter().flat_map(move |(build_id, module)| {
-        let image = loaded.get(build_id).map(|&i| &program.image().modules()[i]);
+        let image = loaded.get(build_id).map(|&id| program.image().module(id));
         module.functions.iter().map(move |(&key, f)| {
             let id = image.and_then(|m| {
                 let entry = m.bias.avma(key.at);
