@@ -32,21 +32,34 @@ const DATA_ALIGN: usize = 8;
 /// [`Error`] if the request contradicts itself or text and data are too far apart. A problem of one function
 /// is a refusal in the output instead.
 pub fn emit(request: &Request<'_>) -> Result<Output, Error> {
-    emit_while(request, &|| true)
+    emit_while(request, &|_| true)
 }
 
-/// Works like [`emit`], but calls `goes_on` before each function and stops when it returns false. A large
-/// program takes minutes.
+/// A stage of [`emit_while`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Chooses the instructions of a clone.
+    Plan,
+    /// Encodes a clone at its address.
+    Encode,
+    /// Proves a clone.
+    Verify,
+    /// Joins all clones, and writes their unwind tables.
+    Join,
+}
+
+/// Works like [`emit`], but calls `goes_on` before each stage of each function, and stops when it returns
+/// false. A large program takes minutes.
 ///
 /// # Errors
 /// The errors of [`emit`], and [`Error::BrokenOff`] if `goes_on` returned false.
-pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<Output, Error> {
-    let go_on = || if goes_on() { Ok(()) } else { Err(Error::BrokenOff) };
+pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn(Stage) -> bool) -> Result<Output, Error> {
+    let go_on = |stage| if goes_on(stage) { Ok(()) } else { Err(Error::BrokenOff) };
     check(request)?;
     let mut refused = Vec::new();
     let mut jobs = Vec::with_capacity(request.functions.len());
     for f in &request.functions {
-        go_on()?;
+        go_on(Stage::Plan)?;
         match Job::new(f.clone(), Vec::new(), request.stubs) {
             Ok(job) => jobs.push(job),
             Err(why) => refused.push((f.cfg.entry, why)),
@@ -57,13 +70,23 @@ pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<O
         let mut parts = Vec::with_capacity(placed.len());
         let mut misfits: FxHashMap<Avma, Misfit> = FxHashMap::default();
         for p in &placed {
-            go_on()?;
+            go_on(Stage::Encode)?;
             match round.part(p) {
                 Ok(part) => parts.push(part),
                 Err(misfit) => drop(misfits.insert(p.job.f.cfg.entry, misfit)),
             }
         }
+        // Clones that will be placed again are proven then.
         if misfits.is_empty() {
+            for part in &parts {
+                go_on(Stage::Verify)?;
+                if let Err(why) = round.verify(part) {
+                    misfits.insert(part.job.f.cfg.entry, Misfit::Refused(why));
+                }
+            }
+        }
+        if misfits.is_empty() {
+            go_on(Stage::Join)?;
             match round.finish(parts)? {
                 Finished::Output(mut out) => {
                     refused.sort_unstable_by_key(|r| r.0);
@@ -163,7 +186,7 @@ struct Round<'a> {
     clones: Clones<'a>,
 }
 
-/// A clone that fits at its address.
+/// A clone that fits at its address, not yet proven.
 struct Part<'p> {
     job: &'p Job<'p>,
     clone: Encoded,
@@ -210,9 +233,12 @@ impl<'a> Round<'a> {
         let clone = encode(&job.f, &job.plan, fragments, *data_at, &self.clones)?;
         // INVARIANT(one-to-one)
         let map = AddressMap::new(clone.fragments.clone(), clone.entries()).ok_or(Refusal::RoundTrip)?;
-        verify::verify(&job.f, &job.plan, &clone, &map, &self.clones)?;
         let frames = frames::frames(&job.f, &clone)?;
         Ok(Part { job, clone, map, frames })
+    }
+
+    fn verify(&self, Part { job, clone, map, .. }: &Part<'_>) -> Result<(), Refusal> {
+        verify::verify(&job.f, &job.plan, clone, map, &self.clones)
     }
 
     fn finish(&self, parts: Vec<Part<'_>>) -> Result<Finished, Error> {

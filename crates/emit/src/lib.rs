@@ -67,7 +67,7 @@ mod verify;
 mod verify_inline;
 mod zones;
 
-pub use driver::{emit, emit_while};
+pub use driver::{Stage, emit, emit_while};
 pub use fragments::Fragments;
 pub use inline::table_call;
 pub use inline_body::{Body, can_inline};

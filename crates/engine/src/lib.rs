@@ -45,6 +45,7 @@ pub use operate::status::{StatusReport, TargetStatus, is_still};
 pub use operate::switch::Switch;
 pub use operate::verify::{Unexpected, VerifyReport, verify};
 pub use operate::watcher::{Watcher, status};
+pub use plan::block_order::graph as block_order_graph;
 pub use plan::estimate::StacksReport;
 pub use profile::Profile;
 pub use rebuild::family::{FamilyOptimized, optimize_family};

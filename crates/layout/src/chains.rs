@@ -121,15 +121,15 @@ struct Merger {
 }
 
 /// Returns the order of the hot blocks (ascending, 0 first) that merging finds.
-pub(crate) fn merge(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
+pub(crate) fn merge(graph: &Graph, hot: &[usize]) -> Vec<usize> {
     let mut m = Merger::new(graph, hot);
     m.run();
     m.order().into_iter().map(|node| hot[node]).collect()
 }
 
 impl Merger {
-    fn new(graph: &Graph<'_>, hot: &[usize]) -> Self {
-        let mut node_of = vec![usize::MAX; graph.sizes.len()];
+    fn new(graph: &Graph, hot: &[usize]) -> Self {
+        let mut node_of = vec![usize::MAX; graph.blocks.len()];
         for (node, &b) in hot.iter().enumerate() {
             node_of[b] = node;
         }
@@ -140,7 +140,7 @@ impl Merger {
             .map(|(node, &b)| Chain {
                 nodes: vec![node],
                 size: sizes[node],
-                count: weight(graph.counts.get(b).copied().unwrap_or(0)),
+                count: weight(graph.blocks[b].count),
                 ..Chain::default()
             })
             .collect();
@@ -381,8 +381,8 @@ fn density(c: &Chain) -> f64 {
 
 /// Returns the order of greedy fall-through chains (Pettis and Hansen, PLDI 1990): the most frequent edge
 /// that can still become a fall-through becomes one.
-pub(crate) fn greedy(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
-    let n = graph.sizes.len();
+pub(crate) fn greedy(graph: &Graph, hot: &[usize]) -> Vec<usize> {
+    let n = graph.blocks.len();
     let mut edges: Vec<_> =
         graph.live_edges().filter(|e| e.kind != EdgeKind::Indirect && e.from != e.to && e.to != 0).collect();
     edges.sort_by_key(|e| (std::cmp::Reverse(e.count), e.from, e.to));
@@ -411,7 +411,7 @@ pub(crate) fn greedy(graph: &Graph<'_>, hot: &[usize]) -> Vec<usize> {
 
 /// Returns the sum of the gains that merging expected, and the final value of the jumps inside chains.
 #[cfg(test)]
-pub(crate) fn promise_and_score(graph: &Graph<'_>, hot: &[usize]) -> (f64, f64) {
+pub(crate) fn promise_and_score(graph: &Graph, hot: &[usize]) -> (f64, f64) {
     let mut m = Merger::new(graph, hot);
     m.run();
     let inside = m.chains.iter().flat_map(|c| &c.inside).map(|&j| {

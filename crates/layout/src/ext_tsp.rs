@@ -41,34 +41,41 @@ pub struct Edge {
     pub kind: EdgeKind,
 }
 
-/// One function: block 0 is the entry.
-#[derive(Clone, Copy, Debug)]
-pub struct Graph<'a> {
-    /// Size of each block. Bytes. A size of 0 counts as 1.
-    pub sizes: &'a [u64],
-    /// Execution count of each block. As long as `sizes`; a missing count is 0.
-    pub counts: &'a [u64],
-    /// Jumps between blocks. An edge with an invalid index is ignored.
-    pub edges: &'a [Edge],
+/// One block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Its size. 0 counts as 1. Bytes.
+    pub size: u64,
+    /// Execution count.
+    pub count: u64,
 }
 
-impl Graph<'_> {
+/// One function: block 0 is the entry.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Its blocks.
+    pub blocks: Vec<Block>,
+    /// Jumps between blocks. An edge with an invalid index is ignored.
+    pub edges: Vec<Edge>,
+}
+
+impl Graph {
     /// Returns the size of block `b`, at least 1 so that no two blocks begin at one place. Bytes.
     pub(crate) fn size(&self, b: usize) -> u64 {
-        self.sizes.get(b).copied().unwrap_or(0).max(1)
+        self.blocks.get(b).map_or(1, |b| b.size.max(1))
     }
 
     /// Returns the edges with a count above 0 and valid blocks.
     pub(crate) fn live_edges(&self) -> impl Iterator<Item = &Edge> {
-        let n = self.sizes.len();
+        let n = self.blocks.len();
         self.edges.iter().filter(move |e| e.count > 0 && e.from < n && e.to < n)
     }
 
     /// Returns whether each block takes part in the ordering: the entry, blocks that ran, and both ends of
     /// edges that were taken.
     fn hot(&self) -> Vec<bool> {
-        let mut hot: Vec<bool> =
-            (0..self.sizes.len()).map(|b| b == 0 || self.counts.get(b).is_some_and(|&c| c > 0)).collect();
+        let ran = self.blocks.iter().map(|b| b.count > 0);
+        let mut hot: Vec<bool> = ran.enumerate().map(|(b, ran)| b == 0 || ran).collect();
         for e in self.live_edges() {
             hot[e.from] = true;
             hot[e.to] = true;
@@ -98,8 +105,8 @@ pub(crate) fn jump_value(kind: EdgeKind, count: f64, end: i64, start: i64) -> f6
 /// Returns the ext-TSP score of an order: higher is better, 0 if no jump is short. Blocks absent from `order`
 /// are far away; a repeated index counts at its last place.
 #[must_use]
-pub fn score(graph: &Graph<'_>, order: &[usize]) -> f64 {
-    let mut start: Vec<Option<i64>> = vec![None; graph.sizes.len()];
+pub fn score(graph: &Graph, order: &[usize]) -> f64 {
+    let mut start: Vec<Option<i64>> = vec![None; graph.blocks.len()];
     let mut at = 0i64;
     for &b in order {
         if let Some(s) = start.get_mut(b) {
@@ -124,7 +131,7 @@ pub fn score(graph: &Graph<'_>, order: &[usize]) -> f64 {
 /// Chains of blocks are merged by greatest gain, as in the paper. The result never scores below the given
 /// order or the order of greedy fall-through chains, which are also scored.
 #[must_use]
-pub fn ext_tsp(graph: &Graph<'_>) -> Vec<usize> {
+pub fn ext_tsp(graph: &Graph) -> Vec<usize> {
     let hot = graph.hot();
     let hot_blocks: Vec<usize> = (0..hot.len()).filter(|&b| hot[b]).collect();
     let mut best = chains::merge(graph, &hot_blocks);

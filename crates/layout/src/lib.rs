@@ -13,7 +13,7 @@ mod function_order;
 mod misses;
 
 pub use cache_sort::cache_sort;
-pub use ext_tsp::{Edge, EdgeKind, Graph, ext_tsp, score};
+pub use ext_tsp::{Block, Edge, EdgeKind, Graph, ext_tsp, score};
 pub use footprint::{Footprint, LINE_BYTES, PAGE_BYTES, Span, hottest};
 pub use function_order::{
     CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,

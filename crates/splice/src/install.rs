@@ -10,7 +10,7 @@ use crate::{
 };
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracee::{Process, Stopped};
 
 /// The offset of a code cache's blob in its data mapping. Before it lie the journal's header and the program
@@ -159,6 +159,30 @@ pub struct InstallReport {
     /// If its caches were to be mapped from files: the reason why they are not, if there is one. The caches
     /// are in anonymous memory then.
     pub not_from_files: Option<String>,
+    /// The time of each part.
+    pub times: InstallTimes,
+}
+
+/// How long the parts of an installation took, from the first call to the last. Waits included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InstallTimes {
+    /// Mapping of the caches, with the counters' memory.
+    pub mapping: Duration,
+    /// Writing of clones, tables and journal.
+    pub filling: Duration,
+    /// Stopping all threads and writing redirects.
+    pub stopping: Duration,
+}
+
+/// Measures one part after the other.
+struct Laps(Instant);
+
+impl Laps {
+    /// Returns the time since the last call.
+    fn next(&mut self) -> Duration {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.0, now))
+    }
 }
 
 /// Installs a generation; redirects of an earlier generation are undone in the same stop.
@@ -176,6 +200,7 @@ pub fn install(
     if earlier.is_some_and(|e| counting && e.counts_for_good()) {
         return Err(Error::CountsForGood);
     }
+    let mut laps = Laps(Instant::now());
     let mut first = ToggleReport::default();
     let prepared = match earlier {
         None => plan.first_stop().make(process, policy, &mut first)?,
@@ -202,6 +227,7 @@ pub fn install(
             return Err(Error::UnsoundRedirect(r.at));
         }
     }
+    let mut times = InstallTimes { stopping: laps.next(), ..InstallTimes::default() };
     let (from_files, not_from_files) = match code_file::map(process, plan, policy, &mut first) {
         Ok(mapped) => (mapped, None),
         Err(e) if code_file::is_refusal(&e) => (false, Some(e.to_string())),
@@ -240,12 +266,14 @@ pub fn install(
         })?),
         None => None,
     };
+    times.mapping = laps.next();
     for (i, cache) in plan.caches.iter().enumerate() {
         fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() }, from_files)?;
     }
     finishing::publish(process, &mut anchor)?;
     anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
     write_hook(process, &mut anchor, plan.hook.as_ref())?;
+    times.filling = laps.next();
 
     let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
     let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
@@ -278,7 +306,8 @@ pub fn install(
     toggle.stops.extend(first.stops);
     toggle.busy += first.busy;
     toggle.cured += first.cured;
-    Ok(InstallReport { generation, toggle, map_stop, counters, not_from_files })
+    times.stopping += laps.next();
+    Ok(InstallReport { generation, toggle, map_stop, counters, not_from_files, times })
 }
 
 /// Makes all mappings in one stop of one thread; on failure none is left. Returns how long the stop took, and

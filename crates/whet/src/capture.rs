@@ -24,7 +24,8 @@ pub struct CaptureArgs {
     /// How long to take samples if the process is not optimized.
     #[arg(long, default_value_t = 6.0, value_parser = crate::cli::seconds)]
     seconds: f64,
-    /// Leave out pages of code without hot functions: a smaller file, for which some decisions may differ.
+    /// Leave out pages of code without hot functions, and libraries without any: a smaller file, for which
+    /// some decisions may differ.
     #[arg(long)]
     hot_code: bool,
 }

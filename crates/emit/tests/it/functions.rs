@@ -641,19 +641,24 @@ fn redirects_enter_before_the_block_counter() {
     assert_eq!(check(vec![f], 14).clones[0].entrances, [(cfg.entry, TEXT)]);
 }
 
-/// Emission stops at the next function once the caller returns false.
+/// Emission stops at the next stage once the caller returns false.
 #[test]
-fn emission_stops_at_the_next_function() {
+fn emission_stops_at_the_next_stage() {
     let (a, b) = (graph(0x40_0000, &[0xc3]), graph(0x40_1000, &[0xc3]));
     let (of_a, of_b) = (rows(&a), rows(&b));
     let two = request(vec![function(&a, &[0], &of_a), function(&b, &[0], &of_b)]);
-    for most in 0..4 {
-        let asked = std::cell::Cell::new(0);
-        let goes_on = || asked.replace(asked.get() + 1) < most;
-        assert!(matches!(emit::emit_while(&two, &goes_on), Err(Error::BrokenOff)), "{most}");
-        assert_eq!(asked.get(), most + 1);
+    use emit::Stage::{Encode, Join, Plan, Verify};
+    let stages = [Plan, Plan, Encode, Encode, Verify, Verify, Join];
+    for most in 0..=stages.len() {
+        let begun = std::cell::RefCell::new(Vec::new());
+        let goes_on = |stage| {
+            begun.borrow_mut().push(stage);
+            begun.borrow().len() <= most
+        };
+        let stopped = matches!(emit::emit_while(&two, &goes_on), Err(Error::BrokenOff));
+        assert_eq!(stopped, most < stages.len(), "{most}");
+        assert_eq!(*begun.borrow(), stages[..stages.len().min(most + 1)]);
     }
-    assert!(emit::emit_while(&two, &|| true).is_ok());
 }
 
 /// `call *8(%rax); call G; ret`, where the table's second word leads to F. F is the leaf

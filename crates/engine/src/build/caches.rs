@@ -2,10 +2,12 @@
 
 use crate::analyse::program::{Analysed, FuncId, Program};
 use crate::base::passes::{Pass, Style};
+use crate::base::phases::Spans;
 use crate::build::clones::Clones;
 use crate::build::map_store;
 use crate::build::reach_group;
 use crate::build::redirects::{self, Words};
+use crate::build::stages::StageClock;
 use crate::plan::function_order::function_order;
 use crate::plan::laid_out::{self, LaidOut, Layout, ToClone};
 use crate::{Error, Interrupt};
@@ -90,6 +92,8 @@ pub struct Bounds<'a> {
     pub head: u64,
     /// Ends the build early.
     pub interrupt: &'a Interrupt,
+    /// Gets the time of each stage.
+    pub(crate) spans: &'a Spans,
 }
 
 /// Builds all caches. `maps` are the current mappings. Direct calls in the originals of the functions, and in
@@ -103,7 +107,7 @@ pub fn build(
     clones: Clones<'_>,
     maps: &[Mapping],
     style: Style,
-    &Bounds { notes, head, interrupt }: &Bounds<'_>,
+    bounds: &Bounds<'_>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
     for modules in &groups(program) {
@@ -112,8 +116,8 @@ pub fn build(
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, clones, style, holes: &built.holes, head, interrupt };
-        let more = if built.caches.is_empty() { notes } else { 0 };
+        let work = Work { program, clones, style, holes: &built.holes, bounds };
+        let more = if built.caches.is_empty() { bounds.notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // The size of the data beside clones and tables is known only once they are built.
         if !fits(&made.plan, more, made.room) {
@@ -152,8 +156,7 @@ struct Work<'a, 'm> {
     clones: Clones<'a>,
     style: Style,
     holes: &'a [(AvmaRange, Hole)],
-    head: u64,
-    interrupt: &'a Interrupt,
+    bounds: &'a Bounds<'a>,
 }
 
 /// Builds a cache with room for `more` bytes of data beside the usual amount.
@@ -163,7 +166,8 @@ fn one_cache(
     modules: &[ModuleId],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, style, holes, head, interrupt, .. } = work;
+    let &Work { program, style, holes, bounds, .. } = work;
+    let head = bounds.head;
     let members = function_order(members.to_vec(), style);
     let images = || modules.iter().map(|&id| program.image().module(id));
     let near: Vec<AvmaRange> = images().map(|m| m.extent).collect();
@@ -172,13 +176,7 @@ fn one_cache(
 
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (mut out, text_at, data_at, room) = emit_somewhere(
-        &Parts {
-            members: &members,
-            stubs: &stubs,
-            constant: &|at| program.constant_function(at),
-            head,
-            interrupt,
-        },
+        &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), bounds },
         &near,
         low,
         holes,
@@ -265,17 +263,17 @@ fn emit_somewhere(
     let mut out = emit_at(parts, guess, guess.add(64 << 20))?;
     let (mut text_len, mut data_len) = (0, 0);
     for _ in 0..FITTINGS {
-        text_len = text_len.max(CachePlan::text_len(parts.head + out.text.len() as u64));
+        text_len = text_len.max(CachePlan::text_len(parts.bounds.head + out.text.len() as u64));
         data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
         let len = text_len + data_len + parts.members.len() as u64 * 4096;
         let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
             .map_err(splice::Error::from)?;
         let data_at = text_at.add(text_len);
         out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
-        let got = CachePlan::text_len(parts.head + out.text.len() as u64);
+        let got = CachePlan::text_len(parts.bounds.head + out.text.len() as u64);
         if got <= text_len {
             if got < text_len {
-                out.text.resize(usize::try_from(text_len - parts.head).unwrap_or(usize::MAX), GAP);
+                out.text.resize(usize::try_from(text_len - parts.bounds.head).unwrap_or(usize::MAX), GAP);
             }
             return Ok((out, text_at, data_at, AvmaRange::with_len(text_at, len)));
         }
@@ -289,22 +287,25 @@ struct Parts<'a> {
     stubs: &'a Stubs,
     /// The constant destination of a word of memory, if the word can never change.
     constant: &'a dyn Fn(Avma) -> Option<Avma>,
-    /// Bytes to leave before the clones.
-    head: u64,
-    interrupt: &'a Interrupt,
+    bounds: &'a Bounds<'a>,
 }
 
 fn emit_at(
-    &Parts { members, stubs, constant, head, interrupt }: &Parts<'_>,
+    &Parts { members, stubs, constant, bounds }: &Parts<'_>,
     text_at: Avma,
     data_at: Avma,
 ) -> Result<Output, Error> {
     let bodies: FxHashMap<Avma, Option<Body<'_>>> =
         members.iter().map(|c| (c.measured().analysed.cfg.entry, body(*c))).collect();
     let functions = members.iter().map(|c| function(*c, &bodies)).collect();
-    let request =
-        Request { text_at: text_at.add(head), data_at, functions, known: &|_| None, stubs, constant };
-    emit::emit_while(&request, &|| interrupt.check().is_ok()).map_err(|e| match (e, interrupt.check()) {
+    let text_at = text_at.add(bounds.head);
+    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    let clock = StageClock::start(bounds.spans);
+    let goes_on = |stage| {
+        clock.begin(stage);
+        bounds.interrupt.check().is_ok()
+    };
+    emit::emit_while(&request, &goes_on).map_err(|e| match (e, bounds.interrupt.check()) {
         (emit::Error::BrokenOff, Err(why)) => why,
         (e, _) => Error::Build(e.to_string()),
     })

@@ -3,6 +3,7 @@
 use crate::analyse::program::Program;
 use crate::base::options::{CodeCache, MEMORY_CAP};
 use crate::base::passes::{Pass, Style};
+use crate::base::phases::{Span, Spans};
 use crate::build::caches::{self, Bounds, Built, BuiltCache};
 use crate::build::clones::Clones;
 use crate::build::code_files::{self, CodeFiles};
@@ -16,7 +17,7 @@ use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
 use image::{Image, Mapping, ModuleId};
 use rustc_hash::FxHashMap;
-use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
+use splice::{CachePlan, FirstStop, InstallReport, InstallTimes, Plan, Policy, ToggleReport};
 
 /// How many more places to try if the target maps faster than whet builds.
 const PLACES: usize = 3;
@@ -29,7 +30,7 @@ pub(crate) struct Installer<'a, 'm> {
     pub(crate) program: &'a Program<'m>,
     /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
-    /// The code in its modules' files, by the module's index in the image.
+    /// The code in its modules' files.
     pub(crate) files: &'a FxHashMap<ModuleId, FileText>,
     /// Returns the present mappings of the other members of the target's family, between which the clones are
     /// placed as well.
@@ -38,6 +39,8 @@ pub(crate) struct Installer<'a, 'm> {
     pub(crate) code_cache: CodeCache,
     /// Ends the work early.
     pub(crate) interrupt: Interrupt,
+    /// Gets the time of each part.
+    pub(crate) spans: &'a Spans,
 }
 
 /// The input of one generation.
@@ -150,7 +153,7 @@ impl Installer<'_, '_> {
         let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
         let head = if in_files { symbols::HEAD } else { 0 };
         let build = |notes| {
-            let bounds = Bounds { notes, head, interrupt: &self.interrupt };
+            let bounds = Bounds { notes, head, interrupt: &self.interrupt, spans: self.spans };
             caches::build(self.program, clones, &maps, style, &bounds)
         };
         let noted = |mut built: Built| {
@@ -192,6 +195,10 @@ impl Installer<'_, '_> {
         let huge = counters.is_none() && style.passes.has(Pass::HugePages);
         let plan = Plan { caches, lookup: self.lookup.find_object, hook, anchor_at, counters, huge };
         let report = splice::install(&target.process, installed, &plan, &Policy::default())?;
+        let InstallTimes { mapping, filling, stopping } = report.times;
+        for (span, took) in [(Span::Mapping, mapping), (Span::Filling, filling), (Span::Stopping, stopping)] {
+            self.spans.add(span, took);
+        }
         let files = in_files.then(|| code_files::publish(&plan.caches, report.not_from_files.as_deref()));
         let main = main.and_then(|i| plan.caches.into_iter().nth(i));
         Ok(Placed { built, main, mapped, report, files })

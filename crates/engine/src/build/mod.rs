@@ -13,6 +13,7 @@ pub(crate) mod reach_group;
 pub(crate) mod redirects;
 pub(crate) mod round;
 pub(crate) mod space;
+mod stages;
 pub(crate) mod unbound;
 pub(crate) mod unloadable;
 pub(crate) mod unwind_hooks;

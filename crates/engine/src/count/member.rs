@@ -11,7 +11,6 @@ use crate::plan::candidates::Candidates;
 use crate::session::restore;
 use crate::{Error, OptimizeOptions, Progress};
 use std::time::Duration;
-use tracee::Pid;
 
 /// How many members are tried: they may end while they count.
 const TRIES: usize = 4;
@@ -38,11 +37,16 @@ pub(crate) fn count(
         return count_in(installer, candidates, time, options, progress);
     }
     let mut why = "no process of the family was busy".to_owned();
+    let mut head: Option<Head<'_>> = None;
     for pid in kin.busiest().into_iter().take(TRIES) {
         if pid == own {
             return count_in(installer, candidates, time, options, progress);
         }
-        let counted = fitting(installer, pid)
+        let fitting = match &head {
+            Some(head) => head.join(pid),
+            None => self::head(installer).and_then(|made| head.insert(made).join(pid)),
+        };
+        let counted = fitting
             .and_then(|member| in_member(installer, &member, candidates.clone(), time, options, progress));
         match counted {
             Ok((counted, report)) => {
@@ -69,12 +73,12 @@ fn count_in(
     counting::count(installer, candidates, time, options, &mut run, progress)
 }
 
-/// Opens a member and checks that the clones fit it.
-fn fitting(installer: &Installer<'_, '_>, pid: Pid) -> Result<Fitting, Error> {
+/// Returns what members are compared with.
+fn head<'a>(installer: &'a Installer<'_, '_>) -> Result<Head<'a>, Error> {
     let image = installer.program.image();
     let unloadable = image.modules().iter().filter(|m| !m.nodelete);
     let marks = unloadable.map(|m| m.extent.start).collect();
-    Head::new(installer.target, image, &installer.lookup, marks)?.join(pid)
+    Head::new(installer.target, image, &installer.lookup, marks)
 }
 
 /// Counts in a member, and restores it to its state before.
@@ -97,6 +101,7 @@ fn in_member(
         taken: &Vec::new,
         code_cache: installer.code_cache,
         interrupt: options.interrupt.clone(),
+        spans: installer.spans,
     };
     let counted = count_in(&inside, candidates, time, options, progress);
     let counted = restore::or_restore(&member.target, was_optimized, counted)?;

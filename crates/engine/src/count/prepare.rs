@@ -2,6 +2,7 @@
 
 use crate::analyse::program::Program;
 use crate::base::options::MEMORY_CAP;
+use crate::base::phases::Spans;
 use crate::build::file_text::{self, FileText};
 use crate::build::installer::Installer;
 use crate::build::lookup;
@@ -70,6 +71,7 @@ pub(crate) fn with_installer<R>(
         taken: &|| kin.maps(),
         code_cache: options.code_cache,
         interrupt: options.interrupt.clone(),
+        spans: &Spans::default(),
     };
     let found = find(&installer, options, &samples, progress)?;
     then(&installer, found, &samples, progress)

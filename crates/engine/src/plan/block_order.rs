@@ -7,7 +7,7 @@ use crate::plan::rare;
 use crate::plan::shuffle::Rng;
 use crate::plan::split;
 use code::{BlockId, Cfg, Dest, Term};
-use layout::{Edge, EdgeKind, Graph};
+use layout::{Block, Edge, EdgeKind, Graph};
 use profile::Counts;
 
 /// Chooses the order of each clone's blocks and which of them are hot.
@@ -75,24 +75,31 @@ pub fn all_blocks(cfg: &Cfg, counts: &Counts) -> (Vec<BlockId>, usize) {
 
 /// Returns all blocks in ext-TSP order.
 fn order_blocks(cfg: &Cfg, counts: &Counts) -> Vec<BlockId> {
-    let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
+    let order = layout::ext_tsp(&graph(cfg, counts)).into_iter();
+    order.filter_map(|b| u32::try_from(b).ok().map(BlockId)).collect()
+}
+
+/// Returns the graph by which the blocks of a function are ordered.
+#[must_use]
+pub fn graph(cfg: &Cfg, counts: &Counts) -> Graph {
+    let block = |(id, b): (BlockId, &code::Block)| Block { size: b.range.len(), count: counts.block(id) };
+    let blocks = cfg.block_ids().zip(&cfg.blocks).map(block).collect();
     let mut edges = Vec::new();
-    for (from, block) in cfg.blocks.iter().enumerate() {
+    for (id, block) in cfg.block_ids().zip(&cfg.blocks) {
         let kind = match block.term {
             Term::Cond { .. } | Term::CondShort { .. } => EdgeKind::Conditional,
             Term::Switch { .. } => EdgeKind::Indirect,
             _ => EdgeKind::Unconditional,
         };
-        let mut counts = counts.edges.get(from).into_iter().flatten();
-        cfg.successors(BlockId(u32::try_from(from).unwrap_or(u32::MAX)), |dest| {
+        let mut counts = counts.edges.get(id.index()).into_iter().flatten();
+        cfg.successors(id, |dest| {
             let count = counts.next().copied().unwrap_or(0);
             if let Dest::Block(to) = dest {
-                edges.push(Edge { from, to: to.index(), count, kind });
+                edges.push(Edge { from: id.index(), to: to.index(), count, kind });
             }
         });
     }
-    let graph = Graph { sizes: &sizes, counts: &counts.blocks, edges: &edges };
-    layout::ext_tsp(&graph).into_iter().filter_map(|b| u32::try_from(b).ok().map(BlockId)).collect()
+    Graph { blocks, edges }
 }
 
 #[cfg(test)]

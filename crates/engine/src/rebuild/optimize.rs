@@ -64,7 +64,8 @@ pub(crate) fn optimize_with(
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
     let perf_map = options.perf_map.then(|| perf_map::refresh(pid));
-    Ok(done.report(&target, options, clock.stop(), perf_map))
+    let phases = clock.stop(&done.spans);
+    Ok(done.report(&target, options, phases, perf_map))
 }
 
 /// Rebuilds, or uses an earlier generation if there is no room for new clones.
@@ -130,6 +131,7 @@ fn rebuild(
             stacks,
             profile: options.profile.as_ref().map(|p| profile_store::used(program, p, &laid_out)),
             not_drawn: laid_out.not_drawn,
+            spans: installer.spans.take(),
             in_force,
         })
     })

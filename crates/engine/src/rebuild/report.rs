@@ -1,6 +1,6 @@
 //! The answer of `optimize`: a stable JSON object. The human form is made from the same data.
 
-use crate::base::phases::PhaseTime;
+use crate::base::phases::{PhaseTime, Span};
 use crate::session::state::{StopMs, TargetState};
 use crate::{OptimizeOptions, Target};
 use serde::{Deserialize, Serialize};
@@ -147,6 +147,7 @@ pub(crate) struct Done {
     pub(crate) stacks: Option<crate::StacksReport>,
     pub(crate) profile: Option<crate::ProfileUse>,
     pub(crate) not_drawn: usize,
+    pub(crate) spans: Vec<(Span, Duration)>,
     pub(crate) in_force: InForce,
 }
 

@@ -195,6 +195,7 @@ impl Earlier {
             stacks: None,
             profile: None,
             not_drawn: 0,
+            spans: Vec::new(),
             in_force,
         })
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::test_candidate::{cloned, cloned_again, cloned_inlined, cloned_through_redirects};
-use emit::Unroll;
+use emit::{Output, Unroll};
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -95,6 +95,19 @@ fn counts(blocks: &[u64], edges: &[&[u64]]) -> Counts {
     Counts { entry: blocks[0], blocks: blocks.to_vec(), edges, ..Counts::default() }
 }
 
+/// Returns the first clone of an output, inlined nowhere.
+fn counted<'a>(cfg: &'a Cfg, counts: &'a Counts, out: &'a Output) -> Counted<'a> {
+    Counted {
+        cfg,
+        counts,
+        map: &out.clones[0].map,
+        text: &out.text,
+        text_at: TEXT,
+        inlined: (0, &[]),
+        pointers: FxHashMap::default(),
+    }
+}
+
 fn run(text: &str, counts: &Counts, order: &[u32]) -> DynoReport {
     run_split(text, counts, order, order.len())
 }
@@ -112,15 +125,7 @@ fn run_less(
 ) -> DynoReport {
     let cfg = code::parse(text).unwrap();
     let out = cloned(&cfg, order.iter().map(|&b| BlockId(b)).collect(), hot, TEXT);
-    let clone = Counted {
-        cfg: &cfg,
-        counts,
-        map: &out.clones[0].map,
-        text: &out.text,
-        text_at: TEXT,
-        inlined,
-        pointers: FxHashMap::default(),
-    };
+    let clone = Counted { inlined, ..counted(&cfg, counts, &out) };
     dyno(&[clone], &Jumps::default(), &|at| at == Avma(0x2000))
 }
 
@@ -167,16 +172,7 @@ fn a_call_through_a_redirect_adds_a_jump() {
     let cfg = code::parse(AGAIN).unwrap();
     let after = |through_redirects| {
         let out = cloned_through_redirects(&cfg, through_redirects, TEXT);
-        let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted {
-            cfg: &cfg,
-            counts: &counts,
-            map,
-            text,
-            text_at: TEXT,
-            inlined: (0, &[]),
-            pointers: FxHashMap::default(),
-        };
+        let clone = counted(&cfg, &counts, &out);
         let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], cfg.entry.0, DecoderOptions::NONE).decode();
         dyno(&[clone], &[(cfg.entry, jump)].into_iter().collect(), &|_| false).after
     };
@@ -205,16 +201,7 @@ fn unrolling_takes_the_back_edge_less_often() {
     let stats = |copies| {
         let order = cfg.block_ids().collect();
         let out = cloned_again(&cfg, order, 3, &[Unroll { first: 1, blocks: 1, copies }], TEXT);
-        let (map, text) = (&out.clones[0].map, &out.text);
-        let clone = Counted {
-            cfg: &cfg,
-            counts: &counts,
-            map,
-            text,
-            text_at: TEXT,
-            inlined: (0, &[]),
-            pointers: FxHashMap::default(),
-        };
+        let clone = counted(&cfg, &counts, &out);
         dyno(&[clone], &Jumps::default(), &|_| false).after
     };
     let once = stats(1);
@@ -293,17 +280,7 @@ fn inlined_executions_are_not_counted_in_the_clone() {
 fn inlined_code_counts_in_the_caller_and_other_paths_nowhere() {
     let (cfgs, out) = cloned_inlined(TEXT);
     let counts = counts(&[100], &[&[]]);
-    let inlined = (0, &[][..]);
-    let caller = &out.clones[0].map;
-    let clone = Counted {
-        cfg: &cfgs[0],
-        counts: &counts,
-        map: caller,
-        text: &out.text,
-        text_at: TEXT,
-        inlined,
-        pointers: FxHashMap::default(),
-    };
+    let clone = counted(&cfgs[0], &counts, &out);
     let DynoReport { before, after, .. } = dyno(&[clone], &Jumps::default(), &|_| false);
     assert_eq!((before.instructions, before.calls, before.returns), (200, 100, 100));
     // test, je, add; and the caller's own return.
@@ -327,15 +304,8 @@ fn calls_through_pointers_pass_the_redirects_of_their_callees() {
     let jump = Decoder::with_ip(64, &[0xe9, 0, 0, 0, 0], 0x2000, DecoderOptions::NONE).decode();
     let after = |callees: &[(u64, u64)]| {
         let callees = callees.iter().map(|&(at, n)| (Avma(at), n)).collect();
-        let clone = Counted {
-            cfg: &cfg,
-            counts: &counts,
-            map: &out.clones[0].map,
-            text: &out.text,
-            text_at: TEXT,
-            inlined: (0, &[]),
-            pointers: [(cfg.entry, callees)].into_iter().collect(),
-        };
+        let pointers = [(cfg.entry, callees)].into_iter().collect();
+        let clone = Counted { pointers, ..counted(&cfg, &counts, &out) };
         let after = dyno(&[clone], &[(Avma(0x2000), jump)].into_iter().collect(), &|_| false).after;
         (after.indirect_calls, after.inserted_jumps, after.instructions)
     };

@@ -51,8 +51,8 @@ pub struct CaptureReport {
 pub struct CaptureOptions {
     /// How long to sample a process that holds no clones.
     pub sampling: Duration,
-    /// Leaves out pages of code without hot functions. The file gets smaller. A replay may decide otherwise
-    /// about some functions, because branches from other code are unknown.
+    /// Leaves out pages of code without hot functions, and libraries without any. The file gets smaller. A
+    /// replay may decide otherwise about some functions, because branches from other code are unknown.
     pub hot_code: bool,
     /// Ends the work early.
     pub interrupt: Interrupt,

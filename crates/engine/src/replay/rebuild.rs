@@ -6,6 +6,7 @@ use super::inputs::Inputs;
 use super::report::{self, ReplayReport};
 use crate::analyse::program::{FuncId, Program};
 use crate::base::passes::{Passes, Style};
+use crate::base::phases::Spans;
 use crate::build::caches::{self, Bounds};
 use crate::build::clones::Clones;
 use crate::plan::candidate::Counted;
@@ -72,7 +73,7 @@ pub(super) fn rebuild(
     let style = Style { shuffle: inputs.shuffle, passes: passes(inputs) };
     let counted = choose(&program, inputs, style, interrupt)?;
     let candidates = counted.map(|counted| lay_out(&program, counted, style));
-    let bounds = Bounds { notes: 0, head: 0, interrupt };
+    let bounds = Bounds { notes: 0, head: 0, interrupt, spans: &Spans::default() };
     let built = caches::build(&program, Clones::ToRun(&candidates.chosen), &maps, style, &bounds)?;
     let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
     let originals = parts.collect();

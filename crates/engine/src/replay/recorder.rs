@@ -2,7 +2,7 @@
 
 use super::captured_memory::{CapturedMemory, FilePart, LEFT_OUT};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
-use image::{FileParts, Files, Image, Mapping};
+use image::{FileParts, Files, Image, Mapping, Module, ModuleKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +25,8 @@ impl<'a> Recorder<'a> {
 
     /// Returns the pages that were read, without the program's data. Of a page that the program may write,
     /// only two kinds of words remain: those that the module's file holds too, and addresses in modules. All
-    /// others become zero. With `hot`, pages of code are left out that hold nothing of these ranges.
+    /// others become zero. With `hot`, pages of code are left out that hold nothing of these ranges, and so are
+    /// modules other than the program.
     pub(crate) fn finish(
         self,
         image: &Image,
@@ -33,16 +34,22 @@ impl<'a> Recorder<'a> {
         hot: Option<&[AvmaRange]>,
     ) -> CapturedMemory {
         let numbers = |r: &AvmaRange| r.start.0 / PAGE..=r.end.sub(1).0 / PAGE;
-        let hot: Option<BTreeSet<u64>> = hot.map(|ranges| ranges.iter().flat_map(numbers).collect());
+        let pages: Option<BTreeSet<u64>> = hot.map(|ranges| ranges.iter().flat_map(numbers).collect());
+        let is_left_out = |m: &Module| {
+            m.kind != ModuleKind::Main && hot.is_some_and(|hot| !hot.iter().any(|r| r.overlaps(&m.extent)))
+        };
         let mut runs: Vec<(Avma, Vec<u8>)> = Vec::new();
         for number in self.pages.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let page = AvmaRange::with_len(Avma(number * PAGE), PAGE);
             let Some(mapping) = image.mapping_of(page.start) else { continue };
+            if image.module_of(page.start).is_some_and(is_left_out) {
+                continue;
+            }
             let Ok(mut bytes) = self.under.bytes(page) else { continue };
             if mapping.perms.w {
                 remove_data(&mut bytes, image, &file_page(mapping, page, image, files));
             }
-            if mapping.perms.x && hot.as_ref().is_some_and(|hot| !hot.contains(&number)) {
+            if mapping.perms.x && pages.as_ref().is_some_and(|hot| !hot.contains(&number)) {
                 bytes.fill(LEFT_OUT);
             }
             match runs.last_mut() {

@@ -7,22 +7,14 @@ fn edge(from: usize, to: usize, count: u64, kind: EdgeKind) -> Edge {
     Edge { from, to, count, kind }
 }
 
-#[derive(Debug, Clone)]
-struct Owned {
-    sizes: Vec<u64>,
-    counts: Vec<u64>,
-    edges: Vec<Edge>,
-}
-
-impl Owned {
-    fn graph(&self) -> Graph<'_> {
-        Graph { sizes: &self.sizes, counts: &self.counts, edges: &self.edges }
-    }
+fn graph(blocks: &[(u64, u64)], edges: &[Edge]) -> Graph {
+    let blocks = blocks.iter().map(|&(size, count)| Block { size, count }).collect();
+    Graph { blocks, edges: edges.to_vec() }
 }
 
 /// Returns a flow-consistent function, by counting random walks from the entry.
-fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
-    let sizes = (0..n).map(|_| 4 + rng.below(60)).collect();
+fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Graph {
+    let mut blocks: Vec<Block> = (0..n).map(|_| Block { size: 4 + rng.below(60), count: 0 }).collect();
     let mut edges: Vec<Edge> = Vec::new();
     let mut out: Vec<Vec<usize>> = vec![Vec::new(); n];
     let mut bias = Vec::new();
@@ -37,11 +29,10 @@ fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
             edges.push(edge(b, to, 0, kind));
         }
     }
-    let mut counts = vec![0; n];
     for _ in 0..walks {
         let mut b = 0;
         for _ in 0..4 * n {
-            counts[b] += 1;
+            blocks[b].count += 1;
             let Some(&e) = (match out[b].len() {
                 2 => out[b].get(usize::from(rng.below(100) >= bias[b])),
                 _ => out[b].first(),
@@ -52,12 +43,12 @@ fn walked(rng: &mut Rng, n: usize, walks: usize, near: usize) -> Owned {
             b = edges[e].to;
         }
     }
-    Owned { sizes, counts, edges }
+    Graph { blocks, edges }
 }
 
 /// Returns the best score of all orders that begin with the entry.
-fn best_of_all(g: &Graph<'_>) -> f64 {
-    fn go(g: &Graph<'_>, order: &mut Vec<usize>, k: usize, best: &mut f64) {
+fn best_of_all(g: &Graph) -> f64 {
+    fn go(g: &Graph, order: &mut Vec<usize>, k: usize, best: &mut f64) {
         if k == order.len() {
             *best = best.max(score(g, order));
             return;
@@ -69,7 +60,7 @@ fn best_of_all(g: &Graph<'_>) -> f64 {
         }
     }
     let mut best = 0.0;
-    go(g, &mut (0..g.sizes.len()).collect(), 1, &mut best);
+    go(g, &mut (0..g.blocks.len()).collect(), 1, &mut best);
     best
 }
 
@@ -103,7 +94,7 @@ fn score_of_a_loop_by_hand() {
         edge(1, 3, 10, Conditional),
         edge(2, 1, 90, Unconditional),
     ];
-    let g = Graph { sizes: &[16, 16, 32, 16], counts: &[10, 100, 90, 10], edges: &edges };
+    let g = graph(&[(16, 10), (16, 100), (32, 90), (16, 10)], &edges);
     let s = score(&g, &[0, 1, 2, 3]);
     let by_hand = 10.5 + 90.0 + 0.1 * (1.0 - 32.0 / 1024.0) * 10.0 + 0.1 * (1.0 - 48.0 / 640.0) * 90.0;
     assert!((s - by_hand).abs() < 1e-9);
@@ -113,16 +104,16 @@ fn score_of_a_loop_by_hand() {
 
 #[test]
 fn odd_graphs() {
-    assert!(ext_tsp(&Graph { sizes: &[], counts: &[], edges: &[] }).is_empty());
-    assert_eq!(ext_tsp(&Graph { sizes: &[0], counts: &[0], edges: &[] }), [0]);
-    // Edges with invalid indices, missing counts, loops, huge numbers.
+    assert!(ext_tsp(&Graph::default()).is_empty());
+    assert_eq!(ext_tsp(&graph(&[(0, 0)], &[])), [0]);
+    // Edges with invalid indices, loops, huge numbers.
     let edges = [
         edge(7, 0, 1, EdgeKind::Conditional),
         edge(1, 1, u64::MAX, EdgeKind::Conditional),
         edge(1, 0, u64::MAX, EdgeKind::Unconditional),
         edge(0, 2, u64::MAX, EdgeKind::Indirect),
     ];
-    let g = Graph { sizes: &[u64::MAX, 0, u64::MAX], counts: &[u64::MAX], edges: &edges };
+    let g = graph(&[(u64::MAX, u64::MAX), (0, 0), (u64::MAX, 0)], &edges);
     let order = ext_tsp(&g);
     assert!(is_permutation(&order, 3) && order[0] == 0);
 }
@@ -130,7 +121,7 @@ fn odd_graphs() {
 #[test]
 fn cold_blocks_come_last_in_their_order() {
     let edges = [edge(0, 4, 5, EdgeKind::Conditional), edge(0, 1, 0, EdgeKind::Conditional)];
-    let g = Graph { sizes: &[8; 6], counts: &[5, 0, 0, 0, 5, 0], edges: &edges };
+    let g = graph(&[5, 0, 0, 0, 5, 0].map(|count| (8, count)), &edges);
     assert_eq!(ext_tsp(&g), [0, 4, 1, 2, 3, 5]);
 }
 
@@ -140,8 +131,7 @@ fn near_the_best_of_all_orders() {
     let (mut ratios, mut worst) = (Vec::new(), 1.0f64);
     for _ in 0..300 {
         let n = 3 + rng.below(5);
-        let f = walked(&mut rng, n, 50, 4);
-        let g = f.graph();
+        let g = walked(&mut rng, n, 50, 4);
         let best = best_of_all(&g);
         let order = ext_tsp(&g);
         assert!(is_permutation(&order, n) && order[0] == 0);
@@ -165,8 +155,7 @@ fn better_than_greedy_if_distances_matter() {
     let mut rng = Rng(42);
     let (mut ours, mut greedy, mut merged) = (0.0, 0.0, 0.0);
     for _ in 0..20 {
-        let f = walked(&mut rng, 80, 200, 12);
-        let g = f.graph();
+        let g = walked(&mut rng, 80, 200, 12);
         let hot: Vec<usize> = (0..80).filter(|&b| g.hot()[b]).collect();
         ours += score(&g, &ext_tsp(&g));
         greedy += score(&g, &chains::greedy(&g, &hot));
@@ -185,7 +174,7 @@ fn cpu_time() -> Duration {
 #[test]
 fn large_functions_take_little_time() {
     let mut rng = Rng(7);
-    for (name, f) in [
+    for (name, g) in [
         ("branches", walked(&mut rng, 3000, 3000, 40)),
         ("switch", {
             let mut edges = Vec::new();
@@ -194,7 +183,7 @@ fn large_functions_take_little_time() {
                 edges.push(edge(0, case, count, EdgeKind::Indirect));
                 edges.push(edge(case, 0, count, EdgeKind::Unconditional));
             }
-            Owned { sizes: vec![24; 3000], counts: vec![500; 3000], edges }
+            graph(&[(24, 500); 3000], &edges)
         }),
         ("star of cases", {
             let mut edges = Vec::new();
@@ -205,10 +194,9 @@ fn large_functions_take_little_time() {
                 edges.push(edge(case + 1, 2999, 5 + rng.below(50), EdgeKind::Unconditional));
                 edges.push(edge(case + 2, 2999, 5 + rng.below(50), EdgeKind::Unconditional));
             }
-            Owned { sizes: vec![24; 3000], counts: vec![500; 3000], edges }
+            graph(&[(24, 500); 3000], &edges)
         }),
     ] {
-        let g = f.graph();
         let begun = cpu_time();
         let order = ext_tsp(&g);
         let took = cpu_time() - begun;
@@ -219,22 +207,21 @@ fn large_functions_take_little_time() {
     }
 }
 
-fn arb_graph() -> impl Strategy<Value = Owned> {
+fn arb_graph() -> impl Strategy<Value = Graph> {
     (1usize..14).prop_flat_map(|n| {
         let kind =
             prop::sample::select(vec![EdgeKind::Conditional, EdgeKind::Unconditional, EdgeKind::Indirect]);
         let edge = (0..n, 0..n, 0u64..1000, kind).prop_map(|(f, t, c, k)| edge(f, t, c, k));
-        let sizes = prop::collection::vec(0u64..700, n);
-        (sizes, prop::collection::vec(0u64..3, n), prop::collection::vec(edge, 0..3 * n))
-            .prop_map(|(sizes, counts, edges)| Owned { sizes, counts, edges })
+        let block = (0u64..700, 0u64..3);
+        (prop::collection::vec(block, n), prop::collection::vec(edge, 0..3 * n))
+            .prop_map(|(blocks, edges)| graph(&blocks, &edges))
     })
 }
 
 proptest! {
     #[test]
-    fn any_graph_is_ordered(f in arb_graph()) {
-        let g = f.graph();
-        let n = g.sizes.len();
+    fn any_graph_is_ordered(g in arb_graph()) {
+        let n = g.blocks.len();
         let order = ext_tsp(&g);
         prop_assert!(is_permutation(&order, n));
         prop_assert_eq!(order[0], 0);
@@ -251,10 +238,9 @@ proptest! {
 
     /// The expected gains of merging are real: at the end, the chains' score is the sum of the gains.
     #[test]
-    fn promised_gains_are_kept(f in arb_graph()) {
-        let g = f.graph();
+    fn promised_gains_are_kept(g in arb_graph()) {
         let hot = g.hot();
-        let hot_blocks: Vec<usize> = (0..g.sizes.len()).filter(|&b| hot[b]).collect();
+        let hot_blocks: Vec<usize> = (0..g.blocks.len()).filter(|&b| hot[b]).collect();
         let (promised, brought) = chains::promise_and_score(&g, &hot_blocks);
         prop_assert!((promised - brought).abs() < 1e-6 * (1.0 + brought), "{promised} {brought}");
     }

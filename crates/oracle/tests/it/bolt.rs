@@ -7,8 +7,7 @@ use addr::{Addr, Svma};
 use code::{BlockId, Cfg, Dest, Term};
 use engine::CountedFunction;
 use iced_x86::Mnemonic;
-use layout::{Edge, EdgeKind, Graph};
-use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, ModuleProfile, Profile};
+use profile::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Profile};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -83,26 +82,6 @@ fn bolt_orders(bolt: &str, program: &Path, profile: &str) -> BTreeMap<String, Ve
         .collect()
 }
 
-/// Returns the edges by which block orders are made and scored.
-fn edges(cfg: &Cfg, counts: &Counts) -> Vec<Edge> {
-    let mut edges = Vec::new();
-    for (from, block) in cfg.blocks.iter().enumerate() {
-        let kind = match block.term {
-            Term::Cond { .. } | Term::CondShort { .. } => EdgeKind::Conditional,
-            Term::Switch { .. } => EdgeKind::Indirect,
-            _ => EdgeKind::Unconditional,
-        };
-        let mut counts = counts.edges[from].iter();
-        cfg.successors(BlockId(u32::try_from(from).unwrap()), |dest| {
-            let count = *counts.next().unwrap();
-            if let Dest::Block(to) = dest {
-                edges.push(Edge { from, to: to.index(), count, kind });
-            }
-        });
-    }
-    edges
-}
-
 /// Returns the block that this one aligns, if it does nothing else.
 fn aligned(cfg: &Cfg, b: usize) -> Option<usize> {
     let insts = cfg.insts_of(BlockId(u32::try_from(b).unwrap()));
@@ -133,30 +112,29 @@ fn block_orders_score_no_less_than_those_of_llvm_bolt() {
         let (mut ours_all, mut theirs_all, mut plain_all, mut compared) = (0.0, 0.0, 0.0, 0);
         for f in &functions {
             let cfg = &f.cfg;
-            let sizes: Vec<u64> = cfg.blocks.iter().map(|b| b.range.len()).collect();
-            let edges = edges(cfg, &f.counts);
-            let graph = Graph { sizes: &sizes, counts: &f.counts.blocks, edges: &edges };
+            let graph = engine::block_order_graph(cfg, &f.counts);
+            let n = graph.blocks.len();
             let block = |at: u64| cfg.blocks.iter().position(|b| b.range.start == cfg.entry.add(at));
             let Some(order) = theirs.get(&f.name) else { continue };
             let mut order: Vec<usize> = order.iter().filter_map(|&at| block(at)).collect();
             // llvm-bolt drops blocks that only align. Such a block would lie before the block that it falls
             // through into.
-            for b in (0..sizes.len()).rev().filter(|b| !order.contains(b)).collect::<Vec<_>>() {
+            for b in (0..n).rev().filter(|b| !order.contains(b)).collect::<Vec<_>>() {
                 if let Some(place) = aligned(cfg, b).and_then(|next| order.iter().position(|&o| o == next)) {
                     order.insert(place, b);
                 }
             }
-            let lost = (0..sizes.len()).filter(|b| f.counts.blocks[*b] > 0 && !order.contains(b)).count();
+            let lost = (0..n).filter(|b| f.counts.blocks[*b] > 0 && !order.contains(b)).count();
             if lost > 0 {
                 eprintln!("{compiler}: {}: llvm-bolt has {lost} blocks that ran elsewhere", f.name);
                 continue;
             }
             // Blocks that never ran add nothing to the score behind the blocks that ran.
-            let rest: Vec<usize> = (0..sizes.len()).filter(|b| !order.contains(b)).collect();
+            let rest: Vec<usize> = (0..n).filter(|b| !order.contains(b)).collect();
             order.extend(rest);
             let ours = layout::score(&graph, &layout::ext_tsp(&graph));
             let (theirs, plain) =
-                (layout::score(&graph, &order), layout::score(&graph, &(0..sizes.len()).collect::<Vec<_>>()));
+                (layout::score(&graph, &order), layout::score(&graph, &(0..n).collect::<Vec<_>>()));
             eprintln!(
                 "{compiler}: {}: ours {ours:.1}, llvm-bolt's {theirs:.1}, as it was {plain:.1}",
                 f.name
