@@ -116,6 +116,7 @@ impl How {
 /// Runs the comparison and writes its report.
 pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     let pid = Pid(pid);
+    ::measure::check(pid)?;
     let options = how.options();
     let mut work =
         how.work(pid).map_err(|source| Error::Work { what: "the work done".to_owned(), source })?;

@@ -33,7 +33,7 @@ impl Kin {
         let open = |pid| Process::open(pid).ok().and_then(|p| p.cpu_time_ns().ok().map(|t| (p, t)));
         let mut members: Vec<(Process, u64)> = pids.filter_map(open).collect();
         members.sort_by_key(|(_, cpu)| Reverse(*cpu));
-        Ok(Self { program: Some(family.parent.exe), members })
+        Ok(Self { program: Some(family.parent.kind.exe), members })
     }
 
     /// Returns the processes to sample beside the target; `None` for a target that is optimized alone.

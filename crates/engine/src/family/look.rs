@@ -92,11 +92,18 @@ fn member(pid: Pid) -> Option<MemberStatus> {
 /// Compares the code of all processes of a family with their files.
 ///
 /// # Errors
-/// Returns the parent's errors. Members that end meanwhile, or may not be read, are left out.
+/// Returns the parent's errors, and [`Error::Locked`] if another whet keeps the lock of a member with
+/// differences. Members that end meanwhile, or may not be read, are left out.
 pub fn verify_family(pid: Pid) -> Result<FamilyVerified, Error> {
     let family = facts::family_of(pid)?;
     let parent = verify(family.parent.pid)?;
-    let members: Vec<VerifyReport> = family.members.iter().filter_map(|m| verify(m.pid).ok()).collect();
+    let mut members: Vec<VerifyReport> = Vec::new();
+    for member in family.members {
+        match verify(member.pid) {
+            Err(e @ Error::Locked { .. }) => return Err(e),
+            verified => members.extend(verified.ok()),
+        }
+    }
     Ok(FamilyVerified {
         members: members.len(),
         identical: parent.identical && members.iter().all(|m| m.identical),
