@@ -72,7 +72,8 @@ fn text(path: &str) -> Option<String> {
 
 /// Returns the current time in the clock ticks of process start times in `/proc/PID/stat`: hundredths of a
 /// second, from the decimals of `/proc/uptime`. Returns `None` if there is no such file.
-pub(crate) fn now() -> Option<u64> {
+#[must_use]
+pub fn now() -> Option<u64> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
     text.split(' ').next()?.replace('.', "").parse().ok()
 }

@@ -202,7 +202,8 @@ fn a_parent_without_its_first_thread() {
     assert_eq!(answer["members"]["left_alone"], serde_json::json!([]), "{answer}");
     assert_eq!(answer["members"]["installed"], 2, "{answer}");
     is_intact(&guest, true);
-    take_out(&guest);
+    on_family("undo", &guest.arg(), &[]).exits(0);
+    assert_eq!(is_intact(&guest, true), 0);
     ends_well(guest);
 }
 
