@@ -72,8 +72,8 @@ pub(crate) struct Members {
     forks: bool,
     /// Each member, and whether its journal is to be read.
     known: BTreeMap<Identity, bool>,
-    /// Children that the parent has forked later have what the parent has. Clock ticks since boot; `None` while
-    /// a worker changes the family, and before the first worker.
+    /// Children that the parent has forked later have what the parent has. Clock ticks since boot; `None`
+    /// while a worker changes the family, and before the first worker.
     settled: Option<u64>,
     /// CPU time of all processes, at the last look. Seconds.
     spent: Option<(f64, Moment)>,
@@ -101,8 +101,8 @@ impl Members {
         self.known.keys().copied()
     }
 
-    /// Records what a look has seen. Returns the user CPU time of the family since the look before, percent of
-    /// one CPU. The time of children that ended and were waited for is part of their parent's.
+    /// Records what a look has seen. Returns the user CPU time of the family since the look before, percent
+    /// of one CPU. The time of children that ended and were waited for is part of their parent's.
     pub(crate) fn see(&mut self, unit: &Unit, now: Moment) -> f64 {
         let head = unit.head.id.pid;
         let is_new = |m: &Seen| m.parent != head || self.settled.is_none_or(|at| m.id.start <= at + 1);

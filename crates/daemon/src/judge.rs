@@ -25,8 +25,8 @@ pub(crate) fn stops(time: Duration) -> u32 {
     rounds(time).saturating_mul(2)
 }
 
-/// Compares work by the number of system calls, for about `time`. Afterwards the target is as it was found. Of a
-/// family, the busiest process is compared: its clones are those of all members.
+/// Compares work by the number of system calls, for about `time`. Afterwards the target is as it was found.
+/// Of a family, the busiest process is compared: its clones are those of all members.
 ///
 /// # Errors
 /// Errors of the engine. If work cannot be counted, the outcome says so.

@@ -86,8 +86,8 @@ pub struct TargetView {
     pub pid: i32,
     /// The process's program.
     pub exe: String,
-    /// How many further processes its family has: its children of the same program, which are optimized, judged
-    /// and undone with it.
+    /// How many further processes its family has: its children of the same program, which are optimized,
+    /// judged and undone with it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub members: usize,
     /// Its state.

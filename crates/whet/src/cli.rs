@@ -195,9 +195,11 @@ pub enum Command {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
-        /// The busiest process of the family: its clones are those of all processes. Each process has its own work
-        /// and CPU time, so --mysql and --command are of no use here.
-        #[arg(long, conflicts_with_all = ["mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file", "command"])]
+        /// The busiest process of the family: its clones are those of all processes. Each process has its own
+        /// work and CPU time, so --mysql and --command are of no use here.
+        #[arg(long, conflicts_with_all = [
+            "mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file", "command",
+        ])]
         family: bool,
         #[command(flatten)]
         how: crate::measure::How,

@@ -133,7 +133,8 @@ pub fn redo_family(pid: Pid) -> Result<FamilyRedone, Error> {
     Ok(FamilyRedone { parent: answer, members })
 }
 
-/// Puts the newest generation of a family's parent in force in all members that fit. The parent is not changed.
+/// Puts the newest generation of a family's parent in force in all members that fit. The parent is not
+/// changed.
 ///
 /// # Errors
 /// Returns [`Error::NotInstalled`] if the parent has no clones in force, and the errors of [`redo_family`].

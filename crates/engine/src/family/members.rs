@@ -51,8 +51,8 @@ impl Family {
     }
 }
 
-/// Returns the family to which a process belongs. Its parent is the topmost ancestor of the same kind. A child
-/// that executed a program is no member, and neither are its children.
+/// Returns the family to which a process belongs. Its parent is the topmost ancestor of the same kind. A
+/// child that executed a program is no member, and neither are its children.
 pub(crate) fn family(of: Pid, facts: &[Fact]) -> Option<Family> {
     let by_pid: FxHashMap<Pid, &Fact> = facts.iter().map(|f| (f.pid, f)).collect();
     let mut parent = *by_pid.get(&of)?;

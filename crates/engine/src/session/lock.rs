@@ -99,8 +99,8 @@ impl TargetLock {
 /// worked on, and `status` does not list the reader.
 ///
 /// # Errors
-/// Returns [`Error::Locked`] if another whet keeps the lock, and the errors of [`Process::lock`] if no lock is
-/// available.
+/// Returns [`Error::Locked`] if another whet keeps the lock, and the errors of [`Process::lock`] if no lock
+/// is available.
 pub(crate) fn keep_others_out(process: &Process) -> Result<tracee::Lock, Error> {
     let begun = Instant::now();
     loop {

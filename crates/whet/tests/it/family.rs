@@ -136,8 +136,8 @@ fn replace_last_code_byte(pid: i32, byte: u8) -> u8 {
     before[0]
 }
 
-/// A worker that executed the program anew has other addresses and is no member. One has other code and is left
-/// alone.
+/// A worker that executed the program anew has other addresses and is no member. One has other code and is
+/// left alone.
 #[test]
 fn a_member_that_does_not_fit_is_left_alone() {
     let guest = start(3, false);
@@ -173,7 +173,8 @@ fn a_member_that_does_not_fit_is_left_alone() {
     ends_well(guest);
 }
 
-/// A worker that changed the access rights of a page of its code: the page is a mapping of its own afterwards.
+/// A worker that changed the access rights of a page of its code: the page is a mapping of its own
+/// afterwards.
 #[test]
 fn a_member_with_other_rights_of_code() {
     for (go, left_alone) in [(5, Some("other_rights")), (6, Some("other_bytes")), (7, None)] {
@@ -233,6 +234,28 @@ fn slots_that_a_member_has_not_bound_yet() {
     let undone = on_family("undo", &guest.arg(), &[]).exits(0).json();
     assert_eq!((&undone["undone"], &undone["left"]), (&1.into(), &serde_json::json!([])), "{undone}");
     verified("undone");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// The clones of all processes are measured in a busy one, and shown by the parent's page.
+#[test]
+fn one_process_is_measured_for_all() {
+    let guest = start(2, false);
+    let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+    whet(&["measure", "--family", &guest.arg()]).exits(7);
+    on_family("optimize", &guest.arg(), &shuffled).exits(0);
+    let answer = on_family("measure", &guest.arg(), &["--rounds", "5", "--window", "0.05"]);
+    assert!(matches!(answer.code, Some(0 | 7)), "{answer:?}");
+    let measured = answer.json()["pid"].clone();
+    let all = members(&guest).into_iter().chain([guest.pid()]);
+    assert!(all.into_iter().any(|pid| measured == pid), "{answer:?}");
+    assert_eq!(states(&guest), serde_json::json!({ "optimized": 2 }));
+    let page = crate::support::scratch("page.html");
+    let worker = guest.counter(NEWEST).to_string();
+    whet(&["report", "--family", &worker, "-o", page.to_str().unwrap()]).exits(0);
+    assert!(std::fs::read_to_string(&page).unwrap().contains(&guest.arg()));
+    is_intact(&guest, false);
     take_out(&guest);
     ends_well(guest);
 }
