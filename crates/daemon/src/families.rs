@@ -4,7 +4,7 @@
 
 use crate::machine::{Job, Moment};
 use crate::watch::{Identity, Seen};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A target, as seen in one look.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ pub(crate) struct Unit {
 }
 
 /// Groups processes into families. A process belongs to its parent's family if both have the same program and
-/// the same `kind`. A process that `is_apart` is the head of a family of its own.
+/// the same `kind`. A process that `is_apart` is the head of a family of its own. A child without a kind has
+/// ended a moment ago, or may not be read: it is left out.
 pub(crate) fn group<K: PartialEq>(
     seen: Vec<Seen>,
     kind: impl Fn(i32) -> Option<K>,
@@ -25,14 +26,17 @@ pub(crate) fn group<K: PartialEq>(
     let by_pid: HashMap<i32, &Seen> = seen.iter().map(|s| (s.id.pid, s)).collect();
     let mut kinds: HashMap<i32, Option<K>> = HashMap::new();
     let mut above: HashMap<i32, i32> = HashMap::new();
+    let mut ended: HashSet<i32> = HashSet::new();
     for child in &seen {
         let Some(parent) = by_pid.get(&child.parent).filter(|p| p.exe == child.exe) else { continue };
         let (pid, parent) = (child.id.pid, parent.id.pid);
         for pid in [pid, parent] {
             kinds.entry(pid).or_insert_with(|| kind(pid));
         }
-        if kinds[&pid].is_some() && kinds[&pid] == kinds[&parent] && !is_apart(pid) {
-            above.insert(pid, parent);
+        match &kinds[&pid] {
+            None => drop(ended.insert(pid)),
+            own if *own == kinds[&parent] && !is_apart(pid) => drop(above.insert(pid, parent)),
+            Some(_) => {}
         }
     }
     let head = |pid: i32| {
@@ -49,7 +53,7 @@ pub(crate) fn group<K: PartialEq>(
     };
     let heads: Vec<i32> = seen.iter().map(|s| head(s.id.pid)).collect();
     let (mut units, mut rest) = (BTreeMap::new(), Vec::new());
-    for (seen, head) in seen.into_iter().zip(heads) {
+    for (seen, head) in seen.into_iter().zip(heads).filter(|(s, _)| !ended.contains(&s.id.pid)) {
         match seen.id.pid == head {
             true => drop(units.insert(head, Unit { head: seen, members: Vec::new() })),
             false => rest.push((seen, head)),
@@ -188,6 +192,8 @@ mod tests {
             groups(list(), kind, 0),
             [(2, vec![5]), (3, vec![]), (4, vec![]), (6, vec![]), (9, vec![])]
         );
+        let kind = |pid| (pid != 3).then_some(0);
+        assert_eq!(groups(list(), kind, 0), [(2, vec![5]), (4, vec![]), (6, vec![]), (9, vec![])]);
         let kind = |pid| (pid != 2).then_some(0);
         assert_eq!(
             groups(list(), kind, 0),
