@@ -181,7 +181,7 @@ pub enum Event {
     /// The state in the journal of a member of the target's family that may differ from its parent; `None` if
     /// there is no journal.
     Member(Option<TargetState>),
-    /// The worker has come to another stage of its work.
+    /// The worker has begun another stage of its work.
     Stage(State),
     /// A job has ended.
     Ended(Outcome),
