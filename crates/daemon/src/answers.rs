@@ -49,6 +49,10 @@ impl Daemon {
     }
 
     fn stand_back(&mut self, StandBack { pid, wish }: StandBack) {
+        // A member stands for its family.
+        let head =
+            |pid: i32| self.targets.iter().find(|(_, e)| e.members.contains(pid)).map_or(pid, |e| *e.0);
+        let pid = pid.map(head);
         if wish == Wish::Undo {
             self.let_go(pid);
         }
@@ -65,6 +69,7 @@ impl Daemon {
         let view = |e: &Entry| TargetView {
             pid: e.id.pid,
             exe: e.exe.clone(),
+            members: e.members.len(),
             state: e.life.state,
             reason: e.life.reason.clone(),
             since: ago(now.saturating_sub(e.life.since)),

@@ -28,6 +28,7 @@ pub mod client;
 mod config;
 mod drop_ins;
 mod exchange;
+mod families;
 mod jobs;
 mod judge;
 mod log;

@@ -75,9 +75,17 @@ pub enum Job {
     Redo,
     /// Mends the target after a worker died.
     Mend,
+    /// Puts the parent's clones in force in the members of its family that lack them.
+    Align,
 }
 
 impl Job {
+    /// Returns whether the job brings all members of a family into the state of their parent.
+    #[must_use]
+    pub fn visits_members(self) -> bool {
+        !matches!(self, Job::Check | Job::Judge)
+    }
+
     /// Returns whether the job needs one of the `at_once` worker slots. Checks, and jobs that put a target in
     /// order, never wait for a slot.
     #[must_use]
@@ -170,6 +178,9 @@ pub enum Event {
     },
     /// The state in its journal; `None` if there is no journal.
     Journal(Option<TargetState>),
+    /// The state in the journal of a member of the target's family that may differ from its parent; `None` if
+    /// there is no journal.
+    Member(Option<TargetState>),
     /// The worker has begun another stage of its work.
     Stage(State),
     /// A job has ended.

@@ -41,6 +41,8 @@ pub struct Seen {
     pub exe: String,
     /// User CPU time since the previous scan, percent of one CPU; 0 in the first scan.
     pub cpu_percent: f64,
+    /// User CPU time since its start, with that of its children that ended and were waited for. Seconds.
+    pub spent: f64,
     /// How long it has been running.
     pub age: Duration,
 }
@@ -82,6 +84,7 @@ struct Followed {
 struct Stat {
     parent: i32,
     user: u64,
+    waited: u64,
     start: u64,
 }
 
@@ -200,6 +203,7 @@ impl Watch {
             parent: stat.parent,
             exe: exe.to_owned(),
             cpu_percent,
+            spent: stat.user.saturating_add(stat.waited) as f64 / self.ticks_per_second as f64,
             age: uptime.saturating_sub(started),
         })
     }
@@ -226,6 +230,7 @@ fn stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         parent: field(4)?.parse().ok()?,
         user: field(14)?.parse().ok()?,
+        waited: field(16)?.parse().ok()?,
         start: field(22)?.parse().ok()?,
     })
 }
@@ -260,7 +265,7 @@ mod tests {
             let zeros = "0 ".repeat(7);
             fs::write(
                 folder.join("stat"),
-                format!("{pid} (a) b) S 1 {zeros}0 0 {user} 5 0 0 20 0 1 0 {start} 0 0\n"),
+                format!("{pid} (a) b) S 1 {zeros}0 0 {user} 5 7 0 20 0 1 0 {start} 0 0\n"),
             )
             .unwrap();
             fs::write(folder.join("cgroup"), "0::/system.slice/mariadb.service\n").unwrap();
@@ -284,7 +289,7 @@ mod tests {
         let (seen, _) = watch.look(&rules, S, 20 * S);
         assert_eq!(seen.len(), 1);
         assert_eq!((seen[0].id, seen[0].parent), (Identity { pid: 10, start: 1000 }, 1));
-        assert_eq!((seen[0].cpu_percent, seen[0].age), (0.0, 10 * S));
+        assert_eq!((seen[0].cpu_percent, seen[0].age, seen[0].spent), (0.0, 10 * S, 5.07));
         fake.put(10, "/usr/bin/server (deleted)", 650, 1000);
         let (seen, _) = watch.look(&rules, 2 * S, 21 * S);
         assert_eq!(seen[0].cpu_percent, 150.0);

@@ -193,6 +193,7 @@ mod tests {
             pid: 1,
             start: 1,
             job: Job::Check,
+            family: false,
             daemon: 1,
             sampling: Duration::ZERO,
             counting: Duration::ZERO,

@@ -4,11 +4,23 @@ use crate::guard::{Guard, restore};
 use crate::{Error, Options, Side};
 use engine::{Code, Pid, StopMs, Switch};
 use std::time::Duration;
+use tracee::Process;
 
 /// The most attempts to switch a target that is busy.
 const ATTEMPTS: u32 = 20;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Checks that a process exists and can be opened. Its work is counted from before the first look at it.
+///
+/// # Errors
+/// [`Error::Engine`] with the errors of [`tracee::preflight`] for a process that cannot be opened.
+pub fn check(pid: Pid) -> Result<(), Error> {
+    match Process::open(pid) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(engine::Error::from(tracee::preflight(pid).err().unwrap_or(e)).into()),
+    }
+}
 
 /// A session with one target. It switches the target, and always leaves it as it was found.
 #[derive(Debug)]

@@ -39,9 +39,7 @@ impl Stopped<'_> {
         hint: Avma,
         f: impl FnOnce(&mut Self, &[u64]) -> Result<R, E>,
     ) -> Result<R, E> {
-        if files.len() > MOST_FILES || !self.shares_descriptors() {
-            return Err(not_given(io::ErrorKind::Unsupported.into()).into());
-        }
+        self.can_take(files.len())?;
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = self.call(libc::SYS_mmap, [hint.0, PAGE, arg(prot), arg(flags), arg(-1), 0])?;
@@ -118,13 +116,25 @@ impl Stopped<'_> {
         }
     }
 
-    /// Returns whether all threads use one table of descriptors, that of the process.
-    fn shares_descriptors(&self) -> bool {
+    /// Checks that all threads use one table of descriptors, that of the process, and that one message can
+    /// hold so many files.
+    fn can_take(&self, files: usize) -> Result<(), Error> {
+        let no = |why: &str| Err(not_given(io::Error::new(io::ErrorKind::Unsupported, why)));
+        if files > MOST_FILES {
+            return no("there are more files than one stop can give");
+        }
         let pid = self.process().pid().0;
-        self.threads().iter().filter(|t| t.0 != pid).all(|t| {
+        for tid in self.threads().iter().filter(|t| t.0 != pid) {
             // SAFETY: the call compares two objects of the kernel, and accesses no memory.
-            unsafe { libc::syscall(libc::SYS_kcmp, pid, t.0, KCMP_FILES, 0, 0) == 0 }
-        })
+            match unsafe { libc::syscall(libc::SYS_kcmp, pid, tid.0, KCMP_FILES, 0, 0) } {
+                0 => {}
+                1.. => {
+                    return no("a thread has a table of descriptors of its own (unshare with CLONE_FILES)");
+                }
+                _ => return Err(not_given(io::Error::last_os_error())),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -165,6 +165,11 @@ fn relation(tid: Tid, pid: i32) -> Option<bool> {
 
 /// Returns whether a process whose first thread has ended shares the memory in its other threads.
 fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
+    // A first thread with a program has memory, and had it when it was compared. Reading its `stat` costs
+    // more, and all processes are compared for each stop.
+    if fs::read_link(format!("/proc/{pid}/exe")).is_ok() {
+        return false;
+    }
     let stat = proc_text(pid, "stat");
     if state(&stat) != 'Z' || stat_field(&stat, 20).is_none_or(|threads| threads < 2) {
         return false;

@@ -136,6 +136,9 @@ pub enum Command {
         /// Show the gain in this file, which `whet measure --format json` wrote.
         #[arg(long, value_name = "FILE")]
         measure: Option<PathBuf>,
+        /// The parent of the process's family, which holds the profile of all of them.
+        #[arg(long)]
+        family: bool,
     },
     /// Compare the process's code with its files, and check that it differs only where the journal says so.
     #[command(
@@ -192,6 +195,12 @@ pub enum Command {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
+        /// The busiest process of the family: its clones are those of all processes. Each process has its own
+        /// work and CPU time, so --mysql and --command are of no use here.
+        #[arg(long, conflicts_with_all = [
+            "mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file", "command",
+        ])]
+        family: bool,
         #[command(flatten)]
         how: crate::measure::How,
     },

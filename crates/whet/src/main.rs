@@ -74,7 +74,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
-        Command::Report { pid, output, measure } => report::run(*pid, output, measure.as_deref(), out),
+        Command::Report { pid, output, measure, family } => {
+            let pid = if *family { engine::family_parent(Pid(*pid))?.0 } else { *pid };
+            report::run(pid, output, measure.as_deref(), out)
+        }
         Command::Verify { pid, family: true } => family::verify(*pid, out),
         Command::Verify { pid, .. } => {
             let report = engine::verify(Pid(*pid))?;
@@ -83,7 +86,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Gdb(wanted) => gdb::run(wanted, out),
         Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
-        Command::Measure { pid, how } => Ok(out.finish(measure::run(*pid, how, out))),
+        Command::Measure { pid, family, how } => {
+            let pid = if *family { engine::busiest_member(Pid(*pid))?.0 } else { *pid };
+            Ok(out.finish(measure::run(pid, how, out)))
+        }
         Command::Guard { pid, generation, found } => {
             Ok(out.finish(measure::guard(*pid, *generation, found, out)))
         }

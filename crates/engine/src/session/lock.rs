@@ -95,6 +95,23 @@ impl TargetLock {
     }
 }
 
+/// Acquires the lock of a process that is only read. The process need not be in a state in which it can be
+/// worked on, and `status` does not list the reader.
+///
+/// # Errors
+/// Returns [`Error::Locked`] if another whet keeps the lock, and the errors of [`Process::lock`] if no lock
+/// is available.
+pub(crate) fn keep_others_out(process: &Process) -> Result<tracee::Lock, Error> {
+    let begun = Instant::now();
+    loop {
+        match process.lock()? {
+            Some(lock) => return Ok(lock),
+            None if begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
+            None => return Err(Error::Locked { pid: process.pid() }),
+        }
+    }
+}
+
 /// Returns whether a process can be worked on. Returns false while another whet traces it, which takes
 /// moments.
 fn is_sound(pid: Pid) -> Result<bool, Error> {

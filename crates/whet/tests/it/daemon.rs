@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 pub(crate) struct Daemon {
     folder: PathBuf,
     child: Option<Child>,
-    bad_layout: bool,
+    pub(crate) bad_layout: bool,
 }
 
 impl Daemon {
@@ -42,7 +42,7 @@ impl Daemon {
         command
     }
 
-    fn whet(&self, args: &[&str]) -> Answer {
+    pub(crate) fn whet(&self, args: &[&str]) -> Answer {
         run(self.command(args))
     }
 
@@ -75,10 +75,20 @@ impl Daemon {
     }
 
     /// Returns the daemon's status of a process.
-    fn target(&self, pid: i32) -> Value {
+    pub(crate) fn target(&self, pid: i32) -> Value {
+        self.targets().iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
+    }
+
+    /// Returns the daemon's status of all processes.
+    pub(crate) fn targets(&self) -> Vec<Value> {
         let status = self.ask("whet.Status", &Value::Null).unwrap_or_default();
-        let targets = status["parameters"]["targets"].as_array().cloned().unwrap_or_default();
-        targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
+        status["parameters"]["targets"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Makes the kill-switch file, or removes it.
+    pub(crate) fn switch(&self, off: bool) {
+        let file = self.folder.join("off");
+        if off { fs::write(file, "").unwrap() } else { fs::remove_file(file).unwrap() }
     }
 
     /// Returns state and reason of a process.
@@ -98,7 +108,7 @@ impl Daemon {
         last.1
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -116,8 +126,13 @@ impl Drop for Daemon {
 
 /// Makes a program with a name of its own, so that only this daemon takes it.
 fn own_program() -> PathBuf {
+    own_copy("cases.c")
+}
+
+/// Makes a copy of a program with a name of its own.
+pub(crate) fn own_copy(source: &str) -> PathBuf {
     let program = scratch("program");
-    copy(&build("cases.c"), &program);
+    copy(&build(source), &program);
     program
 }
 

@@ -283,13 +283,17 @@ fn two_generations_are_compared() {
     let newest = changed_text(guest.pid());
     let answer = run(measure(&guest, &[&["--between", "1", "2"][..], &SHORT].concat()));
     let json = answer.json();
-    assert_eq!((&json["between"], &json["pairs"]), (&serde_json::json!([1, 2]), &8.into()), "{json}");
+    assert_eq!(json["between"], serde_json::json!([1, 2]), "{json}");
+    // On a busy machine some pairs cannot be used.
+    assert!((4..=8).contains(&json["pairs"].as_u64().unwrap()), "{json}");
     assert!(json["switches"].as_u64().unwrap() >= 8, "{json}");
     assert_eq!((state(&guest).as_str(), changed_text(guest.pid())), ("optimized", newest.clone()));
     nothing_is_left(&guest);
 
     let text = whet(&[&["measure", &guest.arg(), "--between", "2", "1"], &SHORT[..]].concat()).stdout;
     assert!(text.contains("generation 2") && text.contains("generation 1"), "{text}");
+    let error = run(measure(&guest, &["--between", "2", "2"])).exits(2).json()["error"].clone();
+    assert_eq!(error["code"], "same_generation", "{error}");
     let error = run(measure(&guest, &["--between", "1", "7"])).exits(3).json()["error"].clone();
     assert_eq!(error["code"], "no_such_generation");
     assert!(error["message"].as_str().unwrap().ends_with("its generations: 1, 2"), "{error}");
