@@ -33,10 +33,12 @@ pub fn run(what: &ProfileCommand, out: &Output) -> Result<ExitCode, Error> {
 
 fn write(profile: &Profile, to: &To, out: &Output) -> Result<(), Error> {
     let mut what = engine::write_profile(profile, to.form(), to.module.as_deref())?;
-    let bytes = what.text.len();
+    let binary = std::mem::take(&mut what.bytes);
+    let bytes = what.text.len().max(binary.len());
     if let Some(path) = &to.output {
         let text = std::mem::take(&mut what.text);
-        std::fs::write(path, text).map_err(|source| Error::File { path: path.clone(), source })?;
+        let content = if text.is_empty() { binary } else { text.into_bytes() };
+        std::fs::write(path, content).map_err(|source| Error::File { path: path.clone(), source })?;
     }
     if what.left_out > 0 || what.edges_left_out > 0 {
         out.warn(&format!(

@@ -5,6 +5,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fetch;
 pub(crate) mod fit;
+pub(crate) mod flame;
 pub(crate) mod heat;
 pub(crate) mod overview;
 pub(crate) mod reason;

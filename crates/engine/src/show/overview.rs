@@ -4,9 +4,11 @@ use crate::base::date;
 use crate::operate::status;
 use crate::records::notes::Notes;
 use crate::show::explain;
+use crate::show::flame::{self, Flame};
 use crate::show::heat;
 use crate::{Error, ExplainReport, Heat, Target, TargetStatus};
 use profile::Profile;
+use std::time::Duration;
 use tracee::Pid;
 
 /// The present state of one target.
@@ -20,6 +22,8 @@ pub struct Overview {
     pub profile: Option<ProfileFacts>,
     /// Where code ran before and runs now; `None` without counts.
     pub heat: Option<Heat>,
+    /// User time by function and caller; `None` without samples.
+    pub flame: Option<Flame>,
 }
 
 /// How a profile was taken.
@@ -35,16 +39,16 @@ pub struct ProfileFacts {
     pub counted_seconds: f64,
 }
 
-/// Reads a target without stopping it.
+/// Reads a target without stopping it. Samples it for `sampling`, if its clones are in force.
 ///
 /// # Errors
 /// Returns [`Error::NotInstalled`], and the errors of reading the target.
-pub fn overview(pid: Pid) -> Result<Overview, Error> {
+pub fn overview(pid: Pid, sampling: Duration) -> Result<Overview, Error> {
     let target = Target::open(pid)?;
-    of(&target).map_err(|e| target.cause(e))
+    of(&target, sampling).map_err(|e| target.cause(e))
 }
 
-fn of(target: &Target) -> Result<Overview, Error> {
+fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
     let pid = target.process.pid();
     let none = || Error::NotInstalled { pid };
     let installed = target.installed.as_ref().ok_or_else(none)?;
@@ -54,9 +58,13 @@ fn of(target: &Target) -> Result<Overview, Error> {
     functions.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
     let functions = functions.into_iter().map(explain::report).collect();
     let profile: Option<Profile> = notes.profile.parse().ok();
-    let heat = match &profile {
-        Some(profile) => heat::heat(target, installed, &target.image()?, profile),
-        None => None,
+    let (heat, flame) = match &profile {
+        Some(profile) => {
+            let image = target.image()?;
+            let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
+            (heat::heat(target, installed, &image, profile), flame)
+        }
+        None => (None, None),
     };
     Ok(Overview {
         status,
@@ -68,5 +76,6 @@ fn of(target: &Target) -> Result<Overview, Error> {
             counted_seconds: p.counted as f64 / 1e3,
         }),
         heat,
+        flame,
     })
 }

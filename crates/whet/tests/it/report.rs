@@ -196,6 +196,8 @@ fn a_page_that_needs_nothing_else() {
         ["report", &guest.arg(), "-o", page.to_str().unwrap(), "--measure", measured.to_str().unwrap()];
     let written = whet(&[&arguments[..], &["--format", "json"]].concat()).exits(0).json();
     assert_eq!((&written["heat"], &written["pid"]), (&json!(true), &json!(guest.pid())), "{written}");
+    // A flame graph of the profile, and one of new samples.
+    assert_eq!(written["flame_graphs"], 2, "{written}");
     let mut check = Command::new("python3");
     check.arg(tool("page.py")).arg(&page);
     check.args([
@@ -210,6 +212,9 @@ fn a_page_that_needs_nothing_else() {
         "Measured on another process: 1",
         "taken branches",
         "After: the clones",
+        "Before: the originals",
+        "Now, with the clones",
+        "Its callers are estimated",
         "code cache 1 of 1",
     ]);
     let maps: u32 = run(check).exits(0).stdout.trim().parse().unwrap();
@@ -238,7 +243,7 @@ fn a_page_that_needs_nothing_else() {
     // Without counts there is a page without heat.
     whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
     let written = whet(&[&arguments[..4], &["--format", "json"]].concat()).exits(0).json();
-    assert_eq!(written["heat"], false, "{written}");
+    assert_eq!((&written["heat"], &written["flame_graphs"]), (&json!(false), &json!(0)), "{written}");
     for path in [&page, &measured, &link, &program] {
         std::fs::remove_file(path).unwrap();
     }
