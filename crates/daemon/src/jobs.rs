@@ -114,9 +114,9 @@ impl Daemon {
             for warning in said.warnings {
                 warn!(pid = id.pid, "{warning}");
             }
-            self.counted.stops += said.stops.count;
+            self.counted.stops = self.counted.stops.saturating_add(said.stops.count);
             if let Some(entry) = self.targets.get_mut(&id.pid).filter(|e| e.id == id) {
-                entry.stops.count += said.stops.count;
+                entry.stops.count = entry.stops.count.saturating_add(said.stops.count);
                 entry.stops.longest = entry.stops.longest.max(said.stops.longest);
             }
             let is_there = self.is_there(id);

@@ -68,7 +68,7 @@ impl Figures<'_> {
     /// Returns the longest stop: of those by this daemon, and of the last change that the journal records,
     /// whoever made it.
     fn longest_stop(&self) -> Option<f64> {
-        let own = (self.stops.count > 0).then(|| self.stops.longest.as_secs_f64());
+        let own = (self.stops.count > 0).then_some(self.stops.longest.as_secs_f64());
         own.into_iter().chain(self.held.and_then(|h| h.stop_seconds)).reduce(f64::max)
     }
 }

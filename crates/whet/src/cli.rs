@@ -124,7 +124,7 @@ pub enum Command {
     },
     /// Write a page for the browser about one process: flame graphs and heat maps before and after, hot functions, refusals.
     #[command(
-        after_help = "The page is complete: it needs no script, no other file and no network.\n\nThe flame graph before shows the samples of the profile, the one of now shows new samples. Samples have no stacks: callers are estimated from counts of calls.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
+        after_help = "The page is complete: it needs no script, no other file and no network.\nThe flame graph before shows the samples of the profile, the one of now shows new samples.\nSamples have no stacks: callers are estimated from counts of calls.\nIf DEBUGINFOD_URLS is set, functions without a symbol get names from debuginfod.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
     )]
     Report {
         /// The process.
@@ -303,7 +303,7 @@ pub enum ConfigCommand {
 pub enum ProfileCommand {
     /// Write the profile of a process's last optimization.
     #[command(
-        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file\n  whet profile export 1234 --as pprof -o server.pb.gz     then pprof -http=: server.pb.gz\n  whet profile export 1234 --as collapsed | flamegraph.pl >server.svg\n\npprof has three types of values (-sample_index). `samples`: user samples by block, without callers, because the samples have no stacks. `calls`: the callee and the caller of each call instruction, with the number of calls. `executions`: how often each block ran. Calls and executions are exact for functions that were counted, and the others are left out; if no function was counted they are estimated.\n\ncollapsed: the number of samples in a function is exact. Its callers are estimated: the samples are divided among the callers in proportion to the counted calls, as if a call cost the same whoever makes it. Recursion is left out."
+        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file\n  whet profile export 1234 --as pprof -o server.pb.gz     then pprof -http=: server.pb.gz\n  whet profile export 1234 --as collapsed | flamegraph.pl >server.svg\n\nWhat the values mean:\n  pprof has three types of values (-sample_index).\n  samples: user samples by block. They have no callers, because the samples have no stacks.\n  calls: the callee and the caller of each call instruction, with the number of calls.\n  executions: how often each block ran.\n  Calls and executions are exact for functions that were counted, and other functions have none.\n  If no function was counted, they are estimated for all.\n  collapsed: the number of samples in a function is exact. Its callers are estimated: the samples\n  are divided among the callers as the counted calls are, as if a call cost the same whoever\n  makes it. Recursion is left out.\n  If DEBUGINFOD_URLS is set, both forms have names from debuginfod for functions without a symbol."
     )]
     Export {
         /// The process.

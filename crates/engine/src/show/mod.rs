@@ -1,6 +1,7 @@
 //! What is shown to people about a target.
 
 pub(crate) mod anatomy;
+pub(crate) mod debug_names;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fetch;

@@ -3,6 +3,7 @@
 use crate::base::date;
 use crate::operate::status;
 use crate::records::notes::Notes;
+use crate::show::debug_names;
 use crate::show::explain;
 use crate::show::flame::{self, Flame};
 use crate::show::heat;
@@ -56,11 +57,13 @@ fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
     let status = status::of(target, Some(&notes)).ok_or_else(none)?;
     let mut functions: Vec<_> = notes.functions.iter().collect();
     functions.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
-    let functions = functions.into_iter().map(explain::report).collect();
-    let profile: Option<Profile> = notes.profile.parse().ok();
-    let (heat, flame) = match &profile {
+    let image = target.image()?;
+    let names = debug_names::names(target, &image, &explain::entries(&functions));
+    let functions = functions.into_iter().map(|f| explain::report(f, &names)).collect();
+    let mut profile: Option<Profile> = notes.profile.parse().ok();
+    let (heat, flame) = match &mut profile {
         Some(profile) => {
-            let image = target.image()?;
+            debug_names::name_in_profile(target, &image, profile);
             let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
             (heat::heat(target, installed, &image, profile), flame)
         }

@@ -59,7 +59,7 @@ fn side(title: &'static str, side: &FlameSide, program: &str) -> Side {
     let mut left = 0;
     for root in &side.roots {
         canvas.tree(root, (left, 1));
-        left += root.samples;
+        left = left.saturating_add(root.samples);
     }
     canvas.add("[other code]", side.other, side.other, 'x', (left, 1));
     let hottest = side.roots.first().map(|r| r.name.as_str()).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Canvas {
         let mut left = left;
         for callee in &f.callees {
             self.tree(callee, (left, row + 1));
-            left += callee.samples;
+            left = left.saturating_add(callee.samples);
         }
     }
 

@@ -177,7 +177,7 @@ impl<'a> Builder<'a> {
             graph,
             pprof: Pprof::default(),
             strings: HashMap::new(),
-            mappings: (1..).zip(profile.modules.keys()).map(|(id, build)| (build, id)).collect(),
+            mappings: HashMap::new(),
             locations: HashMap::new(),
         };
         out.string("");
@@ -189,7 +189,11 @@ impl<'a> Builder<'a> {
         let nanos = |n: u64, unit: i64| i64::try_from(n).unwrap_or(i64::MAX).saturating_mul(unit);
         out.pprof.time_nanos = nanos(profile.when, 1_000_000_000);
         out.pprof.duration_nanos = nanos(profile.sampled, 1_000_000);
-        for (id, (build_id, module)) in (1..).zip(&profile.modules) {
+        // The first mapping is taken for the program.
+        let is_program = |name: &str| profile.exes.iter().any(|e| e.rsplit('/').next() == Some(name));
+        let (first, rest): (Vec<_>, Vec<_>) = profile.modules.iter().partition(|(_, m)| is_program(&m.name));
+        for (id, (build_id, module)) in (1..).zip(first.into_iter().chain(rest)) {
+            out.mappings.insert(build_id, id);
             let mapping = Mapping {
                 id,
                 memory_start: 0,

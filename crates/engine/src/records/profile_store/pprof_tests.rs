@@ -15,7 +15,7 @@ function 0x1000 1 counted entered 1 samples 3 size 0x100 global main
 hits +0 2
 +0 +8 100
 call +2 0x2000 10
-call +8 0x1000@bb 90
+call +8 0x1000@0b 90
 function 0x2000 2 counted entered 10 samples 100 size 0x100 global _Z4workv
 hits +0 60 +20 40
 +0 +8 10
@@ -23,7 +23,7 @@ hits +0 60 +20 40
 function 0x5000 5 inferred entered 9 samples 7 size 0x100 local guessed
 +0 +0 60000
 call +2 0x2000 60000
-module bb libb.so
+module 0b libb.so
 function 0x1000 6 counted entered 90 samples 50 size 0x100 none
 +0 +0 90
 end
@@ -89,7 +89,7 @@ fn values_are_those_of_the_profile() {
     let text = |i: i64| p.string_table[usize::try_from(i).unwrap()].as_str();
     assert_eq!(
         p.mapping.iter().map(|m| (text(m.filename), text(m.build_id))).collect::<Vec<_>>(),
-        [("a", "aa"), ("libb.so", "bb")]
+        [("a", "aa"), ("libb.so", "0b")]
     );
     assert_eq!((p.time_nanos, p.duration_nanos), (1_760_000_000_000_000_000, 6_000_000_000));
     assert_eq!(
