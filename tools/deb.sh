@@ -36,7 +36,8 @@ install -D -m 644 -t "$root/usr/share/zsh/vendor-completions" "$root/generated/_
 install -D -m 644 -t "$root/usr/share/fish/vendor_completions.d" "$root/generated/whet.fish"
 rm -r "$root/generated"
 
-install -D -m 644 -t "$doc" README.md RUNBOOK.md SECURITY.md docs/metrics.md
+install -D -m 644 -t "$doc" README.md RUNBOOK.md SECURITY.md
+install -D -m 644 -t "$doc/docs" docs/*.md
 install -D -m 644 CHANGELOG.md "$doc/changelog"
 cat >"$doc/changelog.Debian" <<CHANGES
 whet ($version) unstable; urgency=medium
