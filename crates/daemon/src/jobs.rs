@@ -99,6 +99,7 @@ impl Daemon {
             Err(e) => {
                 let outcome = Outcome::Failed {
                     failure: Failure::Busy,
+                    code: "cannot_run".to_owned(),
                     message: format!("cannot start a worker: {e}"),
                 };
                 self.ended(id, job, outcome);
@@ -115,6 +116,11 @@ impl Daemon {
             let (id, job) = (worker.order.target(), worker.order.job);
             for warning in said.warnings {
                 warn!(pid = id.pid, "{warning}");
+            }
+            self.counted.stops = self.counted.stops.saturating_add(said.stops.count);
+            if let Some(entry) = self.targets.get_mut(&id.pid).filter(|e| e.id == id) {
+                entry.stops.count = entry.stops.count.saturating_add(said.stops.count);
+                entry.stops.longest = entry.stops.longest.max(said.stops.longest);
             }
             let is_there = self.is_there(id);
             if let Some(stage) = said.stage.filter(|_| is_there) {

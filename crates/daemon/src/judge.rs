@@ -66,7 +66,8 @@ fn judge_one(pid: Pid, time: Duration, interrupt: &Interrupt) -> Result<Outcome,
         Err(measure::Error::Engine(e)) => Err(e),
         // The target may be without clones. Then they are put back.
         Err(e @ measure::Error::NotRestored { .. }) => {
-            Ok(Outcome::Failed { failure: Failure::Other, message: e.to_string() })
+            let code = "not_restored".to_owned();
+            Ok(Outcome::Failed { failure: Failure::Other, code, message: e.to_string() })
         }
         Err(e) => untold(&e),
     }

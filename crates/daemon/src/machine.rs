@@ -55,6 +55,8 @@ pub struct Target {
     pub state: State,
     /// The reason for the state.
     pub reason: String,
+    /// The stable name of the cause of the last refusal. It holds in the state [`State::Refused`].
+    pub code: String,
     /// The moment at which it entered the state.
     pub since: Moment,
     /// The job of the worker that is at work on it.
@@ -110,6 +112,7 @@ impl Target {
         Self {
             state: if known.refused { State::Refused } else { State::Watching },
             reason: if known.refused { known.reason } else { "just found".to_owned() },
+            code: known.code,
             since: now,
             job: None,
             cpu_percent: 0.0,
@@ -154,10 +157,12 @@ impl Target {
     pub fn memory(&self) -> Memory {
         let under_judgement =
             matches!(self.job, Some(Job::Judge | Job::Redo | Job::Mend | Job::Optimize { .. }));
+        let refused = self.state == State::Refused && self.ready_at == Moment::MAX;
         Memory {
             undone_by: if under_judgement { Some(By::Whet) } else { self.undone_by },
             reason: self.reason.clone(),
-            refused: self.state == State::Refused && self.ready_at == Moment::MAX,
+            refused,
+            code: if refused { self.code.clone() } else { String::new() },
         }
     }
 
@@ -456,7 +461,10 @@ impl Target {
             Outcome::Checked(fit) => self.checked(fit, now, policy),
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
-            Outcome::Failed { failure, message } => self.failed(job, failure, &message, now),
+            Outcome::Failed { failure, code, message } => {
+                self.code = code;
+                self.failed(job, failure, &message, now);
+            }
             Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
@@ -481,6 +489,7 @@ impl Target {
         }
         if self.crashes > CRASHES {
             self.ready_at = Moment::MAX;
+            "worker_crashed".clone_into(&mut self.code);
             self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
         }
     }

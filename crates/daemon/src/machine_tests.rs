@@ -92,7 +92,7 @@ fn judged(factor: f64, low: f64, high: f64) -> Outcome {
 }
 
 fn failed(failure: Failure) -> Outcome {
-    Outcome::Failed { failure, message: format!("because {failure:?}") }
+    Outcome::Failed { failure, code: format!("{failure:?}"), message: format!("because {failure:?}") }
 }
 
 /// Passes a minute, and ends a check of the fit if one is due.

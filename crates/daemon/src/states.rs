@@ -159,6 +159,8 @@ pub enum Outcome {
     Failed {
         /// The kind of the failure.
         failure: Failure,
+        /// The stable name of the cause.
+        code: String,
         /// The cause in words.
         message: String,
     },
@@ -200,4 +202,7 @@ pub struct Memory {
     pub reason: String,
     /// The target is left alone for as long as it lives.
     pub refused: bool,
+    /// The stable name of the cause, if the target is left alone.
+    #[serde(default)]
+    pub code: String,
 }

@@ -9,9 +9,10 @@ use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::store::{Store, write_lightly};
+use crate::target_metrics::Held;
 use crate::watch::{Identity, Seen, Watch};
 use crate::worker::Worker;
-use engine::Pid;
+use engine::{Pid, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
@@ -79,6 +80,10 @@ pub(crate) struct Entry {
     pub(crate) build_id: Option<String>,
     /// The fleet's aggregate by which it was started warm.
     pub(crate) aggregate: Option<fleet::Digest>,
+    /// The content of its journal at the last reading; `None` without a journal.
+    pub(crate) held: Option<Held>,
+    /// Its stops by this daemon.
+    pub(crate) stops: Tally,
     journal_at: Option<Moment>,
 }
 
@@ -286,6 +291,7 @@ impl Daemon {
         self.lost.drain(..too_many);
         self.counted.looks += 1;
         self.counted.looking += cpu_time().saturating_sub(began);
+        self.counted.looked_at = jiff::Timestamp::now().as_second();
         let mut pause = cost.saturating_mul(COST);
         // The cost of a list of all processes delays only the next such list, if new processes can be listed
         // alone in between.
@@ -298,7 +304,7 @@ impl Daemon {
         }
         self.exchange_profiles();
         if let Some(path) = self.config.paths.metrics.clone() {
-            let text = self.metrics();
+            let text = crate::exposition::prometheus(&self.metrics());
             let written = write_lightly(&path, text.as_bytes());
             self.tell_of_files(written.map_err(|e| format!("cannot write {}: {e}", path.display())));
         }
@@ -364,6 +370,8 @@ impl Daemon {
                 members: Members::default(),
                 build_id,
                 aggregate: None,
+                held: None,
+                stops: Tally::default(),
                 journal_at: None,
             };
             self.targets.insert(pid, entry);
@@ -397,6 +405,9 @@ impl Daemon {
             // whet is at work on the target.
             let Ok(report) = engine::status(Some(Pid(pid))) else { continue };
             let target = report.targets.first();
+            if let Some(entry) = self.targets.get_mut(&pid) {
+                entry.held = target.map(Held::of);
+            }
             if target.is_none_or(|t| t.worked_on_by.is_none()) {
                 self.tell(pid, Event::Journal(target.map(|t| t.state)));
             }

@@ -7,7 +7,7 @@ use crate::machine::{Job, Layout, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
 use engine::{
-    CodeCache, Error, ExitCode, Interrupt, MembersReport, OptimizeOptions, Pid, Progress, TargetState,
+    CodeCache, Error, ExitCode, Interrupt, MembersReport, OptimizeOptions, Pid, Progress, Tally, TargetState,
 };
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,13 @@ pub(crate) enum Line {
     Stage(State),
     /// A warning for the daemon's log.
     Warning(String),
+    /// The worker has stopped its target so often, and for so long at most.
+    Stops {
+        /// The number of stops.
+        count: u64,
+        /// The longest.
+        longest: Duration,
+    },
     /// The job has ended.
     Outcome(Outcome),
 }
@@ -82,13 +89,15 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
         return ExitCode::Usage;
     }
     let outcome = order.carry_out(&interrupt).unwrap_or_else(|e| failed(&e));
+    let Tally { count, longest } = engine::tally();
+    say(&Line::Stops { count, longest });
     say(&Line::Outcome(outcome));
     ExitCode::Ok
 }
 
 /// Returns the outcome of a job that failed.
 pub(crate) fn failed(e: &Error) -> Outcome {
-    Outcome::Failed { failure: e.failure(), message: engine::with_causes(e) }
+    Outcome::Failed { failure: e.failure(), code: e.code().to_owned(), message: engine::with_causes(e) }
 }
 
 /// Returns the outcome of a job that changed which code is in force, and reports members that it left alone.

@@ -11,6 +11,7 @@
 
 mod branch_flow;
 mod branch_stacks;
+mod call_graph;
 mod choose;
 mod counters;
 mod counts;
@@ -25,6 +26,7 @@ mod test_cfg;
 
 pub use branch_flow::{BranchProfile, Rejected};
 pub use branch_stacks::{BranchStacks, Run, Taken};
+pub use call_graph::{CallCount, CallGraph, CallNode, EstimatedStack};
 pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};

@@ -16,6 +16,7 @@ use crate::restart::cure;
 use crate::return_frame::Place;
 use crate::shared::Survey;
 use crate::slots::Slot;
+use crate::tally;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::BTreeMap;
 use std::io;
@@ -632,6 +633,9 @@ impl Group {
             self.finish(tid, &rest);
         }
         let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
+        if !resting.is_empty() {
+            tally::count(stopped);
+        }
         StopReport { stopped, threads: resting.len(), cured: self.cured }
     }
 }

@@ -122,9 +122,9 @@ pub enum Command {
         #[arg(long)]
         family: bool,
     },
-    /// Write a page for the browser about one process: heat maps of its code before and after, hot functions, refusals.
+    /// Write a page for the browser about one process: flame graphs and heat maps before and after, hot functions, refusals.
     #[command(
-        after_help = "The page is complete: it needs no script, no other file and no network.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
+        after_help = "The page is complete: it needs no script, no other file and no network.\nThe flame graph before shows the samples of the profile, the one of now shows new samples.\nSamples have no stacks: callers are estimated from counts of calls.\nIf DEBUGINFOD_URLS is set, functions without a symbol get names from debuginfod.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
     )]
     Report {
         /// The process.
@@ -139,6 +139,9 @@ pub enum Command {
         /// The parent of the process's family, which holds the profile of all of them.
         #[arg(long)]
         family: bool,
+        /// How long to sample the process for its present flame graph; 0 leaves it out. The process is not stopped.
+        #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+        seconds: f64,
     },
     /// Compare the process's code with its files, and check that it differs only where the journal says so.
     #[command(
@@ -309,7 +312,7 @@ pub enum ConfigCommand {
 pub enum ProfileCommand {
     /// Write the profile of a process's last optimization.
     #[command(
-        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file"
+        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file\n  whet profile export 1234 --as pprof -o server.pb.gz     then pprof -http=: server.pb.gz\n  whet profile export 1234 --as collapsed | flamegraph.pl >server.svg\n\nWhat the values mean:\n  pprof has three types of values (-sample_index).\n  samples: user samples by block. They have no callers, because the samples have no stacks.\n  calls: the callee and the caller of each call instruction, with the number of calls.\n  executions: how often each block ran.\n  Calls and executions are exact for functions that were counted, and other functions have none.\n  If no function was counted, they are estimated for all.\n  collapsed: the number of samples in a function is exact. Its callers are estimated: the samples\n  are divided among the callers as the counted calls are, as if a call cost the same whoever\n  makes it. Recursion is left out.\n  If DEBUGINFOD_URLS is set, both forms have names from debuginfod for functions without a symbol."
     )]
     Export {
         /// The process.
@@ -345,8 +348,8 @@ pub enum ProfileCommand {
 /// The file and the form of a profile.
 #[derive(Debug, Args)]
 pub struct To {
-    /// The file. Default: standard output.
-    #[arg(short, long, value_name = "FILE")]
+    /// The file. Default: standard output, except for pprof.
+    #[arg(short, long, value_name = "FILE", required_if_eq("form", "pprof"))]
     pub output: Option<PathBuf>,
     /// The form.
     #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Profile)]
@@ -363,6 +366,8 @@ impl To {
             Form::Profile => ProfileForm::Profile,
             Form::Fdata => ProfileForm::Fdata,
             Form::Order => ProfileForm::Order,
+            Form::Pprof => ProfileForm::Pprof,
+            Form::Collapsed => ProfileForm::Collapsed,
         }
     }
 }
@@ -376,6 +381,10 @@ enum Form {
     Fdata,
     /// An order of symbols for a linker.
     Order,
+    /// For `pprof`: user samples by block, calls by call instruction (callee and caller), executions of blocks.
+    Pprof,
+    /// Collapsed stacks for flame graphs: the samples of each function are exact, their callers are estimated from counts.
+    Collapsed,
 }
 
 /// How to optimize.

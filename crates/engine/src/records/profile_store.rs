@@ -2,7 +2,9 @@
 //! journal. A later one uses it instead of sampling and counting.
 
 mod apply;
+mod collapsed;
 mod loaded;
+mod pprof;
 mod record;
 mod show;
 mod sites;
@@ -10,6 +12,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
+pub(crate) use pprof::name_of;
 pub(crate) use record::{Taken, counted, take_down};
 pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
 pub use write::{ProfileForm, ProfileText, write_profile};
