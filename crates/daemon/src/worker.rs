@@ -201,6 +201,7 @@ mod tests {
             judging: Duration::ZERO,
             profile: None,
             aggregate: None,
+            other_build: None,
             bad_layout: false,
         }
     }

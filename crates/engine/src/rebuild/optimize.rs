@@ -109,6 +109,10 @@ fn rebuild(
             let asked = reuse::Asked { target, samples, options, begun };
             return earlier.put_in_force(&asked, program.image().main().extent, progress);
         }
+        let adapted = match &found {
+            Found::Profiled(_, adapted) => Some(adapted.clone()),
+            Found::Sampled(_) => None,
+        };
         let counts = source::count(installer, kin, found, samples, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;
         progress(Progress::LayingOut);
@@ -128,7 +132,7 @@ fn rebuild(
             source: source.name(samples),
             counting,
             stacks,
-            profile: options.profile.as_ref().map(|p| profile_store::used(program, p, &laid_out)),
+            profile: adapted.map(|a| profile_store::used(program, &a, &laid_out)),
             not_drawn: laid_out.not_drawn,
             in_force,
         })

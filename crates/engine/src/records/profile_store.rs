@@ -3,6 +3,8 @@
 
 mod apply;
 mod loaded;
+mod other_build;
+mod pairs;
 mod record;
 mod show;
 mod sites;
@@ -10,6 +12,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
+pub(crate) use other_build::{Adapted, adapt};
 pub(crate) use record::{Taken, counted, take_down};
 pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
 pub use write::{ProfileForm, ProfileText, write_profile};
