@@ -36,6 +36,7 @@ install -D -m 644 -t "$root/usr/share/fish/vendor_completions.d" "$root/generate
 rm -r "$root/generated"
 
 install -D -m 644 -t "$doc" README.md RUNBOOK.md SECURITY.md
+install -D -m 644 -t "$doc/docs" docs/*.md
 install -D -m 644 CHANGELOG.md "$doc/changelog"
 cat >"$doc/changelog.Debian" <<CHANGES
 whet ($version) unstable; urgency=medium

@@ -57,7 +57,7 @@ def toggled(whet: Whet, checks: Checks, name: str, words: list[str], toggles: in
         quick = server.load("-c", "4", "-j", "1", "-T", "2", *words).wait()
         checks.check(quick.failed == 0 and quick.transactions > 0, f"{name}: no transaction failed", quick)
         bad = re.findall(r".*(?:ERROR|FATAL|PANIC|terminated by signal).*", server.log().read_text())
-        # The end of pgbench above may cut a connection, and the test asks early whether the server answers.
+        # The end of pgbench above may cut a connection, and the test checks early whether the server answers.
         bad = [line for line in bad if "connection" not in line and "is starting up" not in line]
         checks.check(not bad, f"{name}: nothing in the server's log", bad[:3])
 

@@ -40,6 +40,18 @@ impl InstId {
     }
 }
 
+/// A jump table of a function, by its index in [`Cfg::tables`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TableId(pub u32);
+
+impl TableId {
+    /// Returns its index in [`Cfg::tables`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The destination of a branch or fall-through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dest {
@@ -136,10 +148,10 @@ pub enum Term {
         /// The address after the block.
         fall: Dest,
     },
-    /// An indirect jump through a table ([`Cfg::tables`]).
+    /// An indirect jump through a table.
     Switch {
-        /// Its index in [`Cfg::tables`].
-        table: u32,
+        /// The table.
+        table: TableId,
     },
     /// An indirect jump to unknown destinations.
     Indirect,
@@ -215,7 +227,7 @@ pub struct TableLoad {
 pub struct Cfg {
     /// The address at which the function is entered.
     pub entry: Avma,
-    /// Its fragments in the original: the main one first, then `.cold` parts.
+    /// Its parts in the original: the main part first, then `.cold` parts.
     pub parts: Vec<AvmaRange>,
     /// Instructions, grouped by block.
     pub insts: Vec<Inst>,
@@ -246,6 +258,11 @@ impl Cfg {
         (0u32..).map(InstId).zip(&self.insts)
     }
 
+    /// Returns all its jump tables with their ids.
+    pub fn numbered_tables(&self) -> impl Iterator<Item = (TableId, &JumpTable)> {
+        (0u32..).map(TableId).zip(&self.tables)
+    }
+
     /// Returns all its blocks, in the order of their numbers.
     pub fn block_ids(&self) -> impl Iterator<Item = BlockId> + use<> {
         (0u32..).take(self.blocks.len()).map(BlockId)
@@ -271,7 +288,7 @@ impl Cfg {
             }
             Term::Switch { table } => {
                 let mut seen: Vec<Dest> = Vec::new();
-                for d in &self.tables[*table as usize].targets {
+                for d in &self.tables[table.index()].targets {
                     if !seen.contains(d) {
                         seen.push(*d);
                         f(*d);

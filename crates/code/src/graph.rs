@@ -3,7 +3,7 @@
 use crate::decode::Flow;
 use crate::explore::Explorer;
 use crate::table::Known;
-use crate::{Block, BlockId, Cfg, Dest, Inst, JumpTable, Term};
+use crate::{Block, BlockId, Cfg, Dest, Inst, JumpTable, TableId, Term};
 use addr::{Avma, AvmaRange};
 use rustc_hash::FxHashMap;
 
@@ -49,13 +49,14 @@ pub(crate) fn build(
             Flow::Trap | Flow::Leave => Term::Trap,
             Flow::Indirect => match tables.get(&last.at).filter(|k| !k.entries.is_empty()) {
                 Some(k) => {
+                    let table = TableId(u32::try_from(cfg.tables.len()).unwrap_or(u32::MAX));
                     cfg.tables.push(JumpTable {
                         at: k.at,
                         form: k.form,
                         targets: k.entries.iter().map(|&e| dest(e)).collect(),
                         cloneable: None,
                     });
-                    Term::Switch { table: u32::try_from(cfg.tables.len() - 1).unwrap_or(u32::MAX) }
+                    Term::Switch { table }
                 }
                 None => Term::Indirect,
             },
@@ -135,9 +136,9 @@ pub(crate) fn prune(cfg: &mut Cfg) {
                 moved(fall);
             }
             Term::Switch { table } => {
-                let mut t = cfg.tables[*table as usize].clone();
+                let mut t = cfg.tables[table.index()].clone();
                 t.targets.iter_mut().for_each(moved);
-                *table = u32::try_from(tables.len()).unwrap_or(u32::MAX);
+                *table = TableId(u32::try_from(tables.len()).unwrap_or(u32::MAX));
                 tables.push(t);
             }
             Term::Indirect | Term::Return | Term::NoReturnCall { .. } | Term::Trap => {}

@@ -1,7 +1,7 @@
 //! Points of a function, and the counters that can be placed there without changing live state.
 
 use crate::liveness::{Live, Liveness, Question, STATUS_FLAGS};
-use crate::{Block, BlockId, Cfg, Dest, Term};
+use crate::{Block, BlockId, Cfg, Dest, Gpr, Term};
 use iced_x86::{Code, FlowControl, RflagsBits};
 
 /// A place in a function that control passes.
@@ -23,8 +23,8 @@ pub enum Point {
 pub enum CountBy {
     /// `inc`, which changes all status flags except the carry.
     Inc,
-    /// Through a general register (by its number), without changing flags.
-    Register(u8),
+    /// Through a general register, without changing flags.
+    Register(Gpr),
 }
 
 /// The place of a point's counter, and its instructions.
@@ -112,7 +112,8 @@ fn unnoticed(live: Live) -> Option<CountBy> {
         return Some(CountBy::Inc);
     }
     let free = !(live.regs() | NO_SCRATCH);
-    (free != 0).then(|| CountBy::Register(u8::try_from(free.trailing_zeros()).unwrap_or(0)))
+    let lowest = u8::try_from(free.trailing_zeros()).ok().and_then(Gpr::new);
+    lowest.map(CountBy::Register)
 }
 
 #[cfg(test)]

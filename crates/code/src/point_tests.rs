@@ -12,7 +12,7 @@ fn inc_behind(skip: u32) -> Option<Spot> {
 }
 
 fn register(r: u8) -> Option<Spot> {
-    Some(Spot { skip: 0, by: CountBy::Register(r) })
+    Some(Spot { skip: 0, by: CountBy::Register(Gpr::new(r)?) })
 }
 
 fn edge(from: u32, index: u32) -> Point {

@@ -254,8 +254,8 @@ impl Verifier<'_> {
                 self.dest(Place::Block(b), *fall, end);
             }
             Term::Switch { table } => {
-                if usize::try_from(*table).ok().and_then(|t| cfg.tables.get(t)).is_none() {
-                    self.fail(Place::Block(b), Rule::Terminator, format!("there is no table t{table}"));
+                if cfg.tables.get(table.index()).is_none() {
+                    self.fail(Place::Block(b), Rule::Terminator, format!("there is no table t{}", table.0));
                 }
             }
             Term::Indirect | Term::Return | Term::NoReturnCall { .. } | Term::Trap => {}
@@ -291,9 +291,7 @@ impl Verifier<'_> {
         let cfg = self.cfg;
         let table = &cfg.tables[t];
         let readers: Vec<usize> = (0..cfg.blocks.len())
-            .filter(
-                |&b| matches!(cfg.blocks[b].term, Term::Switch { table } if usize::try_from(table) == Ok(t)),
-            )
+            .filter(|&b| matches!(cfg.blocks[b].term, Term::Switch { table } if table.index() == t))
             .collect();
         if table.targets.is_empty() {
             self.fail(Place::Table(t), Rule::Table, "has no entries");
@@ -376,7 +374,7 @@ impl Verifier<'_> {
                     go(*fall);
                 }
                 Term::Switch { table } => {
-                    let table = usize::try_from(*table).ok().and_then(|t| cfg.tables.get(t));
+                    let table = cfg.tables.get(table.index());
                     table.into_iter().flat_map(|t| &t.targets).for_each(|d| go(*d));
                 }
                 Term::Indirect | Term::Return | Term::NoReturnCall { .. } | Term::Trap => {}

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Block, BlockId, Inst, InstBytes, InstId, parse};
+use crate::{Block, BlockId, Inst, InstBytes, InstId, TableId, parse};
 use iced_x86::ConditionCode;
 
 /// Every kind of block end, a table, a second part, a landing pad.
@@ -143,14 +143,14 @@ fn terminators_fit_their_instruction() {
     let short = Term::CondShort { taken: b(BlockId(5)), fall: b(BlockId(1)) };
     assert_eq!(end(0, short), [(Place::Block(0), rule)]);
     assert!(end(1, Term::Return).contains(&(Place::Block(1), rule)));
-    assert!(end(1, Term::Switch { table: 1 }).contains(&(Place::Block(1), rule)));
+    assert!(end(1, Term::Switch { table: TableId(1) }).contains(&(Place::Block(1), rule)));
     assert_eq!(end(2, Term::NoReturnCall { next: Avma(0x101b) })[0], (Place::Block(2), rule));
     assert_eq!(end(3, Term::Fall { next: out(Avma(0x101c)) })[0], (Place::Block(3), rule));
     assert_eq!(end(4, Term::Fall { next: out(Avma(0x101e)) })[0], (Place::Block(4), rule));
     assert_eq!(end(5, Term::Indirect)[0], (Place::Block(5), rule));
     assert_eq!(end(6, Term::Trap)[0], (Place::Block(6), rule));
     assert_eq!(end(6, Term::Jump { to: out(Avma(0)) })[0], (Place::Block(6), rule));
-    assert_eq!(end(7, Term::Switch { table: 0 })[0], (Place::Table(0), Rule::TableLoad));
+    assert_eq!(end(7, Term::Switch { table: TableId(0) })[0], (Place::Table(0), Rule::TableLoad));
     assert_eq!(end(8, Term::Return)[0], (Place::Block(8), rule));
 }
 
@@ -202,7 +202,7 @@ fn table_loads() {
     assert_eq!(load(|l| l.differs.0 = InstId(5)), rule);
     assert_eq!(load(|l| l.differs.1 = InstId(5)), rule);
     // A second switch on the same table.
-    assert_eq!(broken(|c| c.blocks[7].term = Term::Switch { table: 0 }), rule);
+    assert_eq!(broken(|c| c.blocks[7].term = Term::Switch { table: TableId(0) }), rule);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn any_graph_gives_violations_not_panics() {
                 0 => c.blocks[b].insts = n..u.arbitrary()?,
                 1 => c.blocks[b].range.start = a,
                 2 => c.blocks[b].range.end = a,
-                3 => c.blocks[b].term = Term::Switch { table: n },
+                3 => c.blocks[b].term = Term::Switch { table: TableId(n) },
                 4 => c.blocks[b].term = Term::Fall { next: d },
                 5 => c.tables[0].targets.push(d),
                 6 => c.tables[0].at = a,

@@ -57,7 +57,7 @@ fn outcome(report: &Report) -> Outcome {
             Outcome::Judged(Some(Verdict { factor: value, low, high }), String::new())
         }
         None => {
-            let why = report.warnings.first().map_or("the figures tell nothing", |w| w.text.as_str());
+            let why = report.warnings.first().map_or("the figures allow no conclusion", |w| w.text.as_str());
             Outcome::Judged(None, why.to_owned())
         }
     }

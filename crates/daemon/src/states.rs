@@ -180,7 +180,7 @@ pub enum Event {
     },
     /// The state in its journal; `None` if there is no journal.
     Journal(Option<TargetState>),
-    /// The worker has come to another stage of its work.
+    /// The worker has begun another stage of its work.
     Stage(State),
     /// A job has ended.
     Ended(Outcome),

@@ -55,7 +55,7 @@ pub struct Order {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// The worker has come to this stage.
+    /// The worker has begun this stage.
     Stage(State),
     /// A warning for the daemon's log.
     Warning(String),
@@ -66,7 +66,7 @@ pub(crate) enum Line {
 fn say(line: &Line) {
     let text = serde_json::to_string(line).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
-    // If the daemon is gone, the work must still come to a sound end.
+    // If the daemon is gone, the work must still end in a sound state.
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
@@ -158,7 +158,7 @@ impl Order {
         let changed = engine::changed_originals(pid)?;
         let Some(first) = changed.first() else { return Ok(None) };
         say(&Line::Warning(format!(
-            "the originals of {} rebuilt functions were changed by somebody else, {first} among them: it is rebuilt without them",
+            "the originals of {} rebuilt functions were changed by another program, {first} among them: the target is rebuilt without them",
             changed.len()
         )));
         let profile = Some(Arc::new(engine::export_profile(pid)?));

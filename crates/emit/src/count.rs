@@ -7,16 +7,16 @@
 //!
 //! The encodings are written by hand: there are only four, and the verifier decodes each of them again.
 
-use code::{CountBy, Live};
+use code::{CountBy, Gpr, Live};
 use iced_x86::{Code, Instruction, Register, RflagsBits};
 
 /// One instruction of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Inc,
-    Load(u8),
-    Add(u8),
-    Store(u8),
+    Load(Gpr),
+    Add(Gpr),
+    Store(Gpr),
 }
 
 /// Returns the instructions that increment a counter once.
@@ -45,15 +45,16 @@ pub(crate) fn len(step: Step) -> u32 {
 /// index, so the displacement is absolute.
 pub(crate) fn encode(step: Step, offset: u32) -> Vec<u8> {
     let d = offset.to_le_bytes();
-    let absolute = |opcode: u8, reg: u8| {
-        let rex = 0x48 | ((reg >> 3) << 2);
-        vec![0x65, rex, opcode, 0x04 | ((reg & 7) << 3), 0x25, d[0], d[1], d[2], d[3]]
+    // The number is that of a register, or an extension of the opcode.
+    let absolute = |opcode: u8, number: u8| {
+        let rex = 0x48 | ((number >> 3) << 2);
+        vec![0x65, rex, opcode, 0x04 | ((number & 7) << 3), 0x25, d[0], d[1], d[2], d[3]]
     };
     match step {
         Step::Inc => absolute(0xff, 0),
-        Step::Load(r) => absolute(0x8b, r),
-        Step::Store(r) => absolute(0x89, r),
-        Step::Add(r) => vec![0x48 | ((r >> 3) * 5), 0x8d, 0x40 | ((r & 7) * 9), 1],
+        Step::Load(r) => absolute(0x8b, r.number()),
+        Step::Store(r) => absolute(0x89, r.number()),
+        Step::Add(r) => vec![0x48 | ((r.number() >> 3) * 5), 0x8d, 0x40 | ((r.number() & 7) * 9), 1],
     }
 }
 
@@ -94,16 +95,16 @@ mod tests {
             assert_eq!(got.len(), bytes.len());
             got
         };
-        for r in [0u8, 1, 2, 3, 6, 7, 8, 9, 10, 11, 14, 15] {
-            let name = Register::RAX + u32::from(r);
+        for n in [0u8, 1, 2, 3, 6, 7, 8, 9, 10, 11, 14, 15] {
+            let (r, name) = (Gpr::new(n).unwrap(), Register::RAX + u32::from(n));
             let load = text(Step::Load(r), 0x1238);
             assert_eq!((load.code(), load.op0_register()), (Code::Mov_r64_rm64, name));
             let store = text(Step::Store(r), 0x1238);
             assert_eq!((store.code(), store.op1_register()), (Code::Mov_rm64_r64, name));
             let add = text(Step::Add(r), 0);
             assert_eq!((add.op0_register(), add.memory_base()), (name, name));
-            let free = Live::whole(!(1 << r), u16::MAX);
-            let live = Live::whole(1 << r, 0);
+            let free = Live::whole(!(1 << n), u16::MAX);
+            let live = Live::whole(1 << n, 0);
             for i in [load, store, add] {
                 assert!(is_unnoticed(&i, free, |o| o == 0x1238), "{i}");
                 // Storing a register to a watch changes no register and no flag.

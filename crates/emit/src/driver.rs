@@ -6,7 +6,7 @@
 //! was removed, start again. Each round removes at least one thing, so the loop ends. Nothing fails in the
 //! last round, so its output never refers to a missing clone.
 
-use crate::encode::{Clones, DataPlaces, Encoded, Entrance, Misfit, encode};
+use crate::encode::{Clones, Encoded, Entrance, Misfit, encode};
 use crate::frames::FragmentFrame;
 use crate::items::{Kind, Op, Plan, Zone};
 use crate::map::AddressMap;
@@ -14,9 +14,9 @@ use crate::plan::plan;
 use crate::relax::relax;
 use crate::request::{CloneInfo, Error, Function, Output, Request, Stats, Stubs};
 use crate::verify_inline::wrong_rests;
-use crate::{Fragments, frames, table, verify, zones};
+use crate::{Fragments, frames, verify, zones};
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Refusal};
+use code::{BlockId, Refusal, TableId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
@@ -53,37 +53,39 @@ pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn() -> bool) -> Result<O
         }
     }
     loop {
-        let before = (refused.len(), jobs.iter().map(|j| j.original_tables.len()).sum::<usize>());
-        let round = Round::new(request, &jobs)?;
-        let mut parts = Vec::with_capacity(jobs.len());
-        let mut kept = Vec::with_capacity(jobs.len());
-        for (i, job) in jobs.into_iter().enumerate() {
+        let (round, placed) = Round::new(request, jobs)?;
+        let mut parts = Vec::with_capacity(placed.len());
+        let mut misfits: FxHashMap<Avma, Misfit> = FxHashMap::default();
+        for p in &placed {
             go_on()?;
-            let entry = job.f.cfg.entry;
-            match round.part(&job, i) {
-                Ok(part) => {
-                    parts.push(part);
-                    kept.push(job);
-                }
-                Err(Misfit::Refused(why)) => refused.push((entry, why)),
-                Err(Misfit::Table(t)) => match job.without_table(t, request.stubs) {
-                    Ok(job) => kept.push(job),
-                    Err(why) => refused.push((entry, why)),
-                },
+            match round.part(p) {
+                Ok(part) => parts.push(part),
+                Err(misfit) => drop(misfits.insert(p.job.f.cfg.entry, misfit)),
             }
         }
-        jobs = kept;
-        if before == (refused.len(), jobs.iter().map(|j| j.original_tables.len()).sum()) {
-            match round.finish(&jobs, parts)? {
+        if misfits.is_empty() {
+            match round.finish(parts)? {
                 Finished::Output(mut out) => {
                     refused.sort_unstable_by_key(|r| r.0);
                     out.refused = refused;
                     return Ok(*out);
                 }
                 Finished::Refused(bad, why) => {
-                    refused.extend(bad.iter().map(|&at| (at, why)));
-                    jobs.retain(|j| !bad.contains(&j.f.cfg.entry));
+                    misfits.extend(bad.into_iter().map(|at| (at, Misfit::Refused(why))));
                 }
+            }
+        }
+        jobs = Vec::with_capacity(placed.len());
+        for PlacedJob { job, .. } in placed {
+            let entry = job.f.cfg.entry;
+            let job = match misfits.get(&entry) {
+                None => Ok(job),
+                Some(&Misfit::Table(t)) => job.without_table(t, request.stubs),
+                Some(&Misfit::Refused(why)) => Err(why),
+            };
+            match job {
+                Ok(job) => jobs.push(job),
+                Err(why) => refused.push((entry, why)),
             }
         }
     }
@@ -121,19 +123,18 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
 struct Job<'a> {
     f: Function<'a>,
     plan: Plan,
-    offsets: Vec<u32>,
     /// Tables that are out of reach of the data, so the clone reads the original tables.
-    original_tables: Vec<u32>,
+    original_tables: Vec<TableId>,
 }
 
 impl<'a> Job<'a> {
-    fn new(f: Function<'a>, original_tables: Vec<u32>, stubs: &Stubs) -> Result<Self, Refusal> {
+    fn new(f: Function<'a>, original_tables: Vec<TableId>, stubs: &Stubs) -> Result<Self, Refusal> {
         let mut plan = plan(&f, &original_tables, stubs)?;
-        let offsets = relax(&mut plan)?;
-        Ok(Self { f, plan, offsets, original_tables })
+        relax(&mut plan)?;
+        Ok(Self { f, plan, original_tables })
     }
 
-    fn without_table(mut self, table: u32, stubs: &Stubs) -> Result<Self, Refusal> {
+    fn without_table(mut self, table: TableId, stubs: &Stubs) -> Result<Self, Refusal> {
         self.original_tables.push(table);
         Self::new(self.f, self.original_tables, stubs)
     }
@@ -141,34 +142,30 @@ impl<'a> Job<'a> {
     /// Returns the fragments with their sizes.
     fn fragments(&self) -> Vec<zones::Piece> {
         let fragments = &self.plan.fragments;
-        let start = |i: usize| {
-            let item = fragments.get(i).map_or(self.plan.items.len(), |f| f.first as usize);
-            self.offsets.get(item).copied().unwrap_or(0)
-        };
+        let start = |i: usize| fragments.get(i).map_or(self.plan.text_len(), |f| self.plan.position(f.first));
         fragments.iter().enumerate().map(|(i, f)| (*f, start(i + 1) - start(i))).collect()
     }
 }
 
-/// Addresses for all jobs.
+/// A job with its addresses.
+struct PlacedJob<'a> {
+    job: Job<'a>,
+    fragments: Vec<AvmaRange>,
+    data_at: Avma,
+}
+
+/// One attempt: what all jobs with addresses have in common.
 struct Round<'a> {
     request: &'a Request<'a>,
-    /// For each job its addresses.
-    places: Vec<JobPlaces>,
     /// Bytes of the text, and of tables and constants.
     text_len: usize,
     data_len: usize,
     clones: Clones<'a>,
 }
 
-/// The addresses of one job.
-struct JobPlaces {
-    fragments: Vec<AvmaRange>,
-    /// The addresses of its tables and constants.
-    data: DataPlaces,
-}
-
 /// A clone that fits at its address.
-struct Part {
+struct Part<'p> {
+    job: &'p Job<'p>,
     clone: Encoded,
     map: AddressMap,
     frames: Vec<FragmentFrame>,
@@ -181,78 +178,67 @@ enum Finished {
 }
 
 impl<'a> Round<'a> {
-    fn new(request: &'a Request<'a>, jobs: &[Job<'_>]) -> Result<Self, Error> {
+    /// Gives all jobs their addresses.
+    fn new<'j>(request: &'a Request<'a>, jobs: Vec<Job<'j>>) -> Result<(Self, Vec<PlacedJob<'j>>), Error> {
         let too_far = Error::TooFarApart { text_at: request.text_at, data_at: request.data_at };
         let sizes: Vec<Vec<zones::Piece>> = jobs.iter().map(Job::fragments).collect();
         let (fragments, text_len) = zones::place(request.text_at, &sizes);
         let text_len = usize::try_from(text_len).unwrap_or(usize::MAX);
         let mut data_len = 0;
-        let mut places = Vec::with_capacity(jobs.len());
-        let rests = rests(jobs, &fragments);
+        let mut placed = Vec::with_capacity(jobs.len());
         let mut here = FxHashMap::with_capacity_and_hasher(jobs.len(), rustc_hash::FxBuildHasher);
-        for (job, fragments) in jobs.iter().zip(fragments) {
+        for (job, fragments) in jobs.into_iter().zip(fragments) {
             let f = &job.f;
             here.extend(fragments.first().map(|first| (f.cfg.entry, Entrance::of(f, first.start))));
-            let tables = job.plan.tables.iter().map(|t| {
-                let at = request.data_at.add(data_len as u64);
-                data_len += table::table_len(&job.f.cfg.tables[t.index as usize]);
-                at
-            });
-            let tables = tables.collect();
-            let data = DataPlaces { tables, constants: request.data_at.add(data_len as u64) };
-            places.push(JobPlaces { fragments, data });
-            data_len += 8 * job.plan.constants.len();
+            let data_at = request.data_at.add(data_len as u64);
+            data_len += job.plan.data_len();
+            placed.push(PlacedJob { job, fragments, data_at });
         }
+        let rests = rests(&placed);
         // No table or clone may be out of reach of the first. The unwind tables are checked once they exist.
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
         let Request { known, stubs, constant, .. } = *request;
         let clones = Clones { here, rests, known, stubs, constant };
-        Ok(Self { request, places, text_len, data_len, clones })
+        Ok((Self { request, text_len, data_len, clones }, placed))
     }
 
-    fn part(&self, job: &Job<'_>, i: usize) -> Result<Part, Misfit> {
-        let JobPlaces { fragments, data: places } = &self.places[i];
+    fn part<'p>(&self, placed: &'p PlacedJob<'p>) -> Result<Part<'p>, Misfit> {
+        let PlacedJob { job, fragments, data_at } = placed;
         let fragments = Fragments::new(fragments).ok_or(Refusal::RoundTrip)?;
-        let clone = encode(&job.f, &job.plan, &job.offsets, fragments, places, &self.clones)?;
+        let clone = encode(&job.f, &job.plan, fragments, *data_at, &self.clones)?;
         // INVARIANT(one-to-one)
-        let map =
-            AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
-        verify::verify(&job.f, &job.plan, &clone, &map, places, &self.clones)?;
+        let map = AddressMap::new(clone.fragments.clone(), clone.entries()).ok_or(Refusal::RoundTrip)?;
+        verify::verify(&job.f, &job.plan, &clone, &map, &self.clones)?;
         let frames = frames::frames(&job.f, &clone)?;
-        Ok(Part { clone, map, frames })
+        Ok(Part { job, clone, map, frames })
     }
 
-    fn finish(&self, jobs: &[Job<'_>], parts: Vec<Part>) -> Result<Finished, Error> {
+    fn finish(&self, parts: Vec<Part<'_>>) -> Result<Finished, Error> {
         let Request { text_at, data_at, .. } = *self.request;
         let wrong = wrong_rests(&self.clones.rests, parts.iter().map(|p| &p.map));
-        let calls_wrong = |job: &&Job<'_>| job.plan.rests.iter().any(|to| wrong.contains(to));
-        let refused: Vec<Avma> = jobs.iter().filter(calls_wrong).map(|job| job.f.cfg.entry).collect();
+        let calls_wrong = |p: &&Part<'_>| p.job.plan.rests.iter().any(|to| wrong.contains(to));
+        let refused: Vec<Avma> = parts.iter().filter(calls_wrong).map(|p| p.job.f.cfg.entry).collect();
         if !refused.is_empty() {
             return Ok(Finished::Refused(refused, Refusal::RoundTrip));
         }
         let text = self.text(&parts);
-        let mut gs_sites: Vec<u32> = jobs
+        let mut gs_sites: Vec<u32> = parts
             .iter()
-            .zip(&parts)
-            .flat_map(|(job, part)| gs_sites(job, &part.clone.fragments))
+            .flat_map(|part| gs_sites(&part.job.plan, &part.clone.fragments))
             .filter_map(|at| u32::try_from(at.since(text_at)?).ok())
             .collect();
         gs_sites.sort_unstable();
         let mut data = Vec::with_capacity(self.data_len);
         let mut stats = Stats::default();
-        for (job, part) in jobs.iter().zip(&parts) {
-            for t in &part.clone.tables {
-                data.extend(t);
-                data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
-            }
-            data.extend(job.plan.constants.iter().flat_map(|c| c.to_le_bytes()));
-            count(&mut stats, job, part);
+        for part in &parts {
+            data.extend(&part.clone.data);
+            count(&mut stats, part);
         }
-        let (mut clones, mut cfis) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
-        for (job, part) in jobs.iter().zip(parts) {
-            let Function { personality, signal_frame, .. } = job.f;
+        let (mut clones, mut cfis) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+        for part in parts {
+            let Function { cfg, personality, signal_frame, .. } = part.job.f;
             for FragmentFrame { range, rows, lsda } in part.frames {
                 let lsda = lsda.map(|bytes| {
                     let at = data_at.add(data.len() as u64);
@@ -264,7 +250,7 @@ impl<'a> Round<'a> {
             }
             let entry = part.clone.fragments.start();
             let entrances = part.clone.entrances;
-            clones.push(CloneInfo { original: job.f.cfg.entry, entry, map: part.map, entrances });
+            clones.push(CloneInfo { original: cfg.entry, entry, map: part.map, entrances });
         }
         // The index comes before the table because its size is known: 12 bytes, and 8 for each fragment.
         let eh_frame_hdr = data_at.add(data.len() as u64);
@@ -312,7 +298,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the text: the fragments of all clones at their addresses, with the gaps between them.
-    fn text(&self, parts: &[Part]) -> Vec<u8> {
+    fn text(&self, parts: &[Part<'_>]) -> Vec<u8> {
         let mut fragments: Vec<_> = parts.iter().filter_map(|p| p.clone.fragments()).flatten().collect();
         fragments.sort_unstable_by_key(|f| f.range.start);
         let mut text = Vec::with_capacity(self.text_len);
@@ -326,29 +312,28 @@ impl<'a> Round<'a> {
 }
 
 /// Returns the clone addresses of the blocks from which other clones call the rest of a function.
-fn rests(jobs: &[Job<'_>], fragments: &[Vec<AvmaRange>]) -> FxHashMap<Avma, Avma> {
-    let wanted: FxHashSet<Avma> = jobs.iter().flat_map(|job| job.plan.rests.iter().copied()).collect();
+fn rests(placed: &[PlacedJob<'_>]) -> FxHashMap<Avma, Avma> {
+    let wanted: FxHashSet<Avma> = placed.iter().flat_map(|p| p.job.plan.rests.iter().copied()).collect();
     let mut rests = FxHashMap::default();
-    for (job, fragments) in jobs.iter().zip(fragments) {
+    for PlacedJob { job, fragments, .. } in placed {
         let Some(fragments) = Fragments::new(fragments) else { continue };
-        let starts = job.f.order.iter().zip(&job.plan.starts);
-        let starts = starts.map(|(b, &item)| (job.f.cfg.blocks[b.index()].range.start, item));
+        let starts = job.plan.blocks.iter().map(|b| (job.f.cfg.blocks[b.id.index()].range.start, b.first));
         for (original, item) in starts.filter(|(original, _)| wanted.contains(original)) {
-            rests.insert(original, fragments.address(job.offsets[item as usize]));
+            rests.insert(original, fragments.address(job.plan.position(item)));
         }
     }
     rests
 }
 
 /// Returns the addresses of a clone's instructions that access the memory of counters.
-fn gs_sites<'a>(job: &'a Job<'_>, fragments: &'a Fragments) -> impl Iterator<Item = Avma> + 'a {
+fn gs_sites<'a>(plan: &'a Plan, fragments: &'a Fragments) -> impl Iterator<Item = Avma> + 'a {
     let touches = |kind: Kind| matches!(kind, Kind::Count { step, .. } if crate::count::touches_memory(step));
-    let items = job.plan.items.iter().zip(&job.offsets);
-    items.filter(move |(item, _)| touches(item.kind)).map(|(_, &offset)| fragments.address(offset))
+    plan.items.iter().filter(move |item| touches(item.kind)).map(|item| fragments.address(item.at))
 }
 
-fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
-    for (i, item) in job.plan.items.iter().enumerate() {
+fn count(stats: &mut Stats, part: &Part<'_>) {
+    let job = part.job;
+    for (id, item) in job.plan.numbered_items() {
         match item.kind {
             Kind::Dropped => stats.dropped_jumps += 1,
             Kind::Inlined => stats.inlined += 1,
@@ -356,7 +341,7 @@ fn count(stats: &mut Stats, job: &Job<'_>, part: &Part) {
             Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
             _ => {}
         }
-        stats.instructions += u64::from(item.inst.is_some() && !job.plan.is_again(i));
+        stats.instructions += u64::from(item.inst.is_some() && !job.plan.is_again(id));
     }
     stats.inverted += u64::from(job.plan.inverted);
     stats.unrolled += job.plan.again.len() as u64;

@@ -2,14 +2,14 @@
 
 use crate::Fragments;
 use crate::count;
-use crate::items::{Item, Kind, Op, Plan, Target};
+use crate::items::{Item, ItemId, Kind, Op, Place, Plan, Target};
 use crate::map::{Entry, Link};
 use crate::nops;
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
 use crate::{inline, table};
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, Dest, InstId, Refusal};
+use code::{BlockId, Cfg, Dest, InstId, Refusal, TableId};
 use iced_x86::Code;
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -92,29 +92,28 @@ impl fmt::Debug for Clones<'_> {
     }
 }
 
-/// The addresses of a clone's data.
-#[derive(Clone, Debug)]
-pub(crate) struct DataPlaces {
-    /// An address for each table of the plan.
-    pub(crate) tables: Vec<Avma>,
-    /// The address of the first constant; the others follow.
-    pub(crate) constants: Avma,
-}
-
 /// A clone's bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoded {
     pub(crate) fragments: Fragments,
     /// The bytes of all fragments.
     pub(crate) bytes: Vec<u8>,
-    /// The map's entries, in clone order.
-    pub(crate) entries: Vec<Entry>,
-    /// For each entry the index of the original instruction that was copied or dropped.
-    pub(crate) insts: Vec<Option<InstId>>,
-    /// The bytes of each table of the plan.
-    pub(crate) tables: Vec<Vec<u8>>,
+    /// The instructions, in clone order.
+    pub(crate) insts: Vec<EncodedInst>,
+    /// The address of the clone's data.
+    pub(crate) data_at: Avma,
+    /// The clone's data: the tables of the plan, each padded to 8 bytes, then its constants.
+    pub(crate) data: Vec<u8>,
     /// [`crate::CloneInfo::entrances`].
     pub(crate) entrances: Vec<(Avma, Avma)>,
+}
+
+/// One instruction of a clone, or of its original only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodedInst {
+    pub(crate) entry: Entry,
+    /// The original instruction that was copied or dropped.
+    pub(crate) inst: Option<InstId>,
 }
 
 /// One fragment of a clone.
@@ -122,25 +121,28 @@ pub(crate) struct Encoded {
 pub(crate) struct Fragment<'a> {
     pub(crate) range: AvmaRange,
     pub(crate) bytes: &'a [u8],
-    pub(crate) entries: &'a [Entry],
-    pub(crate) insts: &'a [Option<InstId>],
+    pub(crate) insts: &'a [EncodedInst],
     /// The position of its first byte.
     from: u32,
 }
 
 impl Encoded {
+    /// Returns the entries of the map, in clone order.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.insts.iter().map(|i| i.entry).collect()
+    }
+
     /// Returns the fragments, each with its contents; `None` if bytes and entries do not match the fragments.
     pub(crate) fn fragments(&self) -> Option<Vec<Fragment<'_>>> {
-        let (mut bytes, mut entries, mut insts) = (&self.bytes[..], &self.entries[..], &self.insts[..]);
+        let (mut bytes, mut insts) = (&self.bytes[..], &self.insts[..]);
         let mut out = Vec::with_capacity(2);
         for (from, range) in self.fragments.with_positions() {
             let len = u32::try_from(range.len()).ok()?;
-            let count = entries.partition_point(|e| e.at.checked_sub(from).is_none_or(|at| at < len));
-            let own_bytes = bytes.split_off(..len as usize)?;
-            let (own_entries, own_insts) = (entries.split_off(..count)?, insts.split_off(..count)?);
-            out.push(Fragment { range, bytes: own_bytes, entries: own_entries, insts: own_insts, from });
+            let count = insts.partition_point(|i| i.entry.at.checked_sub(from).is_none_or(|at| at < len));
+            let (bytes, insts) = (bytes.split_off(..len as usize)?, insts.split_off(..count)?);
+            out.push(Fragment { range, bytes, insts, from });
         }
-        (bytes.is_empty() && entries.is_empty() && insts.is_empty()).then_some(out)
+        (bytes.is_empty() && insts.is_empty()).then_some(out)
     }
 }
 
@@ -161,8 +163,8 @@ impl<'a> Fragment<'a> {
 pub(crate) enum Misfit {
     /// The function cannot be cloned in any form.
     Refused(Refusal),
-    /// This jump table (of `Cfg::tables`) cannot be cloned there; without it the function may fit.
-    Table(u32),
+    /// This jump table cannot be cloned there; without it the function may fit.
+    Table(TableId),
 }
 
 impl From<Refusal> for Misfit {
@@ -171,48 +173,42 @@ impl From<Refusal> for Misfit {
     }
 }
 
-/// Encodes a relaxed plan.
-///
-/// `offsets` is the result of [`crate::relax::relax`]. The plan's fragments lie at `fragments` and its data
-/// at `places`.
+/// Encodes a plan that [`crate::relax::relax`] has worked on. Its fragments lie at `fragments` and its data
+/// at `data_at`.
 ///
 /// # Errors
 /// [`Misfit`] if a displacement does not fit.
 pub(crate) fn encode(
     f: &Function<'_>,
     plan: &Plan,
-    offsets: &[u32],
     fragments: Fragments,
-    places: &DataPlaces,
+    data_at: Avma,
     clones: &Clones<'_>,
 ) -> Result<Encoded, Misfit> {
-    let len = offsets.last().copied().unwrap_or(0);
     let mut e = Encoder {
         f,
         plan,
-        offsets,
-        places,
         clones,
         out: Encoded {
             fragments,
-            bytes: Vec::with_capacity(len as usize),
-            entries: Vec::with_capacity(plan.items.len()),
+            bytes: Vec::with_capacity(plan.text_len() as usize),
             insts: Vec::with_capacity(plan.items.len()),
-            tables: Vec::with_capacity(plan.tables.len()),
+            data_at,
+            data: Vec::with_capacity(plan.data_len()),
             entrances: Vec::with_capacity(plan.entrances.len()),
         },
     };
-    for i in 0..plan.items.len() {
-        e.item(i)?;
+    for (id, item) in plan.numbered_items() {
+        e.item(id, item)?;
     }
     for t in &plan.tables {
-        let bytes = e.table(t.index).ok_or(Misfit::Table(t.index))?;
-        e.out.tables.push(bytes);
+        e.table(t.id).ok_or(Misfit::Table(t.id))?;
     }
+    e.out.data.extend(plan.constants.iter().flat_map(|c| c.to_le_bytes()));
     for &(inst, item) in &plan.entrances {
-        let at = offsets.get(item as usize).ok_or(Refusal::RoundTrip)?;
         let original = f.cfg.insts.get(inst.index()).ok_or(Refusal::RoundTrip)?.at;
-        e.out.entrances.push((original, e.out.fragments.address(*at)));
+        let address = e.address_of(item);
+        e.out.entrances.push((original, address));
     }
     Ok(e.out)
 }
@@ -220,17 +216,14 @@ pub(crate) fn encode(
 struct Encoder<'a> {
     f: &'a Function<'a>,
     plan: &'a Plan,
-    offsets: &'a [u32],
-    places: &'a DataPlaces,
     clones: &'a Clones<'a>,
     out: Encoded,
 }
 
 impl Encoder<'_> {
-    fn item(&mut self, index: usize) -> Result<(), Misfit> {
-        let (item, offset) = (&self.plan.items[index], self.offsets[index]);
+    fn item(&mut self, id: ItemId, item: &Item) -> Result<(), Misfit> {
         if let Kind::Align { .. } = item.kind {
-            let mut at = offset;
+            let mut at = item.at;
             for nop in nops::fill(item.len as usize) {
                 self.entry(at, item, Link::Extra);
                 self.out.bytes.extend(nop);
@@ -242,12 +235,12 @@ impl Encoder<'_> {
             (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
             (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
-            (_, Some(_)) if self.plan.is_again(index) => Link::Again,
+            (_, Some(_)) if self.plan.is_again(id) => Link::Again,
             (_, Some(_)) => Link::Copy,
             (_, None) => Link::Extra,
         };
-        self.entry(offset, item, link);
-        let end = self.out.fragments.address(offset).add(u64::from(item.len));
+        self.entry(item.at, item, link);
+        let end = self.out.fragments.address(item.at).add(u64::from(item.len));
         let start = self.out.bytes.len();
         let copied = item.inst.map(|i| &self.f.cfg.insts[i.index()]);
         if let (Kind::Verbatim | Kind::RipRelative { .. } | Kind::Call { .. } | Kind::Skip { .. }, Some(i)) =
@@ -276,25 +269,26 @@ impl Encoder<'_> {
                 self.out.bytes.extend(rel32(end, slot).ok_or(Refusal::OutOfReach)?);
             }
             Kind::TableLoad { table } => {
-                let t = self.plan.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;
-                let load = self.f.cfg.tables[t.index as usize].cloneable.ok_or(Refusal::RoundTrip)?;
-                let at = *self.places.tables.get(table as usize).ok_or(Refusal::RoundTrip)?;
-                let disp = table::displacement(&load, at).ok_or(Misfit::Table(t.index))?;
+                let t = self.plan.table(table).ok_or(Refusal::RoundTrip)?;
+                let load = self.f.cfg.tables[table.index()].cloneable.ok_or(Refusal::RoundTrip)?;
+                let at = self.out.data_at.add(t.at as u64);
+                let disp = table::displacement(&load, at).ok_or(Misfit::Table(table))?;
                 self.out.bytes.extend(t.bytes.as_slice());
                 self.patch(start + usize::from(t.disp_at), &disp)?;
             }
             Kind::Skip { over } => {
-                let over = self.len_of_next(index, over).ok_or(Refusal::RoundTrip)?;
+                let over = self.len_of_next(id, over).ok_or(Refusal::RoundTrip)?;
                 let at = self.out.bytes.len().checked_sub(1).ok_or(Refusal::RoundTrip)?;
                 self.patch(at, &[over])?;
             }
             Kind::Over { cond, over } => {
-                let over = self.len_of_next(index, over).ok_or(Refusal::RoundTrip)?;
+                let over = self.len_of_next(id, over).ok_or(Refusal::RoundTrip)?;
                 self.out.bytes.extend([0x70 | cond, over]);
             }
             Kind::Count { step, offset } => self.out.bytes.extend(count::encode(step, offset)),
             Kind::Compare { register, constant } => {
-                let word = self.places.constants.add(8 * u64::from(constant));
+                let constants = self.out.data_at.add(self.plan.tables_len as u64);
+                let word = constants.add(8 * u64::from(constant));
                 self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
             }
@@ -314,9 +308,9 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Returns the size of the `count` items behind the item at `index`, if a short branch reaches over them.
-    fn len_of_next(&self, index: usize, count: u32) -> Option<u8> {
-        let items = self.plan.items.get(index + 1..)?.get(..count as usize)?;
+    /// Returns the size of the `count` items behind an item, if a short branch reaches over them.
+    fn len_of_next(&self, item: ItemId, count: u32) -> Option<u8> {
+        let items = self.plan.items.get(item.index() + 1..)?.get(..count as usize)?;
         u8::try_from(items.iter().map(|i| i.len).sum::<u32>()).ok().filter(|&n| n < 128)
     }
 
@@ -335,7 +329,7 @@ impl Encoder<'_> {
             Target::Place(p) => rel32(end, self.start_of(p)),
             Target::Original(at) => rel32(end, at),
             Target::Outside(at) => self.outside(end, at),
-            Target::Label(l) => rel32(end, self.address_of(self.plan.labels[l as usize])),
+            Target::Label(l) => rel32(end, self.address_of(self.plan.labels[l.index()])),
         };
         match op {
             Op::Jump => self.out.bytes.push(0xe9),
@@ -351,17 +345,17 @@ impl Encoder<'_> {
         self.clones.of(to).find_map(|c| rel32(end, c))
     }
 
-    fn start_of(&self, place: u32) -> Avma {
-        self.address_of(self.plan.starts[place as usize])
+    fn start_of(&self, place: Place) -> Avma {
+        self.out.fragments.address(self.plan.block_position(place))
     }
 
-    fn address_of(&self, item: u32) -> Avma {
-        self.out.fragments.address(self.offsets[item as usize])
+    fn address_of(&self, item: ItemId) -> Avma {
+        self.out.fragments.address(self.plan.position(item))
     }
 
-    fn table(&self, index: u32) -> Option<Vec<u8>> {
-        let t = &self.f.cfg.tables[index as usize];
-        let mut out = Vec::with_capacity(table::table_len(t));
+    /// Adds a table to the data; `None` if a destination is out of reach.
+    fn table(&mut self, id: TableId) -> Option<()> {
+        let t = &self.f.cfg.tables[id.index()];
         for to in &t.targets {
             let to = match *to {
                 Dest::Outside(at) => at,
@@ -370,15 +364,16 @@ impl Encoder<'_> {
                     None => self.f.cfg.blocks[b.index()].range.start,
                 },
             };
-            table::push_entry(&mut out, t.form, to)?;
+            table::push_entry(&mut self.out.data, t.form, to)?;
         }
-        Some(out)
+        self.out.data.resize(self.out.data.len().next_multiple_of(table::ALIGN), 0);
+        Some(())
     }
 
     fn entry(&mut self, at: u32, item: &Item, link: Link) {
         let movable = link != Link::Within && self.plan.fixed.binary_search(&item.original).is_err();
-        self.out.entries.push(Entry { at, original: item.original, link, movable });
-        self.out.insts.push(item.inst);
+        let entry = Entry { at, original: item.original, link, movable };
+        self.out.insts.push(EncodedInst { entry, inst: item.inst });
     }
 
     fn patch(&mut self, at: usize, with: &[u8]) -> Result<(), Refusal> {

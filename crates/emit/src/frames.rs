@@ -47,7 +47,7 @@ pub(crate) fn frames(f: &Function<'_>, clone: &Encoded) -> Result<Vec<FragmentFr
 fn rows(f: &Function<'_>, fragment: &Fragment<'_>) -> Result<Vec<Row>, Refusal> {
     let mut out: Vec<Row> = Vec::new();
     let mut last: Option<usize> = None;
-    for e in fragment.entries.iter().filter(|e| e.link != Link::Dropped) {
+    for e in fragment.insts.iter().map(|i| &i.entry).filter(|e| e.link != Link::Dropped) {
         let row = match find(f.rows, e.original, last, |r| r.range) {
             Some(row) => row,
             // The jump leads out of the original's rows. Its state is then that behind the instruction before
@@ -75,7 +75,7 @@ fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     // True if the last call site in `out` may grow: no instruction without a call site lies behind it.
     let mut open = false;
     let mut last = None;
-    for (i, e) in fragment.entries.iter().enumerate() {
+    for (i, e) in fragment.insts.iter().map(|i| &i.entry).enumerate() {
         // Extra jumps and nops do not throw. They neither begin nor end a call site.
         if !matches!(e.link, Link::Copy | Link::Again | Link::Within) {
             continue;
@@ -99,9 +99,9 @@ fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     Lsda { call_sites: out, ..original.clone() }
 }
 
-/// Returns the end of the instruction of the entry at `i`.
+/// Returns the end of the instruction at index `i` of a fragment.
 fn end_of(fragment: &Fragment<'_>, i: usize) -> Avma {
-    fragment.entries.get(i + 1).map_or(fragment.range.end, |next| fragment.address(next))
+    fragment.insts.get(i + 1).map_or(fragment.range.end, |next| fragment.address(&next.entry))
 }
 
 /// Returns the index of the range that holds `at`, in sorted ranges; `near` is the result of the last search.

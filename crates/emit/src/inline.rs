@@ -15,11 +15,11 @@
 //! call site's landing pad.
 
 use crate::inline_body::{Part, parts};
-use crate::items::{Borrowed, FragmentPlan, Item, Kind, Op, Target, Zone, branch_len};
+use crate::items::{Borrowed, FragmentPlan, Kind, Label, Op, Target, Zone, branch_len};
 use crate::plan::{Builder, disp32_at};
 use crate::request::{Guard, InlineSite};
 use addr::Avma;
-use code::{Inst, InstId, Refusal};
+use code::{Gpr, Inst, InstId, Refusal};
 use iced_x86::{Code, Instruction, Register};
 
 /// Size of a comparison of a register with a word in memory. Bytes.
@@ -30,15 +30,13 @@ const CALL_LEN: u32 = 5;
 const NOT_EQUAL: u8 = 5;
 
 /// Parses an indirect call that may go through a virtual table to which a register points. Returns the
-/// register's number and the offset into the table.
+/// register and the offset into the table.
 #[must_use]
-pub fn table_call(i: &Instruction) -> Option<(u8, u64)> {
+pub fn table_call(i: &Instruction) -> Option<(Gpr, u64)> {
     let plain = i.code() == Code::Call_rm64
-        && i.memory_base().is_gpr64()
-        && i.memory_base() != Register::RSP
         && i.memory_index() == Register::None
         && matches!(i.memory_segment(), Register::DS | Register::SS);
-    let register = u8::try_from(i.memory_base().number()).ok().filter(|_| plain)?;
+    let register = Gpr::of(i.memory_base()).filter(|&r| plain && r != Gpr::RSP)?;
     Some((register, i.memory_displacement64()))
 }
 
@@ -47,10 +45,10 @@ pub(crate) struct OutOfLine {
     /// The call.
     call: InstId,
     what: Aside,
-    /// The labels from which this code is entered and to which it returns, by their indices in
-    /// [`crate::items::Plan::labels`].
-    from: u32,
-    back: u32,
+    /// The label of this code.
+    from: Label,
+    /// The label to which it returns.
+    back: Label,
 }
 
 enum Aside {
@@ -62,8 +60,9 @@ enum Aside {
 
 /// Returns the bytes of a comparison of a register with a word in memory, without the displacement (Intel SDM
 /// volume 2: `cmp r64, r/m64` with mod 0 and r/m 5).
-pub(crate) fn compare(register: u8) -> [u8; 3] {
-    [0x48 | ((register >> 3) << 2), 0x3b, 0x05 | ((register & 7) << 3)]
+pub(crate) fn compare(register: Gpr) -> [u8; 3] {
+    let number = register.number();
+    [0x48 | ((number >> 3) << 2), 0x3b, 0x05 | ((number & 7) << 3)]
 }
 
 impl Builder<'_> {
@@ -71,9 +70,7 @@ impl Builder<'_> {
     pub(crate) fn inline_call(&mut self, s: &InlineSite<'_>) -> Result<bool, Refusal> {
         let Some(inst) = self.f.cfg.insts.get(s.call.index()) else { return Ok(false) };
         let body = s.body.and_then(parts);
-        let push = |b: &mut Self, kind, len, inst_index| {
-            b.plan.items.push(Item { kind, len, inst: inst_index, original: inst.at });
-        };
+        let push = |b: &mut Self, kind, len, copied| b.plan.push(kind, len, copied, inst.at);
         match (s.guard, body) {
             (None, Some(body)) if inst.decoded.code() == Code::Call_rel32_64 => {
                 push(self, Kind::Inlined, 0, Some(s.call));
@@ -100,7 +97,7 @@ impl Builder<'_> {
 
     /// Plans the path through the callee of a call at `original`.
     fn inlined(&mut self, call: InstId, original: Avma, parts: &[Part<'_>]) -> Result<(), Refusal> {
-        let mut exits: Vec<(u32, Avma)> = Vec::new();
+        let mut exits: Vec<(Label, Avma)> = Vec::new();
         for part in parts {
             match *part {
                 Part::Plain(inst) => self.borrow(original, inst)?,
@@ -115,7 +112,7 @@ impl Builder<'_> {
                     };
                     let op = Op::Cond(cond);
                     let kind = Kind::Branch { op, to: Target::Label(from), long: true };
-                    self.plan.items.push(Item { kind, len: branch_len(op, true), inst: None, original });
+                    self.plan.push(kind, branch_len(op, true), None, original);
                 }
             }
         }
@@ -139,40 +136,38 @@ impl Builder<'_> {
         let index = u32::try_from(self.plan.borrowed.len()).map_err(|_| Refusal::TooLarge)?;
         self.plan.borrowed.push(Borrowed { bytes: inst.bytes, operand });
         let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
-        self.plan.items.push(Item { kind: Kind::Borrowed { index }, len, inst: None, original });
+        self.plan.push(Kind::Borrowed { index }, len, None, original);
         Ok(())
     }
 
     /// Adds a label at the next item.
-    fn label(&mut self) -> Result<u32, Refusal> {
+    fn label(&mut self) -> Result<Label, Refusal> {
         let label = u32::try_from(self.plan.labels.len()).map_err(|_| Refusal::TooLarge)?;
-        self.plan.labels.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
-        Ok(label)
+        self.plan.labels.push(self.plan.next_item()?);
+        Ok(Label(label))
     }
 
     /// Plans the out-of-line code, behind all other code of the clone.
     pub(crate) fn plan_out_of_line(&mut self) -> Result<(), Refusal> {
         let out_of_line = std::mem::take(&mut self.out_of_line);
         if !out_of_line.is_empty() && self.plan.fragments.last().is_some_and(|f| f.zone == Zone::Hot) {
-            let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+            let first = self.plan.next_item()?;
             self.plan.fragments.push(FragmentPlan { zone: Zone::Warm, first, align: 1 });
         }
         for OutOfLine { call, what, from, back } in out_of_line {
-            self.plan.labels[from as usize] =
-                u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+            self.plan.labels[from.index()] = self.plan.next_item()?;
             let inst = &self.f.cfg.insts[call.index()];
             match what {
                 Aside::Itself => self.copy_as_it_is(call)?,
                 Aside::Rest(to) => {
                     let kind = Kind::Direct { to };
-                    self.plan.items.push(Item { kind, len: CALL_LEN, inst: None, original: inst.at });
+                    self.plan.push(kind, CALL_LEN, None, inst.at);
                     self.plan.rests.push(to);
                 }
             }
             let (op, to) = (Op::Jump, Target::Label(back));
             let kind = Kind::Branch { op, to, long: true };
-            let original = inst.end();
-            self.plan.items.push(Item { kind, len: branch_len(op, true), inst: None, original });
+            self.plan.push(kind, branch_len(op, true), None, inst.end());
         }
         Ok(())
     }

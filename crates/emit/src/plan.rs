@@ -30,11 +30,13 @@
 
 use crate::count;
 use crate::inline::OutOfLine;
-use crate::items::{FragmentPlan, Item, Kind, Op, Plan, PlannedTable, Target, Zone, branch_len};
+use crate::items::{
+    FragmentPlan, Kind, Op, Place, Plan, PlannedBlock, PlannedTable, Target, Zone, branch_len,
+};
 use crate::request::{Counter, Function, Stub, Stubs};
 use crate::table;
 use addr::Avma;
-use code::{Block, BlockId, Dest, InstId, Point, Refusal, Term};
+use code::{Block, BlockId, Dest, InstId, Point, Refusal, TableId, Term};
 use iced_x86::{Code, ConditionCode, Decoder, DecoderOptions, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
@@ -43,11 +45,11 @@ use rustc_hash::FxHashMap;
 /// # Errors
 /// A refusal if the graph has a branch that is not understood, or that does not end its block as the graph
 /// says.
-pub(crate) fn plan(f: &Function<'_>, original_tables: &[u32], stubs: &Stubs) -> Result<Plan, Refusal> {
+pub(crate) fn plan(f: &Function<'_>, original_tables: &[TableId], stubs: &Stubs) -> Result<Plan, Refusal> {
     let counters = f.counters.iter().map(|c| (c.at, *c)).collect();
     let mut b = Builder { f, counters, stubs, out_of_line: Vec::new(), plan: Plan::default() };
     b.plan.places = vec![None; f.cfg.blocks.len()];
-    for (place, id) in (0u32..).zip(&f.order) {
+    for (place, id) in (0u32..).map(Place).zip(&f.order) {
         b.plan.places[id.index()] = Some(place);
     }
     b.plan.items.reserve(f.order.iter().map(|&id| f.cfg.insts_of(id).len() + 1).sum());
@@ -71,7 +73,7 @@ pub(crate) struct Builder<'a> {
 
 impl Builder<'_> {
     /// Chooses the tables to clone: their reader and jump are cloned, and they lead to a cloned block.
-    fn plan_tables(&mut self, original_tables: &[u32]) {
+    fn plan_tables(&mut self, original_tables: &[TableId]) {
         let cfg = self.f.cfg;
         if cfg.tables.iter().all(|t| t.cloneable.is_none()) {
             return;
@@ -81,18 +83,20 @@ impl Builder<'_> {
             let r = &cfg.blocks[id.index()].insts;
             cloned[r.start as usize..r.end as usize].fill(true);
         }
-        for (index, t) in (0u32..).zip(&cfg.tables) {
+        for (id, t) in cfg.numbered_tables() {
             let Some(load) = t.cloneable else { continue };
             let differs = load.differs.0.index()..load.differs.1.index();
             let all_cloned = cloned.get(load.inst.index()) == Some(&true)
                 && cloned.get(differs.clone()).is_some_and(|c| c.iter().all(|&c| c));
             let pays = t.targets.iter().any(|&d| matches!(self.target(d), Target::Place(_)));
-            if !all_cloned || !pays || original_tables.contains(&index) {
+            if !all_cloned || !pays || original_tables.contains(&id) {
                 continue;
             }
             // A reader that cannot have a disp32 reads the original table.
             if let Some((bytes, disp_at)) = table::with_disp32(&cfg.insts[load.inst.index()]) {
-                self.plan.tables.push(PlannedTable { index, bytes, disp_at });
+                let at = self.plan.tables_len;
+                self.plan.tables.push(PlannedTable { id, at, bytes, disp_at });
+                self.plan.tables_len += table::table_len(t);
                 // INVARIANT(movable)
                 self.plan.fixed.extend(cfg.insts[differs].iter().map(|i| i.at));
             }
@@ -119,9 +123,10 @@ impl Builder<'_> {
                 let goes_round = place + 1 == first + blocks && copy < copies;
                 self.block(id, if goes_round { Some(self.f.order[first]) } else { self.behind(place) })?;
             }
-            again = again.or(Some(self.plan.items.len()));
+            again = again.or(Some(self.plan.next_item()?));
         }
-        let further = again.map(|from| from..self.plan.items.len());
+        let end = self.plan.next_item()?;
+        let further = again.map(|from| from..end);
         self.plan.again.extend(further.filter(|r| !r.is_empty()));
         Ok(blocks)
     }
@@ -141,9 +146,9 @@ impl Builder<'_> {
             }
             // Nops are added even if control never falls through into them. So each byte of a clone is in an
             // instruction that stands for an instruction of the original.
-            self.plan.items.push(Item { kind: Kind::Align { to }, len: 0, inst: None, original: start });
+            self.plan.push(Kind::Align { to }, 0, None, start);
         }
-        self.plan.starts.push(u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?);
+        self.plan.blocks.push(PlannedBlock { id, first: self.plan.next_item()? });
         Ok(())
     }
 
@@ -151,7 +156,7 @@ impl Builder<'_> {
     fn begin_fragment(&mut self, place: usize) -> Result<(), Refusal> {
         let zone = self.zone(place);
         if self.plan.fragments.last().is_none_or(|f| f.zone != zone) {
-            let first = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+            let first = self.plan.next_item()?;
             // The second fragment is entered by jumps only.
             let align = if place == 0 { self.f.align } else { 1 };
             self.plan.fragments.push(FragmentPlan { zone, first, align });
@@ -173,7 +178,7 @@ impl Builder<'_> {
         for i in block.inst_ids() {
             let is_new = !self.plan.entrances.iter().any(|e| e.0 == i);
             if is_new && self.f.entrances.contains(&i) {
-                let item = u32::try_from(self.plan.items.len()).map_err(|_| Refusal::TooLarge)?;
+                let item = self.plan.next_item()?;
                 self.plan.entrances.push((i, item));
             }
             if i == counted {
@@ -196,7 +201,7 @@ impl Builder<'_> {
         for w in self.f.watches.iter().filter(|w| w.inst == id) {
             let step = count::Step::Store(w.register);
             let kind = Kind::Count { step, offset: w.offset };
-            self.plan.items.push(Item { kind, len: count::len(step), inst: None, original: inst.at });
+            self.plan.push(kind, count::len(step), None, inst.at);
         }
         match self.f.inline_sites.iter().find(|s| s.call == id) {
             Some(s) if self.inline_call(s)? => Ok(()),
@@ -211,8 +216,8 @@ impl Builder<'_> {
         let bytes = inst.bytes.as_slice();
         let mut len = bytes.len();
         let kind = if let Some(t) = self.table_read_by(id) {
-            len = self.plan.tables[t as usize].bytes.as_slice().len();
-            Kind::TableLoad { table: t }
+            len = t.bytes.as_slice().len();
+            Kind::TableLoad { table: t.id }
         } else if let Some(slot) = self.slot(i).filter(|_| i.code() == Code::Call_rel32_64 && len == CALL_LEN)
         {
             len = THROUGH_LEN as usize;
@@ -230,16 +235,15 @@ impl Builder<'_> {
             Kind::Verbatim
         };
         let len = u32::try_from(len).map_err(|_| Refusal::TooLarge)?;
-        self.plan.items.push(Item { kind, len, inst: Some(id), original: inst.at });
+        self.plan.push(kind, len, Some(id), inst.at);
         Ok(())
     }
 
-    fn table_read_by(&self, inst: InstId) -> Option<u32> {
-        let reads = |t: &PlannedTable| {
-            self.f.cfg.tables[t.index as usize].cloneable.is_some_and(|load| load.inst == inst)
+    fn table_read_by(&self, inst: InstId) -> Option<&PlannedTable> {
+        let reads = |t: &&PlannedTable| {
+            self.f.cfg.tables[t.id.index()].cloneable.is_some_and(|load| load.inst == inst)
         };
-        let t = self.plan.tables.iter().position(reads)?;
-        u32::try_from(t).ok()
+        self.plan.tables.iter().find(reads)
     }
 
     /// Plans the end of a block: see the table above.
@@ -262,16 +266,10 @@ impl Builder<'_> {
                 }
                 self.count(way(0), inst.at);
                 if is_next(to) {
-                    let dropped = Item { kind: Kind::Dropped, len: 0, inst: Some(last), original: inst.at };
-                    self.plan.items.push(dropped);
+                    self.plan.push(Kind::Dropped, 0, Some(last), inst.at);
                 } else if let Some(slot) = self.slot(i) {
                     let kind = Kind::Through { slot, call: false };
-                    self.plan.items.push(Item {
-                        kind,
-                        len: THROUGH_LEN,
-                        inst: Some(last),
-                        original: inst.at,
-                    });
+                    self.plan.push(kind, THROUGH_LEN, Some(last), inst.at);
                 } else {
                     let to = self.target(to);
                     self.branch(Op::Jump, to, Some(last), inst.at)?;
@@ -286,7 +284,7 @@ impl Builder<'_> {
                 if counted(0) {
                     let over = self.counter_items(way(0)) + 1;
                     let kind = Kind::Over { cond: number ^ 1, over };
-                    self.plan.items.push(Item { kind, len: 2, inst: Some(last), original: inst.at });
+                    self.plan.push(kind, 2, Some(last), inst.at);
                     self.count(way(0), self.start_of(taken));
                     self.extra_jump(taken)?;
                 } else if is_next(taken) && !is_next(fall) && !counted(1) {
@@ -309,7 +307,7 @@ impl Builder<'_> {
                 }
                 let len = u32::try_from(inst.bytes.as_slice().len()).map_err(|_| Refusal::TooLarge)?;
                 let kind = Kind::Skip { over: self.counter_items(way(1)) + 1 };
-                self.plan.items.push(Item { kind, len, inst: Some(last), original: inst.at });
+                self.plan.push(kind, len, Some(last), inst.at);
                 self.count(way(1), self.start_of(fall));
                 self.extra_jump(fall)?;
                 self.count(way(0), self.start_of(taken));
@@ -360,7 +358,7 @@ impl Builder<'_> {
             self.counters.get(&at).into_iter().flat_map(|c| count::steps(c.spot.by).map(move |s| (c, s)))
         {
             let kind = Kind::Count { step, offset: c.offset };
-            self.plan.items.push(Item { kind, len: count::len(step), inst: None, original });
+            self.plan.push(kind, count::len(step), None, original);
         }
     }
 
@@ -378,13 +376,8 @@ impl Builder<'_> {
     fn branch(&mut self, op: Op, to: Target, inst: Option<InstId>, original: Avma) -> Result<(), Refusal> {
         // The distance between fragments is not known here.
         let here = self.plan.fragments.last().map(|f| f.zone);
-        let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p as usize)));
-        self.plan.items.push(Item {
-            kind: Kind::Branch { op, to, long },
-            len: branch_len(op, long),
-            inst,
-            original,
-        });
+        let long = !matches!(to, Target::Place(p) if here == Some(self.zone(p.index())));
+        self.plan.push(Kind::Branch { op, to, long }, branch_len(op, long), inst, original);
         Ok(())
     }
 }

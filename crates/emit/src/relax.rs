@@ -10,56 +10,52 @@
 //! Positions are counted in the clone. Their differences are distances only while both ends are in one
 //! fragment; no short branch leads out of its fragment.
 
-use crate::items::{FragmentPlan, Item, Kind, Plan, Target, branch_len};
+use crate::items::{FragmentPlan, Item, ItemId, Kind, Plan, Target, branch_len};
 use code::Refusal;
 
-/// Makes branches long where they must be. Returns the position of each item in the clone, with fragments
-/// aligned as planned, and last the clone's size. Bytes.
+/// Makes branches long where they must be, and sets the position of each item in the clone. Fragments are
+/// taken as aligned as planned.
 ///
 /// # Errors
 /// [`Refusal::TooLarge`] beyond 1 GiB.
-pub(crate) fn relax(plan: &mut Plan) -> Result<Vec<u32>, Refusal> {
-    let mut offsets = vec![0; plan.items.len() + 1];
-    place(&mut plan.items, &plan.fragments, &mut offsets)?;
+pub(crate) fn relax(plan: &mut Plan) -> Result<(), Refusal> {
+    place(&mut plan.items, &plan.fragments)?;
     let short = |i: &Item| matches!(i.kind, Kind::Branch { long: false, .. });
     let mut candidates: Vec<usize> = (0..plan.items.len()).filter(|&i| short(&plan.items[i])).collect();
     loop {
         let before = candidates.len();
         candidates.retain(|&i| {
+            let Kind::Branch { op, to: Target::Place(p), .. } = plan.items[i].kind else { return false };
+            let to = i64::from(plan.block_position(p));
             let item = &mut plan.items[i];
-            let Kind::Branch { op, to: Target::Place(p), ref mut long } = item.kind else { return false };
-            let end = i64::from(offsets[i] + item.len);
-            let reaches = i8::try_from(i64::from(offsets[plan.starts[p as usize] as usize]) - end).is_ok();
+            let reaches = i8::try_from(to - i64::from(item.at + item.len)).is_ok();
             if !reaches {
-                *long = true;
+                item.kind = Kind::Branch { op, to: Target::Place(p), long: true };
                 item.len = branch_len(op, true);
             }
             reaches
         });
         if candidates.len() == before {
-            return Ok(offsets);
+            return Ok(());
         }
-        place(&mut plan.items, &plan.fragments, &mut offsets)?;
+        place(&mut plan.items, &plan.fragments)?;
     }
 }
 
 /// Computes positions from the current sizes; sets the sizes of alignments.
-fn place(items: &mut [Item], fragments: &[FragmentPlan], offsets: &mut [u32]) -> Result<(), Refusal> {
+fn place(items: &mut [Item], fragments: &[FragmentPlan]) -> Result<(), Refusal> {
     let mut firsts = fragments.iter().map(|f| f.first).peekable();
     // `at` is the position of the item, `start` that of its fragment.
     let (mut at, mut start) = (0u32, 0u32);
-    for ((i, item), offset) in (0u32..).zip(items).zip(offsets.iter_mut()) {
+    for (i, item) in (0u32..).map(ItemId).zip(items) {
         if firsts.next_if_eq(&i).is_some() {
             start = at;
         }
-        *offset = at;
+        item.at = at;
         if let Kind::Align { to } = item.kind {
             item.len = (at - start).next_multiple_of(to) - (at - start);
         }
         at = at.checked_add(item.len).filter(|&a| a <= 1 << 30).ok_or(Refusal::TooLarge)?;
-    }
-    if let Some(end) = offsets.last_mut() {
-        *end = at;
     }
     Ok(())
 }
@@ -67,33 +63,32 @@ fn place(items: &mut [Item], fragments: &[FragmentPlan], offsets: &mut [u32]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::items::{Op, Zone};
+    use crate::items::{Op, Place, PlannedBlock, Zone};
     use addr::Avma;
+    use code::BlockId;
     use proptest::prelude::*;
-
-    fn item(kind: Kind, len: u32) -> Item {
-        Item { kind, len, inst: None, original: Avma(0) }
-    }
 
     /// Builds blocks of a body, a branch to a block, and perhaps an alignment before them. From the block
     /// `split` on, they are in a second fragment.
     fn build_split(blocks: &[(u32, bool, u32, Option<u32>)], split: usize) -> Plan {
         let mut plan = Plan::default();
+        let push = |plan: &mut Plan, kind, len| plan.push(kind, len, None, Avma(0));
         for (b, &(body, cond, to, align)) in blocks.iter().enumerate() {
             if b == 0 || b == split {
                 let zone = if b < split { Zone::Hot } else { Zone::Warm };
-                let first = u32::try_from(plan.items.len()).unwrap();
+                let first = plan.next_item().unwrap();
                 plan.fragments.push(FragmentPlan { zone, first, align: 64 });
             }
             if let Some(to) = align {
-                plan.items.push(item(Kind::Align { to }, 0));
+                push(&mut plan, Kind::Align { to }, 0);
             }
-            plan.starts.push(u32::try_from(plan.items.len()).unwrap());
-            plan.items.push(item(Kind::Verbatim, body));
+            let id = BlockId(u32::try_from(b).unwrap());
+            plan.blocks.push(PlannedBlock { id, first: plan.next_item().unwrap() });
+            push(&mut plan, Kind::Verbatim, body);
             let op = if cond { Op::Cond(4) } else { Op::Jump };
             let to = to % u32::try_from(blocks.len()).unwrap();
             let long = (b < split) != ((to as usize) < split);
-            plan.items.push(item(Kind::Branch { op, to: Target::Place(to), long }, branch_len(op, long)));
+            push(&mut plan, Kind::Branch { op, to: Target::Place(Place(to)), long }, branch_len(op, long));
         }
         plan
     }
@@ -102,19 +97,21 @@ mod tests {
         build_split(blocks, blocks.len())
     }
 
-    /// Returns whether each short branch reaches, and sizes and offsets agree.
-    fn sound(plan: &Plan, offsets: &[u32]) -> bool {
-        plan.items.iter().enumerate().all(|(i, item)| {
-            let fragment = plan.fragments.iter().rfind(|f| f.first as usize <= i).unwrap();
-            let start = offsets[fragment.first as usize];
-            let consistent = offsets[i + 1] - offsets[i] == item.len;
+    /// Returns whether each short branch reaches, and sizes and positions agree.
+    fn sound(plan: &Plan) -> bool {
+        let mut at = 0;
+        plan.numbered_items().all(|(i, item)| {
+            let fragment = plan.fragments.iter().rfind(|f| f.first <= i).unwrap();
+            let start = plan.position(fragment.first);
+            let consistent = item.at == at;
+            at += item.len;
             consistent
                 && match item.kind {
-                    Kind::Align { to } => (offsets[i + 1] - start).is_multiple_of(to) && item.len < to,
+                    Kind::Align { to } => (at - start).is_multiple_of(to) && item.len < to,
                     Kind::Branch { op, to: Target::Place(p), long } => {
-                        let to = i64::from(offsets[plan.starts[p as usize] as usize]);
+                        let to = i64::from(plan.block_position(p));
                         item.len == branch_len(op, long)
-                            && (long || (-128..=127).contains(&(to - i64::from(offsets[i + 1]))))
+                            && (long || (-128..=127).contains(&(to - i64::from(at))))
                     }
                     _ => true,
                 }
@@ -127,15 +124,16 @@ mod tests {
             (0u32..90, any::<bool>(), 0u32..40, prop::option::weighted(0.3, prop::sample::select(vec![2u32, 16, 32, 64]))), 1..40),
             split in 0usize..40) {
             let mut plan = build_split(&blocks, split);
-            let offsets = relax(&mut plan).unwrap();
-            prop_assert!(sound(&plan, &offsets));
+            relax(&mut plan).unwrap();
+            prop_assert!(sound(&plan));
         }
 
         #[test]
         fn least_without_alignment(blocks in prop::collection::vec((0u32..70, any::<bool>(), 0u32..8), 1..8)) {
             let blocks: Vec<_> = blocks.into_iter().map(|(b, c, t)| (b, c, t, None)).collect();
             let mut plan = build(&blocks);
-            let size = *relax(&mut plan).unwrap().last().unwrap();
+            relax(&mut plan).unwrap();
+            let size = plan.text_len();
             // Brute force: all choices of long branches.
             let mut least = u32::MAX;
             for choice in 0..1u32 << blocks.len() {
@@ -148,10 +146,9 @@ mod tests {
                         n += 1;
                     }
                 }
-                let mut offsets = vec![0; p.items.len() + 1];
-                place(&mut p.items, &p.fragments, &mut offsets).unwrap();
-                if sound(&p, &offsets) {
-                    least = least.min(*offsets.last().unwrap());
+                place(&mut p.items, &p.fragments).unwrap();
+                if sound(&p) {
+                    least = least.min(p.text_len());
                 }
             }
             prop_assert_eq!(size, least);

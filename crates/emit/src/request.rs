@@ -2,7 +2,7 @@
 
 use crate::{AddressMap, Body, Fragments, Unroll};
 use addr::{Avma, AvmaRange};
-use code::{BlockId, Cfg, InstId, Point, Refusal, Spot};
+use code::{BlockId, Cfg, Gpr, InstId, Point, Refusal, Spot};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use unwind::{Lsda, Row};
@@ -75,8 +75,8 @@ pub struct Counter {
 pub struct Watch {
     /// The instruction; not a direct jump.
     pub inst: InstId,
-    /// The general register, by its number.
-    pub register: u8,
+    /// The general register.
+    pub register: Gpr,
     /// The offset of the stored value, as for a [`Counter`]. Bytes.
     pub offset: u32,
 }
@@ -100,8 +100,8 @@ pub struct InlineSite<'a> {
 /// table leads to the callee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
-    /// The general register, by its number.
-    pub register: u8,
+    /// The general register.
+    pub register: Gpr,
     /// Its value.
     pub table: Avma,
 }

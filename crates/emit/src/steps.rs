@@ -1,6 +1,6 @@
 //! Decodes the finished bytes of a fragment along its entries.
 
-use crate::encode::Fragment;
+use crate::encode::{EncodedInst, Fragment};
 use crate::map::{Entry, Link};
 use addr::Avma;
 use code::InstId;
@@ -22,7 +22,7 @@ pub(crate) struct Step<'a> {
 /// Decodes all entries of a fragment; `None` if bytes and entries do not match.
 pub(crate) fn steps<'a>(fragment: &Fragment<'a>) -> Option<Vec<Step<'a>>> {
     let mut decoder = Decoder::with_ip(64, fragment.bytes, fragment.range.start.0, DecoderOptions::NONE);
-    let step = |(entry, &inst): (&'a Entry, &Option<InstId>)| {
+    let step = |&EncodedInst { ref entry, inst }: &'a EncodedInst| {
         let at = fragment.address(entry);
         if at.0 != decoder.ip() {
             return None;
@@ -34,9 +34,6 @@ pub(crate) fn steps<'a>(fragment: &Fragment<'a>) -> Option<Vec<Step<'a>>> {
         let bytes = fragment.bytes_from(entry)?.get(..got.len())?;
         (!got.is_invalid()).then_some(Step { entry, inst, at, got, bytes })
     };
-    if fragment.entries.len() != fragment.insts.len() {
-        return None;
-    }
-    let steps = fragment.entries.iter().zip(fragment.insts).map(step).collect::<Option<Vec<_>>>()?;
+    let steps = fragment.insts.iter().map(step).collect::<Option<Vec<_>>>()?;
     (decoder.ip() == fragment.range.end.0).then_some(steps)
 }

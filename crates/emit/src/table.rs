@@ -5,6 +5,8 @@ use addr::{Addr, Avma};
 use code::{Inst, InstBytes, JumpTable, TableForm, TableLoad};
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, Register};
 
+/// A cloned table starts at a multiple of this. Bytes.
+pub(crate) const ALIGN: usize = 8;
 /// A displacement that no encoder shortens.
 const PLACEHOLDER: u64 = 0x7fff_ffff;
 
@@ -58,9 +60,14 @@ pub(crate) fn entry_len(form: TableForm) -> usize {
     }
 }
 
-/// Returns the size of a table, rounded up to 8. Bytes.
+/// Returns the size of a table's entries. Bytes.
+pub(crate) fn entries_len(table: &JumpTable) -> usize {
+    entry_len(table.form) * table.targets.len()
+}
+
+/// Returns the size of a table, rounded up to [`ALIGN`]. Bytes.
 pub(crate) fn table_len(table: &JumpTable) -> usize {
-    (entry_len(table.form) * table.targets.len()).next_multiple_of(8)
+    entries_len(table).next_multiple_of(ALIGN)
 }
 
 /// Appends the entry for `to`; `None` out of reach.

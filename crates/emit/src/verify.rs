@@ -35,14 +35,14 @@
 //! next ~ next. A copy without a successor needs no next: `ret`, indirect jumps.
 
 use crate::count;
-use crate::encode::{Clones, DataPlaces, Encoded, Fragment};
+use crate::encode::{Clones, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
 use crate::request::{Function, Stub};
 use crate::steps::steps;
 use crate::table;
 use crate::verify_inline::OutOfLineCalls;
-use addr::Avma;
+use addr::{Addr, Avma};
 use code::{Cfg, Dest, Inst, InstId, Liveness, Question, Refusal};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -56,19 +56,18 @@ pub(crate) fn verify(
     plan: &Plan,
     clone: &Encoded,
     map: &AddressMap,
-    places: &DataPlaces,
     clones: &Clones<'_>,
 ) -> Result<(), Refusal> {
     let counted = (!f.counters.is_empty() || !f.watches.is_empty()).then(|| Counted::new(f));
-    let v = Verifier { f, plan, map, places, clones, counted };
-    v.clone(clone).and_then(|()| v.tables(clone)).ok_or(Refusal::RoundTrip)
+    let v = Verifier { f, plan, clone, map, clones, counted };
+    v.text().and_then(|()| v.tables()).ok_or(Refusal::RoundTrip)
 }
 
 pub(crate) struct Verifier<'a> {
     pub(crate) f: &'a Function<'a>,
-    pub(crate) plan: &'a Plan,
+    plan: &'a Plan,
+    clone: &'a Encoded,
     pub(crate) map: &'a AddressMap,
-    pub(crate) places: &'a DataPlaces,
     pub(crate) clones: &'a Clones<'a>,
     /// Present if there are counters or watches.
     counted: Option<Counted>,
@@ -102,8 +101,9 @@ impl Counted {
 
 impl Verifier<'_> {
     /// Checks points 1 to 3; `None` if one fails.
-    fn clone(&self, clone: &Encoded) -> Option<()> {
-        let first = clone.entries.first()?;
+    fn text(&self) -> Option<()> {
+        let clone = self.clone;
+        let first = &clone.insts.first()?.entry;
         let entry = self.f.cfg.entry;
         let entry_ok = self.f.cfg.insts_of(*self.f.order.first()?).first()?.at == entry
             && first.original == entry
@@ -209,11 +209,10 @@ impl Verifier<'_> {
             // The decoder stores a RIP-relative displacement as its effective address.
             return Some(bytes.len() == inst.bytes.as_slice().len() && got == was);
         }
-        let mut tables = self.plan.tables.iter().zip(&self.places.tables);
-        let read = tables.find_map(|(t, &at)| {
-            let load = self.f.cfg.tables.get(t.index as usize)?.cloneable?;
+        let read = self.plan.tables.iter().find_map(|t| {
+            let load = self.f.cfg.tables.get(t.id.index())?.cloneable?;
             let reader = self.f.cfg.insts.get(load.inst.index())?;
-            (reader.at == inst.at).then_some((load, at))
+            (reader.at == inst.at).then_some((load, self.clone.data_at.add(t.at as u64)))
         });
         let (load, at) = read?;
         let reads = Avma(load.base_value.unwrap_or_default().0.wrapping_add(got.memory_displacement64()));
@@ -221,12 +220,12 @@ impl Verifier<'_> {
     }
 
     /// Checks point 4.
-    fn tables(&self, clone: &Encoded) -> Option<()> {
-        for (t, bytes) in self.plan.tables.iter().zip(&clone.tables) {
-            let table = self.f.cfg.tables.get(t.index as usize)?;
-            let mut targets = table.targets.iter();
-            for to in table::destinations(bytes, table.form) {
-                let original = match *targets.next()? {
+    fn tables(&self) -> Option<()> {
+        for t in &self.plan.tables {
+            let table = self.f.cfg.tables.get(t.id.index())?;
+            let bytes = self.clone.data.get(t.at..)?.get(..table::entries_len(table))?;
+            for (to, target) in table::destinations(bytes, table.form).zip(&table.targets) {
+                let original = match *target {
                     Dest::Block(b) => self.f.cfg.blocks.get(b.index())?.range.start,
                     Dest::Outside(at) => at,
                 };
@@ -234,11 +233,14 @@ impl Verifier<'_> {
                     return None;
                 }
             }
-            if targets.next().is_some() {
-                return None;
-            }
         }
-        (self.plan.tables.len() == clone.tables.len()).then_some(())
+        Some(())
+    }
+
+    /// Returns the 8-byte word at an address in the clone's data.
+    pub(crate) fn data_word(&self, at: Avma) -> Option<u64> {
+        let offset = usize::try_from(at.since(self.clone.data_at)?).ok()?;
+        self.clone.data.get(offset..)?.first_chunk().copied().map(u64::from_le_bytes)
     }
 
     /// Returns whether C ~ D.

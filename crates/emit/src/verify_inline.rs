@@ -24,8 +24,8 @@ use crate::map::{AddressMap, Link};
 use crate::request::{InlineSite, Stub};
 use crate::steps::Step;
 use crate::verify::{Verifier, ways};
-use addr::{Addr, Avma, AvmaRange};
-use code::Inst;
+use addr::{Avma, AvmaRange};
+use code::{Gpr, Inst};
 use iced_x86::{Code, FlowControl, InstructionInfoFactory, Mnemonic};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -73,14 +73,11 @@ impl Verifier<'_> {
         let call = self.f.cfg.insts.get(inline_site.call.index())?;
         let guard = inline_site.guard?;
         let got = &compare.got;
-        let offset = Avma(got.ip_rel_memory_address()).since(self.places.constants)?;
-        let constant = self.plan.constants.get(usize::try_from(offset / 8).ok()?)?;
         let (base, displacement) = inline::table_call(&call.decoded)?;
         let asks = got.code() == Code::Cmp_r64_rm64
             && got.is_ip_rel_memory_operand()
-            && offset.is_multiple_of(8)
-            && *constant == guard.table.0
-            && got.op0_register().number() == usize::from(base)
+            && self.data_word(Avma(got.ip_rel_memory_address()))? == guard.table.0
+            && Gpr::of(got.op0_register()) == Some(base)
             && base == guard.register;
         let slot = Avma(guard.table.0.wrapping_add(displacement));
         if !asks || (self.clones.constant)(slot) != Some(inline_site.callee) {

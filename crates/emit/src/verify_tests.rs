@@ -10,7 +10,7 @@ use crate::request::{Guard, InlineSite};
 use crate::verify_inline::wrong_rests;
 use crate::{Fragments, Unroll};
 use addr::{Addr, AvmaRange};
-use code::{BlockId, InstId};
+use code::{BlockId, Gpr, InstId, TableId};
 use iced_x86::Decoder;
 use rng::{Layouts, Rng};
 use rustc_hash::FxHashMap;
@@ -24,14 +24,10 @@ mod rng;
 const AT: Avma = Avma(0x5a_0000);
 const WARM_AT: Avma = Avma(0x57_0000);
 
-const CONSTANTS: Avma = Avma(0x61_0000);
+const DATA_AT: Avma = Avma(0x61_0000);
 /// A virtual table, and the function to which its second word leads.
 const TABLE: Avma = Avma(0x71_0000);
 const LEAF: Avma = Avma(0x41_0000);
-
-fn places(tables: &[Avma]) -> DataPlaces {
-    DataPlaces { tables: tables.to_vec(), constants: CONSTANTS }
-}
 
 fn no_clone(_: Avma) -> Option<Avma> {
     None
@@ -65,16 +61,16 @@ fn function_in<'a>(cfg: &'a Cfg, order: Vec<BlockId>, rng: &mut Rng) -> Function
 }
 
 /// Returns a function's plan and bytes.
-fn make(f: &Function<'_>, tables_at: &[Avma]) -> (Plan, Encoded) {
+fn make(f: &Function<'_>) -> (Plan, Encoded) {
     let mut plan = plan(f, &[], &FxHashMap::default()).unwrap();
-    let offsets = relax(&mut plan).unwrap();
-    let first = |i: usize| offsets[plan.fragments.get(i).map_or(plan.items.len(), |f| f.first as usize)];
+    relax(&mut plan).unwrap();
+    let first = |i: usize| plan.fragments.get(i).map_or(plan.text_len(), |f| plan.position(f.first));
     let ranges: Vec<AvmaRange> = (0..plan.fragments.len())
         .zip([AT, WARM_AT])
         .map(|(i, at)| AvmaRange::with_len(at, u64::from(first(i + 1) - first(i))))
         .collect();
     let fragments = Fragments::new(&ranges).unwrap();
-    let encoded = encode(f, &plan, &offsets, fragments, &places(tables_at), &clones()).unwrap();
+    let encoded = encode(f, &plan, fragments, DATA_AT, &clones()).unwrap();
     (plan, encoded)
 }
 
@@ -86,9 +82,9 @@ fn longer(e: &Encoded, by: u64) -> Fragments {
     Fragments::new(&ranges).unwrap()
 }
 
-fn check(f: &Function<'_>, plan: &Plan, clone: &Encoded, tables_at: &[Avma]) -> Result<(), Refusal> {
-    let map = AddressMap::new(clone.fragments.clone(), clone.entries.clone()).ok_or(Refusal::RoundTrip)?;
-    verify(f, plan, clone, &map, &places(tables_at), &clones())
+fn check(f: &Function<'_>, plan: &Plan, clone: &Encoded) -> Result<(), Refusal> {
+    let map = AddressMap::new(clone.fragments.clone(), clone.entries()).ok_or(Refusal::RoundTrip)?;
+    verify(f, plan, clone, &map, &clones())
 }
 
 #[test]
@@ -100,14 +96,14 @@ fn every_flipped_bit_is_found() {
         // The original order of blocks has more loops.
         let own = cfg.block_ids().collect();
         let f = if seed % 2 == 0 { function(&cfg, &mut rng) } else { function_in(&cfg, own, &mut rng) };
-        let (plan, good) = make(&f, &[]);
-        assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
+        let (plan, good) = make(&f);
+        assert_eq!(check(&f, &plan, &good), Ok(()));
         loops += plan.again.len();
         for _ in 0..200 {
             let mut bad = good.clone();
             let at = rng.below(bad.bytes.len());
             bad.bytes[at] ^= 1 << rng.below(8);
-            if check(&f, &plan, &bad, &[]).is_err() {
+            if check(&f, &plan, &bad).is_err() {
                 found += 1;
                 continue;
             }
@@ -120,7 +116,7 @@ fn every_flipped_bit_is_found() {
                 };
                 fragments.iter().flat_map(decode).collect::<Vec<_>>()
             };
-            let map = AddressMap::new(good.fragments.clone(), good.entries.clone()).unwrap();
+            let map = AddressMap::new(good.fragments.clone(), good.entries()).unwrap();
             let stands_for = |at: u64| map.to_original(Avma(at)).unwrap_or(Avma(at));
             let means = |i: &Instruction| stands_for(i.near_branch_target());
             // Both ways of a conditional branch may lead to one place.
@@ -142,19 +138,18 @@ fn every_wrong_entry_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let (plan, good) = make(&f, &[]);
-        for i in 0..good.entries.len() {
+        let (plan, good) = make(&f);
+        for i in 0..good.insts.len() {
             let mut bad = good.clone();
             // Moves the entry to the instruction behind the right one.
-            bad.entries[i].original = bad.entries[i].original.add(1);
-            assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: entry {i}");
+            bad.insts[i].entry.original = bad.insts[i].entry.original.add(1);
+            assert!(check(&f, &plan, &bad).is_err(), "seed {seed}: entry {i}");
             let mut bad = good.clone();
-            bad.entries[i].at += 1;
-            assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: entry {i}");
+            bad.insts[i].entry.at += 1;
+            assert!(check(&f, &plan, &bad).is_err(), "seed {seed}: entry {i}");
             let mut bad = good.clone();
-            bad.entries.remove(i);
             bad.insts.remove(i);
-            assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: without entry {i}");
+            assert!(check(&f, &plan, &bad).is_err(), "seed {seed}: without entry {i}");
         }
     }
 }
@@ -166,7 +161,7 @@ fn every_wrong_fragment_address_is_found() {
         let mut rng = Rng(seed);
         let cfg = graph::graph(0x40_0000, &graph::random_function(&mut rng, 0x40_0000, &[0x41_0000]));
         let f = function(&cfg, &mut rng);
-        let (plan, good) = make(&f, &[]);
+        let (plan, good) = make(&f);
         let ranges: Vec<AvmaRange> = good.fragments.ranges().collect();
         let [first, second] = ranges[..] else { continue };
         split += 1;
@@ -186,15 +181,15 @@ fn every_wrong_fragment_address_is_found() {
             let bad = Encoded { fragments, ..good.clone() };
             // A clone without jumps between fragments and without anything relative to its address may lie
             // anywhere.
-            let leads = good.entries.iter().any(|e| e.link == Link::Extra);
+            let leads = good.insts.iter().any(|i| i.entry.link == Link::Extra);
             assert!(
-                check(&f, &plan, &bad, &[]).is_err() || !leads,
+                check(&f, &plan, &bad).is_err() || !leads,
                 "seed {seed}: {ranges:?} for {first:?}, {second:?}"
             );
         }
         let together = [AvmaRange::with_len(first.start, good.fragments.size())];
         let bad = Encoded { fragments: Fragments::new(&together).unwrap(), ..good.clone() };
-        assert!(check(&f, &plan, &bad, &[]).is_err(), "seed {seed}: one for two");
+        assert!(check(&f, &plan, &bad).is_err(), "seed {seed}: one for two");
     }
     assert!(split > 20, "{split}");
 }
@@ -203,7 +198,7 @@ fn every_wrong_fragment_address_is_found() {
 fn every_wrong_table_is_found() {
     // jmp [rdi*8 + table]; ret; nop, ret
     let mut cfg = graph::graph(0x40_0000, &[0xff, 0x24, 0xfd, 0, 0, 0x41, 0, 0xc3, 0x90, 0xc3]);
-    cfg.blocks[0].term = code::Term::Switch { table: 0 };
+    cfg.blocks[0].term = code::Term::Switch { table: TableId(0) };
     let block = |n| Dest::Block(BlockId(n));
     cfg.tables.push(code::JumpTable {
         at: Avma(0x41_0000),
@@ -217,19 +212,20 @@ fn every_wrong_table_is_found() {
     });
     let order = (0..3).map(BlockId).collect();
     let f = Function { order, hot: 2, ..function(&cfg, &mut Rng(0)) };
-    let at = [Avma(0x60_0000)];
-    let (plan, good) = make(&f, &at);
-    assert_eq!(check(&f, &plan, &good, &at), Ok(()));
-    assert!(check(&f, &plan, &good, &[Avma(0x60_0008)]).is_err(), "reads another table");
+    let (plan, good) = make(&f);
+    assert_eq!(check(&f, &plan, &good), Ok(()));
     let mut bad = good.clone();
-    bad.tables[0].swap(0, 8);
-    assert!(check(&f, &plan, &bad, &at).is_err(), "two targets exchanged");
+    bad.data_at = DATA_AT.add(8);
+    assert!(check(&f, &plan, &bad).is_err(), "reads another table");
     bad = good.clone();
-    bad.tables[0].truncate(8);
-    assert!(check(&f, &plan, &bad, &at).is_err(), "too short");
+    bad.data.swap(0, 8);
+    assert!(check(&f, &plan, &bad).is_err(), "two targets exchanged");
+    bad = good.clone();
+    bad.data.truncate(8);
+    assert!(check(&f, &plan, &bad).is_err(), "too short");
     bad = good;
     bad.fragments = longer(&bad, 1);
-    assert!(check(&f, &plan, &bad, &at).is_err(), "a byte without instruction");
+    assert!(check(&f, &plan, &bad).is_err(), "a byte without instruction");
 }
 
 /// `call *8(%rax); call LEAF; xor %eax, %eax; ret`, both calls inlined; the path through LEAF has two exits.
@@ -247,7 +243,7 @@ fn a_wrong_inline_site_is_found() {
     let leaf = Body { cfg: &leaf, path: &path, lsda: None };
     let call = [&[0xe8][..], &(0x41_0000i32 - 0x40_0008).to_le_bytes()].concat();
     let cfg = graph::graph(0x40_0000, &[&[0xff, 0x50, 0x08][..], &call, &[0x31, 0xc0, 0xc3]].concat());
-    let guard = Some(Guard { register: 0, table: TABLE });
+    let guard = Some(Guard { register: Gpr::new(0).unwrap(), table: TABLE });
     let guarded = InlineSite { call: InstId(0), callee: LEAF, body: Some(leaf), guard };
     let direct = InlineSite { call: InstId(1), callee: LEAF, body: Some(leaf), guard: None };
     let f = Function {
@@ -256,8 +252,8 @@ fn a_wrong_inline_site_is_found() {
         inline_sites: vec![guarded, direct],
         ..function(&cfg, &mut Rng(1))
     };
-    let (plan, good) = make(&f, &[]);
-    assert_eq!(check(&f, &plan, &good, &[]), Ok(()));
+    let (plan, good) = make(&f);
+    assert_eq!(check(&f, &plan, &good), Ok(()));
     for at in 0..good.bytes.len() * 8 {
         let mut bad = good.clone();
         bad.bytes[at / 8] ^= 1 << (at % 8);
@@ -267,18 +263,18 @@ fn a_wrong_inline_site_is_found() {
             e.fragments().unwrap().iter().map(of).collect::<Vec<Vec<Instruction>>>()
         };
         // REX.B and REX.X mean nothing without a register that they extend.
-        let found = check(&f, &plan, &bad, &[]).is_err();
+        let found = check(&f, &plan, &bad).is_err();
         assert!(found || decode(&bad) == decode(&good), "bit {} of byte {}", at % 8, at / 8);
     }
     // Another table, or a table that does not lead to the callee, or not always.
-    let mut other = plan.clone();
-    other.constants[0] += 8;
-    assert!(check(&f, &other, &good, &[]).is_err());
+    let mut other = good.clone();
+    other.data[0] += 8;
+    assert!(check(&f, &plan, &other).is_err());
     for table in [TABLE.add(8), Avma(0)] {
         let mut f = f.clone();
-        f.inline_sites[0].guard = Some(Guard { register: 0, table });
-        let (plan, made) = make(&f, &[]);
-        assert!(check(&f, &plan, &made, &[]).is_err());
+        f.inline_sites[0].guard = Some(Guard { register: Gpr::new(0).unwrap(), table });
+        let (plan, made) = make(&f);
+        assert!(check(&f, &plan, &made).is_err());
     }
     // Another function, with another exit destination.
     let mut bytes = bytes;
@@ -286,7 +282,7 @@ fn a_wrong_inline_site_is_found() {
     let other_leaf = graph::graph(LEAF.0, &bytes);
     let mut other = f.clone();
     other.inline_sites[1].body = Some(Body { cfg: &other_leaf, ..leaf });
-    assert!(check(&other, &plan, &good, &[]).is_err());
+    assert!(check(&other, &plan, &good).is_err());
     // The same function, covered by a landing pad of its own; a function that ends in a far return; a
     // function that reads the stack pointer, as the clone does.
     let call_sites = vec![unwind::CallSite {
@@ -296,7 +292,7 @@ fn a_wrong_inline_site_is_found() {
     }];
     let pads = unwind::Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
     other.inline_sites[1].body = Some(Body { lsda: Some(&pads), ..leaf });
-    assert!(check(&other, &plan, &good, &[]).is_err());
+    assert!(check(&other, &plan, &good).is_err());
     bytes[6] = 0x0a;
     let with = |clone: &Encoded, at: usize, by: &[u8]| {
         let mut bytes = bytes.clone();
@@ -304,7 +300,7 @@ fn a_wrong_inline_site_is_found() {
         let changed = graph::graph(LEAF.0, &bytes);
         let mut other = f.clone();
         other.inline_sites[1].body = Some(Body { cfg: &changed, ..leaf });
-        check(&other, &plan, clone, &[])
+        check(&other, &plan, clone)
     };
     assert_eq!(with(&good, 3, &[0x85, 0xc0]), Ok(()));
     assert!(with(&good, 16, &[0xcb]).is_err());
@@ -315,7 +311,7 @@ fn a_wrong_inline_site_is_found() {
     // A body of another function.
     let mut f = f.clone();
     f.inline_sites[1].callee = LEAF.add(16);
-    assert!(check(&f, &plan, &good, &[]).is_err());
+    assert!(check(&f, &plan, &good).is_err());
 }
 
 #[test]
@@ -323,8 +319,8 @@ fn a_wrong_call_target_in_another_clone_is_found() {
     let cfg = graph::graph(0x40_0000, &graph::random_function(&mut Rng(5), 0x40_0000, &[0x41_0000]));
     let order = cfg.block_ids().collect();
     let f = Function { hot: cfg.blocks.len(), ..Function::new(&cfg, order, &[]) };
-    let (_, clone) = make(&f, &[]);
-    let map = AddressMap::new(clone.fragments.clone(), clone.entries.clone()).unwrap();
+    let (_, clone) = make(&f);
+    let map = AddressMap::new(clone.fragments.clone(), clone.entries()).unwrap();
     let starts: Vec<Avma> = cfg.blocks.iter().map(|b| b.range.start).collect();
     let wrong = |rests: &[(Avma, Avma)]| {
         let mut wrong: Vec<Avma> =

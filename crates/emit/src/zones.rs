@@ -29,10 +29,11 @@ pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRan
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::items::ItemId;
 
     #[test]
     fn hot_before_warm() {
-        let fragment = |zone, align, len| (FragmentPlan { zone, first: 0, align }, len);
+        let fragment = |zone, align, len| (FragmentPlan { zone, first: ItemId(0), align }, len);
         let functions = [
             vec![fragment(Zone::Hot, 16, 5), fragment(Zone::Warm, 1, 3)],
             vec![fragment(Zone::Warm, 16, 7)],

@@ -15,6 +15,18 @@ pub struct Skipped {
     pub why: Error,
 }
 
+/// A module of an image, by its index in [`Image::modules`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ModuleId(pub u32);
+
+impl ModuleId {
+    /// Returns its index in [`Image::modules`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The memory map of a process, and the modules loaded in it.
 #[derive(Debug)]
 pub struct Image {
@@ -107,6 +119,20 @@ impl Image {
         &self.modules
     }
 
+    /// Returns the modules by rising address, with their ids.
+    pub fn numbered_modules(&self) -> impl Iterator<Item = (ModuleId, &Module)> {
+        (0u32..).map(ModuleId).zip(&self.modules)
+    }
+
+    /// Returns a module.
+    ///
+    /// # Panics
+    /// If the id is not of this image.
+    #[must_use]
+    pub fn module(&self, id: ModuleId) -> &Module {
+        &self.modules[id.index()]
+    }
+
     /// Returns the main program.
     #[must_use]
     pub fn main(&self) -> &Module {
@@ -144,9 +170,10 @@ impl Image {
         self.module_of(at)?.symbols.name_at(at)
     }
 
-    /// Returns whether these bytes are constants: inside one module, in a segment without write access or in
-    /// its RELRO, and in private mappings that are readable and not writable *now*. The live mappings decide,
-    /// because RELRO is writable until the loader has relocated it, and a program may make any page writable.
+    /// Returns whether these bytes are constants. They must lie inside one module, in a segment without write
+    /// access or in its RELRO. Their mappings must be private, readable, and not writable *now*. The live
+    /// mappings decide, because RELRO is writable until the loader has relocated it, and a program may make
+    /// any page writable.
     #[must_use]
     pub fn is_readonly_data(&self, range: AvmaRange) -> bool {
         let Some(m) = self.module_of(range.start).filter(|m| m.extent.covers(&range)) else { return false };

@@ -33,7 +33,7 @@ pub use auxv::MainHint;
 pub use build_id::build_id_of;
 pub use error::Error;
 pub use file::{FileParts, Files, NoFiles};
-pub use image::{Image, Skipped};
+pub use image::{Image, ModuleId, Skipped};
 pub use maps::{Mapping, Perms};
 pub use module::{Module, ModuleKind, Segment};
 pub use plt::PltStub;

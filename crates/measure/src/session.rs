@@ -77,8 +77,9 @@ impl Session {
         (u32::try_from(stops.len()).unwrap_or(u32::MAX), StopMs::of(&stops))
     }
 
-    /// Ends the session and restores the target. If the target has ended, returns the outcome's error, which
-    /// has the same cause as the failure to restore. Otherwise a failure to restore comes before the outcome.
+    /// Ends the session and restores the target. If the target has ended, returns the outcome's error,
+    /// because it has the same cause as the failed restore. Otherwise returns the error of the restore, if
+    /// there is one, before that of the outcome.
     pub fn end<T>(mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         let restored = self.finish();
         match (outcome, restored) {
@@ -101,7 +102,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Only after a panic is there still something to restore.
+        // The session is still open here only after a panic.
         let _ = self.finish();
     }
 }

@@ -1,7 +1,7 @@
 //! Small graphs for tests, from blocks of 4-byte instructions with given ends; also CPU time.
 
 use addr::{Addr, Avma, AvmaRange};
-use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, Term};
+use code::{Block, BlockId, Cfg, Dest, Inst, InstBytes, JumpTable, TableForm, TableId, Term};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(crate) fn arb_cfg(most: u32) -> impl Strategy<Value = Cfg> {
         })
         .prop_map(|(blocks, switches, pads)| {
             let mut cfg = cfg_at(0x1000, &blocks);
-            for (table, (b, targets)) in (0u32..).zip(switches) {
+            for (table, (b, targets)) in (0u32..).map(TableId).zip(switches) {
                 cfg.blocks[b].term = Term::Switch { table };
                 let at = Avma(0x8000);
                 cfg.tables.push(JumpTable { at, form: TableForm::Absolute8, targets, cloneable: None });

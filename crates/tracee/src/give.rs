@@ -1,9 +1,10 @@
-//! Descriptors for the target: the target gets descriptors of whet's files for the time of one stop.
+//! Gives the target descriptors of whet's files for the time of one stop.
 //!
-//! A path would have to lead there in the target's view of the file systems, and so no path is used. The
-//! target makes a pair of sockets; whet gets one of them by `pidfd_getfd` and sends the descriptors through
-//! it. All threads are stopped, so that none of them can close a descriptor or get its number. If whet dies
-//! meanwhile, the target keeps a page of memory and descriptors that it does not use; they close on `exec`.
+//! No path is used, because it would have to lead to the file in the target's view of the file systems.
+//! Instead the target makes a pair of sockets. whet gets one of them by `pidfd_getfd` and sends the
+//! descriptors through it. All threads are stopped, so that none of them can close a descriptor or get its
+//! number. If whet dies meanwhile, the target keeps a page of memory and descriptors that it does not use;
+//! they close on `exec`.
 
 use crate::{Error, Process, SealedFile, Stopped};
 use addr::{Addr, Avma, ReadMemory};
@@ -14,8 +15,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// The most files that one stop gives. The kernel passes 253 at a time.
 const MOST_FILES: usize = 64;
 const PAGE: u64 = 4096;
-/// Where the message lies in the page that the target lends: the header, the vector with its one byte, and
-/// the descriptors, with a head of 16 bytes.
+/// The layout of the message in a page of the target: the header, the vector with its one byte, and the
+/// descriptors behind a head of 16 bytes.
 const MESSAGE: u64 = 64;
 const VECTOR: u64 = 128;
 const BYTE: u64 = 160;

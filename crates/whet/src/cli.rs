@@ -176,7 +176,7 @@ pub enum Command {
         #[command(subcommand)]
         what: ProfileCommand,
     },
-    /// Write all that a rebuild reads of a process to a file: for bug reports, and to look at one run again.
+    /// Write all that a rebuild reads of a process to a file: for bug reports, and to repeat one rebuild.
     #[command(
         after_help = "The process is not stopped and not changed. Its profile is that of its clones; a process without clones is sampled.\nThe file holds code, read-only tables, names and counts. Of memory that the process may write, it holds addresses of code and tables alone.\n\nExamples:\n  whet capture 1234 -o server.capture\n  whet replay server.capture"
     )]
@@ -390,12 +390,12 @@ pub struct How {
     /// Clone only these functions (names, or addresses in them) and, if edges are counted, functions that they call often.
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
-    /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, in-place (inlining),
-    /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
+    /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, inlining,
+    /// side-exits, guards, stubs, calls, tables (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
-    /// The memory of clones. `file`: an ELF file in memory, so that profilers, debuggers and unwinders that know nothing of
-    /// whet find names and frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
+    /// The memory of clones. `file`: an ELF file in memory, in which profilers, debuggers and unwinders find names and
+    /// frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
     #[arg(long, value_name = "MEMORY", value_enum, default_value_t = Memory::Anonymous)]
     code_cache: Memory,
     /// Clone only the first N functions, in a fixed order: for bisecting.

@@ -252,6 +252,6 @@ pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>) {
         let q = if k.checked { Question::SwitchTarget } else { Question::LabelValue };
         let live = answers[usize::from(k.checked)].get_or_insert_with(|| Liveness::answer(cfg, q));
         let proven = proof::table_load(cfg, block, table, (k.load, k.at), live, q);
-        cfg.tables[table as usize].cloneable = proven;
+        cfg.tables[table.index()].cloneable = proven;
     }
 }

@@ -1,7 +1,7 @@
 //! Proves that a table may be cloned: only the jump can notice that its entries differ.
 
 use crate::liveness::{Live, Liveness, Question, effect_of, flag_bits, flags_certain, gpr};
-use crate::{Block, Cfg, Dest, TableLoad};
+use crate::{Block, Cfg, Dest, TableId, TableLoad};
 use addr::{Addr, Avma};
 use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 
@@ -12,7 +12,7 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 pub(super) fn table_load(
     cfg: &Cfg,
     block: &Block,
-    table: u32,
+    table: TableId,
     (load, at): (Avma, Avma),
     live: &Liveness,
     q: Question,
@@ -32,7 +32,7 @@ pub(super) fn table_load(
             return None;
         }
     }
-    for d in &cfg.tables[table as usize].targets {
+    for d in &cfg.tables[table.index()].targets {
         let there = match d {
             Dest::Block(b) => live.live_in(*b),
             Dest::Outside(_) => q.at_exit(),

@@ -1,7 +1,9 @@
 //! Parses the text form of a graph.
 
 use super::CONDITIONS;
-use crate::{Block, BlockId, Cfg, Dest, Inst, InstBytes, InstId, JumpTable, TableForm, TableLoad, Term};
+use crate::{
+    Block, BlockId, Cfg, Dest, Inst, InstBytes, InstId, JumpTable, TableForm, TableId, TableLoad, Term,
+};
 use addr::{Addr, Avma, AvmaRange};
 use iced_x86::{ConditionCode, Decoder, DecoderOptions};
 
@@ -167,7 +169,7 @@ impl Parser {
             ["switch", table] => {
                 let table = numbered(table, 't')?;
                 self.mentions.push((self.line_number, Mention::Table(table)));
-                Term::Switch { table }
+                Term::Switch { table: TableId(table) }
             }
             ["indirect"] => Term::Indirect,
             ["return"] => Term::Return,

@@ -88,7 +88,7 @@ fn write_term(f: &mut fmt::Formatter<'_>, term: &Term) -> fmt::Result {
             writeln!(f, "  cond {name} {taken} else {fall}")
         }
         Term::CondShort { taken, fall } => writeln!(f, "  short {taken} else {fall}"),
-        Term::Switch { table } => writeln!(f, "  switch t{table}"),
+        Term::Switch { table } => writeln!(f, "  switch t{}", table.0),
         Term::Indirect => writeln!(f, "  indirect"),
         Term::Return => writeln!(f, "  return"),
         Term::NoReturnCall { next } => writeln!(f, "  noreturn {next}"),

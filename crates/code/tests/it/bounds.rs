@@ -158,7 +158,7 @@ fn text() -> String {
 
 fn entries(cfg: &Cfg) -> Option<(usize, bool)> {
     let of = |b: &code::Block| match b.term {
-        Term::Switch { table } => Some(&cfg.tables[table as usize]),
+        Term::Switch { table } => Some(&cfg.tables[table.index()]),
         _ => None,
     };
     let table = cfg.blocks.iter().find_map(of)?;

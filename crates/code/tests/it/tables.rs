@@ -82,7 +82,7 @@ fn variants() -> Vec<Variant> {
 
 fn tables(cfg: &Cfg) -> Vec<&code::JumpTable> {
     let of = |b: &code::Block| match b.term {
-        Term::Switch { table } => Some(&cfg.tables[table as usize]),
+        Term::Switch { table } => Some(&cfg.tables[table.index()]),
         _ => None,
     };
     cfg.blocks.iter().filter_map(of).collect()

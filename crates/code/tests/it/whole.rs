@@ -62,7 +62,7 @@ fn survey(path: &str) -> Counts {
             let at = cfg.insts[b.insts.end as usize - 1].at;
             match b.term {
                 Term::Switch { table } => {
-                    let t = &cfg.tables[table as usize];
+                    let t = &cfg.tables[table.index()];
                     c.entries += t.targets.len();
                     if t.cloneable.is_some() {
                         c.cloneable += 1;

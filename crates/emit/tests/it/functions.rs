@@ -5,7 +5,9 @@ use crate::common::graph::{graph, random_function};
 use crate::common::walk::{Seen, Walker, clones};
 use crate::common::{Layouts, Rng, unwinding};
 use addr::{Addr, Avma, AvmaRange};
-use code::{BlockId, Cfg, CountBy, Dest, InstId, Point, Refusal, Spot, TableForm, TableLoad, Term};
+use code::{
+    BlockId, Cfg, CountBy, Dest, Gpr, InstId, Point, Refusal, Spot, TableForm, TableId, TableLoad, Term,
+};
 use emit::{Body, Counter, Error, Function, Guard, InlineSite, Link, Output, Request, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
@@ -361,7 +363,7 @@ fn switch(form: TableForm) -> Cfg {
     // The cases are blocks already, as `ret` ends a block.
     assert_eq!(cfg.blocks.len(), 4);
     assert_eq!(cfg.blocks[1].range.start.0, cases);
-    cfg.blocks[0].term = Term::Switch { table: 0 };
+    cfg.blocks[0].term = Term::Switch { table: TableId(0) };
     let b = |n| Dest::Block(BlockId(n));
     let jump = cfg.blocks[0].last_inst().unwrap();
     cfg.tables.push(code::JumpTable {
@@ -582,7 +584,7 @@ fn counters_that_change_live_state_are_refused() {
     let refused = |c| emit::emit(&request(f(c))).unwrap().refused;
     assert_eq!(refused(counter(at, 0)), [(cfg.entry, Refusal::RoundTrip)]);
     // rax is live at the return.
-    let spot = Spot { skip: 0, by: CountBy::Register(0) };
+    let spot = Spot { skip: 0, by: CountBy::Register(Gpr::new(0).unwrap()) };
     assert_eq!(refused(Counter { at, spot, offset: 0 }), [(cfg.entry, Refusal::RoundTrip)]);
     assert_eq!(refused(counter(Point::Block(BlockId(0)), 0)), []);
 }
@@ -673,7 +675,7 @@ fn calls_are_inlined_and_devirtualized() {
     };
     let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
     let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
-    let guard = Some(Guard { register: 0, table });
+    let guard = Some(Guard { register: Gpr::new(0).unwrap(), table });
     let emit = |inline_sites: Vec<InlineSite<'_>>| {
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
         let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };

@@ -173,8 +173,8 @@ impl Callees {
 
 /// The links by which calls are passed on.
 trait Leads {
-    /// Returns what is equivalent to calling `callee`: functions and stubs that jump to it or through it,
-    /// slots that hold it.
+    /// Returns the equivalents of `callee`: functions and stubs that jump to it or through it, and slots that
+    /// hold it.
     fn lead_to(&self, callee: Callee) -> Vec<Callee>;
 }
 
@@ -199,7 +199,7 @@ impl<'a> Links<'a> {
             holders: FxHashMap::default(),
             named: FxHashMap::default(),
         };
-        for (module, code) in image.modules().iter().zip(modules) {
+        for (module, code) in modules.iter().map(|code| (image.module(code.id), code)) {
             let is_slot = |kind| matches!(kind, RelocKind::GlobDat | RelocKind::JumpSlot);
             let slots: FxHashSet<Avma> =
                 module.relocations.iter().filter(|r| is_slot(r.kind)).map(|r| r.at).collect();
@@ -241,7 +241,7 @@ impl Leads for Links<'_> {
             self.holders.get(&at).into_iter().flatten().copied().map(Callee::Slot).collect();
         let named = self.names(at).filter_map(|name| self.named.get(name)).flatten();
         leads.extend(named.copied().map(Callee::Slot));
-        for (module, code) in self.image.modules().iter().zip(self.modules) {
+        for (module, code) in self.modules.iter().map(|code| (self.image.module(code.id), code)) {
             for (from, _) in code.branches.jumps_into(AvmaRange::with_len(at, 1)) {
                 leads.extend(entries(module, code, from).into_iter().map(Callee::Direct));
             }

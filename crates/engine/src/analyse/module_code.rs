@@ -5,7 +5,7 @@ use crate::analyse::gs::{self, GsUse};
 use crate::base::parallel;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use code::{Branches, Extent, Extents, MergeInput, Piece, Ranges, Refusal};
-use image::{Image, Module, ModuleKind, RelocKind};
+use image::{Image, Module, ModuleId, ModuleKind, RelocKind};
 use memchr::memmem;
 use rustc_hash::{FxHashSet, FxHasher};
 use std::hash::Hasher;
@@ -17,8 +17,8 @@ const SHARES: usize = 4;
 /// Code of one module.
 #[derive(Debug)]
 pub struct ModuleCode {
-    /// Its index in the image.
-    pub in_image: usize,
+    /// The module.
+    pub id: ModuleId,
     /// Why none of its functions is cloned, if the whole module is refused.
     pub refused: Option<Refusal>,
     /// Its functions.
@@ -52,8 +52,8 @@ pub(super) struct Fragment {
 }
 
 impl ModuleCode {
-    pub(super) fn new(image: &Image, in_image: usize, memory: &dyn ReadMemory) -> Self {
-        let module = &image.modules()[in_image];
+    pub(super) fn new(image: &Image, id: ModuleId, memory: &dyn ReadMemory) -> Self {
+        let module = image.module(id);
         let refused = module_refusal(module);
         let mut text = Vec::new();
         for range in image.exec_ranges(module) {
@@ -62,7 +62,7 @@ impl ModuleCode {
             }
         }
         let mut this = Self {
-            in_image,
+            id,
             refused,
             extents: Extents::default(),
             branches: Branches::default(),

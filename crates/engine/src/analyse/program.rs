@@ -8,7 +8,7 @@ use addr::{Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind, Cfg, Dest, Extent, Input, Part, Refusal, Term};
 use emit::{Stub, Stubs};
 use iced_x86::OpKind;
-use image::{Image, Module, PltStub, VtableSlot};
+use image::{Image, Module, ModuleId, PltStub, VtableSlot};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Mutex, PoisonError};
 use unwind::{Fde, Lsda, Row};
@@ -16,12 +16,12 @@ use unwind::{Fde, Lsda, Row};
 /// How many functions along tail calls are searched for a read of the return address.
 const TAIL_CALLS: usize = 32;
 
-/// A function of the process: an index of a module and an index of a function in the module.
+/// A function of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FuncId {
-    /// Index into [`Program::modules`].
-    pub module: u32,
-    /// Index into that module's functions.
+    /// Its module.
+    pub module: ModuleId,
+    /// Its index among that module's functions.
     pub index: u32,
 }
 
@@ -68,7 +68,7 @@ impl<'m> Program<'m> {
     #[must_use]
     pub fn new(image: Image, memory: &'m (dyn ReadMemory + Sync)) -> Self {
         let modules: Vec<ModuleCode> =
-            (0..image.modules().len()).map(|i| ModuleCode::new(&image, i, memory)).collect();
+            image.numbered_modules().map(|(id, _)| ModuleCode::new(&image, id, memory)).collect();
         let callees = Callees::new(&image, &modules, memory);
         let lookers = Mutex::default();
         let kept = FxHashSet::default();
@@ -94,7 +94,7 @@ impl<'m> Program<'m> {
         self.memory
     }
 
-    /// Returns the code of all modules, in the image's order.
+    /// Returns the code of all modules, by their ids.
     #[must_use]
     pub fn modules(&self) -> &[ModuleCode] {
         &self.modules
@@ -103,13 +103,13 @@ impl<'m> Program<'m> {
     /// Returns the module that contains a function.
     #[must_use]
     pub fn module(&self, f: FuncId) -> &ModuleCode {
-        &self.modules[f.module as usize]
+        &self.modules[f.module.index()]
     }
 
     /// Returns the image's view of the module that contains a function.
     #[must_use]
     pub fn module_image(&self, f: FuncId) -> &Module {
-        &self.image.modules()[self.module(f).in_image]
+        self.image.module(f.module)
     }
 
     /// Returns the function's fragments.
@@ -120,17 +120,16 @@ impl<'m> Program<'m> {
 
     /// Returns all functions, by module and address.
     pub fn functions(&self) -> impl Iterator<Item = FuncId> + '_ {
-        (0u32..).zip(&self.modules).flat_map(|(module, m)| {
-            (0u32..).zip(&m.extents.functions).map(move |(index, _)| FuncId { module, index })
-        })
+        self.modules
+            .iter()
+            .flat_map(|m| (0u32..).zip(&m.extents.functions).map(|(index, _)| FuncId { module: m.id, index }))
     }
 
     /// Returns the function that contains a program counter.
     #[must_use]
     pub fn find(&self, pc: Avma) -> Option<FuncId> {
-        let module = self.modules.iter().position(|m| m.text.iter().any(|r| r.contains(pc)))?;
-        let index = self.modules[module].index_at(pc)?;
-        Some(FuncId { module: u32::try_from(module).ok()?, index })
+        let module = self.modules.iter().find(|m| m.text.iter().any(|r| r.contains(pc)))?;
+        Some(FuncId { module: module.id, index: module.index_at(pc)? })
     }
 
     /// Returns the function whose entry is at an address.
@@ -187,9 +186,9 @@ impl<'m> Program<'m> {
         self.image.module_of(at).filter(|m| !m.nodelete).map(|m| m.extent.start)
     }
 
-    /// Leaves whole modules alone, given by their indices in the image.
-    pub fn leave(&mut self, modules: &[usize], reason: Refusal) {
-        for module in self.modules.iter_mut().filter(|m| modules.contains(&m.in_image)) {
+    /// Leaves whole modules alone.
+    pub fn leave(&mut self, modules: &[ModuleId], reason: Refusal) {
+        for module in self.modules.iter_mut().filter(|m| modules.contains(&m.id)) {
             module.refused.get_or_insert(reason);
         }
     }
@@ -207,10 +206,9 @@ impl<'m> Program<'m> {
     /// not assumed constant: libraries that hook functions unprotect slots and write to them, even if the
     /// loader made them read-only.
     #[must_use]
-    pub fn stubs(&self, modules: &[usize]) -> Stubs {
-        let images = self.image.modules();
+    pub fn stubs(&self, modules: &[ModuleId]) -> Stubs {
         let stub = |p: &PltStub| (p.range.start, Stub::Slot(p.slot));
-        modules.iter().flat_map(|&i| &images[i].plt).filter(|p| p.only_jumps).map(stub).collect()
+        modules.iter().flat_map(|&id| &self.image.module(id).plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 
     /// Returns whether a program counter is in code of the main program.
@@ -404,8 +402,8 @@ impl<'m> Program<'m> {
     /// Returns whether calls enter a function at an address. Such an address is a stub, a call target, or the
     /// start of a function whose address is in data or computed by code.
     fn is_function(&self, at: Avma) -> bool {
-        let modules = self.image.modules().iter().zip(&self.modules);
-        modules.into_iter().filter(|(image, _)| image.extent.contains(at)).any(|(image, code)| {
+        let modules = self.modules.iter().map(|code| (self.image.module(code.id), code));
+        modules.filter(|(image, _)| image.extent.contains(at)).any(|(image, code)| {
             image.stub_at(at).is_some_and(|stub| stub.range.start == at)
                 || code.function_at(at).is_some_and(|f| f.entry == at) && code.is_called(image, at)
         })

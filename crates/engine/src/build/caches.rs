@@ -12,7 +12,7 @@ use crate::{Error, Interrupt};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
 use emit::{Body, Fragments, Function, InlineSite, Output, Request, Stubs};
-use image::{Mapping, ModuleKind};
+use image::{Mapping, ModuleId, ModuleKind};
 use rustc_hash::FxHashMap;
 use splice::{BLOB_OFFSET, CachePlan, Hole, Record};
 
@@ -106,9 +106,8 @@ pub fn build(
     &Bounds { notes, head, interrupt }: &Bounds<'_>,
 ) -> Result<Built, Error> {
     let mut built = Built { holes: holes(maps), ..Built::default() };
-    let images = program.image().modules();
     for modules in &groups(program) {
-        let is_member = |c: &ToClone<'_>| modules.contains(&program.module(c.measured().id).in_image);
+        let is_member = |c: &ToClone<'_>| modules.contains(&c.measured().id.module);
         let members: Vec<ToClone<'_>> = clones.all().filter(is_member).collect();
         if members.is_empty() {
             continue;
@@ -123,17 +122,17 @@ pub fn build(
                 return Err(Error::Build("the size of a cache depends on its address".to_owned()));
             }
         }
-        built.take(made, images.get(modules[0]).is_some_and(|m| m.kind == ModuleKind::Main));
+        let first = program.image().module(modules[0]);
+        built.take(made, first.kind == ModuleKind::Main);
     }
     Ok(built)
 }
 
-/// Returns module indices by reach group; only modules that may be optimized count.
-fn groups(program: &Program<'_>) -> Vec<Vec<usize>> {
-    let modules = program.image().modules();
-    let usable: Vec<usize> =
-        program.modules().iter().filter(|m| m.refused.is_none()).map(|m| m.in_image).collect();
-    let extents: Vec<AvmaRange> = usable.iter().map(|&i| modules[i].extent).collect();
+/// Returns the modules by reach group; only modules that may be optimized count.
+fn groups(program: &Program<'_>) -> Vec<Vec<ModuleId>> {
+    let usable: Vec<ModuleId> =
+        program.modules().iter().filter(|m| m.refused.is_none()).map(|m| m.id).collect();
+    let extents: Vec<AvmaRange> = usable.iter().map(|&id| program.image().module(id).extent).collect();
     reach_group::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
 }
 
@@ -161,15 +160,15 @@ struct Work<'a, 'm> {
 fn one_cache(
     work: &Work<'_, '_>,
     members: &[ToClone<'_>],
-    modules: &[usize],
+    modules: &[ModuleId],
     more: u64,
 ) -> Result<Made, Error> {
     let &Work { program, style, holes, head, interrupt, .. } = work;
     let members = function_order(members.to_vec(), style);
-    let images = program.image().modules();
-    let near: Vec<AvmaRange> = modules.iter().map(|&i| images[i].extent).collect();
+    let images = || modules.iter().map(|&id| program.image().module(id));
+    let near: Vec<AvmaRange> = images().map(|m| m.extent).collect();
     // A non-PIE program reaches its tables by absolute 32-bit addresses.
-    let low = modules.iter().any(|&i| !images[i].pie && images[i].kind == ModuleKind::Main);
+    let low = images().any(|m| !m.pie && m.kind == ModuleKind::Main);
 
     let stubs = if style.passes.has(Pass::Stubs) { program.stubs(modules) } else { Stubs::default() };
     let (mut out, text_at, data_at, room) = emit_somewhere(
@@ -237,7 +236,7 @@ fn with_calls(work: &Work<'_, '_>, mut records: Vec<Record>, entries: &FxHashMap
     if style.passes.has(Pass::Calls) {
         records.extend(redirects::calls(clones.callers(), entries, &taken));
     }
-    if style.passes.has(Pass::Words) {
+    if style.passes.has(Pass::Tables) {
         records.extend(redirects::words(program, entries));
     }
     redirects::lasting(program, entries, records)
@@ -251,10 +250,10 @@ const GAP: u8 = 0xcc;
 /// Emits at a place near the modules. Returns the output, the addresses of text and data, and the range to
 /// keep free.
 ///
-/// The address of clones decides what they reach (a table, a far function). Their reach decides what is
-/// cloned, and so the room to seek. Rule: seek room for the largest output so far, until the output there
-/// fits; fill the rest. Data gets twice the size of the tables plus 1 MiB plus `more` bytes, for the journal,
-/// the address map and the like.
+/// Which tables and far functions clones reach depends on their address. Which clones can be made depends on
+/// their reach, and so does the room to search for. Rule: seek room for the largest output so far, until the
+/// output there fits; fill the rest. Data gets twice the size of the tables plus 1 MiB plus `more` bytes, for
+/// the journal, the address map and the like.
 fn emit_somewhere(
     parts: &Parts<'_>,
     near: &[AvmaRange],

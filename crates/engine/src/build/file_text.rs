@@ -2,7 +2,7 @@
 
 use crate::analyse::program::{Analysed, FuncId, Program};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use image::{Image, Module};
+use image::{Image, Module, ModuleId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use tracee::{MappedFile, Process};
@@ -53,20 +53,15 @@ impl FileText {
 
 /// Returns whether a function differs from its file.
 #[must_use]
-pub fn is_foreign(
-    program: &Program<'_>,
-    files: &FxHashMap<usize, FileText>,
-    id: FuncId,
-    analysed: &Analysed,
-) -> bool {
-    let Some(file) = files.get(&program.module(id).in_image) else { return false };
+pub fn is_foreign(files: &FxHashMap<ModuleId, FileText>, id: FuncId, analysed: &Analysed) -> bool {
+    let Some(file) = files.get(&id.module) else { return false };
     let differs = |(range, bytes): &(AvmaRange, Vec<u8>)| file.bytes(*range).is_some_and(|f| f != *bytes);
     analysed.text.iter().any(differs)
 }
 
 /// Returns the functions that differ from their files.
 #[must_use]
-pub fn changed_functions(program: &Program<'_>, files: &FxHashMap<usize, FileText>) -> BTreeSet<FuncId> {
+pub fn changed_functions(program: &Program<'_>, files: &FxHashMap<ModuleId, FileText>) -> BTreeSet<FuncId> {
     let mut changed = BTreeSet::new();
     for (range, in_file) in files.values().flat_map(FileText::pieces) {
         let (Some(in_file), Ok(bytes)) = (in_file, program.memory().bytes(range)) else { continue };

@@ -1,4 +1,4 @@
-//! Installs generations: the program as it was read, and how its clones get into the process.
+//! Installs generations: the program at the time of its read, and how its clones get into the process.
 
 use crate::analyse::program::Program;
 use crate::base::options::{CodeCache, MEMORY_CAP};
@@ -14,7 +14,7 @@ use crate::build::unbound;
 use crate::build::unwind_hooks;
 use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
-use image::{Image, Mapping};
+use image::{Image, Mapping, ModuleId};
 use rustc_hash::FxHashMap;
 use splice::{CachePlan, FirstStop, InstallReport, Plan, Policy, ToggleReport};
 
@@ -30,7 +30,7 @@ pub(crate) struct Installer<'a, 'm> {
     /// How its unwinders are redirected.
     pub(crate) lookup: Lookup,
     /// The code in its modules' files, by the module's index in the image.
-    pub(crate) files: &'a FxHashMap<usize, FileText>,
+    pub(crate) files: &'a FxHashMap<ModuleId, FileText>,
     /// Returns the present mappings of the other members of the target's family, between which the clones are
     /// placed as well.
     pub(crate) taken: &'a (dyn Fn() -> Vec<Mapping> + Sync),

@@ -11,16 +11,15 @@ use crate::Target;
 use crate::analyse::program::Program;
 use crate::build::installer;
 use crate::build::lookup::Lookup;
-use image::{Image, Mapping, Module};
+use image::{Image, Mapping, Module, ModuleId};
 
-/// Marks all modules that may be unloaded. Returns the modules that could not be marked, by their indices in
-/// the image; they are left alone.
+/// Marks all modules that may be unloaded. Returns the modules that could not be marked; they are left
+/// alone.
 ///
 /// The image was read before the mark was set. If the mappings of a module have changed since, another module
 /// has taken its place.
-pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize> {
-    let modules: Vec<(usize, &Module)> =
-        image.modules().iter().enumerate().filter(|(_, m)| !m.nodelete).collect();
+pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<ModuleId> {
+    let modules: Vec<(ModuleId, &Module)> = image.numbered_modules().filter(|(_, m)| !m.nodelete).collect();
     if !modules.is_empty() && target.installed.is_none() {
         // The stop that marks must not be the first. If the first stop fails here, the installation reports
         // the reason.
@@ -35,7 +34,7 @@ pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<usize
     let marked = |i: usize, m: &Module| {
         marked.get(i).is_some_and(|marked| *marked) && mappings(&target.maps, m).eq(mappings(&now, m))
     };
-    modules.into_iter().enumerate().filter(|(i, (_, m))| !marked(*i, m)).map(|(_, (at, _))| at).collect()
+    modules.into_iter().enumerate().filter(|(i, (_, m))| !marked(*i, m)).map(|(_, (id, _))| id).collect()
 }
 
 /// Returns the mappings of a module, by address.

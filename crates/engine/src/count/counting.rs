@@ -235,7 +235,7 @@ fn left_over(again: &Round, functions: Vec<Measured>, done: &mut Vec<Measured>) 
 /// Analyses a function that no sample fell into.
 fn analyse(installer: &Installer<'_, '_>, id: FuncId) -> Result<Analysed, Refusal> {
     let analysed = installer.program.analyse(id)?;
-    let foreign = file_text::is_foreign(installer.program, installer.files, id, &analysed);
+    let foreign = file_text::is_foreign(installer.files, id, &analysed);
     if foreign { Err(Refusal::ForeignChange) } else { Ok(analysed) }
 }
 

@@ -10,7 +10,7 @@ use crate::plan::shuffle::Rng;
 use crate::plan::targets::{self, Site};
 use crate::plan::{sites, through_redirects};
 use addr::AvmaRange;
-use code::{BlockId, Cfg, Liveness, Term};
+use code::{BlockId, Cfg, Liveness, TableId, Term};
 use emit::Counter;
 use profile::{CounterPlan, Counts};
 use rustc_hash::FxHashSet;
@@ -149,7 +149,7 @@ fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) ->
 /// Returns the blocks that leave a clone for good: they jump into the original through a table that cannot be
 /// cloned. The counts behind them are only those of executions in clones.
 pub(crate) fn leaves(cfg: &Cfg) -> Vec<BlockId> {
-    let through_original = |t: u32| cfg.tables.get(t as usize).is_none_or(|t| t.cloneable.is_none());
+    let through_original = |t: TableId| cfg.tables.get(t.index()).is_none_or(|t| t.cloneable.is_none());
     cfg.block_ids()
         .zip(&cfg.blocks)
         .filter(|(_, b)| matches!(b.term, Term::Switch { table } if through_original(table)))

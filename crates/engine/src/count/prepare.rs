@@ -17,7 +17,7 @@ use crate::records::profile_store::{self, Adapted};
 use crate::session::target::check_program;
 use crate::{Error, OptimizeOptions, Progress, Target};
 use emit::AddressMap;
-use image::Image;
+use image::{Image, ModuleId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use tracee::Pid;
@@ -120,7 +120,7 @@ fn usable<F: AsRef<Candidate>>(
     candidates.chosen.retain(|c| candidates::may_be_rebuilt(program, c.as_ref().id, options));
     let left_out = all - candidates.chosen.len();
     // Another program has patched these functions: whet must not decide which code is right.
-    let is_foreign = |c: &Candidate| file_text::is_foreign(program, files, c.id, &c.analysed);
+    let is_foreign = |c: &Candidate| file_text::is_foreign(files, c.id, &c.analysed);
     candidates.refuse(|c| is_foreign(c).then_some(code::Refusal::ForeignChange));
     let kept = unwind_hooks::kept(program, lookup);
     candidates.refuse(|c| kept.contains(&c.id).then_some(code::Refusal::RuntimeInternal));
@@ -146,9 +146,9 @@ fn check_cap(target: &Target, options: &OptimizeOptions) -> Result<(), Error> {
 }
 
 /// Opens the file of every module that has one.
-pub(crate) fn file_texts(target: &Target, image: &Image) -> FxHashMap<usize, FileText> {
-    let load = |(i, m)| Some((i, FileText::load(&target.process, image, m)?));
-    image.modules().iter().enumerate().filter_map(load).collect()
+pub(crate) fn file_texts(target: &Target, image: &Image) -> FxHashMap<ModuleId, FileText> {
+    let load = |(id, m)| Some((id, FileText::load(&target.process, image, m)?));
+    image.numbered_modules().filter_map(load).collect()
 }
 
 /// Returns the address maps of clones that may be running now.

@@ -89,7 +89,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
                 Err(Error::NotInstalled { .. }) => {}
                 Err(e) => {
                     let left = align::left_alone(member.pid, &e);
-                    // Another whet may be in the midst of an installation in it.
+                    // Another whet may be installing clones in it.
                     if matches!(e, Error::Locked { .. } | Error::Changed { .. }) {
                         busy.extend(left);
                         continue;

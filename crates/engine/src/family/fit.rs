@@ -1,9 +1,9 @@
 //! Whether the clones of a parent fit a member, or those of a member its parent.
 //!
 //! Clones hold addresses, and facts about memory that cannot change: code, tables, words that are read-only
-//! after relocation. So a member fits if it maps the parent's code at the same addresses from the same files,
-//! and if all read-only memory of these modules has the same bytes. The same bytes are proven page by page: a
-//! page of which neither process has its own copy is the file's in both, and all other pages are compared.
+//! after relocation. So a member fits on two conditions. It maps the parent's code at the same addresses from
+//! the same files, and all read-only memory of these modules has the same bytes. The bytes are compared page
+//! by page. A page of which neither process has its own copy is the file's in both; all other pages are read.
 //! The member may have loaded more modules.
 
 use crate::build::installer;

@@ -56,7 +56,7 @@ fn unrolls(c: &Inlined, shuffle: Option<u64>) -> Vec<Unroll> {
 
 /// Uses only facts that are the same in each process; addresses are not.
 fn by_chance(seed: u64, of: FuncId, b: BlockId) -> u32 {
-    let which = u64::from(of.module) << 48 ^ u64::from(of.index) << 20 ^ u64::from(b.0);
+    let which = u64::from(of.module.0) << 48 ^ u64::from(of.index) << 20 ^ u64::from(b.0);
     let copies = Rng::new(Rng::new(seed).next() ^ which).below(MOST_COPIES as usize) + 1;
     u32::try_from(copies).unwrap_or(1)
 }

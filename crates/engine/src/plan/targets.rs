@@ -7,7 +7,7 @@
 //! check again at run time.
 
 use addr::{Avma, ReadMemory};
-use code::{Block, Cfg, Inst, InstId, Term};
+use code::{Block, Cfg, Gpr, Inst, InstId, Term};
 use emit::Watch;
 use iced_x86::{FlowControl, Instruction, OpKind, Register};
 use rustc_hash::FxHashMap;
@@ -31,22 +31,22 @@ pub(crate) struct Site {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     /// The value of a register.
-    Register(u8),
+    Register(Gpr),
     /// The word of memory at base + index * scale + displacement.
-    Memory { base: Option<u8>, index: Option<(u8, u64)>, displacement: u64 },
+    Memory { base: Option<Gpr>, index: Option<(Gpr, u64)>, displacement: u64 },
 }
 
 impl Form {
     fn of(i: &Instruction) -> Option<Self> {
         match i.op0_kind() {
-            OpKind::Register => register(i.op0_register()).map(Form::Register),
+            OpKind::Register => Gpr::of(i.op0_register()).map(Form::Register),
             OpKind::Memory if !i.is_ip_rel_memory_operand() => {
                 let plain = [Register::DS, Register::SS].contains(&i.memory_segment());
-                let part = |r: Register| if r == Register::None { Some(None) } else { register(r).map(Some) };
+                let part = |r: Register| if r == Register::None { Some(None) } else { Gpr::of(r).map(Some) };
                 let (base, index) = (part(i.memory_base())?, part(i.memory_index())?);
                 let index = index.map(|r| (r, u64::from(i.memory_index_scale())));
                 // A pointer on the stack changes a moment later.
-                let lasts = base != Some(4) && (base.is_some() || index.is_some());
+                let lasts = base != Some(Gpr::RSP) && (base.is_some() || index.is_some());
                 (plain && lasts).then_some(Form::Memory {
                     base,
                     index,
@@ -58,7 +58,7 @@ impl Form {
     }
 
     /// Returns the registers to record, in the order of recording.
-    fn registers(self) -> impl Iterator<Item = u8> {
+    fn registers(self) -> impl Iterator<Item = Gpr> {
         let (a, b) = match self {
             Form::Register(r) => (Some(r), None),
             Form::Memory { base, index, .. } => (base, index.map(|(r, _)| r)),
@@ -86,11 +86,6 @@ impl Form {
             }
         }
     }
-}
-
-/// Returns the number of a general register that is used in full width.
-fn register(r: Register) -> Option<u8> {
-    r.is_gpr64().then(|| u8::try_from(r.number()).ok()).flatten()
 }
 
 /// Returns the sites of a function. Their records begin at `offset`, which is advanced.

@@ -50,7 +50,7 @@ fn the_most_frequent_target_comes_first() {
     let site = |inst, offset, bytes: &[u8]| Site { inst, offset, form: form(bytes).unwrap() };
     let sites = [site(InstId(3), 0x100, &[0x41, 0xff, 0xd3]), site(InstId(9), 0x108, &[0xff, 0x50, 0x38])];
     assert_eq!(
-        sites.iter().flat_map(watches).map(|w| (w.inst.0, w.register, w.offset)).collect::<Vec<_>>(),
+        sites.iter().flat_map(watches).map(|w| (w.inst.0, w.register.number(), w.offset)).collect::<Vec<_>>(),
         [(3, 11, 0x100), (9, 0, 0x108)]
     );
     let mut seen = Seen::default();

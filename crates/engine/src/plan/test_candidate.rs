@@ -6,6 +6,7 @@ use crate::plan::laid_out::{BlockOrder, Inlined, Instrumented, Layout, Linked, O
 use addr::{Addr, Avma};
 use code::{BlockId, Cfg, InstId, RedirectSites};
 use emit::{Body, Function, InlineSite, Output, Request, Unroll};
+use image::ModuleId;
 use profile::Counts;
 use unwind::{CfaRule, Reg, Row};
 
@@ -40,7 +41,7 @@ pub(crate) fn counted(index: u32, counts: &[u64], samples: u64) -> Counted {
         personality: None,
         signal_frame: false,
     };
-    let candidate = Candidate { id: FuncId { module: 0, index }, analysed, samples };
+    let candidate = Candidate { id: FuncId { module: ModuleId(0), index }, analysed, samples };
     let counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
     let measured = Measured { counts, certainty: Certainty::Counted, ..Measured::unknown(candidate) };
     Counted { measured, hits: Vec::new() }

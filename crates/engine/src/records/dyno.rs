@@ -506,7 +506,7 @@ impl<'a> Places<'a> {
         let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else {
             return 0;
         };
-        if flow.cfg.tables.get(*table as usize).is_none_or(|t| t.cloneable.is_none()) {
+        if flow.cfg.tables.get(table.index()).is_none_or(|t| t.cloneable.is_none()) {
             return flow.block(block);
         }
         let (mut index, mut exits) = (0, 0);

@@ -1,5 +1,5 @@
-//! Profiles that outlive a process: recorded by an optimization, kept in the target beside its journal, and
-//! used again in place of sampling and counting.
+//! Profiles that outlive a process. An optimization records a profile and keeps it in the target beside the
+//! journal. A later one uses it instead of sampling and counting.
 
 mod apply;
 mod loaded;

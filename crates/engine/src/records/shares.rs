@@ -207,10 +207,7 @@ fn in_module(program: &Program<'_>, fates: &Fates, at: Avma) -> Option<Row> {
         return Some(Row::Vdso);
     }
     image.exec_ranges(module).iter().find(|r| r.contains(at))?;
-    let code = program
-        .modules()
-        .iter()
-        .find(|m| image.modules().get(m.in_image).is_some_and(|i| std::ptr::eq(i, module)));
+    let code = program.modules().iter().find(|m| std::ptr::eq(image.module(m.id), module));
     if let Some(why) = code.and_then(|c| c.refused) {
         return Some(Row::ModuleLeftAlone(why.code()));
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::plan::test_candidate::{counted, inlined};
 use emit::Fragments;
+use image::ModuleId;
 
 const ROWS: [Row; 11] = [
     Row::InClones,
@@ -98,7 +99,7 @@ fn laid_out(index: u32, order: &[u32], counts: &[u64], samples: u64) -> LaidOut 
 /// second was dropped while it was emitted, the third was refused.
 fn fates() -> (Candidates<LaidOut>, Fates) {
     let chosen = vec![laid_out(1, &[2, 0], &[1, 0, 1, 0], 60), laid_out(2, &[0], &[1, 0, 0, 0], 20)];
-    let id = |index| FuncId { module: 0, index };
+    let id = |index| FuncId { module: ModuleId(0), index };
     let candidates =
         Candidates { refused: vec![(id(3), 15, Refusal::ReturnsTwice)], chosen, ..Candidates::default() };
     let fragments = Fragments::new(&[AvmaRange::new(Avma(0x9000), Avma(0x9004))]).unwrap();
@@ -115,7 +116,7 @@ fn fates() -> (Candidates<LaidOut>, Fates) {
 #[test]
 fn a_block_without_a_clone_is_not_in_clones() {
     let (_, fates) = fates();
-    let row = |index, at| fates.row(FuncId { module: 0, index }, Avma(at));
+    let row = |index, at| fates.row(FuncId { module: ModuleId(0), index }, Avma(at));
     assert_eq!([row(1, 0x1000), row(1, 0x1001), row(1, 0x1004), row(1, 0x1005)], [Row::InClones; 4]);
     assert_eq!([row(1, 0x1002), row(1, 0x1003), row(1, 0x1006)], [Row::NotRebuilt; 3]);
     assert_eq!(row(2, 0x1000), Row::Refused(Refusal::RoundTrip));

@@ -100,7 +100,8 @@ pub(crate) fn read(from: impl Read) -> Result<Capture, &'static str> {
 struct Input<R: Read>(io::Take<R>);
 
 impl<R: Read> Input<R> {
-    /// Takes the next bytes. Memory grows with what is there, not with what is promised.
+    /// Takes the next bytes. The memory used grows with the bytes that are there, not with the lengths that
+    /// the file states.
     fn bytes(&mut self, len: u64) -> Result<Vec<u8>, &'static str> {
         let mut bytes = Vec::new();
         let read = self.0.by_ref().take(len).read_to_end(&mut bytes).map_err(|_| "is damaged")?;

@@ -30,7 +30,7 @@ impl TargetLock {
         Self::open_by(pid, false)
     }
 
-    /// Same as [`TargetLock::open`] for an operator's undo: if another whet keeps the lock, goes on without
+    /// Same as [`TargetLock::open`] for an operator's undo: if another whet keeps the lock, continues without
     /// it.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub struct FetchReport {
     /// Their share of the user samples by which the clones are laid out. The figures contain no other work of
     /// the process.
     pub coverage: f64,
-    /// How often the follower could not tell where the path continues in the clones.
+    /// How often the follower could not determine where the path continues in the clones.
     pub lost: u64,
     /// Events of the originals.
     pub without: Events,
@@ -183,7 +183,7 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
 fn cloned_switches(cfg: &Cfg) -> impl Iterator<Item = Avma> {
     cfg.blocks.iter().filter_map(|block| {
         let Term::Switch { table } = block.term else { return None };
-        cfg.tables.get(table as usize)?.cloneable.as_ref()?;
+        cfg.tables.get(table.index())?.cloneable.as_ref()?;
         let last = block.last_inst()?;
         cfg.insts.get(last.index()).map(|i| i.at)
     })

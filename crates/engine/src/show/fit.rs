@@ -25,9 +25,9 @@ pub struct Fit {
     pub hot: f64,
     /// Their share in any fragment of a clone.
     pub cloned: f64,
-    /// The share of the profile that now lies in other functions. It is half the sum of differences over the
-    /// heaviest functions and all others as one, less the difference that so few samples show by chance. 0 is
-    /// the same profile, 1 has nothing in common with it.
+    /// The share of the profile that now lies in other functions. It is half the sum of the differences of
+    /// the heaviest functions and of all others as one. The difference that so few samples show by chance is
+    /// subtracted. 0 is the same profile, 1 has nothing in common with it.
     pub drift: f64,
 }
 

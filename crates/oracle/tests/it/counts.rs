@@ -31,10 +31,10 @@ fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: b
     assert!(wrong.is_empty(), "{what}: {wrong:?}");
     // p_tail has conditional tail calls. p_float branches on flags that the last branch left, and has no free
     // register. Neither can have a counter there. p_machine and p_switch have jump tables that cannot be
-    // cloned, so the rest runs in the original. The others are too short for a redirect: p_add to p_compare
-    // are called by pointers; and functions whose originals run while these are counted jump to p_odd, p_even
-    // and p_last. p_rare is too short as well: if samples missed its one caller, that caller's original calls
-    // it.
+    // cloned, so the rest runs in the original. The others are too short for a redirect. p_add to p_compare
+    // are called by pointers. p_odd, p_even and p_last are reached by jumps from functions whose originals
+    // run during counting. p_rare is too short as well: if samples missed its one caller, that caller's
+    // original calls it.
     let known = [
         "p_rare",
         "p_tail",

@@ -306,7 +306,7 @@ fn without_some_passes() {
     };
     let all = ask(&guest, "optimize", &shuffled);
     assert!(kinds(&all).iter().any(|k| k == "call"), "{all}");
-    let entries = optimize(&["calls,words"]);
+    let entries = optimize(&["calls,tables"]);
     assert_eq!(kinds(&entries), ["entry"], "{entries}");
     let own = optimize(&["libraries,huge-pages"]);
     assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
@@ -314,7 +314,7 @@ fn without_some_passes() {
     assert_eq!(ask(&guest, "explain", &[])["without"], own["without"]);
     // By samples and counts: in random order, most passes do nothing that could be left out.
     let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
-    for pass in ["blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs"] {
+    for pass in ["blocks", "split", "functions", "loops", "inlining", "side-exits", "guards", "stubs"] {
         ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
         guest.progresses(1);
     }

@@ -1,5 +1,5 @@
-//! `whet measure` on a program that makes its own steady load: its answer, and the state of the program
-//! afterwards, which is the state before.
+//! `whet measure` on a program that makes its own steady load. Checks the answer, and that the program is
+//! left in the state before.
 
 use crate::support::{Answer, Guest, build, changed_text, pid_of, run, wait_until, whet, whet_command};
 use serde_json::Value;
@@ -247,7 +247,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     signal("-KILL", format!("-{}", pid_of(&killed.0)));
     assert_eq!(killed.0.wait().unwrap().code(), None);
     wait_until("the state that was found", || state(&guest) == "undone");
-    wait_until("the end of who restored it", || guards(&guest) == 0);
+    wait_until("the end of the guard that restored it", || guards(&guest) == 0);
     nothing_is_left(&guest);
 
     let mut interrupted = begin();
@@ -264,7 +264,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     whet(&["redo", &guest.arg()]).exits(0);
     signal("-KILL", pid_of(&overruled.0).to_string());
     let _ = overruled.0.wait();
-    wait_until("the end of who would have restored it", || guards(&guest) == 0);
+    wait_until("the end of the guard that would have restored it", || guards(&guest) == 0);
     assert_eq!(state(&guest), "optimized");
     nothing_is_left(&guest);
     guest.progresses(1);

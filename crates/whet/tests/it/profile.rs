@@ -273,7 +273,7 @@ fn llvm_bolt_rebuilds_by_it() {
 }
 
 /// Returns the output of llvm-bolt for a guest linked with `link` and whet's profile of it. The program that
-/// llvm-bolt makes does the same, also after whet has rebuilt it: it has its program headers at the file's
+/// llvm-bolt makes behaves the same, also after whet has rebuilt it. It has its program headers at the file's
 /// end, and frames of code that is gone.
 fn rebuilt_by_bolt(link: &[&str], order: &[&str]) -> Answer {
     let program = build_with("cases.c", link).unwrap();

@@ -67,7 +67,7 @@ fn one_function_side_by_side() {
         let sides = (row["original"].is_null(), row["clone"].is_null());
         let wanted = match row["pairing"].as_str().unwrap() {
             "copy" | "again" => (false, false),
-            "extra" | "shortcut" => (true, false),
+            "extra" | "inlined" => (true, false),
             _ => (false, true),
         };
         assert_eq!(sides, wanted, "{row}");

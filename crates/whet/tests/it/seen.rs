@@ -1,5 +1,4 @@
-//! Tools that know nothing of whet, on clones in files: whole stacks and names, without a perf map and without
-//! a symbol file.
+//! Unmodified tools on clones in files: whole stacks and names, without a perf map and without a symbol file.
 
 use crate::support::{Guest, build, have, run, scratch, skip, whet};
 use serde_json::Value;

@@ -154,7 +154,7 @@ impl<'a> Walker<'a> {
                 }
                 FlowControl::IndirectBranch => {
                     let Term::Switch { table } = self.cfg.blocks[block].term else { return };
-                    let t = &self.cfg.tables[table as usize];
+                    let t = &self.cfg.tables[table.index()];
                     let n = rng.below(t.targets.len());
                     o = match t.targets[n] {
                         Dest::Block(b) => self.cfg.blocks[b.index()].range.start.0,

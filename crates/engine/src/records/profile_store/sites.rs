@@ -58,11 +58,9 @@ pub(super) fn of(
     f: &FunctionProfile,
 ) -> Vec<SiteTargets> {
     let cfg = &c.analysed.cfg;
-    let modules = program.image().modules();
-    let own = program.module(c.id).in_image;
     let avma = |p: &Place| {
-        let module = p.module.as_ref().map_or(Some(own), |id| loaded.get(id).copied())?;
-        Some(modules.get(module)?.bias.avma(p.at))
+        let module = p.module.as_ref().map_or(Some(c.id.module), |id| loaded.get(id).copied())?;
+        Some(program.image().module(module).bias.avma(p.at))
     };
     let seen = |looks: &Looks| {
         let known: FxHashMap<Avma, u64> =
