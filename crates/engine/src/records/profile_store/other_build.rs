@@ -8,6 +8,7 @@ use super::pairs::{self, Function};
 use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
 use addr::Svma;
+use image::ModuleId;
 use profile::{BuildId, FunctionKey, FunctionProfile, ModuleProfile, Place, Profile};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -41,8 +42,8 @@ pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
         .iter()
         .filter(|(old, _)| !loaded.contains_key(old))
         .filter_map(|(old, module)| {
-            let (new, in_image) = successor(program, &loaded, profile, module)?;
-            let functions = find(program, in_image, module);
+            let (new, now) = successor(program, &loaded, profile, module)?;
+            let functions = find(program, now, module);
             Some(Moved { old: old.clone(), new, functions })
         })
         .collect();
@@ -59,24 +60,24 @@ pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
     adapted
 }
 
-/// Returns the loaded build of an old build's file, and its index in the image. A build that the profile knows
+/// Returns the loaded build of an old build's file. A build that the profile knows
 /// itself needs no other build's counts.
 fn successor(
     program: &Program<'_>,
     loaded: &Loaded,
     profile: &Profile,
     old: &ModuleProfile,
-) -> Option<(BuildId, usize)> {
-    let name = |i: usize| program.image().modules().get(i)?.file_name();
-    let is_new = |(id, i): &(&BuildId, &usize)| {
-        !profile.modules.contains_key(id) && name(**i).is_some_and(|name| name == old.name)
+) -> Option<(BuildId, ModuleId)> {
+    let is_new = |(build, module): &(&BuildId, &ModuleId)| {
+        let name = program.image().module(**module).file_name();
+        !profile.modules.contains_key(build) && name.is_some_and(|name| name == old.name)
     };
-    let (id, &i) = loaded.iter().filter(is_new).min()?;
-    Some((id.clone(), i))
+    let (build, &module) = loaded.iter().filter(is_new).min_by_key(|(build, _)| *build)?;
+    Some((build.clone(), module))
 }
 
 /// Finds the functions of an old build in a loaded module.
-fn find(program: &Program<'_>, in_image: usize, old: &ModuleProfile) -> BTreeMap<Svma, FuncId> {
+fn find(program: &Program<'_>, module: ModuleId, old: &ModuleProfile) -> BTreeMap<Svma, FuncId> {
     let olds: Vec<Function<'_>> = old
         .functions
         .iter()
@@ -86,7 +87,7 @@ fn find(program: &Program<'_>, in_image: usize, old: &ModuleProfile) -> BTreeMap
     let sizes: FxHashSet<u64> = olds.iter().map(|f| f.size).collect();
     let is_candidate = |&f: &FuncId| {
         let extent = program.extent(f);
-        program.module(f).in_image == in_image
+        program.module(f).id == module
             && !extent.plt
             && extent.parts.first().is_some_and(|main| sizes.contains(&main.len()))
     };
