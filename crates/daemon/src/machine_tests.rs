@@ -525,9 +525,7 @@ fn a_family_is_one_target() {
     // A member that does not fit forks another one: this has time.
     w.tell(Event::Member(Some(J::Undone)));
     assert_ne!(w.wants(), Some(Job::Align));
-    w.pass(A_MOMENT)
-        .begin(Job::Align)
-        .ends(Outcome::Failed { failure: Failure::Busy, message: "busy".to_owned() });
+    w.pass(A_MOMENT).begin(Job::Align).ends(failed(Failure::Busy));
     w.pass(A_MOMENT).begin(Job::Align);
     // A family that was undone for harm stays so.
     let mut w = world();
@@ -541,7 +539,7 @@ fn a_family_is_one_target() {
     w.tell(Event::Member(Some(J::Optimized)));
     assert_eq!(w.wants(), None);
     w.off = true;
-    w.begin(Job::Undo).ends(Outcome::Failed { failure: Failure::Busy, message: "busy".to_owned() });
+    w.begin(Job::Undo).ends(failed(Failure::Busy));
     w.pass(SHORT_WAIT).begin(Job::Undo).ends(Outcome::Toggled(None)).is(State::Watching, "no clones");
     assert_eq!(w.pass(SHORT_WAIT).wants(), None);
 }
